@@ -42,9 +42,10 @@ class _Choice(NamedTuple):
 
 
 class _Insertion(NamedTuple):
-    """What is put before a byte."""
+    """What is put before a byte, and up to where the compiler may say something of it."""
 
     at: int
+    end: int
     number: int
     text: bytes
 
@@ -68,6 +69,10 @@ class Combined(NamedTuple):
                 return mutant
             blamed = blamed or choice
         return blamed
+
+    def within(self, place: int) -> set[int]:
+        """The mutant in whose own text a byte of the source is, if it is in one."""
+        return _around(self.source.encode(), place)[0]
 
 
 def combined(source: str, mutants: Mapping[int, Mapping[str, Any]]) -> Combined:
@@ -124,7 +129,10 @@ def _site(
     replacement = str(mutant["replacement"]).encode()
     genre = mutant["genre"]
     if genre == "FnValue":
-        return _Insertion(start, number, b"if %s { return %s; }" % (_is(number), replacement))
+        # One `impl Trait` is one type: what is put in its place is another.
+        if "impl " in mutant["function"]["return_type"]:
+            return None
+        return _Insertion(start, end, number, b"if %s { return %s; }" % (_is(number), replacement))
     node = root.descendant_for_byte_range(start, end)
     if genre == "MatchArm":
         return _of_arm(_up(node, ("match_arm",)), number)
@@ -144,7 +152,8 @@ def _of_arm(arm: tree_sitter.Node | None, number: int) -> _Choice | _Insertion |
         return None
     guard = pattern.child_by_field_name("condition")
     if guard is None:
-        return _Insertion(pattern.end_byte, number, b" if !%s" % _is(number))
+        at = pattern.end_byte
+        return _Insertion(at, at, number, b" if !%s" % _is(number))
     return _Choice(guard.start_byte, guard.end_byte, {number: b"false"})
 
 
@@ -187,7 +196,8 @@ def _write(text: bytes, choices: Sequence[_Choice], insertions: Sequence[_Insert
     for one in places:
         if isinstance(one, _Insertion):
             go_to(one.at)
-            out.append(_marked("m", str(one.number), one.text))
+            out.append(b"/*<c %d>*/" % one.number + _marked("m", str(one.number), one.text))
+            behind.append((one.end, b"/*</c >*/"))
             continue
         go_to(one.start)
         names = ",".join(map(str, one.alternatives))

@@ -121,6 +121,7 @@ class KernelCopy:
             **os.environ,
             **_PROFILE,
             "CARGO_TARGET_DIR": str(directory / "target"),
+            "RUSTFLAGS": "-A warnings",
             "PYO3_PYTHON": sys.executable,
             "PYTHONPATH": str(self._tree),
             "PYTHONDONTWRITEBYTECODE": "1",

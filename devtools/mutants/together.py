@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from devtools.mutants.combined import CHOSEN, REACHED, RUNTIME, Combined, combined
-from devtools.mutants.kernel_copy import KILLED, NATIVE, SURVIVED, KernelCopy, run_bounded
+from devtools.mutants.kernel_copy import (
+    KILLED,
+    NATIVE,
+    SURVIVED,
+    UNUSABLE,
+    KernelCopy,
+    run_bounded,
+)
 
 _SLOWER: Final = 8.0
 _AT_LEAST_S: Final = 3.0
@@ -17,6 +24,9 @@ _AT_LEAST_S: Final = 3.0
 _WAITS_S: Final = 30.0
 _ROUNDS: Final = 12
 """After so many, what still does not compile is left: each stage of the compiler finds its own."""
+
+_OF_TYPES: Final = ("E0277", "E0308", "E0368", "E0369", "E0600")
+"""Errors about the types of what stands there, whatever is built with it."""
 
 Note = Callable[[int, str], None]
 
@@ -59,7 +69,7 @@ def try_together(
     library = next(iter(files)).with_name("lib.rs")
     kept = {path: path.read_text() for path in {*files, library}}
     try:
-        numbers = _put(copy, files, library, kept, specified.package)
+        numbers = _put(copy, files, library, kept, specified.package, note)
         program = _build(copy, specified.package)
         rest = _try_crate(copy, library.parents[1], program, numbers, note)
         if rest:
@@ -75,6 +85,7 @@ def _put(
     library: Path,
     kept: Mapping[Path, str],
     package: str,
+    note: Note,
 ) -> list[int]:
     """Writes sources that compile; gives the numbers of their mutants."""
     left = dict(files)
@@ -86,9 +97,11 @@ def _put(
             if path.read_text() != text:
                 path.write_text(text)
         numbers = {number for whole in wholes.values() for number in whole.numbers}
-        bad = _uncompilable(copy, wholes, package)
+        bad, alone_too = _uncompilable(copy, wholes, package)
         if not bad:
             return sorted(numbers)
+        for number in sorted(alone_too):
+            note(number, UNUSABLE)
         left = {
             file: {number: of_file[number] for number in of_file if number in numbers - bad}
             for file, of_file in left.items()
@@ -96,24 +109,30 @@ def _put(
     raise NotBuiltError(f"{package} did not compile in {_ROUNDS} rounds")
 
 
-def _uncompilable(copy: KernelCopy, wholes: Mapping[Path, Combined], package: str) -> set[int]:
+def _uncompilable(
+    copy: KernelCopy, wholes: Mapping[Path, Combined], package: str
+) -> tuple[set[int], set[int]]:
+    """The mutants that the compiler's errors are about, and which of them it would refuse alone."""
     done = _cargo(copy, "check", "--package", package)
+    bad: set[int] = set()
+    alone_too: set[int] = set()
     if not done.returncode:
-        return set()
+        return bad, alone_too
     of_names = {str(file.relative_to(copy.tree / NATIVE)): one for file, one in wholes.items()}
-    blamed: set[int] = set()
-    for message in _messages(done.stdout, "compiler-message"):
-        spans = sorted(message["message"]["spans"], key=lambda one: not one["is_primary"])
-        if message["message"]["level"] != "error":
+    for message in (one["message"] for one in _messages(done.stdout, "compiler-message")):
+        if message["level"] != "error":
             continue
+        spans = sorted(message["spans"], key=lambda one: not one["is_primary"])
         for name in {one["file_name"] for one in spans}.intersection(of_names):
-            places = (one["byte_start"] for one in spans if one["file_name"] == name)
-            blamed |= of_names[name].blamed(places)
-    if not blamed:
+            places = [one["byte_start"] for one in spans if one["file_name"] == name]
+            bad |= of_names[name].blamed(places)
+            if message["code"] and message["code"]["code"] in _OF_TYPES and spans[0]["is_primary"]:
+                alone_too |= of_names[name].within(places[0])
+    if not bad:
         raise NotBuiltError(
             f"{package} does not compile, for no mutant's sake: {done.stderr[-500:]}"
         )
-    return blamed
+    return bad, alone_too & bad
 
 
 def _build(copy: KernelCopy, package: str) -> Path | None:

@@ -23,7 +23,8 @@ def mutant(source: str, at: str, genre: str, replacement: str, of: str | None = 
         return {"line": before.count("\n") + 1, "column": index - before.rfind("\n")}
 
     span = {"start": place(start), "end": place(end)}
-    return {"genre": genre, "replacement": replacement, "span": span}
+    function = {"return_type": source[source.find("->") : source.index("{")]}
+    return {"genre": genre, "replacement": replacement, "span": span, "function": function}
 
 
 def shown(whole: Combined) -> str:
@@ -96,11 +97,15 @@ def test_an_unary_operator_and_a_field_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["fn f() { g!(a < b) }", "fn f(a: bool) { if let Some(1) = g() && a {} }"]
+    ("source", "at", "genre"),
+    [
+        ("fn f() { g!(a < b) }", "<", "BinaryOperator"),
+        ("fn f(a: bool) { if let Some(1) = g() && a {} }", "&&", "BinaryOperator"),
+        ("fn f() -> impl Iterator<Item = u8> { g() }", "g()", "FnValue"),
+    ],
 )
-def test_what_cannot_be_chosen_is_left_to_be_tried_alone(source: str) -> None:
-    operator = "<" if "<" in source else "&&"
-    whole = combined(source, {3: mutant(source, operator, "BinaryOperator", "||")})
+def test_what_cannot_be_chosen_is_left_to_be_tried_alone(source: str, at: str, genre: str) -> None:
+    whole = combined(source, {3: mutant(source, at, genre, "h()")})
     assert whole == Combined(source, [])
 
 
@@ -132,11 +137,26 @@ def test_an_error_is_about_the_mutant_around_it_or_all_at_its_place(
     assert whole.blamed([whole.source.index(at)]) == mutants
 
 
+def test_an_error_in_a_body_may_be_about_what_it_is_replaced_with() -> None:
+    source = "fn f(a: u8) -> u8 { g(a + 1) }\nfn h() {}"
+    whole = combined(
+        source,
+        {
+            1: mutant(source, "g(a + 1)", "FnValue", "0"),
+            2: mutant(source, "a + 1", "BinaryOperator", "-", "+"),
+        },
+    )
+    assert whole.blamed([whole.source.index("g(")]) == {1}
+    assert whole.blamed([whole.source.index("a + 1")]) == {2}
+    assert whole.blamed([whole.source.index("fn h")]) == set()
+
+
 def test_of_an_errors_places_that_in_a_mutant_says_most() -> None:
     whole = combined(SOURCE, OPERATORS)
     around, within = (whole.source.index(at) for at in ("else if", "a - 1"))
     assert whole.blamed([around, within]) == {6}
     assert whole.blamed([]) == set()
+    assert [whole.within(place) for place in (around, within)] == [set(), {6}]
 
 
 @pytest.fixture(scope="module")

@@ -132,8 +132,9 @@ def test_what_becomes_of_each_and_what_is_left(root: Path) -> None:
         "as good as it is": "survived",
         "a step too many": "killed",
         "never ends": "killed",
+        "of another type": "unusable",
         "called by no test": "survived",
-    }
+    }, "what stands in a constant is left"
 
 
 def test_where_a_test_in_python_fails_without_a_mutant_none_is_tried(root: Path) -> None:
