@@ -84,7 +84,7 @@ def _try_rust(
     """Package by package, as a package's mutants are built as one."""
     wanted = Wanted(arguments.function or (), arguments.every, arguments.jobs)
     with tempfile.TemporaryDirectory(prefix="reprise-mutants-") as directory:
-        copy = KernelCopy(ROOT, Path(directory))
+        copy = KernelCopy(ROOT, arguments.built or Path(directory))
         for folder, of_folder in groupby(modules, lambda module: str(Path(module).parent)):
             try:
                 tried = try_files(copy, list(of_folder), wanted, Specified(*RUST[folder]), findings)
@@ -163,6 +163,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rust", action="store_true", help="all files of the Rust kernel")
     parser.add_argument(
         "--resume", type=Path, metavar="FILE", help="keep what is found there, and go on from it"
+    )
+    parser.add_argument(
+        "--built", type=Path, metavar="FOLDER", help="keep there what is built of the Rust kernel"
     )
     parser.add_argument("--entries", action="store_true", help="print new ones as entries to keep")
     arguments = parser.parse_args()

@@ -1,5 +1,6 @@
 """A copy of the tree in which mutants of the Rust kernel are built and tried."""
 
+import filecmp
 import math
 import os
 import resource
@@ -95,6 +96,11 @@ def run_bounded(
     return time.monotonic() - began if passed else None
 
 
+def _copy_changed(source: str, to: str) -> None:
+    if not os.path.exists(to) or not filecmp.cmp(source, to, shallow=False):
+        shutil.copyfile(source, to)
+
+
 class KernelCopy:
     """See the module.
 
@@ -103,7 +109,7 @@ class KernelCopy:
 
     Args:
         root: of the tree; nothing in it is changed.
-        directory: an empty one, for the copy and what is built.
+        directory: for the copy and what is built: an empty one, or one of before.
         run: runs a command.
 
     Attributes:
@@ -115,6 +121,7 @@ class KernelCopy:
     def __init__(self, root: Path, directory: Path, run: Run = run_bounded) -> None:
         self.root = root
         self._tree = directory / "tree"
+        self._is_there = False
         self._run = run
         self._limits_s: dict[tuple[str, str], float] = {}
         self.environment = {
@@ -132,8 +139,16 @@ class KernelCopy:
     @property
     def tree(self) -> Path:
         """See the class."""
-        if not self._tree.exists():
-            shutil.copytree(self.root, self._tree, ignore=_IGNORED)
+        if not self._is_there:
+            # Only what differs is written: cargo goes by the time of writing.
+            shutil.copytree(
+                self.root,
+                self._tree,
+                ignore=_IGNORED,
+                copy_function=_copy_changed,
+                dirs_exist_ok=True,
+            )
+            self._is_there = True
         return self._tree
 
     def outcome(self, package: str, tests: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ the tree, most of them as one (`together`), and tried with the crate's own tests
 those with the shared ones. What cannot be built with the others is built and tried alone.
 """
 
+import functools
 import json
 import subprocess
 import sys
@@ -13,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.findings import Findings, key_of, state_of
 from devtools.mutants.kernel_copy import NATIVE, SURVIVED, KernelCopy
 from devtools.mutants.together import Mutants as ByNumber
-from devtools.mutants.together import NotBuiltError, Note, Specified, try_together
+from devtools.mutants.together import Note, Specified, try_together
 
 INSTALL = "cargo install cargo-mutants --version 27.1.0 --locked"
 
@@ -41,9 +43,15 @@ def list_mutants(root: Path, module: str, package: str) -> Mutants:
     Raises:
         NotTriedError: cargo-mutants is not there, or cannot read the file.
     """
-    file = (root / module).relative_to(root / NATIVE)
+    file = str((root / module).relative_to(root / NATIVE))
+    return [mutant for mutant in _list_all(root, package) if mutant["file"] == file]
+
+
+@functools.lru_cache
+def _list_all(root: Path, package: str) -> Mutants:
+    """Of a package: the list of one file takes as long."""
     done = subprocess.run(
-        ["cargo", "mutants", "--list", "--json", "--package", package, "--file", str(file)],
+        ["cargo", "mutants", "--list", "--json", "--package", package],
         cwd=root / NATIVE,
         capture_output=True,
         text=True,
@@ -51,7 +59,7 @@ def list_mutants(root: Path, module: str, package: str) -> Mutants:
     )
     if done.returncode:
         raise NotTriedError(
-            f"Expected cargo-mutants to list the mutants of {module}, got exit {done.returncode}:"
+            f"Expected cargo-mutants to list the mutants of {package}, got exit {done.returncode}:"
             f" {done.stderr[-500:].strip()}. Where it is not there: {INSTALL}"
         )
     listed: Mutants = json.loads(done.stdout)

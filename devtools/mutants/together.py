@@ -8,20 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from devtools.mutants.combined import CHOSEN, REACHED, RUNTIME, Combined, combined
+from devtools.mutants.combined import RUNTIME, Combined, combined
+from devtools.mutants.crate_tests import CrateTests, NotBuiltError
 from devtools.mutants.kernel_copy import (
     KILLED,
     NATIVE,
     SURVIVED,
     UNUSABLE,
     KernelCopy,
-    run_bounded,
 )
 
-_SLOWER: Final = 8.0
-_AT_LEAST_S: Final = 3.0
-"""A test program that computes this much longer than without a mutant is ended."""
-_WAITS_S: Final = 30.0
 _ROUNDS: Final = 12
 """After so many, what still does not compile is left: each stage of the compiler finds its own."""
 
@@ -36,10 +32,6 @@ class Specified(NamedTuple):
 
     package: str
     tests: Sequence[str]
-
-
-class NotBuiltError(Exception):
-    """The mutants cannot be tried together: each is to be tried alone."""
 
 
 Mutants = Mapping[int, Mapping[str, Any]]
@@ -71,9 +63,12 @@ def try_together(
     try:
         numbers = _put(copy, files, library, kept, specified.package, note)
         program = _build(copy, specified.package)
-        rest = _try_crate(copy, library.parents[1], program, numbers, note)
-        if rest:
-            _try_python(copy, rest, specified.tests, jobs, note)
+        crate = CrateTests(program, library.parents[1], copy.environment, jobs)
+        numbers = crate.survivors(numbers, note, quick=True)
+        if numbers:
+            survivors = _try_python(copy, numbers, specified.tests, jobs, note)
+            for number in crate.survivors(survivors, note, quick=False):
+                note(number, SURVIVED)
     finally:
         for path, text in kept.items():
             path.write_text(text)
@@ -165,40 +160,15 @@ def _messages(lines: str, reason: str) -> list[dict[str, Any]]:
     return [one for one in read if one["reason"] == reason]
 
 
-def _try_crate(
-    copy: KernelCopy, directory: Path, program: Path | None, numbers: Sequence[int], note: Note
-) -> list[int]:
-    """Those that survive the crate's own tests."""
-    if program is None:
-        return list(numbers)
-    reached = copy.tree / "reached"
-    reached.unlink(missing_ok=True)
-    environment = {**copy.environment, REACHED: str(reached)}
-    took_s = run_bounded([str(program)], directory, environment, 600.0)
-    if took_s is None:
-        raise NotBuiltError("a test of the crate fails without a mutant")
-    tried = {int(number) for number in reached.read_text().split()} if reached.exists() else set()
-    limit_s = _AT_LEAST_S + _SLOWER * took_s
-    rest = []
-    for number in numbers:
-        environment = {**copy.environment, CHOSEN: str(number)}
-        if number in tried and (
-            run_bounded([str(program)], directory, environment, _WAITS_S + limit_s, cpu_s=limit_s)
-            is None
-        ):
-            note(number, KILLED)
-        else:
-            rest.append(number)
-    return rest
-
-
 def _try_python(
     copy: KernelCopy, numbers: Sequence[int], tests: Sequence[str], jobs: int, note: Note
-) -> None:
+) -> list[int]:
+    """Those that survive."""
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "devtools.mutants.kernel_trial", f"--jobs={jobs}"]
     command += [f"--out=/dev/fd/{writer}", f"--mutants={','.join(map(str, numbers))}"]
-    failed = []
+    failed: list[str] = []
+    survivors: list[int] = []
     with (
         open(reader) as found,
         subprocess.Popen(
@@ -216,10 +186,13 @@ def _try_python(
             what, of = json.loads(line)
             if what == "failed":
                 failed.append(of)
+            elif of == SURVIVED:
+                survivors.append(what)
             else:
-                note(what, SURVIVED if of == SURVIVED else KILLED)
+                note(what, KILLED)
         output, _ = process.communicate()
     if failed or process.returncode:
         raise NotBuiltError(
             f"the tests fail without a mutant: {failed or output.decode(errors='replace')[-2000:]}"
         )
+    return survivors

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.findings import Findings
 from devtools.mutants.kernel_copy import NATIVE, KernelCopy, run_bounded
 from devtools.mutants.rust import (
@@ -21,7 +22,7 @@ from devtools.mutants.rust import (
     named,
     try_files,
 )
-from devtools.mutants.together import Mutants, NotBuiltError, Note, Specified
+from devtools.mutants.together import Mutants, Note, Specified
 
 ROOT = Path(__file__).parents[4]
 MODULE = f"{NATIVE}/index/src/sets.rs"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.kernel_copy import NATIVE, KernelCopy
-from devtools.mutants.together import NotBuiltError, Specified, try_together
+from devtools.mutants.together import Specified, try_together
 from tests.unit.devtools.mutants.test_combined import mutant
 
 pytestmark = [
