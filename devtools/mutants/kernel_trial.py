@@ -135,7 +135,8 @@ def main() -> int:
     arguments = _arguments()
     numbers = [int(number) for number in arguments.mutants.split(",")]
     trial = KernelTrial(numbers, arguments.jobs, arguments.out)
-    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    # The time of a test is no matter here, but its CPU.
+    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0"]
     options += ["-p", "devtools.mutants.profile", "-k", "not reference"]
     return int(pytest.main([*options, *arguments.tests], plugins=[trial]))
 

@@ -323,6 +323,17 @@ def test_one_copy_serves_several_files_each_as_it_is(
     assert without == [0, 1, 2, 3], "the tests of a package run once without a mutant"
 
 
+def test_a_copy_of_before_is_written_only_where_it_differs(root: Path, tmp_path: Path) -> None:
+    other = "tests/test_it.py"
+    before = KernelCopy(root, tmp_path / "of it").tree
+    (before / MODULE).write_text("a mutant whose run was ended")
+    written = (before / other).stat().st_mtime_ns
+    os.utime(before / other, ns=(written, written - 10**9))
+    after = KernelCopy(root, tmp_path / "of it").tree
+    assert (after / MODULE).read_text() == SOURCE
+    assert (after / other).stat().st_mtime_ns == written - 10**9
+
+
 # Commands
 
 
