@@ -594,6 +594,18 @@ def test_events_up_to_a_sequence_are_skipped(bench: Bench) -> None:
     assert [bench.ask((kind,))["a"] for kind in range(3)] == [0, 0, 1]
 
 
+@pytest.mark.parametrize("blocks", [511, 512, 513, 1024])
+def test_an_event_may_fill_the_turn_of_a_writer_exactly(bench: Bench, blocks: int) -> None:
+    """The Rust kernel lets queries in behind each 512 blocks, and goes on."""
+    prompt = tuple(range(blocks))
+    publisher = bench.publisher()
+    bench.store(publisher, prompt)
+    assert bench.ask(prompt) == {"a": blocks}
+    bench.remove(publisher, prompt_hashes(prompt[:1]))
+    assert bench.ask(prompt) == {"a": 0}
+    assert bench.blocks() == blocks - 1
+
+
 def test_the_last_clear_that_was_folded_is_returned(bench: Bench) -> None:
     publisher = bench.publisher()
     kernel = bench.kernel
