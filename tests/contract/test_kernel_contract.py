@@ -361,6 +361,18 @@ def placeholder(prompt: Prompt, sequence: int = 1, **fields: Any) -> Stored:
     return stored(prompt, **(defaults | {"sequence": sequence, "parent": None} | fields))
 
 
+@pytest.mark.parametrize("group", [1, 64])
+def test_a_placeholder_of_a_group_is_of_that_groups_block(bench: Bench, group: int) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, group=group)
+    bench.apply(publisher, placeholder(ABC))
+    assert bench.counted() == {"stored": 3, "unresolved": 3}
+    bench.apply(publisher, placeholder(ABC, group=group))
+    assert bench.counted() == {"stored": 6, "unresolved": 3}
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert (match.gpu, match.cpu) == (3 * BLOCK_SIZE, 3 * BLOCK_SIZE)
+
+
 def test_a_block_that_one_batch_removes_and_announces_again_has_moved(bench: Bench) -> None:
     publisher = bench.publisher()
     bench.store(publisher, ABC)
