@@ -618,6 +618,18 @@ def test_an_event_may_fill_the_turn_of_a_writer_exactly(bench: Bench, blocks: in
     assert bench.blocks() == blocks - 1
 
 
+def test_what_was_cleared_is_hidden_at_once_however_much_it_is(bench: Bench) -> None:
+    """Of more blocks than are released beside the clear; another rank of the instance stays."""
+    prompts = [(kind, *range(1000, 1400)) for kind in range(20)]
+    for instance in "ab":
+        bench.apply(bench.publisher(instance), *map(stored, prompts))
+    bench.store(bench.publisher("a", rank=1), (2000,))
+    bench.apply(bench.publisher("a"), Cleared(sequence=2))
+    assert [bench.ask(prompt) for prompt in prompts] == 20 * [{"a": 0, "b": 401}]
+    assert bench.blocks() == 20 * 401 + 1
+    assert [bench.ask(prompt) for prompt in prompts] == 20 * [{"a": 0, "b": 401}]
+
+
 def test_the_last_clear_that_was_folded_is_returned(bench: Bench) -> None:
     publisher = bench.publisher()
     kernel = bench.kernel
