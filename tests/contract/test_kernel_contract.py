@@ -389,6 +389,16 @@ def test_a_block_that_one_batch_removes_and_announces_again_has_moved(bench: Ben
     assert bench.ask((0, 1, 2, 3)) == {"a": 4}
 
 
+def test_a_block_of_a_group_has_moved_within_that_group(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, group=1)
+    removed = Removed(sequence=2, hashes=prompt_hashes(ABC), group=1)
+    bench.apply(publisher, removed, placeholder(ABC, 2), placeholder(ABC, 2, group=1))
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert (match.gpu, match.cpu) == (0, 3 * BLOCK_SIZE)
+    assert bench.counted() == {"stored": 6, "removed": 3, "unresolved": 3}
+
+
 def test_a_block_has_moved_within_its_batch_only(bench: Bench) -> None:
     """Else the table would depend on how batches were packed into records."""
     publisher = bench.publisher()
