@@ -15,14 +15,17 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from devtools.mutants.findings import Findings, key_of, state_of
 from devtools.mutants.kept import SURVIVORS, Survivor, as_entries, read_kept
-from devtools.mutants.rust import NotTriedError, try_file
+from devtools.mutants.kernel_copy import KernelCopy
+from devtools.mutants.rust import NotTriedError, Wanted, try_files
 from devtools.mutants.targets import ONLY, RUST, TESTS
+from devtools.mutants.together import Specified
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,24 +78,25 @@ def judge(module: str, result: Result, kept: Mapping[Survivor, str], *, whole: b
     )
 
 
+def _try_rust(
+    modules: Sequence[str], arguments: argparse.Namespace, findings: Findings
+) -> Iterator[tuple[str, Result]]:
+    """Package by package, as a package's mutants are built as one."""
+    wanted = Wanted(arguments.function or (), arguments.every, arguments.jobs)
+    with tempfile.TemporaryDirectory(prefix="reprise-mutants-") as directory:
+        copy = KernelCopy(ROOT, arguments.built or Path(directory))
+        for folder, of_folder in groupby(modules, lambda module: str(Path(module).parent)):
+            try:
+                tried = try_files(copy, list(of_folder), wanted, Specified(*RUST[folder]), findings)
+            except NotTriedError as error:
+                sys.exit(str(error))
+            for module, (mutants, outcomes) in tried.items():
+                yield module, Result(mutants, outcomes, [])
+
+
 def _try(
     module: str, functions: Sequence[str], arguments: argparse.Namespace, findings: Findings
 ) -> Result:
-    if module.endswith(".rs"):
-        try:
-            package, specified_by = RUST[str(Path(module).parent)]
-            mutants, outcomes = try_file(
-                ROOT,
-                module,
-                functions,
-                arguments.every,
-                package=package,
-                tests=specified_by,
-                findings=findings,
-            )
-        except NotTriedError as error:
-            sys.exit(str(error))
-        return Result(mutants, outcomes, [])
     # The tests of a module call what they like, so that all files count.
     packages = [path.parent.name for path in ROOT.glob("*/__init__.py")]
     settings = (arguments.every, arguments.seeds, arguments.quick)
@@ -160,6 +164,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--resume", type=Path, metavar="FILE", help="keep what is found there, and go on from it"
     )
+    parser.add_argument(
+        "--built", type=Path, metavar="FOLDER", help="keep there what is built of the Rust kernel"
+    )
     parser.add_argument("--entries", action="store_true", help="print new ones as entries to keep")
     arguments = parser.parse_args()
     rust = _rust_files()
@@ -177,6 +184,15 @@ def _rust_files() -> list[str]:
     )
 
 
+def _results(arguments: argparse.Namespace, findings: Findings) -> Iterator[tuple[str, Result]]:
+    rust = [module for module in arguments.modules if module.endswith(".rs")]
+    for module in arguments.modules:
+        if module not in rust:
+            functions = arguments.function or ONLY.get(module, ())
+            yield module, _try(module, functions, arguments, findings)
+    yield from _try_rust(rust, arguments, findings)
+
+
 def main() -> int:
     """Tries the mutants; 1 where there is a new survivor, or an explanation of none."""
     arguments = _arguments()
@@ -192,9 +208,7 @@ def main() -> int:
     faults = len(stray)
     whole = not arguments.function and arguments.every == 1
     with findings:
-        for module in arguments.modules:
-            functions = arguments.function or ONLY.get(module, ())
-            result = _try(module, functions, arguments, findings)
+        for module, result in _results(arguments, findings):
             judged = judge(module, result, kept, whole=whole)
             _print(module, judged, result)
             new += judged.new

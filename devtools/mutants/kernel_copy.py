@@ -1,5 +1,7 @@
 """A copy of the tree in which mutants of the Rust kernel are built and tried."""
 
+import filecmp
+import math
 import os
 import resource
 import shutil
@@ -50,9 +52,28 @@ class Run(Protocol):
 
 
 def run_bounded(
-    command: Sequence[str], directory: Path, environment: Mapping[str, str], limit_s: float
+    command: Sequence[str],
+    directory: Path,
+    environment: Mapping[str, str],
+    limit_s: float,
+    *,
+    cpu_s: float | None = None,
 ) -> float | None:
-    """See `Run`. Whatever it has started ends with it."""
+    """See `Run`. Whatever it has started ends with it.
+
+    Args:
+        command: see `Run`.
+        directory: see `Run`.
+        environment: see `Run`.
+        limit_s: see `Run`.
+        cpu_s: what one process of it may compute, which does not depend on who else does.
+    """
+
+    def bound() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+        if cpu_s is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu_s), math.ceil(cpu_s)))
+
     began = time.monotonic()
     with subprocess.Popen(
         command,
@@ -61,7 +82,7 @@ def run_bounded(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=_bound_memory,
+        preexec_fn=bound,
         start_new_session=True,
     ) as process:
         try:
@@ -75,8 +96,9 @@ def run_bounded(
     return time.monotonic() - began if passed else None
 
 
-def _bound_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+def _copy_changed(source: str, to: str) -> None:
+    if not os.path.exists(to) or not filecmp.cmp(source, to, shallow=False):
+        shutil.copyfile(source, to)
 
 
 class KernelCopy:
@@ -87,65 +109,85 @@ class KernelCopy:
 
     Args:
         root: of the tree; nothing in it is changed.
-        directory: an empty one, for the copy and what is built.
-        package: that has the mutants.
-        tests: in Python, which specify it.
+        directory: for the copy and what is built: an empty one, or one of before.
         run: runs a command.
+
+    Attributes:
+        root: see above.
+        tree: the copy, which is made when it is first asked for.
+        environment: in which it is built and tried.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        directory: Path,
-        package: str,
-        tests: Sequence[str],
-        run: Run = run_bounded,
-    ) -> None:
-        self.tree = directory / "tree"
-        shutil.copytree(root, self.tree, ignore=_IGNORED)
-        self._tests = tests
+    def __init__(self, root: Path, directory: Path, run: Run = run_bounded) -> None:
+        self.root = root
+        self._tree = directory / "tree"
+        self._is_there = False
         self._run = run
-        self._limits_s: dict[str, float] = {}
-        self._cargo_test = ["cargo", "test", "--quiet", "--package", package]
-        self._environment = {
+        self._limits_s: dict[tuple[str, str], float] = {}
+        self.environment = {
             **os.environ,
             **_PROFILE,
             "CARGO_TARGET_DIR": str(directory / "target"),
+            "RUSTFLAGS": "-A warnings",
             "PYO3_PYTHON": sys.executable,
-            "PYTHONPATH": str(self.tree),
+            "PYTHONPATH": str(self._tree),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_DEBUG_TEMPROOT": str(directory),
         }
         self._built = directory / "target/debug"
 
-    def outcome(self) -> str:
-        """What becomes of what stands in the tree; the first time that is to be no mutant.
+    @property
+    def tree(self) -> Path:
+        """See the class."""
+        if not self._is_there:
+            # Only what differs is written: cargo goes by the time of writing.
+            shutil.copytree(
+                self.root,
+                self._tree,
+                ignore=_IGNORED,
+                copy_function=_copy_changed,
+                dirs_exist_ok=True,
+            )
+            self._is_there = True
+        return self._tree
+
+    def outcome(self, package: str, tests: Sequence[str]) -> str:
+        """What becomes of what stands in the tree; of a package the first time is no mutant.
 
         A mutant that a step of the compiler does not end with is unusable, like one that does not
         compile; one that a test does not end with is killed.
+
+        Args:
+            package: that has the mutants.
+            tests: in Python, which specify it.
         """
-        if not self._step("build of the tests", [*self._cargo_test, "--no-run"], NATIVE):
+        cargo_test = ["cargo", "test", "--quiet", "--package", package]
+        if not self._step(package, "build of the tests", [*cargo_test, "--no-run"], NATIVE):
             return UNUSABLE
-        if not self._step("tests of the crate", self._cargo_test, NATIVE):
+        if not self._step(package, "tests of the crate", cargo_test, NATIVE):
             return KILLED
-        if not self._step("build", ["cargo", "build", "--quiet"], NATIVE):
+        if not self._step(package, "build", ["cargo", "build", "--quiet"], NATIVE):
             return UNUSABLE
-        self._put_library()
+        self.put_library()
         python = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         python += ["-p", "no:xdist", "-p", "devtools.mutants.profile", "-k", "not reference"]
-        if not self._step("tests in Python", [*python, *self._tests], Path()):
+        if not self._step(package, "tests in Python", [*python, *tests], Path()):
             return KILLED
         return SURVIVED
 
-    def _step(self, name: str, command: Sequence[str], directory: Path) -> bool:
-        limit_s = self._limits_s.get(name, _FIRST_S)
-        took_s = self._run(command, self.tree / directory, self._environment, limit_s)
+    def knows(self, package: str) -> bool:
+        """Whether the package's tests have passed here, without a mutant."""
+        return (package, "tests in Python") in self._limits_s
+
+    def _step(self, package: str, name: str, command: Sequence[str], directory: Path) -> bool:
+        limit_s = self._limits_s.get((package, name), _FIRST_S)
+        took_s = self._run(command, self.tree / directory, self.environment, limit_s)
         if took_s is None:
             return False
-        self._limits_s.setdefault(name, _AT_LEAST_S + _SLOWER * took_s)
+        self._limits_s.setdefault((package, name), _AT_LEAST_S + _SLOWER * took_s)
         return True
 
-    def _put_library(self) -> None:
+    def put_library(self) -> None:
         """Puts the extension where Python finds it."""
         library = next(
             file

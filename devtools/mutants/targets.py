@@ -22,12 +22,20 @@ KERNEL = (
     "tests/contract/test_kernel_contract.py",
     "tests/contract/test_kernel_counters.py",
     "tests/contract/test_kernel_formats.py",
+    "tests/contract/test_kernel_objects.py",
+    "tests/contract/test_change_selection.py",
     "tests/contract/test_negative_tokens.py",
     "tests/property/test_kernel_equivalence.py",
     "tests/property/test_kernel_churn.py",
     "tests/property/test_kernel_bytes.py",
+    "tests/property/test_kernel_keys.py",
 )
-PACKING = ("tests/property/test_batch_packer.py", "tests/contract/test_kernel_formats.py")
+PACKING = (
+    "tests/property/test_batch_packer.py",
+    "tests/property/test_batch_parts.py",
+    "tests/property/test_hit_reports.py",
+    "tests/contract/test_kernel_formats.py",
+)
 SIMULATION = ("tests/simulation",)
 OBSERVED = ("tests/unit/streams/routing/observed",)
 

@@ -6,39 +6,35 @@ it for each mutant.
 A fork puts the mutant's code into the functions that are loaded, so nothing is written to the
 source, imported or collected again. A first fork notes which tests call which function and how
 long they take: a mutant is tried with the tests that call its function, the fastest first, until
-one fails. Forks need a parent without threads of its own, which is why the parent runs no test.
+one fails.
 """
 
 import argparse
 import builtins
-import contextlib
 import faulthandler
 import functools
 import gc
 import json
-import os
-import resource
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import pytest
 
+from devtools.mutants.forks import KILLED, SURVIVED, Forks, passes
 from devtools.mutants.operators import Mutant, instrumented, mutants
 
 _HOOK = "__mutants_called__"
 _SLOWER = 8.0
 """A test that takes this many times as long as without the mutant is ended, which kills it."""
 _AT_LEAST_S = 10.0
-_MEMORY_BYTES = 4 * 2**30
-"""What a mutant may take more than its parent has."""
 
-_SURVIVED, _KILLED, _UNUSABLE = 0, 1, 3
+_UNUSABLE = 3
 
 
 class Baseline(NamedTuple):
@@ -98,16 +94,16 @@ class Trial:
             for name, item in self._items.items():
                 called.clear()
                 began = time.monotonic()
-                if _passes(session, item):
+                if passes(session, item):
                     baseline.seconds[name] = time.monotonic() - began
                     baseline.called[name] = sorted(called)
                 else:
                     baseline.failed.append(name)
             report.write_text(json.dumps(baseline))
-            return _SURVIVED
+            return SURVIVED
 
-        outcome = _Forks(1).run([run])[0]
-        if outcome != _SURVIVED:
+        outcome = Forks(1).run([run])[0]
+        if outcome != SURVIVED:
             raise RuntimeError(
                 f"Expected the tests to run without a mutant, got exit {outcome} of the process"
                 " that ran them: run the same tests with pytest"
@@ -131,69 +127,14 @@ class Trial:
                 if mutant.function in baseline.called[name]:
                     limit = _AT_LEAST_S + _SLOWER * baseline.seconds[name]
                     faulthandler.dump_traceback_later(limit, exit=True, file=2)
-                    if not _passes(session, self._items[name]):
-                        return _KILLED
-            return _SURVIVED
+                    if not passes(session, self._items[name]):
+                        return KILLED
+            return SURVIVED
 
-        names = {_SURVIVED: "survived", _UNUSABLE: "unusable"}
-        outcomes = _Forks(self._jobs).run([functools.partial(attempt, one) for one in wanted])
+        names = {SURVIVED: "survived", _UNUSABLE: "unusable"}
+        outcomes = Forks(self._jobs).run([functools.partial(attempt, one) for one in wanted])
         # Whatever else ends a process, a signal or the limit of time or memory, is a failure too.
         return [names.get(outcome, "killed") for outcome in outcomes]
-
-
-class _Forks:
-    """Calls functions in forks of this process, up to `jobs` at a time; gives their exits."""
-
-    def __init__(self, jobs: int) -> None:
-        self._jobs = jobs
-        self._running: dict[int, int] = {}
-        self._exits: dict[int, int] = {}
-
-    def run(self, calls: list[Callable[[], int]]) -> list[int]:
-        sys.stdout.flush()
-        for index, call in enumerate(calls):
-            if len(self._running) >= self._jobs:
-                self._wait()
-            process = os.fork()
-            if process == 0:
-                _run_and_exit(call)
-            self._running[process] = index
-        while self._running:
-            self._wait()
-        return [self._exits[index] for index in range(len(calls))]
-
-    def _wait(self) -> None:
-        process, status = os.wait()
-        if process in self._running:
-            self._exits[self._running.pop(process)] = os.waitstatus_to_exitcode(status)
-
-
-def _run_and_exit(call: Callable[[], int]) -> None:
-    """In a fork: never returns. What the tests print, and the files that they make, go nowhere."""
-    status = 2
-    try:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nowhere, descriptor)
-        _limit_memory()
-        with tempfile.TemporaryDirectory(prefix="reprise-mutants-") as directory:
-            tempfile.tempdir = os.environ["PYTEST_DEBUG_TEMPROOT"] = directory
-            status = call()
-    finally:
-        os._exit(status)
-
-
-def _limit_memory() -> None:
-    with contextlib.suppress(OSError, ValueError, IndexError):  # where there is no /proc
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + _MEMORY_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def _passes(session: pytest.Session, item: pytest.Item) -> bool:
-    failed = session.testsfailed
-    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-    return session.testsfailed == failed
 
 
 def _loaded_functions(module: Path) -> dict[tuple[str, int], list[FunctionType]]:

@@ -361,6 +361,18 @@ def placeholder(prompt: Prompt, sequence: int = 1, **fields: Any) -> Stored:
     return stored(prompt, **(defaults | {"sequence": sequence, "parent": None} | fields))
 
 
+@pytest.mark.parametrize("group", [1, 64])
+def test_a_placeholder_of_a_group_is_of_that_groups_block(bench: Bench, group: int) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, group=group)
+    bench.apply(publisher, placeholder(ABC))
+    assert bench.counted() == {"stored": 3, "unresolved": 3}
+    bench.apply(publisher, placeholder(ABC, group=group))
+    assert bench.counted() == {"stored": 6, "unresolved": 3}
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert (match.gpu, match.cpu) == (3 * BLOCK_SIZE, 3 * BLOCK_SIZE)
+
+
 def test_a_block_that_one_batch_removes_and_announces_again_has_moved(bench: Bench) -> None:
     publisher = bench.publisher()
     bench.store(publisher, ABC)
@@ -375,6 +387,16 @@ def test_a_block_that_one_batch_removes_and_announces_again_has_moved(bench: Ben
     assert bench.counted() == {"stored": 12, "removed": 6}
     bench.store(publisher, (0, 1, 2, 3), start=3)
     assert bench.ask((0, 1, 2, 3)) == {"a": 4}
+
+
+def test_a_block_of_a_group_has_moved_within_that_group(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, group=1)
+    removed = Removed(sequence=2, hashes=prompt_hashes(ABC), group=1)
+    bench.apply(publisher, removed, placeholder(ABC, 2), placeholder(ABC, 2, group=1))
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert (match.gpu, match.cpu) == (0, 3 * BLOCK_SIZE)
+    assert bench.counted() == {"stored": 6, "removed": 3, "unresolved": 3}
 
 
 def test_a_block_has_moved_within_its_batch_only(bench: Bench) -> None:
@@ -592,6 +614,30 @@ def test_events_up_to_a_sequence_are_skipped(bench: Bench) -> None:
     events = [stored((kind,), sequence=kind) for kind in range(3)]
     bench.apply(publisher, *events, after=1)
     assert [bench.ask((kind,))["a"] for kind in range(3)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("blocks", [511, 512, 513, 1024])
+def test_an_event_may_fill_the_turn_of_a_writer_exactly(bench: Bench, blocks: int) -> None:
+    """The Rust kernel lets queries in behind each 512 blocks, and goes on."""
+    prompt = tuple(range(blocks))
+    publisher = bench.publisher()
+    bench.store(publisher, prompt)
+    assert bench.ask(prompt) == {"a": blocks}
+    bench.remove(publisher, prompt_hashes(prompt[:1]))
+    assert bench.ask(prompt) == {"a": 0}
+    assert bench.blocks() == blocks - 1
+
+
+def test_what_was_cleared_is_hidden_at_once_however_much_it_is(bench: Bench) -> None:
+    """Of more blocks than are released beside the clear; another rank of the instance stays."""
+    prompts = [(kind, *range(1000, 1400)) for kind in range(20)]
+    for instance in "ab":
+        bench.apply(bench.publisher(instance), *map(stored, prompts))
+    bench.store(bench.publisher("a", rank=1), (2000,))
+    bench.apply(bench.publisher("a"), Cleared(sequence=2))
+    assert [bench.ask(prompt) for prompt in prompts] == 20 * [{"a": 0, "b": 401}]
+    assert bench.blocks() == 20 * 401 + 1
+    assert [bench.ask(prompt) for prompt in prompts] == 20 * [{"a": 0, "b": 401}]
 
 
 def test_the_last_clear_that_was_folded_is_returned(bench: Bench) -> None:

@@ -3,15 +3,26 @@
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.findings import Findings
-from devtools.mutants.kernel_copy import NATIVE, run_bounded
-from devtools.mutants.rust import NotTriedError, list_mutants, mutated, named, try_file
+from devtools.mutants.kernel_copy import NATIVE, KernelCopy, run_bounded
+from devtools.mutants.rust import (
+    NotTriedError,
+    Together,
+    Wanted,
+    list_mutants,
+    mutated,
+    named,
+    try_files,
+)
+from devtools.mutants.together import Mutants, Note, Specified
 
 ROOT = Path(__file__).parents[4]
 MODULE = f"{NATIVE}/index/src/sets.rs"
@@ -152,6 +163,10 @@ def machine(root: Path) -> Machine:
     return Machine(root)
 
 
+def none_together(*_: object) -> None:
+    raise NotBuiltError("these tests say so")
+
+
 def tried(
     root: Path,
     machine: Machine,
@@ -159,19 +174,20 @@ def tried(
     every: int = 1,
     findings: Findings | None = None,
     listed: Sequence[dict[str, Any]] = ALL,
+    together: Together = none_together,
 ) -> list[tuple[str, str]]:
     """Changes and outcomes."""
-    names, outcomes = try_file(
-        root,
-        MODULE,
-        functions,
-        every,
-        package="prefix-index",
-        tests=("tests/test_it.py",),
-        findings=findings or Findings(),
-        listing=lambda *_: list(listed),
-        run=machine,
-    )
+    with tempfile.TemporaryDirectory() as directory:
+        tried_files = try_files(
+            KernelCopy(root, Path(directory), machine),
+            [MODULE],
+            Wanted(functions, every),
+            Specified("prefix-index", ("tests/test_it.py",)),
+            findings or Findings(),
+            listing=lambda *_: list(listed),
+            together=together,
+        )
+    names, outcomes = tried_files[MODULE]
     return [(name[3], outcome) for name, outcome in zip(names, outcomes, strict=True)]
 
 
@@ -266,18 +282,71 @@ def test_what_was_found_is_not_tried_again(root: Path, machine: Machine, tmp_pat
     assert again() == (["survived", "survived", "survived"], 3), "other code"
 
 
+def test_what_could_be_tried_together_is_not_tried_alone(root: Path, machine: Machine) -> None:
+    asked: list[list[int]] = []
+
+    def together(
+        copy: KernelCopy,
+        mutants: Mapping[str, Mutants],
+        specified: Specified,
+        jobs: int,
+        note: Note,
+    ) -> None:
+        assert (copy.tree / MODULE).read_text() == SOURCE
+        asked.append(sorted(mutants[MODULE]))
+        note(1, "killed")
+
+    assert tried(root, machine, together=together) == [
+        ("replace least -> u64 with 0", "survived"),
+        ("replace < with ==", "killed"),
+        ("replace + with -", "survived"),
+    ]
+    assert asked == [[0, 1, 2]]
+    assert {which for which, _ in machine.ran} == {"", mutated(SOURCE, BODY), mutated(SOURCE, SUM)}
+
+
+def test_one_copy_serves_several_files_each_as_it_is(
+    root: Path, machine: Machine, tmp_path: Path
+) -> None:
+    copy = KernelCopy(root, tmp_path / "of it", machine)
+    for _ in range(2):
+        try_files(
+            copy,
+            [MODULE],
+            Wanted(),
+            Specified("prefix-index", ("tests/test_it.py",)),
+            Findings(),
+            listing=lambda *_: [LESS],
+        )
+        assert (copy.tree / MODULE).read_text() == SOURCE
+    without = [step for which, step in machine.ran if not which]
+    assert without == [0, 1, 2, 3], "the tests of a package run once without a mutant"
+
+
+def test_a_copy_of_before_is_written_only_where_it_differs(root: Path, tmp_path: Path) -> None:
+    other = "tests/test_it.py"
+    before = KernelCopy(root, tmp_path / "of it").tree
+    (before / MODULE).write_text("a mutant whose run was ended")
+    written = (before / other).stat().st_mtime_ns
+    os.utime(before / other, ns=(written, written - 10**9))
+    after = KernelCopy(root, tmp_path / "of it").tree
+    assert (after / MODULE).read_text() == SOURCE
+    assert (after / other).stat().st_mtime_ns == written - 10**9
+
+
 # Commands
 
 
 def test_a_command_takes_its_time_fails_or_is_ended(tmp_path: Path) -> None:
-    def run(code: str, limit_s: float) -> float | None:
-        return run_bounded([sys.executable, "-c", code], tmp_path, {}, limit_s)
+    def run(code: str, limit_s: float, cpu_s: float | None = None) -> float | None:
+        return run_bounded([sys.executable, "-c", code], tmp_path, {}, limit_s, cpu_s=cpu_s)
 
     took_s = run("pass", 60)
     assert took_s is not None
     assert 0 < took_s < 60
     assert run("raise SystemExit(1)", 60) is None
     assert run("import time; time.sleep(60)", 0.1) is None
+    assert run("while True: pass", 60, cpu_s=0.1) is None, "a second, not the minute"
     assert run("x = bytearray(2**33)", 60) is None, "its memory is bounded"
 
 

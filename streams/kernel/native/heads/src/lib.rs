@@ -166,6 +166,23 @@ mod tests {
     }
 
     #[test]
+    fn fields_as_long_as_one_that_counts_are_passed_over() {
+        let fields = "Accept: */*\r\nReferer: x\r\nUser-Agent: x\r\nX-Client-Tag: x\r\n\
+                      Accept-Charset: utf-8\r\nX-Forwarded-For1: x\r\nX-Forwarded-Port1: x\r\n";
+        let received = head(&format!("{PLAIN}{fields}"));
+        let read = read_head(&received).unwrap();
+        assert_eq!((read.body_len, read.request_id), (4, None));
+    }
+
+    #[test]
+    fn a_head_behind_an_empty_line_is_not_plain() {
+        for blank in ["\n", "\r\n"] {
+            let received = [blank.as_bytes(), &head(PLAIN)].concat();
+            assert!(read_head(&received).is_none(), "{blank:?}");
+        }
+    }
+
+    #[test]
     fn what_is_not_plain_is_left_to_the_server() {
         let long = format!("X: {}\r\n", "x".repeat(HEAD_BYTES_MAX));
         let many = "X: x\r\n".repeat(FIELDS_MAX);
