@@ -395,3 +395,12 @@ def test_more_selections_than_there_is_room_for_are_forgotten_and_counted(
     selecting, statuses = kept(service, table, 4)
     assert statuses == [404, 404, 201, 201]
     assert selecting.forgotten == 2
+
+
+def test_a_worker_that_comes_or_goes_is_seen_at_once(service: Service) -> None:
+    asked = WHOLE | {"token_ids": TOKENS}
+    post(service, "/select", asked, 503)
+    post(service, "/workers", worker(1), 201)
+    assert post(service, "/select", asked)["worker_id"] == 1
+    call(service, "DELETE", "/workers/1")
+    post(service, "/select", asked, 503)
