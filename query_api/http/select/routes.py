@@ -34,7 +34,7 @@ from query_api.http.wire import Wire, encode
 from query_api.ports import PublisherRegistry, View
 from query_api.routing.interface import Offered, Routed, RouteRequest
 from query_api.routing.router import Router, Told
-from schemas.limits import ROUTE_REPEAT_S, SELECTIONS_MAX
+from schemas.limits import ROUTE_REPEAT_S, SELECTIONS_BYTES_MAX, SELECTIONS_MAX
 from schemas.routing_records import Outcome, OutcomeEvent, Refused
 
 Key = tuple[str, str, str]
@@ -69,6 +69,7 @@ class SelectService:
         self._view = view
         self._router = router
         self._kept: OrderedDict[Key, Kept] = OrderedDict()
+        self._kept_bytes = 0  # of prefix hashes
 
     def select(self, body: bytes, *, reserve: bool) -> Response:
         """Who gets a request; booked or not."""
@@ -90,17 +91,30 @@ class SelectService:
         one = decision.candidates[decision.chosen]
         only = Offered(one.instance_id, one.dp_rank, endpoint=routed.endpoints[decision.chosen])
         request = request._replace(candidates=(only,), reserve=True, is_placed=True)
-        self._kept[key] = Kept(request, partition, time.monotonic())
-        self._kept.move_to_end(key)
-        if len(self._kept) > SELECTIONS_MAX:
-            self._kept.popitem(last=False)
-            self.forgotten += 1
+        now = time.monotonic()
+        self._forget(key)
+        self._kept[key] = Kept(request, partition, now)
+        self._kept_bytes += len(request.prefixes)
+        while self._kept:
+            oldest, kept = next(iter(self._kept.items()))
+            is_old = now - kept.at > ROUTE_REPEAT_S
+            full = len(self._kept) > SELECTIONS_MAX or self._kept_bytes > SELECTIONS_BYTES_MAX
+            if not is_old and not full:
+                break
+            self._forget(oldest)
+            self.forgotten += not is_old
+
+    def _forget(self, key: Key) -> Kept | None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._kept_bytes -= len(kept.request.prefixes)
+        return kept
 
     def reserve(self, body: bytes) -> Response:
         """Books what was selected under that name, or what the body says where it was sent."""
         asked = read_body(body, ReservationBody)
         key = (asked.model_name, asked.routing_group, asked.selection_id)
-        kept = self._kept.pop(key, None)
+        kept = self._forget(key)
         if asked.worker_id is None:
             if kept is None or time.monotonic() - kept.at > ROUTE_REPEAT_S:
                 text = f"Expected a selection of the last {ROUTE_REPEAT_S:g} s, got:"

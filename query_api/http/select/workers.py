@@ -1,5 +1,6 @@
 """The catalogue of workers: registrations of instances whose names are numbers."""
 
+import time
 from collections.abc import Collection, Iterable
 from itertools import groupby
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from query_api.http.wire import Wire
 from query_api.ports import PublisherRegistry, View
 from query_api.routing.interface import Offered
 from schemas.identities import DEFAULT_TENANT
+from schemas.limits import TARGETS_KEPT_S
 from schemas.registration import PublisherKind, Registration
 
 
@@ -74,7 +76,7 @@ def worker_id_of(registration: Registration) -> int | None:
 
 
 class Catalogue:
-    """See the module. Every call costs O(publishers).
+    """See the module. Every call costs O(publishers), but `partition` only once in TARGETS_KEPT_S.
 
     Args:
         view: that knows what is registered.
@@ -84,6 +86,8 @@ class Catalogue:
     def __init__(self, view: View, registry: PublisherRegistry) -> None:
         self._view = view
         self._registry = registry
+        self._until = float("-inf")
+        self._known: dict[tuple[str, str], list[Partition]] = {}
 
     def partitions(
         self, model_name: str | None = None, routing_group: str | None = None
@@ -105,7 +109,12 @@ class Catalogue:
         Raises:
             RequestError: it has no worker, or workers of several block sizes.
         """
-        found = self.partitions(model_name, routing_group)
+        if time.monotonic() >= self._until:
+            self._known = {}
+            for one in self.partitions():
+                self._known.setdefault((one.model_name, one.routing_group), []).append(one)
+            self._until = time.monotonic() + TARGETS_KEPT_S
+        found = self._known.get((model_name, routing_group), [])
         of = f"model {model_name[:80]}, routing group {routing_group[:80]}"
         if not found:
             text = f"Expected a registered worker of {of}, got none"
@@ -138,6 +147,7 @@ class Catalogue:
         ranks = registrations_of(asked, self._registry.kinds)
         for one in ranks:
             await self._registry.register(one)
+            self._until = float("-inf")
         return _document(ranks, [True] * len(ranks))
 
     def worker(self, worker_id: int) -> tuple[WorkerDocument, list[Registration]]:
@@ -170,6 +180,7 @@ class Catalogue:
                 model_name=one.model_name,
                 block_size=one.block_size,
             )
+            self._until = float("-inf")
         return document
 
 

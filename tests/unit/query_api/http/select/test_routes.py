@@ -7,6 +7,8 @@ import msgspec
 import pytest
 import xxhash
 
+from query_api.http.errors import RequestError
+from query_api.http.select.routes import SelectService
 from schemas.events import Stored, encode_events
 from schemas.routing_records import DecisionsRecord
 from tests.fakes import FakeTable
@@ -360,3 +362,45 @@ def test_a_reservation_is_a_decision_of_the_routing_log(service: Service) -> Non
     (record,) = service.queue.take(service.clock.now)
     assert isinstance(record, DecisionsRecord)
     assert record.decisions[0].request_id == "s"
+
+
+def kept(service: Service, table: FakeTable, count: int) -> tuple[SelectService, list[int]]:
+    """A select service after so many selections, and what booking each by name is answered with."""
+    selecting = SelectService(table, table, service.router)
+    for number in range(count):
+        body = WHOLE | {"selection_id": f"s{number}", "token_ids": TOKENS}
+        assert selecting.select(msgspec.json.encode(body), reserve=False).status_code == 200
+    statuses = []
+    for number in range(count):
+        try:
+            body = WHOLE | {"selection_id": f"s{number}"}
+            statuses.append(selecting.reserve(msgspec.json.encode(body)).status_code)
+        except RequestError as error:
+            statuses.append(error.status)
+    return selecting, statuses
+
+
+@pytest.mark.parametrize(
+    ("bound", "most"), [("SELECTIONS_MAX", 2), ("SELECTIONS_BYTES_MAX", 2 * 4 * 8 + 7)]
+)
+def test_more_selections_than_there_is_room_for_are_forgotten_and_counted(
+    service: Service,
+    table: FakeTable,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: str,
+    most: int,
+) -> None:
+    monkeypatch.setattr(f"query_api.http.select.routes.{bound}", most)
+    add(service, 1)
+    selecting, statuses = kept(service, table, 4)
+    assert statuses == [404, 404, 201, 201]
+    assert selecting.forgotten == 2
+
+
+def test_a_worker_that_comes_or_goes_is_seen_at_once(service: Service) -> None:
+    asked = WHOLE | {"token_ids": TOKENS}
+    post(service, "/select", asked, 503)
+    post(service, "/workers", worker(1), 201)
+    assert post(service, "/select", asked)["worker_id"] == 1
+    call(service, "DELETE", "/workers/1")
+    post(service, "/select", asked, 503)
