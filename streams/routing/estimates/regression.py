@@ -36,6 +36,8 @@ _VARIANCE_FIRST: Final = 1.0
 _RIDGE: Final = 0.01  # outcomes that the beginning weighs
 _RANGE: Final = 10.0  # times the beginning, and its tenth: between them a coefficient stays
 _RANGE_OF_NEW: Final = 100.0  # times the scale of a term of which the beginning has none
+_LEAST: Final = 1e-30  # seconds
+_MOST: Final = 1e9
 _PLACES: Final = ((0, 1, 2), (1, 3, 4), (2, 4, 5))  # of a symmetric matrix in `Six`
 
 
@@ -159,12 +161,12 @@ def begin(coefficients: Three, defaults: Three) -> Regression:
     """A fit that begins with these coefficients.
 
     Args:
-        coefficients: not negative.
+        coefficients: what is below `_LEAST` is none, and what is above `_MOST` is that.
         defaults: positive; what is about right for a coefficient of which the beginning has none.
     """
     pairs = list(zip(coefficients, defaults, strict=True))
-    scales = [one if one > 0.0 else default for one, default in pairs]
-    starts = [1.0 if one > 0.0 else 0.0 for one, _ in pairs]
+    scales = [min(one, _MOST) if one > _LEAST else default for one, default in pairs]
+    starts = [1.0 if one > _LEAST else 0.0 for one, _ in pairs]
     first = (starts[0], starts[1], starts[2])
     return Regression(
         scales=(scales[0], scales[1], scales[2]),

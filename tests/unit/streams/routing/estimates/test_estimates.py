@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from streams.routing.costs import Costs
 from streams.routing.estimates.classes import ClassKey
+from streams.routing.estimates.decode import DecodeTerms
 from streams.routing.estimates.estimates import Estimates, EstimatesError, Observed
 from streams.routing.estimates.links import LOAD, READ, LinkClass, Moved, fetch_path
 
@@ -19,8 +20,19 @@ TIMES = st.one_of(
 )
 COUNTS = st.one_of(st.integers(0, 100_000), st.sampled_from((0, 1, -1, 2**40, 2**80)))
 PATHS = st.sampled_from((LOAD, READ, fetch_path(LinkClass.RACK)))
+PRIORS = st.sampled_from(  # what settings may be
+    (
+        Costs(),
+        Costs(prefill_tokens_per_s=1e-305, token_squared_s=1e-300),
+        Costs(prefill_tokens_per_s=math.inf, fixed_s=1e300, token_squared_s=0.0),
+    )
+)
+DECODE_PRIORS = st.sampled_from((DecodeTerms(), DecodeTerms(0.0, 0.0, 0.0), DecodeTerms(1e300)))
 OBSERVED = st.builds(
     Observed,
+    prior=PRIORS,
+    decode_prior=DECODE_PRIORS,
+    kv_bytes=st.integers(1, 2**40),
     key=st.sampled_from((KEY, ClassKey("m", "b"), ClassKey("n", "b"))),
     is_usable=st.sampled_from((True, True, True, False)),
     prompt_tokens=COUNTS,

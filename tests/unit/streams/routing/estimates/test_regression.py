@@ -124,3 +124,15 @@ def test_whatever_comes_the_fit_is_finite_and_not_negative(
         assert all(0.0 <= one < 1.0 for one in (fit.values[0] * 0.01, *fit.coefficients()[1:]))
         numbers = (*fit.information, *fit.moments, fit.variance, fit.drift)
         assert all(math.isfinite(one) for one in numbers)
+
+
+@given(st.tuples(HOSTILE, HOSTILE, HOSTILE), st.lists(HOSTILE, min_size=31, max_size=40))
+def test_whatever_it_begins_with_the_fit_is_finite_and_not_negative(
+    coefficients: Three, times: list[float]
+) -> None:
+    fit = begin(coefficients, DEFAULTS)
+    for took in times:
+        fit.note((1.0, 1000.0, 1e6), took)
+    assert all(0.0 <= one <= 1e12 for one in fit.values)
+    assert all(0.0 < one <= 1e9 for one in fit.scales)
+    assert 0.0 <= fit.expected_s((1.0, 1000.0, 1e6)) < math.inf or not fit.is_believed
