@@ -373,8 +373,8 @@ def kept(service: Service, table: FakeTable, count: int) -> tuple[SelectService,
     statuses = []
     for number in range(count):
         try:
-            body = WHOLE | {"selection_id": f"s{number}"}
-            statuses.append(selecting.reserve(msgspec.json.encode(body)).status_code)
+            named = WHOLE | {"selection_id": f"s{number}"}
+            statuses.append(selecting.reserve(msgspec.json.encode(named)).status_code)
         except RequestError as error:
             statuses.append(error.status)
     return selecting, statuses
