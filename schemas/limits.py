@@ -637,7 +637,6 @@ ROSTERS_KEPT: Final = 256  # lists of candidates that requests have named, for a
 ROUTE_REPEAT_S: Final = 60.0  # a request id that comes again within this gets the same answer
 ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes
 ROUTE_CANDIDATES_KEPT: Final = 65_536  # with them, some 500 bytes each; likewise
-SELECTIONS_MAX: Final = 4096  # not booked yet: of the select service; forgotten, 404 then
 SELECTIONS_MAX: Final = 4096  # of the select service, not booked yet; forgotten: 404, counted
 SELECTIONS_BYTES_MAX: Final = 32 * MIB  # of their prefix hashes; likewise
 PREFIXES_SHOWN: Final = 100  # hot ones of each scope, where a request does not say
