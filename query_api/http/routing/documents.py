@@ -13,6 +13,7 @@ from query_api.routing.router import Router, Taken
 from schemas.limits import RETRY_AFTER_MAX_S
 from schemas.routing_records import CandidateRecord, Decision, Refused, Target, decision_id
 from streams.routing.chunk_plan import Plan
+from streams.routing.decide import OfDegraded
 
 _REFUSALS: Final = {
     Refused.NO_CANDIDATE: "no candidate is there",
@@ -21,6 +22,7 @@ _REFUSALS: Final = {
     Refused.DECODE_PREDICTED: "no candidate is expected to decode in time when the prompt is done",
 }
 _HARMLESS: Final = frozenset({"degraded"})
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 class TtftDocument(msgspec.Struct, frozen=True):
@@ -208,7 +210,7 @@ def route_document(routed: Routed, *, explain: bool) -> RouteDocument:
         [],
     )
     if explain:
-        candidates = [candidate_document(one) for one in decision.candidates]
+        candidates = [candidate_document(one, decision) for one in decision.candidates]
         document = msgspec.structs.replace(document, candidates=candidates)
     return document
 
@@ -260,9 +262,10 @@ def position_text(decision: Decision) -> str:
     return ",".join(f"{partition}:{offset}" for partition, offset in decision.positions)
 
 
-def candidate_document(one: CandidateRecord) -> CandidateDocument:
-    """One candidate."""
-    left_out = not _HARMLESS.issuperset(one.reasons)
+def candidate_document(one: CandidateRecord, decision: Decision) -> CandidateDocument:
+    """One candidate of a decision."""
+    harmless = _NONE if decision.degraded == OfDegraded.DROP else _HARMLESS
+    left_out = not harmless.issuperset(one.reasons)
     terms = {
         "queue": 1000.0 * one.queue_s,
         "load": 1000.0 * one.load_s,
@@ -283,7 +286,7 @@ def candidate_document(one: CandidateRecord) -> CandidateDocument:
 def refusal_document(routed: Routed) -> RefusalDocument:
     """The answer of a decision that nobody is chosen by."""
     decision = routed.decision
-    candidates = [candidate_document(one) for one in decision.candidates]
+    candidates = [candidate_document(one, decision) for one in decision.candidates]
     keyed = [one for one in candidates if one.key is not None]
     best = min(keyed, key=lambda one: one.key or 0.0) if keyed else None
     after = None

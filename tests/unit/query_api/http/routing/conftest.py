@@ -4,7 +4,7 @@ from query_api.http.app import create_app
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
-from query_api.routing.router import Router
+from query_api.routing.router import Router, RouterSettings
 from tests.fakes import AsgiClient, FakeTable
 
 
@@ -21,14 +21,26 @@ class Clock:
 class Service:
     """An app that routes over a table, and what it has written."""
 
-    def __init__(self, table: FakeTable, *, select_service: bool = False) -> None:
+    def __init__(
+        self,
+        table: FakeTable,
+        *,
+        select_service: bool = False,
+        settings: RouterSettings | None = None,
+    ) -> None:
         self.table = table
         self.clock = Clock()
         self.queue = RoutingQueue()
         self.live = LiveLoad()
         self.folded = FoldedRouting()
         self.router = Router(
-            table, self.queue, self.live, self.folded, clock=self.clock, monotonic=self.clock
+            table,
+            self.queue,
+            self.live,
+            self.folded,
+            settings or RouterSettings(),
+            clock=self.clock,
+            monotonic=self.clock,
         )
         self.client = AsgiClient(
             create_app(table, table, router=self.router, select_service=select_service)

@@ -7,10 +7,13 @@ import msgspec
 import pytest
 
 from query_api.routing import router as router_module
+from query_api.routing.router import RouterSettings
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.events import Stored, encode_events
 from schemas.registration import Label, PublisherKind, Registration
 from schemas.routing_records import DecisionsRecord, OutcomesRecord, Target
+from streams.routing.decide import OfDegraded, Rules
+from tests.fakes import FakeTable
 from tests.unit.query_api.http.routing.conftest import Service
 
 VLLM = PublisherKind("vLLM")
@@ -215,6 +218,18 @@ def test_a_degraded_one_counts_as_holding_nothing(service: Service) -> None:
     assert found["prefill"]["instance_id"] == "b"
     assert found["candidates"][0]["reasons"] == ["degraded"]
     assert found["candidates"][0]["cached_tokens"] == 48
+
+
+def test_a_degraded_one_that_is_dropped_is_not_eligible(table: FakeTable) -> None:
+    service = Service(table, settings=RouterSettings(rules=Rules(degraded=OfDegraded.DROP)))
+    register(service, "a", blocks=3)
+    register(service, "b")
+    table.standings["a"] = Standing(AnswerState.DEGRADED, "lost_batches", 1.0)
+    service.clock.now += 1.0
+    found = route(service, explain=True)
+    assert found["prefill"]["instance_id"] == "b"
+    assert [one["eligible"] for one in found["candidates"]] == [False, True]
+    assert found["candidates"][0]["key"] is None
 
 
 def test_a_table_that_is_not_ready_routes_by_load(service: Service) -> None:
