@@ -179,7 +179,6 @@ def test_what_cannot_be_said_of_an_instance_is_named(
     assert refusal({**FULL, name: value}, Wire.JSON) == ErrorEnvelope(error, reason, name)
 
 
-@pytest.mark.parametrize("name", sorted(OWN_FIELDS))
 @pytest.mark.parametrize("url", ["http://10.0.0.7:30000", "grpc://engine/", "any text", ""])
 def test_the_published_json_form_may_say_what_routers_call_the_engine(url: str) -> None:
     body = encode({**FULL, "url": url}, Wire.JSON)
@@ -205,9 +204,7 @@ def test_routers_call_an_engine_by_its_url_or_its_base_url_or_its_name(
     assert registration.router_url == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["additionalsalt", "memory_segment", "kv_cache_report_mode", "url"]
-)
+@pytest.mark.parametrize("name", sorted(OWN_FIELDS))
 def test_msgpack_is_exactly_conductors(name: str) -> None:
     envelope = refusal({**FULL, name: "x"}, Wire.MSGPACK)
     error = f"unsupported request field: {name}"
