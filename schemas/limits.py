@@ -261,6 +261,7 @@ LOAD_SERVER_CPU_SHARE: Final = 0.003  # likewise, that reading the answers of on
 LOAD_QUESTION_S: Final = 0.0004  # of CPU, what a question is taken to cost until it is measured
 LOAD_COST_S: Final = 5.0  # over which it is measured
 LOAD_TICK_S: Final = 0.1  # how often it is looked who is due, and samples are handed over
+LOAD_IDLE_S: Final = 0.5  # how often it is looked whether anybody can be asked, while nobody can
 LOAD_LOOK_S: Final = 3.0  # how often it is looked who is registered
 LOAD_WAIT_S: Final = 1.0  # for a whole answer; then it counts as none: reason="silent"
 LOAD_BACKOFF_MAX_S: Final = 30.0  # a period is doubled with each failure in a row, up to this

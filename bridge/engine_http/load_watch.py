@@ -34,6 +34,7 @@ from schemas.limits import (
     LOAD_CPU_SHARE,
     LOAD_END_S,
     LOAD_FILES_SHARE,
+    LOAD_IDLE_S,
     LOAD_JITTER,
     LOAD_KEPT_MAX,
     LOAD_LOOK_S,
@@ -175,7 +176,12 @@ class LoadWatch:
         return len(self._asked)
 
     async def run(self) -> None:
-        """Asks until it is cancelled; may be called again then, and after an unexpected error."""
+        """Asks until it is cancelled; may be called again then, and after an unexpected error.
+
+        Where nobody can be asked it waits, without a thread and the files of its loop.
+        """
+        while not servers_of(self._followed().values()):  # noqa: ASYNC110 -- changed by others
+            await asyncio.sleep(LOAD_IDLE_S)
         loop = asyncio.get_running_loop()
         own = uvloop.new_event_loop()
         stop = asyncio.Event()

@@ -51,8 +51,11 @@ class AnswerLog(WindowLog):
             StorageError: it cannot be opened, or a newer Reprise wrote it.
         """
         options = WindowLogOptions(NAME, "audit", Part.AUDIT, AUDIT_BYTES, age_max_s)
-        log = open_or_begin_anew(path, NAME, AnswersLog, lost="the answers begin anew")
-        super().__init__(log, options, conditions)
+
+        def open_log() -> AnswersLog:
+            return open_or_begin_anew(path, NAME, AnswersLog, lost="the answers begin anew")
+
+        super().__init__(open_log, options, conditions, log=open_log())
         self.queue = queue
         self.unwritten = 0
         self._seed = seed

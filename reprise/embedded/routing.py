@@ -44,7 +44,8 @@ class RoutingLog(WindowLog):
     """
 
     def __init__(self, path: Path, *, age_max_s: float, conditions: Conditions) -> None:
-        """Opens or creates it, and folds what it has; a damaged one is set aside.
+        """Opens it where there is one, and folds what it has; a damaged one is set aside. Where
+        nothing was ever decided there is none, and it takes no files, until something is.
 
         Args:
             path: of its directory.
@@ -55,12 +56,15 @@ class RoutingLog(WindowLog):
             DataDirectoryInUseError: another process has it open.
             StorageError: it cannot be opened, or a newer Reprise wrote it.
         """
-        path.mkdir(parents=True, exist_ok=True)
+
+        def open_log() -> EmbeddedLog:
+            path.mkdir(parents=True, exist_ok=True)
+            lost = "what its checkpoint has, is kept"
+            return open_or_begin_anew(path / "log", NAME, EmbeddedLog, lost=lost)
+
         options = WindowLogOptions(NAME, "routing", Part.ROUTING, ROUTING_BYTES, age_max_s)
-        log = open_or_begin_anew(
-            path / "log", NAME, EmbeddedLog, lost="what its checkpoint has, is kept"
-        )
-        super().__init__(log, options, conditions)
+        log = open_log() if path.exists() else None
+        super().__init__(open_log, options, conditions, log=log)
         self.queue = RoutingQueue()
         self.live = LiveLoad()
         self.written = self.unwritten = self.skipped = 0
@@ -68,7 +72,7 @@ class RoutingLog(WindowLog):
         self._checkpoint_at = 0.0
         self._kept = -1
         self._taken: list[RoutingRecord] = []
-        fold = self._fold_all(log)
+        fold = RoutingFold() if log is None else self._fold_all(log)
         self.live.merge(fold)
         self.folded = FoldedRouting(fold)
 
@@ -128,7 +132,8 @@ class RoutingLog(WindowLog):
         if now < self._checkpoint_at and not self._stopping.is_set():
             return
         self._checkpoint_at = now + ROUTING_CHECKPOINT_S
-        self._log.sync()  # a checkpoint never knows more than the log
+        if self._log is not None:
+            self._log.sync()  # a checkpoint never knows more than the log
         offset, state = self.folded.read(lambda fold: (fold.offset, fold.dump()))
         write_checkpoint(self._checkpoint, state)
         self._kept = offset

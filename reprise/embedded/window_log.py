@@ -50,12 +50,21 @@ class WindowLogOptions(NamedTuple):
 class WindowLog(ABC):
     """See the module."""
 
-    def __init__(self, log: EmbeddedLog, options: WindowLogOptions, conditions: Conditions) -> None:
+    def __init__(
+        self,
+        open_log: Callable[[], EmbeddedLog],
+        options: WindowLogOptions,
+        conditions: Conditions,
+        *,
+        log: EmbeddedLog | None = None,
+    ) -> None:
         """Args:
-        log: open; it is closed with this.
+        open_log: opens it, once something is to be written; it is closed with this.
         options: what it is.
         conditions: of the service.
+        log: the same, where it is open already.
         """
+        self._open_log = open_log
         self._log = log
         self._options = options
         self._conditions = conditions
@@ -88,7 +97,7 @@ class WindowLog(ABC):
     @property
     def floor(self) -> Offset:
         """What is at or above it, is kept whatever its age."""
-        return self._log.end_offset
+        return Offset(0) if self._log is None else self._log.end_offset
 
     def start(self) -> None:
         """Starts the thread."""
@@ -101,9 +110,10 @@ class WindowLog(ABC):
             self._thread.join(SHUTDOWN_S)
         try:
             self.write()
-            if not self._failed:
-                self.maintain()
-            self._log.close()
+            if self._log is not None:
+                if not self._failed:
+                    self.maintain()
+                self._log.close()
         except StorageError as error:
             logger.error("Cannot close %s: %s", self._options.name, error)
 
@@ -121,21 +131,24 @@ class WindowLog(ABC):
         if not records:
             return
         try:
-            if self._failed:
-                self._open_again()
-            first = self._log.append(records, now=time.time())
+            first = self._opened().append(records, now=time.time())
         except StorageError as error:
             self.lost()
             self._note(error)
         else:
             self.appended(first)
 
-    def _open_again(self) -> None:
-        if time.monotonic() < self._retry_at:
+    def _opened(self) -> EmbeddedLog:
+        if self._failed and time.monotonic() < self._retry_at:
             raise StorageError(f"Cannot write {self._options.name}: it is tried again soon")
-        self._log.reopen()
-        self._failed = False
-        self._conditions.clear(self._options.part)
+        if self._log is None:
+            self._log = self._open_log()
+        elif self._failed:
+            self._log.reopen()
+        if self._failed:
+            self._failed = False
+            self._conditions.clear(self._options.part)
+        return self._log
 
     def _note(self, error: StorageError) -> None:
         if not self._failed or time.monotonic() >= self._retry_at:
@@ -144,7 +157,7 @@ class WindowLog(ABC):
         self._failed = True
 
     def _maintain(self, now: float) -> None:
-        if self._failed:
+        if self._failed or self._log is None:
             return
         try:
             if now >= self._sync_at:
