@@ -137,7 +137,9 @@ class RoutingReader:
 
     def _note_away(self, error: BaseException) -> None:
         text = f"cannot read {self._part.topic} at {self._servers}: {describe(error)}"
-        self._condition.note(READER, UNREACHABLE, f"{text}; {_MEANWHILE}")
+        # That Kafka is away is logged by the reader of the table.
+        problem = f"{text}; {_MEANWHILE}"
+        self._condition.note(READER, UNREACHABLE, problem, logged=False)
 
     async def _follow(self) -> None:
         consumer = self._make_consumer()

@@ -89,7 +89,7 @@ class RoutingTable:
                 self._fold, self._next = recovered.fold, recovered.start
                 self._kept = recovered.fold.offset
                 self._checkpoint_at = self._clock() + ROUTING_CHECKPOINT_S
-                logger.info("Opened the routing fold, folding from %d", self._next)
+                logger.info("The routing log is folded from %d", self._next)
         return self._wanted is wanted
 
     async def release(self) -> None:
