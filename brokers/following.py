@@ -5,7 +5,7 @@ For topics of which every process reads everything, and of which nothing is comm
 
 import asyncio
 import logging
-import time
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from brokers.errors import DamagedError
@@ -23,8 +23,7 @@ class Following:
     Args:
         options: of the clients.
         topics: to read.
-        since_s: how old the first message may be that is read, in seconds; 0.0 for none that was
-            there before.
+        since: when the first message may have been written that is read, Unix seconds.
         poll_ms: how long a poll waits for messages.
         take: called with each message, and its topic; in order for each partition.
 
@@ -38,7 +37,7 @@ class Following:
         options: ClientOptions,
         topics: Sequence[str],
         *,
-        since_s: float,
+        since: float,
         poll_ms: int,
         take: Callable[[str, Message], None],
     ) -> None:
@@ -46,7 +45,7 @@ class Following:
         self.damaged = 0
         self._options = options
         self._topics = topics
-        self._since_s = since_s
+        self._since = since
         self._poll_ms = poll_ms
         self._take = take
         self._next: dict[Partition, int] = {}
@@ -80,12 +79,11 @@ class Following:
         ends = await reader.end_offsets(partitions)
         begins = await reader.beginning_offsets(partitions)
         first = dict(ends)
-        if self._since_s:
-            since_ms = round(1000 * (time.time() - self._since_s))
-            found = await reader.offsets_for_times(dict.fromkeys(partitions, since_ms))
-            for partition, place in found.items():
-                if place is not None:
-                    first[partition] = place.offset
+        since_ms = math.floor(1000 * self._since)
+        found = await reader.offsets_for_times(dict.fromkeys(partitions, since_ms))
+        for partition, place in found.items():
+            if place is not None:
+                first[partition] = place.offset
         for partition in partitions:
             start = self._next.get(partition, first[partition])
             if not begins[partition] <= start <= ends[partition]:  # it is gone, or another topic

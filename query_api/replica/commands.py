@@ -115,7 +115,7 @@ class ReplicaCommands:
         following = self._following = Following(
             self._options,
             [self._commands.name, self._results.name],
-            since_s=COMMANDS_FOLLOWED_S,
+            since=time.time() - COMMANDS_FOLLOWED_S,
             poll_ms=COMMANDS_POLL_MS,
             take=self._take,
         )

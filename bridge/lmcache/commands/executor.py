@@ -6,6 +6,7 @@ command.
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -82,8 +83,14 @@ class Executor:
         """Closes the links; on the loop."""
         self._exchanges.close()
 
-    async def execute(self, command: CommandRecord, report: Report) -> None:
-        """Executes it, and reports a result of each worker as soon as there is one."""
+    async def execute(
+        self, command: CommandRecord, report: Report, *, is_before: bool = False
+    ) -> None:
+        """Executes it, and reports a result of each worker as soon as there is one.
+
+        `is_before`: it was issued before commands were read here. A worker that was not linked here
+        by then may have executed it through another bridge, and is not asked.
+        """
         loop = asyncio.get_running_loop()
         age_s = max(time.time() - command.issued_at, 0.0)
         until = loop.time() + max(COMMAND_ANSWER_S - age_s, 0.0)
@@ -96,7 +103,8 @@ class Executor:
             found = await self._located(command, until)
             if found is None:
                 run = run._replace(missing=NOT_LOCATED)
-            mine = [one for one in command.workers if self._is_mine(found, one.worker_id)]
+            by = command.issued_at if is_before else math.inf
+            mine = [one for one in command.workers if self._is_mine(found, one.worker_id, by)]
             await asyncio.gather(
                 *(
                     self._execute_at(run, one, (found or {}).get(one.worker_id), reason)
@@ -125,11 +133,13 @@ class Executor:
         except TimeoutError:
             return None
 
-    def _is_mine(self, found: Mapping[int, Reachable] | None, worker_id: int) -> bool:
+    def _is_mine(
+        self, found: Mapping[int, Reachable] | None, worker_id: int, linked_by: float
+    ) -> bool:
         if self._is_sole:
             return True
         here = (found or {}).get(worker_id)
-        return here is not None and here.is_linked
+        return here is not None and here.is_linked and here.linked_at <= linked_by
 
     async def _execute_at(
         self, run: "_Run", worker: CommandWorker, here: Reachable | None, refusal: str

@@ -1,8 +1,10 @@
 """Commands of the topic PREFIX.commands, for workers that are connected to this bridge.
 
-Every bridge with LMCache's sockets reads all commands, from where the topic ends at its start, and
-executes those to its own workers; what came while it was away is executed by nobody, and is ended
-by the replica that has issued it. So a command is executed once at the most, whichever bridge dies.
+Every bridge with LMCache's sockets reads all commands that were issued since it was made, which is
+before its sockets are open, and executes those to its own workers: a worker that can be seen is one
+that takes commands. What came while the bridge was away is executed by nobody, and is ended by the
+replica that has issued it; what was issued before reading had begun reaches only workers that were
+linked here by then. So a command is executed once at the most, whichever bridge dies.
 
 What became of it goes to PREFIX.results. A result that Kafka does not take in time is dropped and
 counted: by then the command has ended without it.
@@ -10,6 +12,7 @@ counted: by then the command has ended without it.
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -64,7 +67,7 @@ class CommandTopic:
         self._following = Following(
             options,
             [self._commands.name],
-            since_s=0.0,
+            since=time.time(),
             poll_ms=LMCACHE_COMMANDS_POLL_MS,
             take=self._take,
         )
@@ -114,20 +117,20 @@ class CommandTopic:
         if not isinstance(record, CommandRecord):
             self.dropped["not_a_command"] += 1
             return
-        self._begin(self._execute(record))
+        self._begin(self._execute(record, is_before=not self._following.caught_up.is_set()))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _execute(self, command: CommandRecord) -> None:
+    async def _execute(self, command: CommandRecord, *, is_before: bool) -> None:
         def report(result: ResultRecord) -> None:
             self._begin(self._write(command.instance_id, result))
 
         try:
             async with asyncio.timeout(COMMAND_CLOSE_S):
-                await self.executor.execute(command, report)
+                await self.executor.execute(command, report, is_before=is_before)
         except TimeoutError:
             return
         except Exception:

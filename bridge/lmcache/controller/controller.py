@@ -175,6 +175,7 @@ class Controller:
         member.late_by, member.pushes_by = member.pushes_by, None
         member.heartbeat_at = member.heartbeat_wall = member.interval_s = 0.0
         self._ask(member, link, now)
+        member.linked_wall = min(member.linked_wall, wall)
         return RegisterRet(extra_config={"heartbeat_url": heartbeat_url})
 
     def _put(self, request: Register, wall: float) -> Member | Error:
@@ -275,6 +276,7 @@ class Controller:
             member = found
         member.beat(now, wall)
         self._ask(member, link, now)
+        member.linked_wall = min(member.linked_wall, wall)
         reason = member.worker.ask(now, may_ask=self._may_ask(now))
         return HeartbeatRet(commands=[FullSyncCommand(reason=reason)] if reason else [])
 
@@ -358,6 +360,8 @@ class Controller:
                 member.worker.unlink(now)
             if member.asks_by == link:
                 member.asks_by = None
+            if not member.is_linked:
+                member.linked_wall = math.inf
 
     def look(self, now: float) -> None:
         """Ends what takes too long, and looks who is silent; to be called now and then. Cost
@@ -434,7 +438,9 @@ class Controller:
     def reachable(self, instance_id: str) -> dict[int, Reachable]:
         """Where the workers of an instance take commands, by rank. Cost O(workers)."""
         return {
-            member.registration.dp_rank: Reachable(member.registration.endpoint, member.is_linked)
+            member.registration.dp_rank: Reachable(
+                member.registration.endpoint, member.is_linked, member.linked_wall
+            )
             for member in self._members.values()
             if member.registration.instance_id == instance_id
         }

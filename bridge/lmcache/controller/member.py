@@ -46,10 +46,14 @@ class WorkerView(NamedTuple):
 
 
 class Reachable(NamedTuple):
-    """Where a worker takes commands, and whether its link to the controller is up."""
+    """Where a worker takes commands, and whether its link to the controller is up.
+
+    `linked_at`: since when, Unix seconds; infinite while it has only pushed, or is not linked.
+    """
 
     endpoint: str
     is_linked: bool
+    linked_at: float = math.inf
 
 
 class Told(NamedTuple):
@@ -76,6 +80,8 @@ class Member:
         heartbeat_at: its last heartbeat; `heartbeat_wall` the same in Unix seconds, 0.0 for none.
         interval_s: between its last two heartbeats; 0.0 before the second one.
         pushes_by, asks_by: the links of its messages; None where they are down.
+        linked_wall: when it first asked over links that are up since, Unix seconds; infinite
+            before.
         late_by: the link by which the process before it has pushed, if that is still there: what
             comes by it is not of this process.
     """
@@ -91,6 +97,7 @@ class Member:
         self.pushes_by: LinkId | None = None
         self.late_by: LinkId | None = None
         self.asks_by: LinkId | None = None
+        self.linked_wall = math.inf
         self.doubt: Doubt | None = Doubt.CATCHING_UP  # that was told last
 
     @property

@@ -1,6 +1,7 @@
 """Topics that are read whole: from where, and on after an outage, each message once."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -18,12 +19,12 @@ KEY = b"k"
 class Bench:
     """A reader of topic `t`, and what it has taken."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, since_s: float = 0.0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, since_s: float) -> None:
         self.topics = MemoryTopics("t")
         self.topics.install(monkeypatch)
         self.taken: list[bytes | None] = []
         self.following = Following(
-            cast(Any, {}), ["t"], since_s=since_s, poll_ms=10, take=self._take
+            cast(Any, {}), ["t"], since=time.time() - since_s, poll_ms=10, take=self._take
         )
         self.running: asyncio.Task[None] | None = None
 
@@ -63,7 +64,7 @@ def play(monkeypatch: pytest.MonkeyPatch, scene: Scene, since_s: float = 0.0) ->
 
 def test_nothing_that_was_there_before_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(bench: Bench) -> None:
-        bench.put(b"old")
+        bench.put(b"old", age_s=1)
         await bench.begin()
         bench.put(b"new")
         await bench.until(1)

@@ -29,12 +29,13 @@ MODULE = "bridge.lmcache.commands.topic"
 
 class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+        self.linked_at = 0.0
         self.topics = MemoryTopics()
         self.topics.install(monkeypatch, MODULE)
         monkeypatch.setattr(f"{MODULE}.KAFKA_RETRY_FIRST_S", 0.01)
 
         async def locate(instance_id: str) -> Mapping[int, Reachable]:
-            return {0: Reachable(f"tcp://127.0.0.1:{port}", is_linked=True)}
+            return {0: Reachable(f"tcp://127.0.0.1:{port}", True, self.linked_at)}
 
         self.executor = Executor(locate, is_sole=False)
         settings = KafkaSettings(bootstrap="k:1")
@@ -49,7 +50,7 @@ class Bench:
             workers=(CommandWorker(0), CommandWorker(7)),
             issued_at=time.time() - age_s,
         )
-        self.topics.put(COMMANDS, b"a", encode_command(command))
+        self.topics.put(COMMANDS, b"a", encode_command(command), age_s)
 
     def results(self) -> list[ResultRecord]:
         found = map(decode_command, self.topics.values(RESULTS))
@@ -94,7 +95,7 @@ def test_a_command_is_executed_and_its_result_written(monkeypatch: pytest.Monkey
 def test_what_was_issued_before_it_began_is_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(bench: Bench) -> None:
         bench.topics.make(COMMANDS)
-        bench.issue("before")
+        bench.issue("before", age_s=1)
         await bench.begun()
         bench.issue("after")
         await until(bench.results)
@@ -102,6 +103,24 @@ def test_what_was_issued_before_it_began_is_not_executed(monkeypatch: pytest.Mon
     bench, asked = play(monkeypatch, scene)
     assert [one.command_id for one in bench.results()] == ["after"]
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("linked_s", [-1, 1])
+def test_what_was_issued_before_it_was_read_reaches_workers_that_were_linked(
+    monkeypatch: pytest.MonkeyPatch, linked_s: int
+) -> None:
+    async def scene(bench: Bench) -> None:
+        bench.linked_at = time.time() + linked_s
+        bench.topics.make(COMMANDS)
+        bench.issue("before", age_s=-0.1)
+        await bench.begun()
+        bench.issue("after")
+        await until(lambda: "after" in {one.command_id for one in bench.results()})
+
+    bench, asked = play(monkeypatch, scene)
+    executed = {one.command_id for one in bench.results()}
+    assert executed == ({"before", "after"} if linked_s < 0 else {"after"})
+    assert len(asked) == len(executed)
 
 
 def test_an_outage_loses_none_and_executes_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
