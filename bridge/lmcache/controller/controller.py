@@ -175,7 +175,7 @@ class Controller:
         member.late_by, member.pushes_by = member.pushes_by, None
         member.heartbeat_at = member.heartbeat_wall = member.interval_s = 0.0
         self._ask(member, link, now)
-        member.linked_wall = min(member.linked_wall, wall)
+        member.linked_wall = wall  # another process, though a link of the last one may be up
         return RegisterRet(extra_config={"heartbeat_url": heartbeat_url})
 
     def _put(self, request: Register, wall: float) -> Member | Error:
