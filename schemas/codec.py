@@ -320,17 +320,13 @@ def decode_row_segment(key: bytes, encoded: bytes) -> SegmentKey:
     return _decode(_segment.decode, encoded, _row_error(key, "its key does not decode"))
 
 
-def decode_row_body(kind: type[T], *, key: bytes, body: bytes) -> T:
+def decode_row_body(decoder: msgspec.msgpack.Decoder[T], *, key: bytes, body: bytes) -> T:
     """The body of a row that holds one object.
 
     Raises:
-        RowCorruptError: it is none of that kind.
+        RowCorruptError: it is none of the decoder's kind.
     """
-
-    def decode(encoded: bytes) -> T:
-        return msgspec.msgpack.decode(encoded, type=kind)
-
-    return _decode(decode, body, _row_error(key, "its body does not decode"))
+    return _decode(decoder.decode, body, _row_error(key, "its body does not decode"))
 
 
 def decode_row_number(*, key: bytes, body: bytes, size_bytes: int, maximum: int) -> int:

@@ -146,7 +146,7 @@ class _ServerProcess(msgspec.Struct):
 def read_server_info_process(body: bytes) -> Process | None:
     """The process of an SGLang `/server_info`; None where it does not say."""
     try:
-        info = msgspec.json.decode(body, type=_ServerProcess)
+        info = _server_process.decode(body)
         durations = sorted(_numbers(_value(info.startup_time)))
         seed = _value(info.random_seed)
     except _UNREADABLE:
@@ -193,6 +193,14 @@ class _VllmSources(msgspec.Struct):
     sources: _SourceArray
 
 
+# Made here and not by whoever asks first: msgspec is not safe while two threads do that.
+_server_info: Final = msgspec.json.Decoder(_ServerInfo)
+_server_process: Final = msgspec.json.Decoder(_ServerProcess)
+_source_array: msgspec.json.Decoder[list[_VllmSource]] = msgspec.json.Decoder(_SourceArray)
+_source_map: msgspec.json.Decoder[dict[int, _VllmSource]] = msgspec.json.Decoder(_SourceMap)
+_vllm_answer: Final = msgspec.json.Decoder(_VllmSources)
+
+
 def read_kv_event_sources(body: bytes, url: BaseUrl) -> list[PublisherSource]:
     """What a vLLM `/kv_event_sources` says, by rising rank.
 
@@ -223,13 +231,13 @@ def _vllm_sources(body: bytes) -> list[tuple[int, _VllmSource]]:
     """By rank; of a released version, or of one in development."""
     if body.lstrip()[:1] == b"{":
         try:
-            by_rank = msgspec.json.decode(body, type=_SourceMap)
+            by_rank = _source_map.decode(body)
         except msgspec.ValidationError:
-            sources = msgspec.json.decode(body, type=_VllmSources).sources
+            sources = _vllm_answer.decode(body).sources
         else:
             return list(by_rank.items())
     else:
-        sources = msgspec.json.decode(body, type=_SourceArray)
+        sources = _source_array.decode(body)
     return [(source.data_parallel_rank or 0, source) for source in sources]
 
 
@@ -240,7 +248,7 @@ def read_kv_events(body: bytes, url: BaseUrl) -> list[PublisherSource]:
         RegistrationError: likewise; and where this release says nothing of its events.
     """
     try:
-        events = msgspec.json.decode(body, type=_ServerInfo).kv_events
+        events = _server_info.decode(body).kv_events
     except _UNREADABLE as error:
         raise RegistrationError(
             f"Expected `kv_events` from {url.authority}/server_info, got: {_of(error)}"

@@ -83,6 +83,9 @@ class Models(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.models.get(name, self.default)
 
 
+_models_decoder: Final = msgspec.json.Decoder(Models)
+
+
 Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
 
 
@@ -137,7 +140,7 @@ def read_models(path: Path | None, model_name: str | None = None) -> Models:
     models = Models()
     if path is not None:
         try:
-            models = msgspec.json.decode(path.read_bytes(), type=Models)
+            models = _models_decoder.decode(path.read_bytes())
         except OSError as error:
             raise ConfigurationError(f"Cannot read {path}: {error.strerror}") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

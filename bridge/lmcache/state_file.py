@@ -42,6 +42,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[Known, ...] = ()
 
 
+_decode: Final = msgspec.json.Decoder(State).decode
+
+
 class StateFile:
     """The file in one data directory."""
 
@@ -55,7 +58,7 @@ class StateFile:
                 content = file.read(LMCACHE_STATE_BYTES_MAX + 1)
             if len(content) > LMCACHE_STATE_BYTES_MAX:
                 raise StorageError(f"Expected at most {LMCACHE_STATE_BYTES_MAX} bytes")
-            return msgspec.json.decode(content, type=State)
+            return _decode(content)
         except FileNotFoundError:
             return State()
         except (OSError, StorageError, *UNUSABLE) as error:

@@ -256,7 +256,7 @@ def decode_header(start: bytes, encoded: bytes) -> Header:
     if checked != int.from_bytes(start[-_CHECKSUM_SIZE:], "little"):
         raise MalformedError("got a header whose checksum is not that of its bytes")
     try:
-        return msgspec.msgpack.decode(encoded, type=Header)
+        return _header_decoder.decode(encoded)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedError(f"got a header that cannot be read: {error}") from error
 
@@ -389,7 +389,7 @@ def decode_index(encoded: bytes, offset: int) -> tuple[list[Block], Summary]:
     if mark != INDEX_MARK or size != len(content) or checked != checksum(content, offset):
         raise MalformedError("got an index whose checksum is not that of its bytes")
     try:
-        index = msgspec.msgpack.decode(content, type=Index)
+        index = _index_decoder.decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedError(f"got an index that cannot be read: {error}") from error
     step = 8 + HEAD_SIZE
@@ -403,6 +403,8 @@ def decode_index(encoded: bytes, offset: int) -> tuple[list[Block], Summary]:
 # Frames
 
 
+_header_decoder: Final = msgspec.msgpack.Decoder(Header)
+_index_decoder: Final = msgspec.msgpack.Decoder(Index)
 _frames_decoder: Final = msgspec.msgpack.Decoder(list[bytes])
 
 

@@ -21,7 +21,6 @@ from schemas.limits import (
     HISTORY_TAIL_BYTES_MAX,
 )
 from schemas.records import BridgeRecord, EventsRecord
-from schemas.registration import Registered
 from streams.history.rows_as_of import RowsAsOf, Wanted
 from streams.history.store import HistoryStore, Run, RunBounds
 from streams.kernel import change_selection
@@ -30,6 +29,7 @@ from streams.kernel.interface import Kernel
 from streams.kernel.selection import ChangeSelection
 from streams.log.interface import LogEntry, ReadableLog
 from streams.table.fold import NO_OFFSET, Fold
+from streams.table.rows import bodies
 from streams.table.rows.format import (
     PUBLISHER,
     REGISTRATION,
@@ -166,7 +166,7 @@ class Past:
                 states.add(key[1:])
                 continue
             body = decode_row(key, value).body
-            known = decode_row_body(Registered, key=key, body=body)
+            known = decode_row_body(bodies.REGISTERED, key=key, body=body)
             if known.registration.lora_name == lora_name:
                 registered.add(key[1:])
         return states <= registered

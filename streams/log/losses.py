@@ -9,6 +9,7 @@ restart must know.
 
 import os
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -30,6 +31,9 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     registrations: bool = False
 
 
+_decode: Final = msgspec.json.Decoder(Loss).decode
+
+
 class LossNote:
     """The note in one data directory."""
 
@@ -45,7 +49,7 @@ class LossNote:
         except OSError as error:
             return Loss(what=f"records, by a note that cannot be read: {error}", at=0.0)
         try:
-            return msgspec.json.decode(content, type=Loss)
+            return _decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return Loss(what=f"records, by a note that is none: {self.path}", at=0.0)
 

@@ -47,6 +47,9 @@ class Local(msgspec.Struct, frozen=True):
     written_at: Seconds
 
 
+_local_decoder: Final = msgspec.msgpack.Decoder(Local)
+
+
 class TableStore:
     """Rows of one table. One owner; not thread-safe.
 
@@ -155,7 +158,9 @@ class TableStore:
     def local(self) -> Local | None:
         """What is remembered of the topic, or None where this is no complete copy of one."""
         value = self.get(_LOCAL_KEY)
-        return None if value is None else decode_row_body(Local, key=_LOCAL_KEY, body=value)
+        if value is None:
+            return None
+        return decode_row_body(_local_decoder, key=_LOCAL_KEY, body=value)
 
     # Writing
 

@@ -49,6 +49,7 @@ from streams.kernel import native_available, open_kernel
 from streams.log.record_lines import Entry, StreamFilter, record_line
 from streams.table.fold import INTERNAL_ERROR, Fold, Unproven
 from streams.table.ledger import Account, Incarnation, Interval, Ledger
+from streams.table.rows import bodies
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowPlace
 from streams.table.store import Local
@@ -139,7 +140,8 @@ def decode_events(encoded: bytes) -> object:
 
 
 def body(kind: type) -> Callable[[bytes], object]:
-    return lambda encoded: codec.decode_row_body(kind, key=b"key", body=encoded)
+    decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(kind)
+    return lambda encoded: codec.decode_row_body(decoder, key=b"key", body=encoded)
 
 
 class Decoder(NamedTuple):
@@ -312,13 +314,14 @@ def test_what_decodes_can_be_folded_shown_and_stored(
         if state is None:
             continue
         stored = msgspec.msgpack.encode(state)
-        assert codec.decode_row_body(type(state), key=key, body=stored) == state
+        assert codec.decode_row_body(bodies.PUBLISHER_STATE, key=key, body=stored) == state
     for publisher, ledger in changes.ledgers.items():
         assert rows.parse_ledger_key(rows.ledger_key(publisher)) == publisher
         if ledger is None:  # a deletion: its publisher has been unregistered
             assert changes.publishers[publisher] is None
             continue
-        assert codec.decode_row_body(Ledger, key=b"", body=msgspec.msgpack.encode(ledger)) == ledger
+        stored = msgspec.msgpack.encode(ledger)
+        assert codec.decode_row_body(bodies.LEDGER, key=b"", body=stored) == ledger
     assert not fold.counters[INTERNAL_ERROR]
     for context, _ in changes.contexts:
         assert rows.parse_row_key(rows.row_key(RowPlace(context, 0, 0))).context == context

@@ -37,6 +37,7 @@ from schemas.registration import SELF_REGISTERED, Registered
 from streams.kernel.interface import Kernel
 from streams.table.fold import ALL_PROVEN, NO_OFFSET, Unproven
 from streams.table.ledger import Ledger
+from streams.table.rows import bodies
 from streams.table.rows import format as rows
 from streams.table.rows.contexts import CORRUPT_ROWS, PartitionContexts
 from streams.table.rows.format import Row
@@ -309,23 +310,24 @@ class RowReader:
             case rows.MARK:
                 commit.generations[rows.parse_mark_key(key)] = rows.parse_mark(key, row.body)
             case rows.PUBLISHER:
-                state = decode_row_body(PublisherState, key=key, body=row.body)
+                state = decode_row_body(bodies.PUBLISHER_STATE, key=key, body=row.body)
                 commit.states[rows.parse_publisher_key(key)] = state
             case rows.REGISTRATION:
-                registered = decode_row_body(Registered, key=key, body=row.body)
+                registered = decode_row_body(bodies.REGISTERED, key=key, body=row.body)
                 publisher = rows.parse_publisher_key(key)
                 if registered.registration.publisher != publisher:
                     raise RowCorruptError(key=key, detail="it registers another publisher")
                 commit.registrations[publisher] = registered
             case rows.FACT if key == rows.UNPROVEN_KEY:
-                commit.unproven = decode_row_body(Unproven, key=key, body=row.body)
+                commit.unproven = decode_row_body(bodies.UNPROVEN, key=key, body=row.body)
             case rows.FACT if (bridge := rows.parse_bridge_key(key)) is not None:
-                commit.bridges[bridge] = decode_row_body(Heartbeat, key=key, body=row.body)
+                commit.bridges[bridge] = decode_row_body(bodies.HEARTBEAT, key=key, body=row.body)
             case rows.FACT if rows.is_ledger_key(key):
-                ledger = decode_row_body(Ledger, key=key, body=row.body)
+                ledger = decode_row_body(bodies.LEDGER, key=key, body=row.body)
                 commit.ledgers[rows.parse_ledger_key(key)] = ledger
             case rows.FACT if (segment := rows.parse_segment_key(key)) is not None:
-                commit.segments[segment] = decode_row_body(SegmentState, key=key, body=row.body)
+                memory = decode_row_body(bodies.SEGMENT_STATE, key=key, body=row.body)
+                commit.segments[segment] = memory
 
     # Publishers
 
