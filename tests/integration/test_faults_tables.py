@@ -8,6 +8,8 @@ import random
 import re
 import shutil
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
@@ -28,7 +30,17 @@ def lose_disk(worker: Role) -> None:
     found = list(worker.data.glob("table-*"))
     assert found, f"{worker.name} has tables in {worker.data}"
     for path in found:
-        shutil.rmtree(path)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """All of it, of a RocksDB too that writes one more file meanwhile."""
+    for _ in range(50):
+        with suppress(OSError):
+            shutil.rmtree(path)
+        if not path.exists():
+            return
+    shutil.rmtree(path)
 
 
 def until_shared(deployment: Deployment) -> None:

@@ -103,6 +103,12 @@ def frames_of(path: Path, lane: int = 0) -> list[list[bytes]]:
     return [decode_frames(entry.value) for entry in entries_of(path, lane)]
 
 
+def publish_before(engine: Engine, batches: int) -> None:
+    """Publishes, and waits until the publisher has sent it: who connects then hears none of it."""
+    engine.publish(batches)
+    until(lambda: len(engine.messages()) == batches, what="what was published is sent")
+
+
 def sent_by(engine: Engine) -> list[list[bytes]]:
     return [message.frames for message in engine.messages()]
 
@@ -133,7 +139,7 @@ def test_what_was_sent_before_and_since_is_captured_once(
     tmp_path: Path, make_engine: Callable[..., Engine]
 ) -> None:
     engine, path = make_engine(), tmp_path / "frames"
-    engine.publish(30)
+    publish_before(engine, 30)
     with Recording(path, engine) as recording:
         recording.has(30)
         engine.publish(20)
@@ -238,7 +244,7 @@ def test_several_engines_are_lanes_of_one_file(
 
 def test_a_limit_ends_it(tmp_path: Path, make_engine: Callable[..., Engine]) -> None:
     engine, path = make_engine(), tmp_path / "frames"
-    engine.publish(30)
+    publish_before(engine, 30)
     summary = capture_frames([source_of(engine)], path, created_by="test", limit=10)
     assert (summary.entries, summary.ended) == (10, "complete")
     assert frames_of(path) == sent_by(engine)[:10]
