@@ -18,6 +18,10 @@ from tests.fakes import SEED, FakeTable, registration
 from tests.processes import until
 
 
+LOOP_TURNS = 100
+"""Of a server: more than a request takes, from the handing over of its connection to its answer."""
+
+
 class Table(FakeTable):
     """A small table whose state a test sets."""
 
@@ -103,6 +107,19 @@ class Server:
 
         loop.call_soon_threadsafe(look)
         assert done.wait(10)
+
+    async def turns(self, count: int = LOOP_TURNS) -> None:
+        """Returns once its loop has looked so often at what came: awaited from another loop."""
+        here, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def turn(left: int) -> None:
+            if left:
+                self._server.loop.call_soon(turn, left - 1)
+            else:
+                here.call_soon_threadsafe(done.set)
+
+        self._server.loop.call_soon_threadsafe(turn, count)
+        await done.wait()
 
     @property
     def answered(self) -> int:
