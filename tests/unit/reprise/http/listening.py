@@ -17,7 +17,6 @@ from streams.kernel import open_kernel
 from tests.fakes import SEED, FakeTable, registration
 from tests.processes import until
 
-
 LOOP_TURNS = 100
 """Of a server: more than a request takes, from the handing over of its connection to its answer."""
 
