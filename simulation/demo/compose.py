@@ -3,8 +3,8 @@
     python -m simulation.demo.compose --replica http://serve-1:13333 --engine http://engine-1:8000
 
 Engines bind every address of their container; here they are registered under the host that their
-`--engine` names. Replicas are asked in turn, and the next one when one does not answer; outcomes are
-reported to the one that decided. Registrations stay when it ends: the engines run on.
+`--engine` names. Replicas are asked in turn, and the next one when one does not answer; outcomes
+are reported to the one that decided. Registrations stay when it ends: the engines run on.
 """
 
 import argparse

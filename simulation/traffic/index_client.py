@@ -228,7 +228,7 @@ class IndexClient:
             ServiceError: it refused.
         """
         answer = self._post("/feedback", reports)
-        if answer.status != 202:
+        if answer.status // 100 != 2:
             raise ServiceError(f"POST /feedback: {answer.status} {answer.body.decode()}")
 
     def blocks_indexed(self) -> int | None:
