@@ -189,9 +189,7 @@ class StubService:
             counts = [len({b for b, _ in f.held}) for f in self._followers.values()]
         return {"context_count": 1, "contexts": [{"model_name": "m", "prefix_count": sum(counts)}]}
 
-    def _follow(
-        self, key: RankKey, wanted: Mapping[str, object], ready: threading.Event
-    ) -> None:
+    def _follow(self, key: RankKey, wanted: Mapping[str, object], ready: threading.Event) -> None:
         with self._context.socket(zmq.SUB) as socket:
             socket.set(zmq.LINGER, 0)
             socket.subscribe(b"")
