@@ -1,7 +1,7 @@
 """A small router: asks Reprise who should get a prompt, sends it there, reports what became of it.
 
 Beside the real engines others exist in memory only (`simulation.traffic.shadows`), which get the
-same requests by the longest prefix and by chance. The difference is what routing is worth.
+same requests routed in other ways. The difference is what `/route` is worth.
 """
 
 import time

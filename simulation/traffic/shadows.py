@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from simulation.engines.cache import BlockChain, CacheSizes, EngineCache, Offload
 from simulation.traffic.conversations import Turn
+from simulation.traffic.scoring import Scorer, Target
 from streams.routing.costs import UNLIMITED, Costs
 
 SHADOW_SEED: Final = 1
@@ -59,21 +60,36 @@ class ShadowEngine:
             self._told.run_hashes(hashes, turn.prompt, turn.answer)
 
 
-Choice = Callable[[Sequence[int]], int]
-"""Takes what each engine holds of a prompt, in tokens; returns an engine's place."""
+Choice = Callable[[Sequence[int], int], int]
+"""Takes what each engine holds of a prompt, in tokens, and how long that is; returns an engine's
+place.
+"""
 
 
 def by_chance(seed: int = SHADOW_SEED) -> Choice:
     """Any engine."""
     chance = random.Random(seed)
-    return lambda held: chance.randrange(len(held))
+    return lambda held, _: chance.randrange(len(held))
+
+
+def by_score(count: int) -> Choice:
+    """What an answer of `/query` says, less what the router itself has sent: `Scorer`."""
+    targets = [Target("", place) for place in range(count)]
+    scorer = Scorer(targets)
+
+    def choose(held: Sequence[int], prompt_tokens: int) -> int:
+        target = scorer.choose(dict(zip(targets, held, strict=True)), prompt_tokens)
+        scorer.record(target, prompt_tokens - held[target.dp_rank])
+        return target.dp_rank
+
+    return choose
 
 
 def by_longest_prefix(seed: int = SHADOW_SEED) -> Choice:
     """One of those that hold most: what an answer of `/query` says, and nothing else."""
     chance = random.Random(seed)
 
-    def choose(held: Sequence[int]) -> int:
+    def choose(held: Sequence[int], _: int) -> int:
         most = max(held)
         return chance.choice([place for place, tokens in enumerate(held) if tokens == most])
 
@@ -98,19 +114,20 @@ class Shadows:
         for engine in self._engines:
             engine.advance(now)
         held = [engine.reusable_tokens(turn, hashes) for engine in self._engines]
-        return self._engines[self._choose(held)].take(turn, hashes, now)
+        return self._engines[self._choose(held, len(turn.prompt))].take(turn, hashes, now)
 
 
 class Compared(NamedTuple):
     """What becomes of one request under the other ways."""
 
+    by_score: Outcome
     by_query: Outcome
     by_chance: Outcome
 
 
 class Alternatives:
-    """The ways that routing by `/route` is compared with: the longest prefix of an index that is
-    always right, and chance.
+    """The ways that routing by `/route` is compared with: by an index that is always right, with a
+    score of prefix and load or by the longest prefix alone, and by chance.
     """
 
     def __init__(
@@ -118,14 +135,12 @@ class Alternatives:
     ) -> None:
         """`costs` as of the engines: None where prompts take no time."""
         costs = NO_TIME if costs is None else costs
-        self._by_query, self._by_chance = (
+        self._ways = [
             Shadows(count, sizes, offload=offload, costs=costs, choose=choose)
-            for choose in (by_longest_prefix(), by_chance())
-        )
+            for choose in (by_score(count), by_longest_prefix(), by_chance())
+        ]
 
     def run(self, turn: Turn, now: float) -> Compared:
         """What becomes of a request that comes at `now`, in seconds that do not fall."""
-        hashes = self._by_query.chain.hashes([*turn.prompt, *turn.answer])
-        return Compared(
-            self._by_query.run(turn, hashes, now), self._by_chance.run(turn, hashes, now)
-        )
+        hashes = self._ways[0].chain.hashes([*turn.prompt, *turn.answer])
+        return Compared(*(way.run(turn, hashes, now) for way in self._ways))

@@ -48,7 +48,7 @@ class Stats:
 
     Attributes:
         by_route: what real engines did; where `/route` did not answer, too.
-        by_query, by_chance: what the same requests would have met otherwise.
+        by_score, by_query, by_chance: what the same requests would have met otherwise.
         promised, kept: what `/route` said, and what came of the same requests.
         route_errors, feedback_errors, engine_errors: calls without an answer.
         blocks_indexed: as last read from the service; None where it was not.
@@ -56,6 +56,7 @@ class Stats:
 
     def __init__(self) -> None:
         self.by_route = Sums()
+        self.by_score = Sums()
         self.by_query = Sums()
         self.by_chance = Sums()
         self.promised = Sums()
@@ -75,6 +76,7 @@ class Stats:
     ) -> None:
         """An engine served a request."""
         self.by_route.add(prompt_tokens, outcome)
+        self.by_score.add(prompt_tokens, compared.by_score)
         self.by_query.add(prompt_tokens, compared.by_query)
         self.by_chance.add(prompt_tokens, compared.by_chance)
         if promise is not None:
@@ -90,14 +92,17 @@ class Stats:
 
     def line(self) -> str:
         """One line for people."""
-        routed, query, chance = self.by_route, self.by_query, self.by_chance
+        routed, scored = self.by_route, self.by_score
+        query, chance = self.by_query, self.by_chance
         blocks = "?" if self.blocks_indexed is None else f"{self.blocks_indexed:,}"
         parts = [
             f"requests {routed.requests:,}",
             f"blocks indexed {blocks}",
-            f"hit rate {routed.hit_rate:.1%} by /route, {query.hit_rate:.1%} by /query alone, "
-            f"{chance.hit_rate:.1%} at random",
-            f"mean TTFT {_ms(routed)}, {_ms(query)}, {_ms(chance)}: {self._difference()}",
+            f"hit rate {routed.hit_rate:.1%} by /route, {scored.hit_rate:.1%} by /query and load, "
+            f"{query.hit_rate:.1%} by /query alone, {chance.hit_rate:.1%} at random",
+            f"mean TTFT {_ms(routed)}, {_ms(scored)}, {_ms(query)}, {_ms(chance)}: by /route "
+            f"{self._less_than(scored)} than by /query and load, "
+            f"{self._less_than(query)} than by /query alone",
             f"promised TTFT {_ms(self.promised)}, actual {_ms(self.kept)}",
             f"promised cached {self.promised.hit_rate:.1%}, actual {self.kept.hit_rate:.1%}",
             f"/route p50 {1000 * self.latency_s(0.5):.2f} ms "
@@ -108,14 +113,12 @@ class Stats:
             parts.append(f"failed calls {errors:,}")
         return " | ".join(parts).replace("%", " %")
 
-    def _difference(self) -> str:
+    def _less_than(self, other: Sums) -> str:
         """How much sooner or later the first token comes by `/route`."""
-        otherwise = self.by_query.mean_ttft_s
-        if not otherwise:
-            return "no difference yet"
-        change = self.by_route.mean_ttft_s / otherwise - 1
-        than = "less" if change < 0 else "more"
-        return f"{abs(change):.0%} {than} by /route than by /query alone"
+        if not other.mean_ttft_s:
+            return "no less"
+        change = self.by_route.mean_ttft_s / other.mean_ttft_s - 1
+        return f"{abs(change):.0%} {'less' if change < 0 else 'more'}"
 
 
 def _ms(sums: Sums) -> str:

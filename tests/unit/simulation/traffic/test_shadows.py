@@ -10,6 +10,7 @@ from simulation.traffic.shadows import (
     Shadows,
     by_chance,
     by_longest_prefix,
+    by_score,
 )
 from streams.routing.costs import Costs
 
@@ -54,8 +55,15 @@ def test_blocks_are_told_once_they_are_computed() -> None:
 
 def test_of_those_that_hold_most_any_is_chosen_and_of_chance_any() -> None:
     choose, chance = by_longest_prefix(), by_chance()
-    assert {choose([4, 8, 8, 0]) for _ in range(50)} == {1, 2}
-    assert {chance([4, 8, 8, 0]) for _ in range(50)} == {0, 1, 2, 3}
+    assert {choose([4, 8, 8, 0], 10) for _ in range(50)} == {1, 2}
+    assert {chance([4, 8, 8, 0], 10) for _ in range(50)} == {0, 1, 2, 3}
+
+
+def test_a_score_sends_no_more_to_whoever_holds_most_but_has_most_to_do() -> None:
+    choose = by_score(2)
+    chosen = [choose([40, 36], 100) for _ in range(20)]
+    assert chosen[0] == 0
+    assert 5 < sum(chosen) < 15
 
 
 @pytest.mark.parametrize("costs", [None, SECOND_A_TOKEN])

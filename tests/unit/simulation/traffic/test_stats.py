@@ -7,34 +7,41 @@ def test_line_says_what_happened() -> None:
     stats.record_request(
         1000,
         Outcome(713, 0.25),
-        Compared(Outcome(700, 0.4), Outcome(248, 1.2)),
+        Compared(Outcome(710, 0.35), Outcome(700, 0.4), Outcome(248, 1.2)),
         Promise(800, 0.2),
     )
     stats.record_request(
-        1000, Outcome(713, 0.35), Compared(Outcome(700, 0.4), Outcome(248, 2.0)), None
+        1000,
+        Outcome(713, 0.35),
+        Compared(Outcome(710, 0.25), Outcome(700, 0.4), Outcome(248, 2.0)),
+        None,
     )
     stats.record_latency(0.00031)
     stats.blocks_indexed = 48_231
     assert stats.line() == (
-        "requests 2 | blocks indexed 48,231 | hit rate 71.3 % by /route, 70.0 % by /query alone, "
-        "24.8 % at random | mean TTFT 300 ms, 400 ms, 1,600 ms: 25 % less by /route than by /query "
-        "alone | promised TTFT 200 ms, actual 250 ms | promised cached 80.0 %, actual 71.3 % | "
+        "requests 2 | blocks indexed 48,231 | hit rate 71.3 % by /route, 71.0 % by /query and "
+        "load, 70.0 % by /query alone, 24.8 % at random | mean TTFT 300 ms, 300 ms, 400 ms, "
+        "1,600 ms: by /route 0 % more than by /query and load, 25 % less than by /query alone | "
+        "promised TTFT 200 ms, actual 250 ms | promised cached 80.0 %, actual 71.3 % | "
         "/route p50 0.31 ms p99 0.31 ms"
     )
 
 
 def test_the_line_says_so_where_routing_is_worse() -> None:
     stats = Stats()
-    compared = Compared(Outcome(0, 0.2), Outcome(0, 0.2))
+    compared = Compared(Outcome(0, 0.25), Outcome(0, 0.2), Outcome(0, 0.2))
     stats.record_request(10, Outcome(0, 0.3), compared, None)
-    assert "mean TTFT 300 ms, 200 ms, 200 ms: 50 % more by /route" in stats.line()
+    assert (
+        "by /route 20 % more than by /query and load, 50 % more than by /query alone"
+        in stats.line()
+    )
 
 
 def test_line_before_the_first_request_and_with_failures() -> None:
     stats = Stats()
     stats.engine_errors, stats.route_errors, stats.feedback_errors = 2, 3, 4
     assert "requests 0 | blocks indexed ? | hit rate 0.0 %" in stats.line()
-    assert "no difference yet" in stats.line()
+    assert "by /route no less than" in stats.line()
     assert stats.line().endswith("| failed calls 9")
 
 
