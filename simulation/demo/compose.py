@@ -15,6 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -84,21 +85,18 @@ class Replicas(IndexClient):
         return answer
 
     def feedback(self, reports: Sequence[Report]) -> None:
-        """To the replica that decided: the others may not know of it yet. Raises what the last one
-        raised that did not answer.
+        """To the replica that decided, since the others may not know of it yet; to another one when
+        it does not answer. Raises what the last one raised when none does.
         """
         by_replica: dict[IndexClient, list[Report]] = {}
         for report in reports:
             replica = self._decided.get(report.decision_id, self._order[0])
             by_replica.setdefault(replica, []).append(report)
-        failed: Exception | None = None
         for replica, its_own in by_replica.items():
             try:
                 replica.feedback(its_own)
-            except (OSError, ServiceError) as error:
-                failed = error
-        if failed is not None:
-            raise failed
+            except (OSError, ServiceError):
+                self._first_answer(partial(IndexClient.feedback, reports=its_own))
 
     def _first_answer(self, ask: Callable[[IndexClient], T]) -> tuple[IndexClient, T]:
         self._order.append(self._order.pop(0))
