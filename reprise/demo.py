@@ -15,7 +15,7 @@ from schemas.errors import ConfigurationError
 from schemas.registration import Registration
 from simulation.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
 from simulation.engines.process import EngineStartError
-from simulation.traffic.router import ServiceError
+from simulation.traffic.index_client import ServiceError
 
 BASE_PORT_VARIABLE: Final = "REPRISE_DEMO_BASE_PORT"
 

@@ -3,8 +3,8 @@
     python -m simulation.demo.compose --replica http://serve-1:13333 --engine http://engine-1:8000
 
 Engines bind every address of their container; here they are registered under the host that their
-`--engine` names. Queries go to the replicas in turn, and to the next one when one does not answer.
-Registrations stay when it ends: the engines run on.
+`--engine` names. Replicas are asked in turn, and the next one when one does not answer; outcomes
+are reported to the one that decided. Registrations stay when it ends: the engines run on.
 """
 
 import argparse
@@ -13,8 +13,10 @@ import signal
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,38 +25,87 @@ from simulation.demo.demo import CURL_TOKENS
 from simulation.engines.engine import EngineReady, EngineState
 from simulation.traffic.conversations import Conversations, Traffic
 from simulation.traffic.http_json import JsonConnection
-from simulation.traffic.router import (
+from simulation.traffic.index_client import (
+    Candidate,
     IndexClient,
     InstanceMatch,
-    RandomRouting,
-    Router,
+    Report,
+    RouteAnswer,
     ServiceError,
 )
+from simulation.traffic.router import Router
+from simulation.traffic.shadows import Alternatives
 
 WAIT_S: Final = 120.0
+DECISIONS_REMEMBERED_MAX: Final = 1_000
+"""Which replica made them: more than there are requests in flight."""
+
 _RETRY_S: Final = 0.5
 _SEED: Final = 1
 
+T = TypeVar("T")
+
 
 class Replicas(IndexClient):
-    """Asks one replica after another; what is not a query goes to the first one. For one thread."""
+    """Asks one replica after another; what is neither asked nor reported goes to the first one. For
+    one thread.
+    """
 
     def __init__(self, base_urls: Sequence[str]) -> None:
         super().__init__(base_urls[0])
         self.clients = {url: IndexClient(url) for url in base_urls}
         self._order = list(self.clients.values())
+        self._decided: OrderedDict[str, IndexClient] = OrderedDict()
 
     def query(
         self, tokens: Sequence[int], *, model: str, block_size: int
     ) -> dict[str, InstanceMatch]:
         """See `IndexClient.query`; raises what the last replica raised when none answers."""
+        return self._first_answer(
+            lambda client: client.query(tokens, model=model, block_size=block_size)
+        )[1]
+
+    def route(
+        self,
+        tokens: Sequence[int],
+        *,
+        model: str,
+        block_size: int,
+        candidates: Sequence[Candidate],
+    ) -> RouteAnswer:
+        """See `IndexClient.route`; raises what the last replica raised when none answers."""
+        replica, answer = self._first_answer(
+            lambda client: client.route(
+                tokens, model=model, block_size=block_size, candidates=candidates
+            )
+        )
+        self._decided[answer.decision_id] = replica
+        if len(self._decided) > DECISIONS_REMEMBERED_MAX:
+            self._decided.popitem(last=False)
+        return answer
+
+    def feedback(self, reports: Sequence[Report]) -> None:
+        """To the replica that decided, since the others may not know of it yet; to another one when
+        it does not answer. Raises what the last one raised when none does.
+        """
+        by_replica: dict[IndexClient, list[Report]] = {}
+        for report in reports:
+            replica = self._decided.get(report.decision_id, self._order[0])
+            by_replica.setdefault(replica, []).append(report)
+        for replica, its_own in by_replica.items():
+            try:
+                replica.feedback(its_own)
+            except (OSError, ServiceError):
+                self._first_answer(partial(IndexClient.feedback, reports=its_own))
+
+    def _first_answer(self, ask: Callable[[IndexClient], T]) -> tuple[IndexClient, T]:
         self._order.append(self._order.pop(0))
         for client in self._order[:-1]:
             try:
-                return client.query(tokens, model=model, block_size=block_size)
+                return client, ask(client)
             except (OSError, ServiceError):
                 continue
-        return self._order[-1].query(tokens, model=model, block_size=block_size)
+        return self._order[-1], ask(self._order[-1])
 
     def close(self) -> None:
         """Close all connections."""
@@ -98,7 +149,7 @@ class ComposeDemo:
         self._index = Replicas(replicas)
         self._engine_urls = engines
         self._ask = ask
-        self._request_every_s = 1 / requests_per_s
+        self._requests_per_s = requests_per_s
         self._line_every_s = line_every_s
         self._say = say
         self._conversations = Conversations(_SEED, Traffic())
@@ -120,19 +171,23 @@ class ComposeDemo:
         self._say_curl(engines[0])
         first = states[0].options
         targets = sum(state.options.dp_ranks for state in states)
-        shadow = RandomRouting(targets, first.sizes, offload=first.offload)
-        router = Router(self._index, engines, shadow=shadow)
-        next_request = time.monotonic()
-        next_line = next_request + self._line_every_s
+        alternatives = Alternatives(targets, first.sizes, offload=first.offload, costs=first.costs)
+        router = Router(self._index, engines, alternatives=alternatives)
+        next_line = time.monotonic() + self._line_every_s
+
+        def speak(now: float) -> None:
+            nonlocal next_line
+            if now >= next_line:
+                next_line = now + self._line_every_s
+                self._say_lines(router, engines[0])
+
         try:
-            while not self.stop.wait(max(next_request - time.monotonic(), 0)):
-                router.route(next(self._conversations))
-                now = time.monotonic()
-                # What could not be kept up with is not caught up with.
-                next_request = max(next_request + self._request_every_s, now)
-                if now >= next_line:
-                    next_line = now + self._line_every_s
-                    self._say_lines(router, engines[0])
+            router.run(
+                self._conversations,
+                requests_per_s=self._requests_per_s,
+                stop=self.stop,
+                then=speak,
+            )
         finally:
             router.close()
             self._index.close()

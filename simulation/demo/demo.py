@@ -21,13 +21,19 @@ from simulation.engines.engine import EngineOptions
 from simulation.engines.fleet import Fleet
 from simulation.engines.publisher import PublisherOptions
 from simulation.traffic.conversations import Conversations, Traffic
-from simulation.traffic.router import IndexClient, RandomRouting, Router, ServiceError
+from simulation.traffic.index_client import IndexClient, ServiceError
+from simulation.traffic.router import Router
+from simulation.traffic.shadows import Alternatives
+from streams.routing.costs import Costs
 
 BASE_PORT: Final = 15_557
 PORTS_PER_ENGINE: Final = 20
 CURL_TOKENS: Final = 48
 TURNS_SKIPPED_MAX: Final = 4_000
 """A run that follows a killed one skips this many turns at most: engines evict sooner."""
+
+COSTS: Final = Costs(fixed_s=0.02, prefill_tokens_per_s=2_500.0, token_squared_s=2e-9)
+"""Of each rank: slow enough that five of them have something to do at 20 requests a second."""
 
 SHADOW_TURNS: Final = 1_000
 """This many turns fill the shadows' caches."""
@@ -41,7 +47,8 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         dp_ranks: one number an engine: its data-parallel ranks.
         sizes: of each rank's cache, also of the shadows'.
-        requests_per_s: at most; a request takes one or two milliseconds.
+        costs: how long each rank takes to compute a prompt, also of the shadows.
+        requests_per_s: at most.
         base_port: engine n takes 20 ports from `base_port + 20 * n` on; 0: the system chooses.
         line_every_s, curl_after_s: when to say something.
         service_wait_s: how long to wait for Reprise to answer at all at the start.
@@ -57,7 +64,8 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     offload: Offload = Offload.WRITE_THROUGH
     traffic: Traffic = Traffic()
     seed: int = 1
-    requests_per_s: float = 40.0
+    costs: Costs = COSTS
+    requests_per_s: float = 20.0
     base_port: int = BASE_PORT
     line_every_s: float = 3.0
     curl_after_s: float = 6.0
@@ -154,6 +162,7 @@ class Demo:
                     http_port=first + PORTS_PER_ENGINE - 1 if first else 0,
                     owner=options.owner,
                     orphan_grace_s=options.orphan_grace_s,
+                    costs=options.costs,
                 )
             )
         return engines
@@ -173,27 +182,34 @@ class Demo:
 
     def _route_until_stopped(self, index: IndexClient) -> None:
         options = self._options
-        shadow = RandomRouting(sum(options.dp_ranks), options.sizes, offload=options.offload)
+        alternatives = Alternatives(
+            sum(options.dp_ranks), options.sizes, offload=options.offload, costs=options.costs
+        )
         if self._fleet.adopted:
-            self._resume(index, shadow)
-        router = Router(index, self._fleet.engines, shadow=shadow)
-        start = next_request = time.monotonic()
-        next_line = start + options.line_every_s
+            self._resume(index, alternatives)
+        router = Router(index, self._fleet.engines, alternatives=alternatives)
+        curl_at = time.monotonic() + options.curl_after_s
+        next_line = time.monotonic() + options.line_every_s
+
+        def speak(now: float) -> None:
+            nonlocal next_line
+            if not self._curl_said and now >= curl_at:
+                self._say_curl(index)
+            if now >= next_line:
+                next_line = now + options.line_every_s
+                self._say_line(index, router)
+
         try:
-            while not self.stop.wait(max(next_request - time.monotonic(), 0)):
-                router.route(next(self._conversations))
-                now = time.monotonic()
-                # What could not be kept up with is not caught up with.
-                next_request = max(next_request + 1 / options.requests_per_s, now)
-                if not self._curl_said and now >= start + options.curl_after_s:
-                    self._say_curl(index)
-                if now >= next_line:
-                    next_line = now + options.line_every_s
-                    self._say_line(index, router)
+            router.run(
+                self._conversations,
+                requests_per_s=options.requests_per_s,
+                stop=self.stop,
+                then=speak,
+            )
         finally:
             router.close()
 
-    def _resume(self, index: IndexClient, shadow: RandomRouting) -> None:
+    def _resume(self, index: IndexClient, alternatives: Alternatives) -> None:
         """Hold the traffic for a while, and continue where that of the killed run ended."""
         adopted, hold_s = self._fleet.adopted, self._options.hold_s
         which = "the" if len(adopted) == len(self._fleet.engines) else f"{len(adopted)}"
@@ -207,7 +223,8 @@ class Demo:
             if self.stop.is_set():
                 return
             if turns_left <= SHADOW_TURNS:
-                shadow.run(turn)
+                before_s = turns_left / self._options.requests_per_s
+                alternatives.run(turn, goes_on_at - before_s)
         self.stop.wait(max(goes_on_at - time.monotonic(), 0))
 
     def _say_line(self, index: IndexClient, router: Router) -> None:

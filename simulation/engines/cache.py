@@ -131,7 +131,7 @@ class EngineCache:
         self, hashes: Sequence[int], prompt: Sequence[int], answer: Sequence[int] = ()
     ) -> Run:
         """`run` with the hashes of prompt and answer at hand: several caches share one chain."""
-        hits = self._hits(hashes[: self._reusable_blocks(len(prompt))])
+        cached_tokens = self.reusable_tokens(hashes, len(prompt))
         own = hashes[: self.sizes.gpu_blocks]
         events: list[EngineEvent] = []
         missing = [block for block in own if block not in self._gpu]
@@ -147,7 +147,11 @@ class EngineCache:
             self._gpu.move_to_end(block)
             if block in self._cpu:
                 self._cpu.move_to_end(block)
-        return Run(hits * self.sizes.block_size, events)
+        return Run(cached_tokens, events)
+
+    def reusable_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
+        """What `run_hashes` would reuse now, of a prompt of so many tokens."""
+        return self._hits(hashes[: self._reusable_blocks(prompt_tokens)]) * self.sizes.block_size
 
     def clear(self) -> list[EngineEvent]:
         """Forget every block of both tiers."""

@@ -6,7 +6,8 @@ It prints one JSON line when it is ready (`EngineReady`), and ends on SIGTERM, S
 process that started it is gone: at once, or after a grace time within which another may adopt it
 (`simulation.engines.parent_watch`).
 
-    POST /generate  {"token_ids": [...], "answer_ids": [...], "dp_rank": n} -> Generated
+    POST /generate  {"token_ids": [...], "answer_ids": [...], "dp_rank": n} -> Generated, at the
+                    first token where prompts take time (`--costs`), at once otherwise;
                     `answer_ids` are the tokens that the "model" says; without `dp_rank` the engine
                     takes the rank that has computed least, as a load balancer without cache
                     knowledge does
@@ -23,8 +24,8 @@ import argparse
 import os
 import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Final
 
 import msgspec
@@ -39,7 +40,9 @@ from simulation.engines.publisher import (
     Publisher,
     PublisherOptions,
 )
-from simulation.engines.wire import CPU, GPU, NEWEST_WIRE, EngineEvent
+from simulation.engines.rank import EngineRank
+from simulation.engines.wire import CPU, GPU, NEWEST_WIRE
+from streams.routing.costs import Costs
 
 DP_RANKS_MAX: Final = 64
 
@@ -50,6 +53,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         owner: whose it is; who would adopt it must know the same text.
         orphan_grace_s: how long it runs on when its parent is gone.
+        costs: how long prompts take to compute; None for no time. Loading from the CPU tier and
+            decoding take none.
     """
 
     instance_id: str
@@ -62,6 +67,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int = 0
     owner: str = ""
     orphan_grace_s: float = 0.0
+    costs: Costs | None = None
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,12 +113,19 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of `POST /generate`; the tokens are the prompt's."""
+    """Answer of `POST /generate`; the tokens are the prompt's.
+
+    Attributes:
+        queue_s, ttft_s: from its arrival until it was begun, and until its first token; 0 where
+            prompts take no time.
+    """
 
     instance_id: str
     dp_rank: int
     cached_tokens: int
     prompt_tokens: int
+    queue_s: float = 0.0
+    ttft_s: float = 0.0
 
 
 class TruthRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,34 +138,6 @@ class LoseRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body of `POST /lose`."""
 
     batches: int
-
-
-class _Rank:
-    """One data-parallel rank. Events leave in the order in which the cache made them."""
-
-    def __init__(self, options: EngineOptions, dp_rank: int) -> None:
-        self.lock = threading.Lock()
-        self.cache = EngineCache(options.sizes, offload=options.offload)
-        self.publisher = Publisher(options.publisher, dp_rank=dp_rank)
-        self.requests = 0
-        self.computed_tokens = 0
-        self.batches_to_lose = 0
-
-    def generate(self, request: GenerateRequest) -> int:
-        """Serve it; the prompt's cached tokens."""
-        with self.lock:
-            run = self.cache.run(request.token_ids, request.answer_ids)
-            self.requests += 1
-            self.computed_tokens += len(request.token_ids) - run.cached_tokens
-            if run.events:
-                self.publish(run.events)
-        return run.cached_tokens
-
-    def publish(self, events: Sequence[EngineEvent]) -> None:
-        """Call it with the lock held."""
-        lost = self.batches_to_lose > 0
-        self.batches_to_lose -= lost
-        self.publisher.publish(events, lost=lost)
 
 
 class Engine:
@@ -174,10 +159,10 @@ class Engine:
         if not 1 <= options.dp_ranks <= DP_RANKS_MAX:
             raise ValueError(f"Expected 1 to {DP_RANKS_MAX} ranks, got: {options.dp_ranks}")
         self.options = options
-        self._ranks: list[_Rank] = []
+        self._ranks: list[EngineRank] = []
         try:
             for dp_rank in range(options.dp_ranks):
-                self._ranks.append(_Rank(options, dp_rank))
+                self._ranks.append(self._new_rank(dp_rank))
             self._server = EngineServer(
                 options.http_host,
                 options.http_port,
@@ -185,7 +170,7 @@ class Engine:
                 any_port_if_taken=options.publisher.any_port_if_taken,
             )
         except (OSError, zmq.ZMQError):
-            self._close_publishers()
+            self._close_ranks()
             raise
 
     @property
@@ -221,24 +206,36 @@ class Engine:
     def close(self) -> None:
         """Stop serving; batches that are queued are sent first."""
         self._server.close()
-        self._close_publishers()
+        self._close_ranks()
 
     def generate(self, request: GenerateRequest) -> Generated:
         """Serve one request.
 
         Raises:
-            RequestError: no such rank.
+            RequestError: no such rank, or the engine is ending.
         """
         if request.dp_rank is None:
             chosen = min(range(len(self._ranks)), key=lambda n: self._ranks[n].computed_tokens)
         else:
             chosen = self._checked(request.dp_rank)
+        try:
+            served = self._ranks[chosen].generate(request.token_ids, request.answer_ids)
+        except CancelledError:
+            raise RequestError("The engine is ending") from None
         return Generated(
             instance_id=self.options.instance_id,
             dp_rank=chosen,
-            cached_tokens=self._ranks[chosen].generate(request),
+            cached_tokens=served.cached_tokens,
             prompt_tokens=len(request.token_ids),
+            queue_s=served.queue_s,
+            ttft_s=served.ttft_s,
         )
+
+    def _new_rank(self, dp_rank: int) -> EngineRank:
+        options = self.options
+        cache = EngineCache(options.sizes, offload=options.offload)
+        publisher = Publisher(options.publisher, dp_rank=dp_rank)
+        return EngineRank(cache, publisher, costs=options.costs)
 
     def _checked(self, dp_rank: int) -> int:
         if not 0 <= dp_rank < len(self._ranks):
@@ -291,9 +288,17 @@ class Engine:
                 rank.batches_to_lose = max(batches, 0)
         return {"status": "losing", "batches": batches}
 
-    def _close_publishers(self) -> None:
+    def _close_ranks(self) -> None:
         for rank in self._ranks:
-            rank.publisher.close()
+            rank.close()
+
+
+def _costs(text: str) -> Costs | None:
+    """Raises argparse.ArgumentTypeError: they are not such."""
+    try:
+        return msgspec.json.decode(text, type=Costs) if text else None
+    except msgspec.MsgspecError as error:
+        raise argparse.ArgumentTypeError(f"Expected costs in JSON: {error}") from error
 
 
 def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:
@@ -321,6 +326,9 @@ def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:
     parser.add_argument("--owner", default="", help="who adopts it must know the same")
     parser.add_argument("--parent-pid", type=int, default=os.getppid(), help="ends with it")
     parser.add_argument("--orphan-grace-s", type=float, default=0.0, help="or so long after it")
+    parser.add_argument(
+        "--costs", type=_costs, default="", help="JSON; see `streams.routing.costs`"
+    )
     given = parser.parse_args(arguments)
     options = EngineOptions(
         instance_id=given.instance_id,
@@ -341,6 +349,7 @@ def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:
         http_port=given.http_port,
         owner=given.owner,
         orphan_grace_s=given.orphan_grace_s,
+        costs=given.costs,
     )
     return options, given.parent_pid
 

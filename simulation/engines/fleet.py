@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from simulation.engines.engine import EngineOptions, EngineReady
 from simulation.engines.process import AdoptedEngine, EngineProcess, adopt_engine, stop_engines
-from simulation.traffic.router import IndexClient
+from simulation.traffic.index_client import IndexClient
 
 
 class Fleet:

@@ -196,6 +196,7 @@ def arguments(options: EngineOptions) -> list[str]:
         "--owner": options.owner,
         "--parent-pid": os.getpid(),
         "--orphan-grace-s": options.orphan_grace_s,
+        "--costs": "" if options.costs is None else msgspec.json.encode(options.costs).decode(),
     }
     line = [f"{name}={value}" for name, value in values.items()]
     return [*line, *(["--any-port-if-taken"] if publisher.any_port_if_taken else [])]

@@ -1,288 +1,227 @@
-"""A small router: asks Reprise who holds a prompt's prefix, sends the prompt there, keeps score.
+"""A small router: asks Reprise who should get a prompt, sends it there, reports what became of it.
 
-Beside the real engines it keeps shadows: caches of the same sizes, in memory, that get the same
-requests
-by random choice. The difference between the two hit rates is what the index is worth.
+Beside the real engines others exist in memory only (`simulation.traffic.shadows`), which get the
+same requests routed in other ways. The difference is what `/route` is worth.
 """
 
-import random
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from threading import Event
+from typing import Final, NamedTuple
 
 import msgspec
 
-from simulation.engines.cache import BlockChain, CacheSizes, EngineCache, Offload
 from simulation.engines.engine import EngineReady, Generated, GenerateRequest
 from simulation.traffic.conversations import Turn
-from simulation.traffic.http_json import HttpAnswer, JsonConnection
+from simulation.traffic.http_json import JsonConnection
+from simulation.traffic.index_client import (
+    Candidate,
+    IndexClient,
+    Report,
+    RouteAnswer,
+    ServiceError,
+)
 from simulation.traffic.scoring import Scorer, Target, Weights
-from simulation.traffic.stats import Stats
+from simulation.traffic.shadows import Alternatives, Compared, Outcome
+from simulation.traffic.stats import Promise, Stats
 
-DEFAULT_TENANT: Final = "default"
-SHADOW_SEED: Final = 1
+IN_FLIGHT_MAX: Final = 64
+"""Requests wait for others beyond that: engines that stand still get no more."""
 
-
-class InstanceMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What `/query` says of one instance, in tokens; `DP` by rank, as text."""
-
-    longest_matched: int = 0
-    DP: dict[str, int] = {}
+ENGINE_TIMEOUT_S: Final = 20.0
+_STOP_POLL_S: Final = 0.05
 
 
-class _Context(msgspec.Struct, frozen=True, kw_only=True):
-    prefix_count: int
-
-
-class _GlobalView(msgspec.Struct, frozen=True, kw_only=True):
-    contexts: list[_Context] = []
-
-
-class FollowedRank(msgspec.Struct, frozen=True, kw_only=True):
-    """What `/services` says of one registration.
+class Dispatched(NamedTuple):
+    """A request under way.
 
     Attributes:
-        sequence: of the last batch in the table; -1 before the first.
+        answer: what `/route` said; None where it did not answer.
+        compared: what becomes of it elsewhere.
     """
 
-    tenant_id: str = msgspec.field(name="TenantID")
-    instance_id: str = msgspec.field(name="InstanceID")
-    model: str = msgspec.field(name="ModelName")
-    block_size: int = msgspec.field(name="BlockSize")
-    dp_rank: int = msgspec.field(name="DPRank")
-    endpoint: str = msgspec.field(name="Endpoint")
-    sequence: int = msgspec.field(name="Sequence")
-
-
-class _Services(msgspec.Struct, frozen=True, kw_only=True):
-    services: list[FollowedRank]
-
-
-class ServiceError(Exception):
-    """The service refused a request that should have succeeded."""
-
-
-class IndexClient:
-    """The calls of Reprise's HTTP interface that a router needs. For one thread."""
-
-    def __init__(self, base_url: str, *, tenant_id: str = DEFAULT_TENANT) -> None:
-        self.tenant_id = tenant_id
-        self._connection = JsonConnection(base_url)
-        self._matches = msgspec.json.Decoder(dict[str, dict[str, InstanceMatch]])
-        self._view = msgspec.json.Decoder(_GlobalView)
-        self._services = msgspec.json.Decoder(_Services)
-
-    def ready(self) -> bool:
-        """Whether it has recovered and answers queries.
-
-        Raises:
-            OSError: the service cannot be reached.
-        """
-        return self._connection.request("GET", "/ready").status == 200
-
-    def followed(self) -> list[FollowedRank]:
-        """The registrations of this tenant.
-
-        Raises:
-            OSError: the service cannot be reached.
-            ServiceError: it refused, or its answer is not of the published shape.
-        """
-        answer = self._connection.request("GET", "/services")
-        if answer.status != 200:
-            raise ServiceError(f"GET /services: {answer.status} {answer.body.decode()}")
-        try:
-            services = self._services.decode(answer.body).services
-        except msgspec.MsgspecError as error:
-            raise ServiceError(f"GET /services: {error}") from error
-        return [rank for rank in services if rank.tenant_id == self.tenant_id]
-
-    def register(self, engines: Sequence[EngineReady]) -> None:
-        """Register every rank. Registrations that stand in the way are those of an earlier run with
-        other ports: they are unregistered first.
-
-        Raises:
-            OSError: the service cannot be reached.
-            ServiceError: it refused.
-        """
-        bodies = [body for engine in engines for body in self.registrations(engine)]
-        if all(self._post("/register", body).status == 200 for body in bodies):
-            return
-        self.unregister(engines)
-        for body in bodies:
-            answer = self._post("/register", body)
-            if answer.status != 200:
-                raise ServiceError(f"POST /register: {answer.status} {answer.body.decode()}")
-
-    def unregister(self, engines: Sequence[EngineReady]) -> None:
-        """Unregister every rank; one that is not registered is no error.
-
-        Raises:
-            OSError: the service cannot be reached.
-        """
-        for engine in engines:
-            for rank in engine.ranks:
-                name = {"instance_id": engine.instance_id, "dp_rank": rank.dp_rank}
-                self._post("/unregister", {**name, "tenant_id": self.tenant_id})
-
-    def registrations(self, engine: EngineReady) -> list[dict[str, str | int]]:
-        """The bodies of `POST /register` for an engine's ranks."""
-        return [
-            {
-                "endpoint": rank.endpoint,
-                "replay_endpoint": rank.replay_endpoint,
-                "type": "vLLM",
-                "modelname": engine.model,
-                "instance_id": engine.instance_id,
-                "block_size": engine.block_size,
-                "dp_rank": rank.dp_rank,
-                "tenant_id": self.tenant_id,
-            }
-            for rank in engine.ranks
-        ]
-
-    def query(
-        self, tokens: Sequence[int], *, model: str, block_size: int
-    ) -> dict[str, InstanceMatch]:
-        """By instance.
-
-        Raises:
-            OSError: the service cannot be reached.
-            ServiceError: it refused, or its answer is not of the published shape.
-        """
-        body = {"model": model, "block_size": block_size, "token_ids": tokens}
-        answer = self._post("/query", {**body, "tenant_id": self.tenant_id})
-        if answer.status != 200:
-            raise ServiceError(f"POST /query: {answer.status} {answer.body.decode()}")
-        try:
-            return self._matches.decode(answer.body).get(self.tenant_id, {})
-        except msgspec.MsgspecError as error:
-            raise ServiceError(f"POST /query: {error}") from error
-
-    def blocks_indexed(self) -> int | None:
-        """Blocks in the tables of all contexts; None where the service does not say.
-
-        Raises:
-            OSError: the service cannot be reached.
-        """
-        answer = self._connection.request("GET", "/global_view")
-        if answer.status != 200:
-            return None
-        try:
-            return sum(context.prefix_count for context in self._view.decode(answer.body).contexts)
-        except msgspec.MsgspecError:
-            return None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def _post(self, path: str, body: object) -> HttpAnswer:
-        return self._connection.request("POST", path, body)
-
-
-class RandomRouting:
-    """The shadows: as many caches as there are targets, of the same sizes, under random routing."""
-
-    def __init__(
-        self, count: int, sizes: CacheSizes, *, offload: Offload, seed: int = SHADOW_SEED
-    ) -> None:
-        self._chain = BlockChain(sizes.block_size, root=b"")
-        self._caches = [
-            EngineCache(sizes, offload=offload, chain=self._chain) for _ in range(count)
-        ]
-        self._random = random.Random(seed)
-
-    def run(self, turn: Turn) -> int:
-        """The prompt tokens that the chosen shadow reuses."""
-        hashes = self._chain.hashes([*turn.prompt, *turn.answer])
-        cache = self._random.choice(self._caches)
-        return cache.run_hashes(hashes, turn.prompt, turn.answer).cached_tokens
+    turn: Turn
+    target: Target
+    answer: RouteAnswer | None
+    compared: Compared
 
 
 class Router:
-    """Routes turns over engines, one at a time. For one thread."""
+    """Routes turns over engines. All calls from one thread; requests wait in others."""
 
     def __init__(
         self,
         index: IndexClient,
         engines: Sequence[EngineReady],
         *,
-        shadow: RandomRouting,
+        alternatives: Alternatives,
         weights: Weights | None = None,
     ) -> None:
         """All engines must serve the same model with the same block size."""
         if len({(engine.model, engine.block_size) for engine in engines}) != 1:
             raise ValueError("Expected engines of one model and one block size")
         self.stats = Stats()
+        self.in_flight = 0
         self._index = index
         self._model, self._block_size = engines[0].model, engines[0].block_size
-        self._targets = [Target(e.instance_id, r.dp_rank) for e in engines for r in e.ranks]
-        self._connections = {
-            engine.instance_id: JsonConnection(f"http://{engine.http_host}:{engine.http_port}")
-            for engine in engines
-        }
-        self._scorer = Scorer(self._targets, weights)
-        self._shadow = shadow
+        self._urls = {e.instance_id: f"http://{e.http_host}:{e.http_port}" for e in engines}
+        targets = [Target(e.instance_id, r.dp_rank) for e in engines for r in e.ranks]
+        self._candidates = [
+            Candidate(instance_id=name, dp_rank=rank, endpoint=self._urls[name])
+            for name, rank in targets
+        ]
+        self._scorer = Scorer(targets, weights)
+        self._alternatives = alternatives
         self._generated = msgspec.json.Decoder(Generated)
+        self._idle: dict[str, deque[JsonConnection]] = {name: deque() for name in self._urls}
+        self._finished: SimpleQueue[tuple[Dispatched, Generated | None]] = SimpleQueue()
+        self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="router")
+        self._closed = False
 
-    def route(self, turn: Turn) -> Generated | None:
-        """Route one turn. A service or engine that does not answer is counted and skipped.
+    def run(
+        self,
+        turns: Iterator[Turn],
+        *,
+        requests_per_s: float,
+        stop: Event,
+        then: Callable[[float], None],
+    ) -> None:
+        """Routes until `stop` is set; `then` is called with the time (monotonic) all along."""
+        next_request = time.monotonic()
+        while not stop.is_set():
+            if time.monotonic() >= next_request and self.in_flight < IN_FLIGHT_MAX:
+                self.send(next(turns))
+                # What could not be kept up with is not caught up with.
+                next_request = max(next_request + 1 / requests_per_s, time.monotonic())
+            wait_s = next_request - time.monotonic()
+            if self.in_flight >= IN_FLIGHT_MAX:
+                wait_s = _STOP_POLL_S
+            self.settle(min(max(wait_s, 0.0), _STOP_POLL_S))
+            then(time.monotonic())
+
+    def send(self, turn: Turn) -> None:
+        """Sends one turn to whom `/route` names, or, where it does not answer, to whoever had the
+        least to do lately.
+        """
+        answer = self._ask(turn.prompt)
+        if answer is None:
+            target = self._scorer.choose({}, len(turn.prompt))
+        else:
+            target = Target(answer.prefill.instance_id, answer.prefill.dp_rank)
+        compared = self._alternatives.run(turn, time.monotonic())
+        self.in_flight += 1
+        self._pool.submit(self._wait, Dispatched(turn, target, answer, compared))
+
+    def settle(self, wait_s: float) -> list[Generated | None]:
+        """Takes what has come, and reports it; waits at most so long for the first one.
 
         Returns:
-            What the engine did; None where it did not answer.
+            What engines did; None for each that did not answer.
         """
-        prompt_tokens = len(turn.prompt)
-        predicted = self._predict(turn.prompt)
-        target = self._scorer.choose(predicted or {}, prompt_tokens)
-        generated = self._generate(target, turn)
-        if generated is None:
-            # The engine that fails looks busy for a while, so that others are asked.
-            self._scorer.record(target, prompt_tokens)
-            return None
-        self._scorer.record(target, prompt_tokens - generated.cached_tokens)
-        self.stats.record_request(
-            prompt_tokens=prompt_tokens,
-            cached_tokens=generated.cached_tokens,
-            shadow_cached_tokens=self._shadow.run(turn),
-        )
-        if predicted is not None:
-            # An engine always computes one token at least.
-            reusable = (prompt_tokens - 1) // self._block_size * self._block_size
-            self.stats.record_prediction(
-                predicted_tokens=min(predicted.get(target, 0), reusable),
-                cached_tokens=generated.cached_tokens,
-            )
-        return generated
+        finished = []
+        try:
+            finished.append(self._finished.get(timeout=wait_s) if wait_s else self._next())
+            while True:
+                finished.append(self._next())
+        except Empty:
+            pass
+        self.in_flight -= len(finished)
+        reports = [report for one in finished for report in self._take(*one)]
+        if reports:
+            try:
+                self._index.feedback(reports)
+            except (OSError, ServiceError):
+                self.stats.feedback_errors += 1
+        return [generated for _, generated in finished]
 
     def close(self) -> None:
-        """Close the connections to engines; the index client is the caller's."""
-        for connection in self._connections.values():
-            connection.close()
+        """Sends nothing more and closes the connections; the index client is the caller's."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._close_idle()
 
-    def _predict(self, prompt: Sequence[int]) -> dict[Target, int] | None:
-        """Cached tokens by target as the index knows them; None where it does not answer."""
+    def _next(self) -> tuple[Dispatched, Generated | None]:
+        return self._finished.get_nowait()
+
+    def _ask(self, prompt: Sequence[int]) -> RouteAnswer | None:
         start = time.perf_counter()
         try:
-            matches = self._index.query(prompt, model=self._model, block_size=self._block_size)
+            answer = self._index.route(
+                prompt,
+                model=self._model,
+                block_size=self._block_size,
+                candidates=self._candidates,
+            )
         except (OSError, ServiceError):
-            self.stats.query_errors += 1
+            self.stats.route_errors += 1
             return None
-        self.stats.record_query(time.perf_counter() - start)
-        return {
-            target: match.DP.get(str(target.dp_rank), 0 if match.DP else match.longest_matched)
-            for target in self._targets
-            if (match := matches.get(target.instance_id)) is not None
-        }
+        self.stats.record_latency(time.perf_counter() - start)
+        return answer
+
+    def _take(self, sent: Dispatched, generated: Generated | None) -> list[Report]:
+        """Counts it; what is to be reported."""
+        prompt_tokens = len(sent.turn.prompt)
+        if generated is None:
+            self.stats.engine_errors += 1
+            # The engine that fails looks busy for a while, so that others are asked.
+            self._scorer.record(sent.target, prompt_tokens)
+            if sent.answer is None:
+                return []
+            return [Report(decision_id=sent.answer.decision_id, event="failed")]
+        self._scorer.record(sent.target, prompt_tokens - generated.cached_tokens)
+        promise = None
+        if sent.answer is not None:
+            prefill = sent.answer.prefill
+            # An engine always computes one token at least.
+            reusable = (prompt_tokens - 1) // self._block_size * self._block_size
+            cached_tokens = min(prefill.cached_tokens, reusable)
+            promise = Promise(cached_tokens, prefill.ttft_ms.expected / 1000)
+        outcome = Outcome(generated.cached_tokens, generated.ttft_s)
+        self.stats.record_request(prompt_tokens, outcome, sent.compared, promise)
+        return [] if sent.answer is None else _reports(sent.answer.decision_id, generated)
+
+    def _wait(self, sent: Dispatched) -> None:
+        """On a thread of its own."""
+        self._finished.put((sent, self._generate(sent.target, sent.turn)))
 
     def _generate(self, target: Target, turn: Turn) -> Generated | None:
         body = GenerateRequest(
             token_ids=list(turn.prompt), answer_ids=list(turn.answer), dp_rank=target.dp_rank
         )
+        idle = self._idle[target.instance_id]
         try:
-            answer = self._connections[target.instance_id].request("POST", "/generate", body)
-            if answer.status == 200:
-                return self._generated.decode(answer.body)
+            connection = idle.pop()
+        except IndexError:
+            connection = JsonConnection(self._urls[target.instance_id], ENGINE_TIMEOUT_S)
+        try:
+            answer = connection.request("POST", "/generate", body)
+            return self._generated.decode(answer.body) if answer.status == 200 else None
         except (OSError, msgspec.MsgspecError):
-            pass
-        self.stats.engine_errors += 1
-        return None
+            return None
+        finally:
+            idle.append(connection)
+            if self._closed:
+                self._close_idle()
+
+    def _close_idle(self) -> None:
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+
+
+def _reports(decision_id: str, generated: Generated) -> list[Report]:
+    """Decoding takes simulated engines no time: the first token is the end as well."""
+    return [
+        Report(
+            decision_id=decision_id,
+            event="first_token",
+            ttft_ms=1000 * generated.ttft_s,
+            queue_ms=1000 * generated.queue_s,
+            prompt_tokens=generated.prompt_tokens,
+            cached_tokens=generated.cached_tokens,
+        ),
+        Report(decision_id=decision_id, event="completed"),
+    ]

@@ -7,13 +7,17 @@ import subprocess
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
 from reprise.cli.bridge import bridge
 from reprise.cli.serve import serve
 from reprise.cli.streams import streams
 from simulation.demo.compose import Replicas, reachable
+from simulation.demo.demo import COSTS
 from simulation.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
+from simulation.traffic.index_client import Candidate, Report, ServiceError
+from streams.routing.costs import Costs
 from tests.unit.simulation.demo.stub_service import StubService
 
 ROOT = Path(__file__).parents[2]
@@ -154,6 +158,43 @@ def test_an_engine_is_reachable_under_its_service_name() -> None:
     assert seen.http_host == "engine-1"
     assert [rank.endpoint for rank in seen.ranks] == ["tcp://engine-1:5557", "tcp://engine-1:5558"]
     assert [rank.replay_endpoint for rank in seen.ranks] == ["tcp://engine-1:5657", ""]
+
+
+def test_engines_of_both_demonstrations_take_the_same_time() -> None:
+    (costs,) = re.findall(r"- '--costs=(.*)'", COMPOSE)
+    assert msgspec.json.decode(costs, type=Costs) == COSTS
+
+
+def test_outcomes_are_reported_to_the_replica_that_decided_and_decisions_go_on_without_one() -> (
+    None
+):
+    first, second = StubService(), StubService()
+    replicas = Replicas([first.url, second.url])
+    candidates = [Candidate(instance_id="engine-1", dp_rank=0, endpoint="")]
+
+    def decide() -> str:
+        answer = replicas.route([1] * 16, model="demo", block_size=16, candidates=candidates)
+        return answer.decision_id
+
+    try:
+        decided = [decide() for _ in range(4)]
+        assert first.decided == second.decided == 2
+        replicas.feedback([Report(decision_id=one, event="completed") for one in decided])
+        for service in (first, second):
+            assert len(service.reports) == 2
+            for report in service.reports:
+                assert str(report["decision_id"]).startswith(service.url)
+        second.failing = True
+        assert all(decide().startswith(first.url) for _ in range(4))
+        replicas.feedback([Report(decision_id=one, event="failed") for one in decided])
+        assert len(first.reports) == 6, "those of the other one as well"
+        first.failing = True
+        with pytest.raises(ServiceError):
+            replicas.feedback([Report(decision_id=one, event="failed") for one in decided])
+    finally:
+        replicas.close()
+        first.close()
+        second.close()
 
 
 def test_a_query_goes_to_the_next_replica_when_one_is_away() -> None:

@@ -13,6 +13,10 @@ from simulation.engines.wire import AllBlocksCleared, BlockStored, EngineEvent, 
 RankKey = tuple[str, int]
 
 
+def rank_key(wanted: Mapping[str, object]) -> RankKey:
+    return str(wanted["instance_id"]), msgspec.convert(wanted["dp_rank"], int)
+
+
 class NaiveFollower:
     """What one publisher holds, by prefix tokens: the slow obvious reading of its events."""
 
@@ -55,6 +59,9 @@ class StubService:
         self.unregistered: list[RankKey] = []
         self.sequences: dict[RankKey, list[int]] = {}
         self.failing = False
+        self.promised_ttft_ms = 5.0
+        self.reports: list[dict[str, object]] = []
+        self.decided = 0
         self.recovered = True
         self._followers: dict[RankKey, NaiveFollower] = {}
         self._lock = threading.Lock()
@@ -70,6 +77,8 @@ class StubService:
                 ("POST", "/register"): self._register,
                 ("POST", "/unregister"): self._unregister,
                 ("POST", "/query"): self._query,
+                ("POST", "/route"): self._route,
+                ("POST", "/feedback"): self._feedback,
                 ("GET", "/global_view"): self._global_view,
             },
         )
@@ -104,8 +113,8 @@ class StubService:
         return {"count": len(services), "services": services}
 
     def _register(self, body: bytes) -> object:
-        wanted = msgspec.json.decode(body, type=dict[str, str | int])
-        key = (str(wanted["instance_id"]), int(wanted["dp_rank"]))
+        wanted = msgspec.json.decode(body, type=dict[str, object])
+        key = rank_key(wanted)
         with self._lock:
             if key in self.registered and self.registered[key] != wanted:
                 raise RequestError(f"conflicting registration for service key: {key}")
@@ -121,8 +130,8 @@ class StubService:
         return {"status": "registered successfully", "instance_id": key[0]}
 
     def _unregister(self, body: bytes) -> object:
-        wanted = msgspec.json.decode(body, type=dict[str, str | int])
-        key = (str(wanted["instance_id"]), int(wanted["dp_rank"]))
+        wanted = msgspec.json.decode(body, type=dict[str, object])
+        key = rank_key(wanted)
         with self._lock:
             self.unregistered.append(key)
             if self.registered.pop(key, None) is None:
@@ -145,14 +154,42 @@ class StubService:
             entry["DP"] = {**msgspec.convert(entry["DP"], dict[str, int]), str(dp_rank): length}
         return {"default": instances}
 
+    def _route(self, body: bytes) -> object:
+        """To the candidate that holds most; of equals the first."""
+        if self.failing:
+            raise RequestError("failing")
+        wanted = msgspec.json.decode(body, type=dict[str, object])
+        tokens = tuple(msgspec.convert(wanted["token_ids"], list[int]))
+        size = msgspec.convert(wanted["block_size"], int)
+        candidates = msgspec.convert(wanted["candidates"], list[dict[str, object]])
+        with self._lock:
+            held = {key: f.longest(tokens, size) for key, f in self._followers.items()}
+            self.decided += 1
+        best = max(candidates, key=lambda one: held.get(rank_key(one), 0))
+        return {
+            "decision_id": f"{self.url}-{self.decided}",
+            "prefill": {
+                "instance_id": best["instance_id"],
+                "dp_rank": best["dp_rank"],
+                "cached_tokens": held.get(rank_key(best), 0),
+                "ttft_ms": {"expected": self.promised_ttft_ms},
+            },
+        }
+
+    def _feedback(self, body: bytes) -> object:
+        if self.failing:
+            raise RequestError("failing")
+        reports = msgspec.json.decode(body, type=list[dict[str, object]])
+        with self._lock:
+            self.reports += reports
+        return {"accepted": len(reports), "repeated": 0, "unknown": 0}
+
     def _global_view(self, _: bytes) -> object:
         with self._lock:
             counts = [len({b for b, _ in f.held}) for f in self._followers.values()]
         return {"context_count": 1, "contexts": [{"model_name": "m", "prefix_count": sum(counts)}]}
 
-    def _follow(
-        self, key: RankKey, wanted: Mapping[str, str | int], ready: threading.Event
-    ) -> None:
+    def _follow(self, key: RankKey, wanted: Mapping[str, object], ready: threading.Event) -> None:
         with self._context.socket(zmq.SUB) as socket:
             socket.set(zmq.LINGER, 0)
             socket.subscribe(b"")

@@ -74,7 +74,10 @@ def test_demo_speaks_shows_a_working_command_and_leaves_nothing(service: StubSer
     assert sum(line.startswith("curl") for line in said) == 1
     instances = msgspec.convert(answers[0], dict[str, dict[str, dict[str, object]]])["default"]
     assert any(msgspec.convert(i["longest_matched"], int) >= 48 for i in instances.values())
-    assert "with the index" in said[-1]
+    assert "than by /query alone" in said[-1]
+    assert "| promised TTFT 5 ms, actual" in said[-1]
+    assert "failed calls" not in said[-1]
+    assert {report["event"] for report in service.reports} == {"first_token", "completed"}
     assert len(demo.pids) == 2
     assert all(gone(pid) for pid in demo.pids)
     assert service.registered == {}

@@ -34,6 +34,7 @@ from simulation.engines.process import (
 from simulation.engines.publisher import PublisherOptions
 from simulation.engines.wire import EventBatch
 from simulation.traffic.http_json import JsonConnection
+from streams.routing.costs import Costs
 from tests.processes import until
 from tests.unit.simulation.demo.stub_service import NaiveFollower
 
@@ -167,6 +168,12 @@ def test_bad_requests_are_answered_and_the_connection_lives(
         assert generate(connection, [1, 2, 3]).cached_tokens == 0
 
 
+def test_costs_that_are_none_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["--instance-id=e", '--costs={"fixed_s": -1}'])
+    assert "Expected costs in JSON" in capsys.readouterr().err
+
+
 def test_options_survive_the_command_line() -> None:
     publisher = PublisherOptions(
         endpoint="tcp://127.0.0.1:7000",
@@ -187,6 +194,7 @@ def test_options_survive_the_command_line() -> None:
         http_port=7100,
         owner="/a directory",
         orphan_grace_s=2.5,
+        costs=Costs(fixed_s=0.5),
     )
     assert parse_options(arguments(options)) == (options, os.getpid())
 

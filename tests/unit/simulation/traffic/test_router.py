@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -6,16 +7,13 @@ import msgspec
 import pytest
 
 from simulation.engines.cache import CacheSizes, Offload
-from simulation.engines.engine import Engine, EngineOptions, EngineReady
+from simulation.engines.engine import Engine, EngineOptions, EngineReady, Generated
 from simulation.traffic.conversations import Conversations, Traffic, Turn
 from simulation.traffic.http_json import HttpAnswer, JsonConnection
-from simulation.traffic.router import (
-    IndexClient,
-    InstanceMatch,
-    RandomRouting,
-    Router,
-    ServiceError,
-)
+from simulation.traffic.index_client import IndexClient, ServiceError
+from simulation.traffic.router import Router
+from simulation.traffic.shadows import Alternatives
+from streams.routing.costs import Costs
 from tests.unit.simulation.demo.stub_service import StubService
 
 SIZES = CacheSizes(block_size=4, gpu_blocks=200, cpu_blocks=200)
@@ -30,13 +28,17 @@ TRAFFIC = Traffic(
 
 
 @contextmanager
-def rig(*dp_ranks: int) -> Iterator[tuple[StubService, IndexClient, list[Engine]]]:
+def rig(
+    *dp_ranks: int, costs: Costs | None = None
+) -> Iterator[tuple[StubService, IndexClient, list[Engine]]]:
     service = StubService()
     index = IndexClient(service.url)
     engines: list[Engine] = []
     try:
         for number, ranks in enumerate(dp_ranks):
-            options = EngineOptions(instance_id=f"e{number}", sizes=SIZES, dp_ranks=ranks)
+            options = EngineOptions(
+                instance_id=f"e{number}", sizes=SIZES, dp_ranks=ranks, costs=costs
+            )
             engines.append(Engine(options))
         yield service, index, engines
     finally:
@@ -46,8 +48,15 @@ def rig(*dp_ranks: int) -> Iterator[tuple[StubService, IndexClient, list[Engine]
         service.close()
 
 
-def shadow(count: int) -> RandomRouting:
-    return RandomRouting(count, SIZES, offload=Offload.WRITE_THROUGH)
+def others(count: int) -> Alternatives:
+    return Alternatives(count, SIZES, offload=Offload.WRITE_THROUGH, costs=None)
+
+
+def served(router: Router, turn: Turn) -> Generated | None:
+    """Sent and awaited."""
+    router.send(turn)
+    (generated,) = router.settle(20)
+    return generated
 
 
 def ready(engines: list[Engine]) -> list[EngineReady]:
@@ -68,43 +77,107 @@ def test_routing_by_the_index_reuses_more_than_random_routing() -> None:
     with rig(1, 2) as (service, index, engines):
         index.register(ready(engines))
         subscribed(service, engines)
-        router = Router(index, ready(engines), shadow=shadow(3))
+        router = Router(index, ready(engines), alternatives=others(3))
         for turn in islice(Conversations(1, TRAFFIC), 150):
-            assert router.route(turn) is not None
+            assert served(router, turn) is not None
         router.close()
         stats = router.stats
-        assert (stats.requests, stats.queries) == (150, 150)
-        assert stats.hit_rate > stats.shadow_hit_rate > 0
-        assert stats.agreements > 75
-        assert stats.query_errors == stats.engine_errors == 0
+        assert stats.by_route.requests == stats.promised.requests == service.decided == 150
+        assert stats.by_route.hit_rate > stats.by_chance.hit_rate > 0
+        assert stats.by_query.hit_rate > stats.by_chance.hit_rate
+        assert stats.promised.cached_tokens > stats.kept.cached_tokens / 2
+        assert stats.route_errors == stats.feedback_errors == stats.engine_errors == 0
         stats.blocks_indexed = index.blocks_indexed()
         assert stats.blocks_indexed
         assert stats.latency_s(0.5) > 0
 
 
+def test_what_an_engine_did_is_reported_of_the_decision() -> None:
+    costs = Costs(fixed_s=0.01)
+    with rig(1, costs=costs) as (service, index, engines):
+        router = Router(index, ready(engines), alternatives=others(1))
+        generated = served(router, Turn(0, list(range(10)), [1, 2]))
+        assert generated is not None
+        assert generated.ttft_s == pytest.approx(costs.prefill_s(10, 0))
+        again = served(router, Turn(0, list(range(10)), [1, 2]))
+        router.close()
+        assert again is not None
+        assert again.cached_tokens == 8
+        first, completed, second, _ = service.reports
+        assert first == {
+            "decision_id": f"{service.url}-1",
+            "event": "first_token",
+            "ttft_ms": 1000 * generated.ttft_s,
+            "queue_ms": 0.0,
+            "prompt_tokens": 10,
+            "cached_tokens": 0,
+        }
+        assert completed == {"decision_id": f"{service.url}-1", "event": "completed"}
+        assert second["cached_tokens"] == 8
+        assert router.stats.promised.mean_ttft_s == pytest.approx(0.005)
+
+
+def test_requests_are_under_way_together_and_no_more_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("simulation.traffic.router.IN_FLIGHT_MAX", 3)
+    with rig(1) as (service, index, engines):
+        router = Router(index, ready(engines), alternatives=others(1))
+        stop, seen, rounds = threading.Event(), set(), iter(range(1000))
+
+        def look(_: float) -> None:
+            seen.add(router.in_flight)
+            if next(rounds) == 20:
+                stop.set()
+
+        with engines[0]._ranks[0].lock:  # it stands still
+            turns = Conversations(1, TRAFFIC)
+            router.run(turns, requests_per_s=1e6, stop=stop, then=look)
+        assert seen == {1, 2, 3}
+        assert service.decided == 3
+        while router.in_flight:
+            assert all(router.settle(20))
+        router.close()
+
+
 def test_router_goes_on_without_the_service() -> None:
     with rig(1, 1) as (service, index, engines):
         service.failing = True
-        router = Router(index, ready(engines), shadow=shadow(2))
+        router = Router(index, ready(engines), alternatives=others(2))
         used = set()
         for turn in islice(Conversations(1, TRAFFIC), 10):
-            generated = router.route(turn)
+            generated = served(router, turn)
             assert generated is not None
             used.add(generated.instance_id)
         router.close()
         assert used == {"e0", "e1"}
-        assert (router.stats.query_errors, router.stats.queries) == (10, 0)
+        stats = router.stats
+        assert (stats.route_errors, stats.feedback_errors, stats.promised.requests) == (10, 0, 0)
+        assert stats.by_route.requests == 10
 
 
-def test_router_asks_the_others_where_an_engine_is_gone() -> None:
-    with rig(1, 1) as (_, index, engines):
-        router = Router(index, ready(engines), shadow=shadow(2))
-        engines.pop().close()
-        answers = [router.route(turn) for turn in islice(Conversations(1, TRAFFIC), 10)]
+def test_a_report_that_is_refused_is_counted() -> None:
+    with rig(1) as (service, index, engines):
+        router = Router(index, ready(engines), alternatives=others(1))
+        router.send(Turn(0, list(range(10)), []))
+        service.failing = True
+        assert router.settle(20) != [None]
         router.close()
-        served = [answer.instance_id for answer in answers if answer is not None]
-        assert set(served) == {"e0"}
-        assert router.stats.engine_errors == 10 - len(served) > 0
+        assert router.stats.feedback_errors == 1
+
+
+def test_an_engine_that_is_gone_is_reported_and_costs_nothing_but_its_requests() -> None:
+    with rig(1, 1) as (service, index, engines):
+        router = Router(index, ready(engines), alternatives=others(2))
+        engines.pop(0).close()
+        turn = Turn(0, list(range(10)), [])
+        assert served(router, turn) is None
+        assert service.reports == [{"decision_id": f"{service.url}-1", "event": "failed"}]
+        service.failing = True  # then the router chooses
+        assert served(router, turn) is not None
+        router.close()
+        assert router.stats.engine_errors == 1
+        assert router.stats.by_route.requests == 1
 
 
 def test_registering_again_is_no_change() -> None:
@@ -144,20 +217,8 @@ def test_answer_of_another_shape_is_a_service_error() -> None:
         service.failing = True
         with pytest.raises(ServiceError, match="POST /query: 400"):
             index.query([1], model="m", block_size=4)
-
-
-def test_instance_without_ranks_is_judged_by_its_longest_match(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with rig(1, 1) as (_, index, engines):
-        matches = {"e1": InstanceMatch(longest_matched=8)}
-        monkeypatch.setattr(index, "query", lambda *_, **__: matches)
-        router = Router(index, ready(engines), shadow=shadow(2))
-        generated = router.route(Turn(0, list(range(12)), []))
-        router.close()
-        assert generated is not None
-        assert generated.instance_id == "e1"
-        assert (router.stats.agreements, router.stats.overestimates) == (0, 1)
+        with pytest.raises(ServiceError, match="POST /route: 400"):
+            index.route([1], model="m", block_size=4, candidates=[])
 
 
 def test_unreadable_view_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,13 +234,7 @@ def test_engines_of_two_block_sizes_are_refused() -> None:
     )
     other = msgspec.structs.replace(engine, block_size=8)
     with pytest.raises(ValueError, match="Expected engines of one model"):
-        Router(IndexClient("http://127.0.0.1:1"), [engine, other], shadow=shadow(1))
-
-
-def test_shadow_is_the_same_for_the_same_turns() -> None:
-    turns = list(islice(Conversations(5, TRAFFIC), 60))
-    first, second = shadow(3), shadow(3)
-    assert [first.run(turn) for turn in turns] == [second.run(turn) for turn in turns]
+        Router(IndexClient("http://127.0.0.1:1"), [engine, other], alternatives=others(1))
 
 
 def test_client_tells_what_the_service_follows() -> None:
