@@ -40,6 +40,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         churn_live_blocks: that stay live while others come and go.
         churn_turns: how often all of them are replaced.
         simulated_requests: of the trace that what-if runs.
+        routed_requests: under each routing policy, after `routed_warmup` others.
+        estimated_requests: of engines whose costs change after the half of them.
     """
 
     runs: int = 3
@@ -72,6 +74,9 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     churn_live_blocks: int = 1_000_000
     churn_turns: int = 6
     simulated_requests: int = 12_000
+    routed_requests: int = 1_500
+    routed_warmup: int = 200
+    estimated_requests: int = 4_000
 
 
 FULL: Final[dict[KernelName, Sizes]] = {
@@ -111,6 +116,9 @@ _QUICK: Final = Sizes(
     churn_live_blocks=200_000,
     churn_turns=4,
     simulated_requests=2_000,
+    routed_requests=120,
+    routed_warmup=40,
+    estimated_requests=200,
 )
 
 QUICK: Final[dict[KernelName, Sizes]] = {

@@ -16,6 +16,9 @@ process that started it is gone: at once, or after a grace time within which ano
                     longest prefix held, in tokens
     POST /clear     forget everything, announce it
     POST /lose      {"batches": n}: the next n batches of each rank are not sent live
+    GET  /load      {"ranks": {"0": {"running": n, "waiting": n}}}: requests, as engines count them
+    POST /costs     what prompts cost that are begun from now on, where they take time
+                    (`streams.routing.costs`)
     GET  /ready     EngineState: who it is, and how far it has come
     POST /adopt, POST /stop: see `simulation.engines.parent_watch`
 """
@@ -246,12 +249,15 @@ class Engine:
         generate = msgspec.json.Decoder(GenerateRequest)
         truth = msgspec.json.Decoder(TruthRequest)
         lose = msgspec.json.Decoder(LoseRequest)
+        costs = msgspec.json.Decoder(Costs)
         return {
             ("POST", "/generate"): lambda body: self.generate(generate.decode(body)),
             ("GET", "/truth"): lambda _: self._truth(),
             ("POST", "/truth"): lambda body: self._longest_held(truth.decode(body).token_ids),
             ("POST", "/clear"): lambda _: self._clear(),
             ("POST", "/lose"): lambda body: self._lose(lose.decode(body).batches),
+            ("GET", "/load"): lambda _: self._load(),
+            ("POST", "/costs"): lambda body: self._set_costs(costs.decode(body)),
             ("GET", "/ready"): lambda _: self.state,
         }
 
@@ -287,6 +293,17 @@ class Engine:
             with rank.lock:
                 rank.batches_to_lose = max(batches, 0)
         return {"status": "losing", "batches": batches}
+
+    def _load(self) -> object:
+        loads = {str(dp_rank): rank.load for dp_rank, rank in enumerate(self._ranks)}
+        return {"ranks": {dp_rank: load._asdict() for dp_rank, load in loads.items()}}
+
+    def _set_costs(self, costs: Costs) -> object:
+        if self.options.costs is None:
+            raise RequestError("Expected an engine whose prompts take time: start it with --costs")
+        for rank in self._ranks:
+            rank.costs = costs
+        return {"status": "costs set"}
 
     def _close_ranks(self) -> None:
         for rank in self._ranks:

@@ -26,6 +26,13 @@ class Served(NamedTuple):
     ttft_s: float = 0.0
 
 
+class RankLoad(NamedTuple):
+    """What a rank carries, as engines count it: requests that it computes, and that wait."""
+
+    running: int
+    waiting: int
+
+
 class EngineRank:
     """Events leave in the order in which the cache made them. For any threads.
 
@@ -33,6 +40,7 @@ class EngineRank:
 
     Attributes:
         lock: held while the cache is changed, or read from outside.
+        costs: of the prompts that are begun from now on; None where prompts take no time.
         requests, computed_tokens: so far.
         batches_to_lose: so many of the next ones are not sent live.
     """
@@ -44,10 +52,18 @@ class EngineRank:
         self.requests = 0
         self.computed_tokens = 0
         self.batches_to_lose = 0
-        self._costs = costs
+        self.costs = costs
         name = f"rank-{publisher.dp_rank}"
         self._turns = None if costs is None else ThreadPoolExecutor(1, thread_name_prefix=name)
         self._free_at = 0.0
+        self._unfinished = 0
+
+    @property
+    def load(self) -> RankLoad:
+        """Now; nothing where prompts take no time."""
+        with self.lock:
+            running = min(self._unfinished, 1)
+            return RankLoad(running, self._unfinished - running)
 
     def generate(self, prompt: Sequence[int], answer: Sequence[int]) -> Served:
         """Serve a prompt; returns at its first token.
@@ -55,10 +71,14 @@ class EngineRank:
         Raises:
             concurrent.futures.CancelledError: the rank is closed meanwhile.
         """
-        if self._turns is None or self._costs is None:
+        if self._turns is None:
             return Served(self._run(prompt, answer))
         arrived = time.monotonic()
-        return self._turns.submit(self._compute, prompt, answer, self._costs, arrived).result()
+        self._count(1)
+        try:
+            return self._turns.submit(self._compute, prompt, answer, arrived).result()
+        finally:
+            self._count(-1)
 
     def publish(self, events: Sequence[EngineEvent]) -> None:
         """Call it with the lock held."""
@@ -72,10 +92,14 @@ class EngineRank:
             self._turns.shutdown(cancel_futures=True)
         self.publisher.close()
 
-    def _compute(
-        self, prompt: Sequence[int], answer: Sequence[int], costs: Costs, arrived: float
-    ) -> Served:
+    def _count(self, change: int) -> None:
+        with self.lock:
+            self._unfinished += change
+
+    def _compute(self, prompt: Sequence[int], answer: Sequence[int], arrived: float) -> Served:
         """Its blocks are there, and announced, once it is computed."""
+        costs = self.costs
+        assert costs is not None, "a rank without costs has no queue"
         hashes = self.cache.chain.hashes(prompt)
         with self.lock:
             cached_tokens = self.cache.reusable_tokens(hashes, len(prompt))

@@ -45,13 +45,19 @@ class ShadowEngine:
         """What it is told to hold of the prompt, as of the last `advance`."""
         return self._told.reusable_tokens(hashes, len(turn.prompt))
 
+    def expect(self, turn: Turn, hashes: Sequence[int], now: float) -> Outcome:
+        """What would become of one more request, behind the others."""
+        cached_tokens = self._ahead.reusable_tokens(hashes, len(turn.prompt))
+        cost = self._costs.prefill_s(len(turn.prompt), cached_tokens)
+        return Outcome(cached_tokens, max(now, self._free_at) + cost - now)
+
     def take(self, turn: Turn, hashes: Sequence[int], now: float) -> Outcome:
         """One more request, behind the others."""
-        cached_tokens = self._ahead.run_hashes(hashes, turn.prompt, turn.answer).cached_tokens
-        cost = self._costs.prefill_s(len(turn.prompt), cached_tokens)
-        self._free_at = max(now, self._free_at) + cost
+        outcome = self.expect(turn, hashes, now)
+        self._ahead.run_hashes(hashes, turn.prompt, turn.answer)
+        self._free_at = now + outcome.ttft_s
         self._computing.append((self._free_at, turn, hashes))
-        return Outcome(cached_tokens, self._free_at - now)
+        return outcome
 
     def advance(self, now: float) -> None:
         """Tell what has been computed by `now`."""
