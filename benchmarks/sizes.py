@@ -76,7 +76,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     simulated_requests: int = 12_000
     routed_requests: int = 1_500
     routed_warmup: int = 200
-    estimated_requests: int = 4_000
+    estimated_requests: int = 3_600
 
 
 FULL: Final[dict[KernelName, Sizes]] = {

@@ -567,6 +567,7 @@ EARLY_OUTCOMES_MAX: Final = 4096  # decisions that are reported of before the lo
 EARLY_OUTCOME_S: Final = 60.0  # for such a decision to come: reason="unknown_decision"
 ROUTING_RUNS_MAX: Final = 1024  # services whose last decision is remembered; some 100 bytes each
 LOAD_TARGETS_MAX: Final = 4 * PUBLISHERS_MAX  # with a load sample; the oldest goes
+LOAD_MODELS_MAX: Final = 1024  # whose requests' work is known; the least recent goes, 200 bytes
 LOAD_SAMPLE_S: Final = 60.0  # an older sample says nothing any more
 LOAD_FUTURE_S: Final = 5.0  # a clock may run ahead by so much: reason="in_the_future"
 CANDIDATES_MAX: Final = 4096  # of one request: status="400"
@@ -587,7 +588,7 @@ HOT_COUNTERS_MAX: Final = 1024  # prefixes of one scope that are counted, 600 by
 HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: reason="hot_scopes"
 HOT_HALF_LIFE_S: Final = 300.0  # after it a request counts half
 PREDICTED_MARKS_MAX: Final = 262_144  # 400 bytes each; the oldest go: reason="predicted"
-PREDICTED_S: Final = 2.0  # from a decision until the engine's events should have come
+PREDICTED_S: Final = 2.0  # until the engine's events should have come; longer where it has to wait
 APPROXIMATE_S: Final = 600.0  # the same where it publishes none, and its capacity is not known
 SESSIONS_MAX: Final = 65_536  # 300 bytes each; the least recent goes: reason="sessions"
 ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first

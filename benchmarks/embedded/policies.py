@@ -2,13 +2,15 @@
 fresh service and fresh engines get the same seeded requests at the same times, Poisson arrivals of
 conversations that grow; decisions are those of `POST /route`, outcomes go to `POST /feedback`.
 `/query alone` sends each to one of those that hold the longest prefix. Engines compute one prompt
-after another, in real time by a cost model that the service is not told; times to the first token
-are theirs, from the arrival at the engine. Then: loads that are told each second, with bookings and
-without; refusals at 2.2 times the load; and estimates, with engines of eight different costs that
-change in mid-run.
+after another, in real time by a cost model of which the service is told no more than half of each
+coefficient; times to the first token are theirs, from the arrival at the engine. Then: loads that
+are told each second, with bookings and without; refusals at 2.2 times the load; and estimates, with
+engines of eight different costs that change in mid-run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import chain
 from statistics import fmean
 from typing import Final
 
@@ -18,7 +20,7 @@ from benchmarks.embedded.service import Service
 from benchmarks.report.figures import Figure
 from benchmarks.routing.choosing import ByQuery, ByRoute
 from benchmarks.routing.drive import Events, Load, drive, load_of
-from benchmarks.routing.outcomes import Drive, Sent, figures_of, promise_errors
+from benchmarks.routing.outcomes import Drive, Sent, figures_of, note_of, promise_errors
 from benchmarks.routing.world import World
 from benchmarks.sizes import SEED, KernelName, Sizes
 from simulation.traffic.http_json import JsonConnection
@@ -38,16 +40,26 @@ POLICIES: Final = (
 QUERY: Final = "/query alone"
 DEFAULT: Final = POLICIES[0]
 ENGINES: Final = 8
-COSTS: Final = Costs(fixed_s=0.06, prefill_tokens_per_s=1_000.0, token_squared_s=1e-8)
-BASE_PER_S: Final = 12.5
+COSTS: Final = Costs(fixed_s=0.24, prefill_tokens_per_s=250.0, token_squared_s=4e-8)
+"""Slow, so that what the machine takes for itself is small beside it: a prompt of 1,500 tokens that
+nobody holds takes 6 s, one of which nine tenths are cached 0.9 s."""
+
+TOLD: Final = "--costs=prefill_tokens_per_s=500,token_squared_s=1e-8"
+"""What the service is told of them, as by an operator who knows about what machines they are."""
+
+BASE_PER_S: Final = 3.125
 """At which the engines are busy for a third of the time, with good routing."""
 
 POLICIES_PER_S: Final = 1.76 * BASE_PER_S
 REFUSALS_PER_S: Final = 2.2 * BASE_PER_S
 SLO_S: Final = 5.0
 LOAD_EVERY_S: Final = 1.0
+AT_ONCE: Final = 5
+"""Worlds that go on beside one another, each with a service of its own: together they take some two
+fifths of a core."""
 
-ESTIMATES_PER_S: Final = 25.0
+ESTIMATES_PER_S: Final = 12.5
+ESTIMATES_SPEED: Final = 2.0
 OUTCOMES_NEEDED: Final = 200
 """Of an engine, until its times are to be known."""
 
@@ -60,79 +72,99 @@ CHANGED: Final = (1.3, 0.8, 1.2, 1.0, 0.8, 1.1, 0.7, 1.25)
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     load = load_of(SEED, POLICIES_PER_S, sizes.routed_requests, sizes.routed_warmup)
-    return [
-        *compare(kernel, load, POLICIES),
-        *_herd(kernel, load),
-        *_refusals(kernel, sizes),
-        *_estimates(kernel, sizes),
-    ]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        parts = [
+            begin_comparison(pool, kernel, load, POLICIES),
+            _begin_herd(pool, kernel, load),
+            _begin_refusals(pool, kernel, sizes),
+            _begin_estimates(pool, kernel, sizes),
+        ]
+        return list(chain.from_iterable(part() for part in parts))
 
 
-def compare(
+Part = Callable[[], list[Figure]]
+"""Waits for the worlds that were begun, and says what came of them."""
+
+
+def begin_comparison(
+    pool: Executor,
     kernel: KernelName,
     load: Load,
     policies: Sequence[str],
     costs: Sequence[Costs] = (COSTS,) * ENGINES,
-) -> list[Figure]:
-    """Each policy, then `/query` alone: a fresh service and fresh engines for each."""
-    figures: list[Figure] = []
-    means: dict[str, float] = {}
-    for name in (*policies, QUERY):
-        with World(kernel, costs) as world:
+) -> Part:
+    """Each policy, and `/query` alone: a fresh service and fresh engines for each."""
+
+    def run(name: str) -> Drive:
+        with World(kernel, costs, TOLD) as world:
             names = [engine.instance_id for engine in world.engines]
             way = ByQuery(names, SEED) if name == QUERY else ByRoute(name)
-            driven = drive(world, load, way)
-        means[name] = driven.mean_ttft_s
-        figures += figures_of(name, driven)
-        if name == policies[0]:
-            share = _busy(driven, load, len(costs))
-            figures.append(
-                Figure(name=f"{name}: engines busy, on average", unit="%", runs=[100 * share])
-            )
-    ratio = means[policies[0]] / means[QUERY]
-    name = f"{policies[0]}: TTFT, mean, times {QUERY}"
-    return [*figures, Figure(name=name, unit="x", runs=[ratio])]
+            return drive(world, load, way)
+
+    begun = {name: pool.submit(run, name) for name in (*policies, QUERY)}
+
+    def ended() -> list[Figure]:
+        figures: list[Figure] = []
+        for name, future in begun.items():
+            figures += figures_of(name, future.result())
+        first = begun[policies[0]].result()
+        busy = busy_share(first, load, costs)
+        ratio = first.mean_ttft_s / begun[QUERY].result().mean_ttft_s
+        return [
+            *figures,
+            Figure(name=f"{policies[0]}: engines busy, on average", unit="%", runs=[100 * busy]),
+            Figure(name=f"{policies[0]}: TTFT, mean, times {QUERY}", unit="x", runs=[ratio]),
+        ]
+
+    return ended
 
 
-def _busy(driven: Drive, load: Load, engines: int) -> float:
-    """Share of the time for which the engines have computed what was done, after the warm-up."""
+def busy_share(driven: Drive, load: Load, costs: Sequence[Costs]) -> float:
+    """Of their time, what engines of equal costs took for what was done after the warm-up."""
     work = sum(
-        COSTS.prefill_s(one.prompt_tokens, one.cached_tokens)
+        costs[0].prefill_s(one.prompt_tokens, one.cached_tokens)
         for one in driven.served
         if one.is_done
     )
-    return work / (load.at_s[-1] - load.at_s[load.warmup - 1]) / engines
+    return work / (load.at_s[-1] - load.at_s[load.warmup - 1]) / len(costs)
 
 
 # Loads that are old
 
 
-def _herd(kernel: KernelName, load: Load) -> list[Figure]:
+def _begin_herd(pool: Executor, kernel: KernelName, load: Load) -> Part:
     """The service is told the engines' costs, so that only what it knows of loads differs: without
     bookings there are no outcomes that it could learn from.
     """
-    costs = f"--costs={_text_of(COSTS)}"
+
+    def run(events: Events, reserve: bool) -> Drive:
+        with World(kernel, [COSTS] * ENGINES, f"--costs={_text_of(COSTS)}") as world:
+            return drive(world, load, ByRoute(DEFAULT, reserve=reserve), events)
+
     old = Events(told_every_s=LOAD_EVERY_S)
-    cases = (
-        ("bookings alone", True, Events()),
-        ("loads each second, with bookings", True, old),
-        ("loads each second, reserve: false", False, old),
-    )
-    means = []
-    figures = []
-    for name, reserve, events in cases:
-        with World(kernel, [COSTS] * ENGINES, costs) as world:
-            driven = drive(world, load, ByRoute(DEFAULT, reserve=reserve), events)
-        means.append(driven.mean_ttft_s)
-        figures += [
-            Figure(name=f"{name}: TTFT, mean", unit="ms", runs=[1000 * driven.mean_ttft_s]),
-            Figure(name=f"{name}: TTFT, p99", unit="ms", runs=[1000 * driven.ttft_s(99)]),
-            Figure(name=f"{name}: hit rate", unit="%", runs=[100 * driven.hit_rate]),
-        ]
-    for (name, _, _), mean in zip(cases[1:], means[1:], strict=True):
-        ratio = mean / means[0]
-        figures.append(Figure(name=f"{name}: TTFT, times exact", unit="x", runs=[ratio]))
-    return figures
+    exact = "loads as booked and reported at once"
+    begun = {
+        exact: pool.submit(run, Events(), True),
+        "loads told each second, with bookings": pool.submit(run, old, True),
+        "loads told each second, reserve: false": pool.submit(run, old, False),
+    }
+
+    def ended() -> list[Figure]:
+        figures = []
+        for name, future in begun.items():
+            driven = future.result()
+            mean, p99 = 1000 * driven.mean_ttft_s, 1000 * driven.ttft_s(99)
+            figures += [
+                Figure(name=f"{name}: TTFT, mean", unit="ms", runs=[mean], note=note_of(driven)),
+                Figure(name=f"{name}: TTFT, p99", unit="ms", runs=[p99]),
+                Figure(name=f"{name}: hit rate", unit="%", runs=[100 * driven.hit_rate]),
+            ]
+            if name != exact:
+                ratio = driven.mean_ttft_s / begun[exact].result().mean_ttft_s
+                figures.append(Figure(name=f"{name}: TTFT, times exact", unit="x", runs=[ratio]))
+        return figures
+
+    return ended
 
 
 def _text_of(costs: Costs) -> str:
@@ -144,24 +176,34 @@ def _text_of(costs: Costs) -> str:
 # Refusals
 
 
-def _refusals(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def _begin_refusals(pool: Executor, kernel: KernelName, sizes: Sizes) -> Part:
     load = load_of(SEED, REFUSALS_PER_S, sizes.routed_requests, sizes.routed_warmup)
-    with World(kernel, [COSTS] * ENGINES) as world:
-        way = ByRoute(DEFAULT, slo_s=SLO_S)
-        driven = drive(world, load, way, Events(slo_s=SLO_S))
-    name = f"2.2 times the load, {SLO_S:.0f} s"
-    late = sum(one.is_done and one.ttft_s > SLO_S for one in driven.served) / len(driven.sent)
-    shares = (
-        ("within it, of all requests", driven.within(SLO_S)),
-        ("refused", driven.refused()),
-        ("refused needlessly", driven.refused_needlessly(SLO_S)),
-        ("sent, and late", late),
-    )
-    note = f"{len(driven.sent):,} requests, hit rate {driven.hit_rate:.1%}"
-    return [
-        Figure(name=f"{name}: {what}", unit="%", runs=[100 * share], note="" if at else note)
-        for at, (what, share) in enumerate(shares)
-    ]
+
+    def run() -> Drive:
+        with World(kernel, [COSTS] * ENGINES, TOLD) as world:
+            return drive(world, load, ByRoute(DEFAULT, slo_s=SLO_S), Events(slo_s=SLO_S))
+
+    begun = pool.submit(run)
+
+    def ended() -> list[Figure]:
+        driven = begun.result()
+        name = f"2.2 times the load, {SLO_S:.0f} s"
+        late = sum(one.is_done and one.ttft_s > SLO_S for one in driven.served) / len(driven.sent)
+        shares = {
+            "within it, of all requests": driven.within(SLO_S),
+            "refused": driven.refused(),
+            "refused needlessly": driven.refused_needlessly(SLO_S),
+            "sent, and late": late,
+            "hit rate": driven.hit_rate,
+        }
+        figures = [
+            Figure(name=f"{name}: {what}", unit="%", runs=[100 * share])
+            for what, share in shares.items()
+        ]
+        figures[0] = msgspec.structs.replace(figures[0], note=note_of(driven))
+        return figures
+
+    return ended
 
 
 # Estimates
@@ -179,41 +221,67 @@ class _Models(msgspec.Struct):
     prefill: list[_PrefillRow]
 
 
-def _estimates(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def _begin_estimates(pool: Executor, kernel: KernelName, sizes: Sizes) -> Part:
     """Each engine is a class of its own, so that nothing is learned of one by another."""
-    costs = [_times(COSTS, factor) for factor in SPREAD]
+    costs = [_times(COSTS, factor / ESTIMATES_SPEED) for factor in SPREAD]
     changed = [_times(one, factor) for one, factor in zip(costs, CHANGED, strict=True)]
     half = sizes.estimated_requests // 2
     load = load_of(SEED, ESTIMATES_PER_S, 2 * half, 0)
-    with World(kernel, costs, alike=False) as world:
-        events = Events(costs_after=half, costs=changed)
-        driven = drive(world, load, ByRoute(DEFAULT), events)
-        rows = _models(world.service)
-    figures = []
-    for when, sent in (
-        ("as they were", [one for one in driven.sent if one.number < half]),
-        ("once they have changed", [one for one in driven.sent if one.number >= half]),
-    ):
-        known = _after(sent, OUTCOMES_NEEDED)
-        errors = promise_errors(known)
-        if errors:
-            note = f"{len(errors):,} promises, after {OUTCOMES_NEEDED} outcomes of the engine"
-            name = f"costs {when}: error of the TTFT promised"
-            figures.append(Figure(name=name, unit="%", runs=[100 * fmean(errors)], note=note))
-    fewest = min(row.outcomes for row in rows)
-    note = f"of each engine's last 500 outcomes, the fewest {fewest:,}"
-    by_models = (
-        ("MAPE of computing, mean", fmean(row.mape for row in rows)),
-        ("MAPE of computing, worst", max(row.mape for row in rows)),
-        ("MAPE of the TTFT, mean", fmean(row.promise_mape for row in rows)),
-        ("MAPE of the TTFT, worst", max(row.promise_mape for row in rows)),
-        ("p90 held, least", min(row.p90_coverage for row in rows)),
-        ("p90 held, most", max(row.p90_coverage for row in rows)),
-    )
-    return figures + [
-        Figure(name=f"GET /models: {what}", unit="%", runs=[100 * share], note="" if at else note)
-        for at, (what, share) in enumerate(by_models)
+
+    def run() -> tuple[Drive, list[_PrefillRow]]:
+        with World(kernel, costs, TOLD, alike=False) as world:
+            events = Events(costs_after=half, costs=changed)
+            driven = drive(world, load, ByRoute(DEFAULT), events)
+            return driven, _models(world.service)
+
+    begun = pool.submit(run)
+
+    def ended() -> list[Figure]:
+        driven, rows = begun.result()
+        before = [one for one in driven.sent if one.number < half]
+        after = [one for one in driven.sent if one.number >= half]
+        return [
+            *_promised("as they were", before, note_of(driven)),
+            *_promised("once they have changed", after),
+            *_by_models(rows),
+        ]
+
+    return ended
+
+
+def _promised(when: str, sent: Sequence[Sent], note: str = "") -> list[Figure]:
+    known = _after(sent, OUTCOMES_NEEDED)
+    errors = promise_errors(known)
+    if not errors:
+        return []
+    said = f"{len(errors):,} promises, after {OUTCOMES_NEEDED} outcomes of each engine"
+    return [
+        Figure(
+            name=f"costs {when}: error of the TTFT promised",
+            unit="%",
+            runs=[100 * fmean(errors)],
+            note=f"{said}; {note}" if note else said,
+        )
     ]
+
+
+def _by_models(rows: Sequence[_PrefillRow]) -> list[Figure]:
+    shares = {
+        "MAPE of computing, mean": fmean(row.mape for row in rows),
+        "MAPE of computing, worst": max(row.mape for row in rows),
+        "MAPE of the TTFT, mean": fmean(row.promise_mape for row in rows),
+        "MAPE of the TTFT, worst": max(row.promise_mape for row in rows),
+        "p90 held, least": min(row.p90_coverage for row in rows),
+        "p90 held, most": max(row.p90_coverage for row in rows),
+    }
+    figures = [
+        Figure(name=f"GET /models: {what}", unit="%", runs=[100 * share])
+        for what, share in shares.items()
+    ]
+    fewest = min(row.outcomes for row in rows)
+    note = f"of each engine's last 500 outcomes; the fewest were {fewest:,}"
+    figures[0] = msgspec.structs.replace(figures[0], note=note)
+    return figures
 
 
 def _times(costs: Costs, factor: float) -> Costs:

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
+from typing import Final
 
 import msgspec
 
 from benchmarks.report.figures import Figure, percentile
+
+LATE_S: Final = 2.0
+"""A request that was sent so much later than it was to be shows that the machine was too busy."""
 
 
 class Sent(msgspec.Struct, kw_only=True):
@@ -102,19 +106,31 @@ def promise_errors(sent: Sequence[Sent]) -> list[float]:
     ]
 
 
+def note_of(driven: Drive) -> str:
+    """What a reader must know of the figures of a drive."""
+    served = driven.served
+    unfinished = sum(not one.is_done for one in served)
+    notes = [f"{len(driven.sent):,} requests"]
+    if unfinished:
+        notes.append(f"{unfinished:,} had no first token in the end, and count so far")
+    notes.append(
+        f"decisions p50 {1000 * percentile(driven.decision_s, 50):.1f} ms; sent late by"
+        f" {1000 * driven.late_s:,.0f} ms at the most"
+    )
+    return "; ".join(notes)
+
+
 def figures_of(name: str, driven: Drive) -> list[Figure]:
     """Of one way of routing."""
     served = driven.served
-    unfinished = sum(not one.is_done for one in served)
-    notes = [
-        f"{len(served):,} requests",
-        f"decisions p50 {1000 * percentile(driven.decision_s, 50):.1f} ms",
-        f"sent late by {1000 * driven.late_s:.0f} ms at the most",
-    ]
-    if unfinished:
-        notes.insert(1, f"{unfinished:,} had no first token in the end, and count so far")
     figures = [
-        _figure(f"{name}: hit rate", "%", 100 * driven.hit_rate, "; ".join(notes)),
+        Figure(
+            name=f"{name}: hit rate",
+            unit="%",
+            runs=[100 * driven.hit_rate],
+            note=note_of(driven),
+            limited=int(driven.late_s > LATE_S),
+        ),
         _figure(f"{name}: hit rate, promised", "%", 100 * driven.promised_hit_rate),
         _figure(f"{name}: TTFT, mean", "ms", 1000 * driven.mean_ttft_s),
         _figure(f"{name}: TTFT, p50", "ms", 1000 * driven.ttft_s(50)),
@@ -123,10 +139,8 @@ def figures_of(name: str, driven: Drive) -> list[Figure]:
     promised = [one.promised_s for one in served if one.is_done and one.promised_s is not None]
     if promised:
         done = fmean(one.ttft_s for one in served if one.is_done)
-        note = f"{1000 * done:,.0f} ms came, of those that were done" if unfinished else ""
-        figures.append(
-            _figure(f"{name}: TTFT, mean promised", "ms", 1000 * fmean(promised), note)
-        )
+        note = f"{1000 * done:,.0f} ms came"
+        figures.append(_figure(f"{name}: TTFT, mean promised", "ms", 1000 * fmean(promised), note))
     return figures
 
 

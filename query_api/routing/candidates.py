@@ -14,7 +14,7 @@ from streams.routing.costs import Costs
 from streams.routing.interface import Candidate
 
 MEAN_PROMPT_TOKENS: Final = 4096
-"""Of those that wait, by a sample that says only how many."""
+"""Of those that wait, before there was a decision that says what they take."""
 
 _FIRST_RANK: Final = frozenset({0})
 _ROLES: Final = {
@@ -78,7 +78,8 @@ def gather(
         if one.load is not None:
             target = Target(tenant, *key)
             said[target] = sample_of(target, one.load, LoadSource.REQUEST, now)
-    mean_work = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+    default_s = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+    mean_work = live.mean_work_s(tenant, asked.scope.model_name, default_s)
     carried = live.carried(roster.targets, now, mean_work, said)
     if said:
         live.note(said.values())

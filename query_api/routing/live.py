@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from schemas.limits import APPROXIMATE_S, PREDICTED_S
+from query_api.routing.mean_work import MeanWork
+from schemas.limits import APPROXIMATE_S, LOAD_TARGETS_MAX
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -26,7 +27,7 @@ from schemas.routing_records import (
 )
 from streams.routing.bookings import NO_LOAD, Bookings, DecisionKey
 from streams.routing.fold import RoutingFold
-from streams.routing.observed.predicted import PredictedHolders
+from streams.routing.observed.predicted import PredictedHolders, predicted_s
 from streams.routing.observed.sessions import Sessions
 from streams.routing.samples import Samples
 
@@ -44,7 +45,8 @@ class Carried(NamedTuple):
     """What a target carries.
 
     Attributes:
-        wait_s: until it would begin: of what is booked, and of what its sample says.
+        wait_s: until it would begin: of what is booked, and of what waits beside that by its
+            sample.
         requests, pending, active, kv_tokens, decoding: see `streams.routing.bookings.Load`.
         sample: by its own or another client's word, or None.
     """
@@ -68,6 +70,9 @@ class LiveLoad:
         self._lock = threading.Lock()
         self._bookings = Bookings()
         self._samples = Samples()
+        # When the newest sample was observed, and how many of those that waited nobody had booked.
+        self._unbooked: dict[Target, tuple[float, int]] = {}
+        self._mean_work = MeanWork()
         self._predicted = PredictedHolders()
         self._sessions = Sessions()
 
@@ -80,7 +85,7 @@ class LiveLoad:
         with self._lock:
             self._bookings.merge(fold.bookings.state())
             for sample in fold.samples.all():
-                self._samples.note(sample)
+                self._note(sample)
             self._predicted.restore(fold.observations.predicted.state())
             self._sessions.restore(fold.observations.sessions.state())
 
@@ -94,11 +99,12 @@ class LiveLoad:
         if self._bookings.has_seen(run, decision.number):
             return
         self._bookings.book(run, decision)
+        self._mean_work.note(decision)
         now = self._bookings.clock
         self._sessions.decided(now, decision)
         if decision.chosen < 0:
             return
-        lasts, capacity = PREDICTED_S, 0
+        lasts, capacity = predicted_s(decision.predicted_s), 0
         if decision.is_approximate:
             lasts, capacity = APPROXIMATE_S, decision.capacity_tokens // decision.scope.block_size
         self._predicted.decided(
@@ -124,7 +130,33 @@ class LiveLoad:
         """What targets carry."""
         with self._lock:
             for sample in samples:
-                self._samples.note(sample)
+                self._note(sample)
+
+    def asked(self, decision: Decision) -> None:
+        """A decision that is not kept to: it tells what requests of its model take."""
+        with self._lock:
+            self._mean_work.note(decision)
+
+    def mean_work_s(self, tenant_id: str, model_name: str, default_s: float) -> float:
+        """What a request of a model takes, by the last decisions; the default before them."""
+        with self._lock:
+            return self._mean_work.seconds(tenant_id, model_name, default_s)
+
+    def _note(self, sample: LoadSample) -> None:
+        if not self._samples.note(sample):
+            return
+        before = self._unbooked.get(sample.target)
+        if before is not None and before[0] == sample.observed_at:
+            return  # the log brings it again, when those that were booked are perhaps done
+        self._unbooked.pop(sample.target, None)
+        self._unbooked[sample.target] = (sample.observed_at, self._unbooked_of(sample))
+        if len(self._unbooked) > LOAD_TARGETS_MAX:
+            del self._unbooked[next(iter(self._unbooked))]
+
+    def _unbooked_of(self, sample: LoadSample) -> int:
+        """How many wait there that nobody has booked."""
+        booked = self._bookings.queued_at(sample.target, sample.observed_at)
+        return max((sample.waiting or 0) - booked, 0)
 
     def follow(self, record: RoutingRecord, now: float) -> None:
         """What the log has brought, of this service or of others; it is `now` here."""
@@ -140,7 +172,7 @@ class LiveLoad:
                         self._bookings.report(record.run, outcome)
                 case LoadRecord():
                     for sample in record.samples:
-                        self._samples.note(sample)
+                        self._note(sample)
             self._bookings.repeated = repeated  # what was told to this service comes back
 
     def named(self, request_id: str) -> DecisionKey | None:
@@ -182,7 +214,7 @@ class LiveLoad:
         Args:
             targets: that are asked about.
             now: Unix seconds.
-            mean_work_s: of a request, for those that wait by a sample's word.
+            mean_work_s: of a request, for those that wait by a sample's word and are not booked.
             said: samples that count in place of what is known.
         """
         with self._lock:
@@ -193,15 +225,16 @@ class LiveLoad:
         self, target: Target, now: float, mean_work_s: float, said: dict[Target, LoadSample]
     ) -> Carried:
         booked = self._bookings.load(target, now)
-        sample = said.get(target) or self._samples.newest(target, now)
+        new = said.get(target)
+        sample = new or self._samples.newest(target, now)
         if booked is NO_LOAD and sample is None:
             return NOTHING
         wait, requests, pending, active, decoding, tokens = booked
         if sample is not None and sample.waiting:
-            # Of what waited then, less what has passed, and what was booked since.
-            waited = sample.waiting * mean_work_s - (now - sample.observed_at)
-            since = self._bookings.booked_since(target, sample.observed_at)
-            wait = max(wait, waited + since)
+            # Those that are booked are known better: what each takes, and when it is done.
+            _, known = self._unbooked.get(target, (0.0, sample.waiting))
+            unbooked = known if new is None else self._unbooked_of(new)
+            wait += max(unbooked * mean_work_s - (now - sample.observed_at), 0.0)
         return Carried(wait, requests, pending, active, sample, tokens, decoding)
 
     def targets(self) -> list[Target]:

@@ -176,6 +176,8 @@ class Router:
                 kept = routed if asked.explain else _without_others(routed)
                 self._keep((name[0], routed.decision.request_id), kept)
             self.queue.push_decision(self.run, routed.decision)
+        else:
+            self.live.asked(routed.decision)
         return routed
 
     def _keep(self, name: tuple[str, str], routed: Routed) -> None:
@@ -362,7 +364,8 @@ class Router:
         """All targets of a model, with what they carry. From any thread. Cost O(targets)."""
         now, costs = self._clock(), self._settings.costs
         roster = self._targets.of_model(tenant_id, model_name)
-        mean_work = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+        default_s = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+        mean_work = self.live.mean_work_s(tenant_id, model_name, default_s)
         carried = self.live.carried(roster.targets, now, mean_work, {})
         return [
             InstanceLoad(

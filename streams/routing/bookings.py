@@ -330,12 +330,14 @@ class Bookings:
             place.kv_tokens,
         )
 
-    def booked_since(self, target: Target, time: float) -> float:
-        """Seconds of work booked there after that time, and not computed yet."""
+    def queued_at(self, target: Target, time: float) -> int:
+        """How many of those that are not computed yet were there at that time, too, and were to be
+        there still: of others nobody may ever report. Cost O(queued).
+        """
         place = self._places.get(target)
         if place is None:
-            return 0.0
-        return sum(one.work_s for one in place.queued.values() if one.time > time)
+            return 0
+        return sum(one.time <= time < one.end_at for one in place.queued.values())
 
     def named(self, request_id: str) -> DecisionKey | None:
         """The decision of a request that is under way."""

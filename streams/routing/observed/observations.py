@@ -9,11 +9,15 @@ from typing import Final
 import msgspec
 
 from schemas.errors import RecordFormatError
-from schemas.limits import APPROXIMATE_S, PREDICTED_S
+from schemas.limits import APPROXIMATE_S
 from schemas.routing_records import Decision, Outcome, OutcomeEvent
 from streams.routing.observed.hot_prefixes import HotPrefixes, HotState
 from streams.routing.observed.open_promises import OpenPromises, OpenState
-from streams.routing.observed.predicted import PredictedHolders, PredictedState
+from streams.routing.observed.predicted import (
+    PredictedHolders,
+    PredictedState,
+    predicted_s,
+)
 from streams.routing.observed.promise_totals import PromiseKey, PromiseTotals, TotalsState
 from streams.routing.observed.promises import Promise, kept, promise_of
 from streams.routing.observed.sessions import Sessions, SessionsState
@@ -87,7 +91,7 @@ class Observations:
             run: of its service.
             decision: new to this fold.
             approximate: whether its target publishes no events, so that it is taken to hold the
-                prompt for APPROXIMATE_S; else for PREDICTED_S.
+                prompt for APPROXIMATE_S; else as `predicted_s` says.
             capacity_blocks: of such a target, where it is known: then this counts, and no time.
         """
         now = self.clock
@@ -106,7 +110,7 @@ class Observations:
             promise.target,
             scope,
             promise.marks,
-            lasts_s=APPROXIMATE_S if approximate else PREDICTED_S,
+            lasts_s=APPROXIMATE_S if approximate else predicted_s(decision.predicted_s),
             capacity_blocks=capacity_blocks if approximate else 0,
         )
         gone = self.open.add(promise)

@@ -11,9 +11,10 @@ of the depth that all hashes would find, with five marks for each request in pla
 the last block of each prompt it would be 78 %, since the next turn of a conversation goes on from
 there.
 
-How long a prediction lasts is the caller's to say, by the time of records: PREDICTED_S for engines
-with events, APPROXIMATE_S for those without. Where the capacity of an engine is known, it lasts
-until so much else was sent there: its least recently used blocks go first, tails before heads.
+How long a prediction lasts is the caller's to say, by the time of records: for engines with events
+as `predicted_s` says, APPROXIMATE_S for those without. Where the capacity of an engine is known, it
+lasts until so much else was sent there: its least recently used blocks go first, tails before
+heads.
 """
 
 import struct
@@ -23,16 +24,31 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from schemas.limits import DECISION_MARKS_MAX, PREDICTED_MARKS_MAX
+from schemas.limits import DECISION_MARKS_MAX, PREDICTED_MARKS_MAX, PREDICTED_S
 from schemas.routing_records import DecidedScope, PrefixMark, Target
 
 _GroupT = TypeVar("_GroupT")
 
+_LONGEST: Final = 32  # times PREDICTED_S: nobody is chosen who would begin later
 _BY_CAPACITY: Final = 0.0
 """In place of how long a prediction lasts, where its target's capacity is known."""
 
 MarkKey = tuple[Target, DecidedScope, int]
 """Who is to hold a prefix, and its hash."""
+
+
+def predicted_s(ttft_s: float) -> float:
+    """How long a prediction lasts, where events are to come once the prompt is computed: until
+    then, and a while. Of few values, PREDICTED_S times a power of two up to 32, since what lasts
+    equally long is kept in one order.
+
+    Args:
+        ttft_s: after which the first token is expected.
+    """
+    lasts = PREDICTED_S
+    while lasts < ttft_s + PREDICTED_S / 2 and lasts < _LONGEST * PREDICTED_S:
+        lasts *= 2
+    return lasts
 
 
 class PredictedMark(msgspec.Struct, array_like=True):

@@ -224,10 +224,12 @@ def test_a_request_has_its_decision_while_it_is_under_way() -> None:
     assert bookings.named("r0") is None
 
 
-def test_what_was_booked_since_a_time() -> None:
-    bookings = booked(0)
-    bookings.advance(101.0)
-    bookings.book(RUN, decision(1, 101.0))
-    assert bookings.booked_since(A, 99.0) == 2.0
-    assert bookings.booked_since(A, 100.0) == 1.0
-    assert bookings.booked_since(B, 99.0) == 0.0
+def test_how_many_were_queued_at_a_time() -> None:
+    bookings = booked(0)  # it takes a second
+    bookings.advance(100.5)
+    bookings.book(RUN, decision(1, 100.5))
+    assert [bookings.queued_at(A, at) for at in (99.0, 100.0, 100.5)] == [0, 1, 2]
+    assert bookings.queued_at(A, 105.0) == 0  # both should be done, though nobody says so
+    assert bookings.queued_at(B, 100.0) == 0
+    bookings.report(RUN, outcome(0, FIRST, 100.6))
+    assert bookings.queued_at(A, 100.5) == 1
