@@ -8,8 +8,8 @@ are told each second, with bookings and without; refusals at 2.2 times the load;
 engines of eight different costs that change in mid-run.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import chain
 from statistics import fmean
 from typing import Final
@@ -54,6 +54,10 @@ POLICIES_PER_S: Final = 1.76 * BASE_PER_S
 REFUSALS_PER_S: Final = 2.2 * BASE_PER_S
 SLO_S: Final = 5.0
 LOAD_EVERY_S: Final = 1.0
+EXACT: Final = "loads as booked and reported at once"
+BOOKED: Final = "loads told each second, with bookings"
+UNBOOKED: Final = "loads told each second, reserve: false"
+
 AT_ONCE: Final = 5
 """Worlds that go on beside one another, each with a service of its own: together they take some two
 fifths of a core."""
@@ -102,21 +106,26 @@ def begin_comparison(
             return drive(world, load, way)
 
     begun = {name: pool.submit(run, name) for name in (*policies, QUERY)}
+    return lambda: comparison_figures(_results(begun), load, costs)
 
-    def ended() -> list[Figure]:
-        figures: list[Figure] = []
-        for name, future in begun.items():
-            figures += figures_of(name, future.result())
-        first = begun[policies[0]].result()
-        busy = busy_share(first, load, costs)
-        ratio = first.mean_ttft_s / begun[QUERY].result().mean_ttft_s
-        return [
-            *figures,
-            Figure(name=f"{policies[0]}: engines busy, on average", unit="%", runs=[100 * busy]),
-            Figure(name=f"{policies[0]}: TTFT, mean, times {QUERY}", unit="x", runs=[ratio]),
-        ]
 
-    return ended
+def _results(begun: Mapping[str, Future[Drive]]) -> dict[str, Drive]:
+    return {name: future.result() for name, future in begun.items()}
+
+
+def comparison_figures(
+    drives: Mapping[str, Drive], load: Load, costs: Sequence[Costs]
+) -> list[Figure]:
+    """Of all policies, the first beside `/query` alone."""
+    figures = list(chain.from_iterable(figures_of(name, one) for name, one in drives.items()))
+    name, first = next(iter(drives.items()))
+    busy = 100 * busy_share(first, load, costs)
+    ratio = first.mean_ttft_s / drives[QUERY].mean_ttft_s
+    return [
+        *figures,
+        Figure(name=f"{name}: engines busy, on average", unit="%", runs=[busy]),
+        Figure(name=f"{name}: TTFT, mean, times {QUERY}", unit="x", runs=[ratio]),
+    ]
 
 
 def busy_share(driven: Drive, load: Load, costs: Sequence[Costs]) -> float:
@@ -142,29 +151,28 @@ def _begin_herd(pool: Executor, kernel: KernelName, load: Load) -> Part:
             return drive(world, load, ByRoute(DEFAULT, reserve=reserve), events)
 
     old = Events(told_every_s=LOAD_EVERY_S)
-    exact = "loads as booked and reported at once"
     begun = {
-        exact: pool.submit(run, Events(), True),
-        "loads told each second, with bookings": pool.submit(run, old, True),
-        "loads told each second, reserve: false": pool.submit(run, old, False),
+        EXACT: pool.submit(run, Events(), True),
+        BOOKED: pool.submit(run, old, True),
+        UNBOOKED: pool.submit(run, old, False),
     }
+    return lambda: herd_figures(_results(begun))
 
-    def ended() -> list[Figure]:
-        figures = []
-        for name, future in begun.items():
-            driven = future.result()
-            mean, p99 = 1000 * driven.mean_ttft_s, 1000 * driven.ttft_s(99)
-            figures += [
-                Figure(name=f"{name}: TTFT, mean", unit="ms", runs=[mean], note=note_of(driven)),
-                Figure(name=f"{name}: TTFT, p99", unit="ms", runs=[p99]),
-                Figure(name=f"{name}: hit rate", unit="%", runs=[100 * driven.hit_rate]),
-            ]
-            if name != exact:
-                ratio = driven.mean_ttft_s / begun[exact].result().mean_ttft_s
-                figures.append(Figure(name=f"{name}: TTFT, times exact", unit="x", runs=[ratio]))
-        return figures
 
-    return ended
+def herd_figures(drives: Mapping[str, Drive]) -> list[Figure]:
+    """Of loads that are old, beside exact ones."""
+    figures = []
+    for name, one in drives.items():
+        mean, p99 = 1000 * one.mean_ttft_s, 1000 * one.ttft_s(99)
+        figures += [
+            Figure(name=f"{name}: TTFT, mean", unit="ms", runs=[mean], note=note_of(one)),
+            Figure(name=f"{name}: TTFT, p99", unit="ms", runs=[p99]),
+            Figure(name=f"{name}: hit rate", unit="%", runs=[100 * one.hit_rate]),
+        ]
+        if name != EXACT:
+            ratio = one.mean_ttft_s / drives[EXACT].mean_ttft_s
+            figures.append(Figure(name=f"{name}: TTFT, times exact", unit="x", runs=[ratio]))
+    return figures
 
 
 def _text_of(costs: Costs) -> str:
@@ -184,32 +192,34 @@ def _begin_refusals(pool: Executor, kernel: KernelName, sizes: Sizes) -> Part:
             return drive(world, load, ByRoute(DEFAULT, slo_s=SLO_S), Events(slo_s=SLO_S))
 
     begun = pool.submit(run)
+    return lambda: refusal_figures(begun.result())
 
-    def ended() -> list[Figure]:
-        driven = begun.result()
-        name = f"2.2 times the load, {SLO_S:.0f} s"
-        late = sum(one.is_done and one.ttft_s > SLO_S for one in driven.served) / len(driven.sent)
-        shares = {
-            "within it, of all requests": driven.within(SLO_S),
-            "refused": driven.refused(),
-            "refused needlessly": driven.refused_needlessly(SLO_S),
-            "sent, and late": late,
-            "hit rate": driven.hit_rate,
-        }
-        figures = [
-            Figure(name=f"{name}: {what}", unit="%", runs=[100 * share])
-            for what, share in shares.items()
-        ]
-        figures[0] = msgspec.structs.replace(figures[0], note=note_of(driven))
-        return figures
 
-    return ended
+def refusal_figures(driven: Drive) -> list[Figure]:
+    """Shares of all requests, refused ones included."""
+    name = f"2.2 times the load, {SLO_S:.0f} s"
+    late = sum(one.is_done and one.ttft_s > SLO_S for one in driven.served) / len(driven.sent)
+    shares = {
+        "within it": driven.within(SLO_S),
+        "refused": driven.refused(),
+        "refused needlessly": driven.refused_needlessly(SLO_S),
+        "sent, and late": late,
+        "hit rate": driven.hit_rate,
+    }
+    figures = [
+        Figure(name=f"{name}: {what}", unit="%", runs=[100 * share])
+        for what, share in shares.items()
+    ]
+    figures[0] = msgspec.structs.replace(figures[0], note=note_of(driven))
+    return figures
 
 
 # Estimates
 
 
-class _PrefillRow(msgspec.Struct):
+class ModelRow(msgspec.Struct):
+    """What `GET /models` says of a class, as far as it is looked at here."""
+
     class_name: str
     outcomes: int
     mape: float
@@ -218,7 +228,7 @@ class _PrefillRow(msgspec.Struct):
 
 
 class _Models(msgspec.Struct):
-    prefill: list[_PrefillRow]
+    prefill: list[ModelRow]
 
 
 def _begin_estimates(pool: Executor, kernel: KernelName, sizes: Sizes) -> Part:
@@ -228,25 +238,25 @@ def _begin_estimates(pool: Executor, kernel: KernelName, sizes: Sizes) -> Part:
     half = sizes.estimated_requests // 2
     load = load_of(SEED, ESTIMATES_PER_S, 2 * half, 0)
 
-    def run() -> tuple[Drive, list[_PrefillRow]]:
+    def run() -> tuple[Drive, list[ModelRow]]:
         with World(kernel, costs, TOLD, alike=False) as world:
             events = Events(costs_after=half, costs=changed)
             driven = drive(world, load, ByRoute(DEFAULT), events)
             return driven, _models(world.service)
 
     begun = pool.submit(run)
+    return lambda: estimate_figures(*begun.result(), half)
 
-    def ended() -> list[Figure]:
-        driven, rows = begun.result()
-        before = [one for one in driven.sent if one.number < half]
-        after = [one for one in driven.sent if one.number >= half]
-        return [
-            *_promised("as they were", before, note_of(driven)),
-            *_promised("once they have changed", after),
-            *_by_models(rows),
-        ]
 
-    return ended
+def estimate_figures(driven: Drive, rows: Sequence[ModelRow], half: int) -> list[Figure]:
+    """What was promised before the request `half` and after it, and what `GET /models` says."""
+    before = [one for one in driven.sent if one.number < half]
+    after = [one for one in driven.sent if one.number >= half]
+    return [
+        *_promised("as they were", before, note_of(driven)),
+        *_promised("once they have changed", after),
+        *_by_models(rows),
+    ]
 
 
 def _promised(when: str, sent: Sequence[Sent], note: str = "") -> list[Figure]:
@@ -257,7 +267,7 @@ def _promised(when: str, sent: Sequence[Sent], note: str = "") -> list[Figure]:
     said = f"{len(errors):,} promises, after {OUTCOMES_NEEDED} outcomes of each engine"
     return [
         Figure(
-            name=f"costs {when}: error of the TTFT promised",
+            name=f"costs {when}: TTFT, MAPE",
             unit="%",
             runs=[100 * fmean(errors)],
             note=f"{said}; {note}" if note else said,
@@ -265,11 +275,11 @@ def _promised(when: str, sent: Sequence[Sent], note: str = "") -> list[Figure]:
     ]
 
 
-def _by_models(rows: Sequence[_PrefillRow]) -> list[Figure]:
+def _by_models(rows: Sequence[ModelRow]) -> list[Figure]:
     shares = {
-        "MAPE of computing, mean": fmean(row.mape for row in rows),
+        "MAPE of computing": fmean(row.mape for row in rows),
         "MAPE of computing, worst": max(row.mape for row in rows),
-        "MAPE of the TTFT, mean": fmean(row.promise_mape for row in rows),
+        "MAPE of the TTFT": fmean(row.promise_mape for row in rows),
         "MAPE of the TTFT, worst": max(row.promise_mape for row in rows),
         "p90 held, least": min(row.p90_coverage for row in rows),
         "p90 held, most": max(row.p90_coverage for row in rows),
@@ -304,7 +314,7 @@ def _after(sent: Sequence[Sent], outcomes: int) -> list[Sent]:
     return found
 
 
-def _models(service: Service) -> list[_PrefillRow]:
+def _models(service: Service) -> list[ModelRow]:
     connection = JsonConnection("http://{}:{}".format(*service.address))
     try:
         answer = connection.request("GET", "/models")

@@ -366,6 +366,41 @@ def _simulate() -> list[Aim]:
     ]
 
 
+def _policies() -> list[Aim]:
+    """Through the real service, with eight simulated engines."""
+    slo, models = "2.2 times the load, 5 s", "GET /models"
+    bounds: tuple[tuple[str, str, float | None, float | None], ...] = (
+        (
+            "eight engines: mean TTFT by /route, times by /query alone",
+            "wait-and-work: TTFT, mean, times /query alone",
+            None,
+            1.0,
+        ),
+        (
+            "the same with loads told each second and bookings, times exact loads",
+            "loads told each second, with bookings: TTFT, times exact",
+            None,
+            1.05,
+        ),
+        ("at 2.2 times the load, within an objective of 5 s", f"{slo}: within it", 93.0, None),
+        ("of all, refused needlessly", f"{slo}: refused needlessly", None, 1.0),
+        ("time to compute, of costs that change: MAPE", f"{models}: MAPE of computing", None, 10.0),
+        ("TTFT promised, after 200 outcomes: MAPE", "costs as they were: TTFT, MAPE", None, 10.0),
+        (
+            "the same once the costs have changed, after 200 more",
+            "costs once they have changed: TTFT, MAPE",
+            None,
+            10.0,
+        ),
+        ("p90 of the TTFT held, the least of 8", f"{models}: p90 held, least", 85.0, None),
+        ("p90 of the TTFT held, the most of 8", f"{models}: p90 held, most", None, 95.0),
+    )
+    return [
+        Aim(what=what, figure=Of("policies", figure), at_least=least, at_most=most)
+        for what, figure, least, most in bounds
+    ]
+
+
 def _audit() -> list[Aim]:
     return [
         Aim(
@@ -403,6 +438,7 @@ AIMS: Final = (
     *_fairness(),
     *_distributed(),
     *_simulate(),
+    *_policies(),
     *_past(),
 )
 BY_FIGURE: Final = {aim.figure: aim for aim in AIMS}

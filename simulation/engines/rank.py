@@ -56,14 +56,15 @@ class EngineRank:
         name = f"rank-{publisher.dp_rank}"
         self._turns = None if costs is None else ThreadPoolExecutor(1, thread_name_prefix=name)
         self._free_at = 0.0
+        self._counting = threading.Lock()
         self._unfinished = 0
 
     @property
     def load(self) -> RankLoad:
         """Now; nothing where prompts take no time."""
-        with self.lock:
-            running = min(self._unfinished, 1)
-            return RankLoad(running, self._unfinished - running)
+        unfinished = self._unfinished
+        running = min(unfinished, 1)
+        return RankLoad(running, unfinished - running)
 
     def generate(self, prompt: Sequence[int], answer: Sequence[int]) -> Served:
         """Serve a prompt; returns at its first token.
@@ -93,7 +94,7 @@ class EngineRank:
         self.publisher.close()
 
     def _count(self, change: int) -> None:
-        with self.lock:
+        with self._counting:
             self._unfinished += change
 
     def _compute(self, prompt: Sequence[int], answer: Sequence[int], arrived: float) -> Served:

@@ -8,15 +8,18 @@ import pytest
 from benchmarks.__main__ import MODULES
 from benchmarks.distributed import latency, pipeline
 from benchmarks.distributed.fleet_process import FleetSent
-from benchmarks.embedded import audit, fairness, ingest, large, recovery
+from benchmarks.embedded import audit, fairness, ingest, large, policies, recovery
 from benchmarks.embedded.query import FORMS
 from benchmarks.index import cores, growth, memory
 from benchmarks.peers import beside, queries, removing
 from benchmarks.report.aims import AIMS, BY_FIGURE, PEERS, Aim, Of
 from benchmarks.report.figures import Figure
+from benchmarks.routing.drive import Load
+from benchmarks.routing.outcomes import Drive, Sent
 from benchmarks.sizes import FULL
 from simulation.traffic.load import LoadPlan
 from streams.kernel import open_kernel
+from streams.routing.costs import Costs
 
 SIZES = FULL["rust"]
 
@@ -121,7 +124,30 @@ def of_latency() -> list[Figure]:
     ]
 
 
+def of_policies() -> list[Figure]:
+    sent = [
+        Sent(number=n, prompt_tokens=10, at=0.0, instance_id="a", promised_s=1.0, ttft_s=1.0)
+        for n in range(1000)
+    ]
+    for one in sent:
+        one.is_done = True
+    drive = Drive(sent, [0.1], 0.0)
+    load = Load([], [0.0, 1.0, 2.0], 1)
+    rows = [policies.ModelRow("a", 1, 0.1, 0.1, 0.9)]
+    return [
+        *policies.comparison_figures(
+            dict.fromkeys((*policies.POLICIES, policies.QUERY), drive), load, [Costs()]
+        ),
+        *policies.herd_figures(
+            dict.fromkeys((policies.EXACT, policies.BOOKED, policies.UNBOOKED), drive)
+        ),
+        *policies.refusal_figures(drive),
+        *policies.estimate_figures(drive, rows, 500),
+    ]
+
+
 def made() -> Iterator[set[Of]]:
+    yield names("policies", of_policies())
     yield names("peers", of_peers())
     yield names("beside", of_beside())
     kept = [count for count in SIZES.prompt_tokens if count <= audit.TOKENS_MAX]

@@ -135,6 +135,20 @@ def test_ready_tells_who_it_is_and_how_far_it_has_come() -> None:
         assert (state().ready, state().options, state().requests) == (opened.ready, OPTIONS, 2)
 
 
+def test_it_says_its_load_and_takes_other_costs() -> None:
+    slow = msgspec.structs.replace(OPTIONS, costs=Costs(fixed_s=0.1))
+    with engine(slow) as opened, calls(opened.ready) as connection:
+        idle = {"running": 0, "waiting": 0}
+        answer = connection.request("GET", "/load")
+        assert msgspec.json.decode(answer.body) == {"ranks": {"0": idle, "1": idle}}
+        costs = Costs(fixed_s=0.05, prefill_tokens_per_s=1e9, token_squared_s=0.0)
+        assert connection.request("POST", "/costs", costs).status == 200
+        for rank in (0, 1):
+            assert generate(connection, [1, 2], rank).ttft_s == pytest.approx(0.05, rel=1e-3)
+    with engine() as opened, calls(opened.ready) as connection:
+        assert connection.request("POST", "/costs", Costs()).status == 400
+
+
 def test_clear_forgets_and_announces() -> None:
     with engine() as opened, calls(opened.ready) as connection:
         generate(connection, [1, 2, 3, 4], 0)

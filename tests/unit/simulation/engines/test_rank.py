@@ -94,3 +94,17 @@ def test_what_waits_is_not_begun_when_the_rank_is_closed(rank: EngineRank) -> No
     closing.join()
     assert first.served is not None
     assert rank.requests == 1
+
+
+def test_it_says_what_it_computes_and_what_waits(rank: EngineRank) -> None:
+    assert rank.load == (0, 0)
+    asking = [Asking(rank) for _ in range(3)]
+    until(lambda: rank.load == (1, 2), what="all three")
+    for one in asking:
+        one.join()
+    assert rank.load == (0, 0)
+
+
+def test_costs_that_change_hold_for_what_is_begun_later(rank: EngineRank) -> None:
+    rank.costs = Costs(fixed_s=0.05)
+    assert rank.generate(PROMPT, []).ttft_s == pytest.approx(rank.costs.prefill_s(10, 0))

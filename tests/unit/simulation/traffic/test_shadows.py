@@ -40,6 +40,16 @@ def test_prompts_are_computed_one_after_another_and_reuse_what_the_one_before_le
     assert run(one, TURN, 200.0) == (8, 2.0)
 
 
+def test_what_would_become_of_a_request_is_what_becomes_of_it() -> None:
+    shadow = shadows(1)
+    engine = shadow._engines[0]
+    hashes = shadow.chain.hashes([*TURN.prompt, *TURN.answer])
+    for now in (0.0, 1.0, 2.0):
+        expected = engine.expect(TURN, hashes, now)
+        assert engine.expect(TURN, hashes, now) == expected, "it changes nothing"
+        assert engine.take(TURN, hashes, now) == expected
+
+
 def test_blocks_are_told_once_they_are_computed() -> None:
     two = shadows(2)
     first = run(two, TURN, 0.0)

@@ -273,6 +273,19 @@ def test_the_load_that_was_posted_counts_until_it_is_old(service: Service) -> No
     assert route(service, reserve=False)["prefill"]["instance_id"] == "a"
 
 
+def test_a_prompt_that_waits_is_taken_to_be_there_until_it_is_computed(service: Service) -> None:
+    for name in "abcd":
+        register(service, name)
+    load = {"waiting": 20}
+    busy = [{"instance_id": name, "load": load} for name in "abcd"]
+    first = route(service, candidates=busy)["prefill"]
+    assert 9_000 < first["ttft_ms"]["expected"] < 12_000
+    service.clock.now += 9.0
+    assert route(service, policy="longest-prefix", reserve=False)["prefill"]["cached_tokens"] == 64
+    service.clock.now += 9.0
+    assert route(service, policy="longest-prefix", reserve=False)["prefill"]["cached_tokens"] == 0
+
+
 def test_roles_are_kept_to(service: Service) -> None:
     register(service, "p", blocks=3, role="prefill")
     register(service, "d", role="decode")

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from schemas.limits import APPROXIMATE_S, PREDICTED_S
 from schemas.routing_records import PrefixMark, Target, marks_at
-from streams.routing.observed.predicted import PredictedHolders, PredictedState, longest_of
+from streams.routing.observed.predicted import (
+    PredictedHolders,
+    PredictedState,
+    longest_of,
+    predicted_s,
+)
 from tests.unit.streams.routing.observed.records import SCOPE, scope_of
 
 A, B, C = (Target("default", name, 0) for name in "abc")
@@ -45,6 +50,16 @@ def note(
 def longest(holders: PredictedHolders, text: str, now: float) -> dict[str, int]:
     found = holders.longest(SCOPE, hashes_of(text), now)
     return {target.instance_id: blocks for target, blocks in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "lasts_s"),
+    [(0.0, 2.0), (1.0, 2.0), (1.01, 4.0), (3.0, 4.0), (7.1, 16.0), (30.0, 32.0), (1e9, 64.0)],
+)
+def test_a_prediction_lasts_until_the_prompt_can_be_computed_and_a_while(
+    ttft_s: float, lasts_s: float
+) -> None:
+    assert predicted_s(ttft_s) == lasts_s
 
 
 def test_a_burst_of_siblings_finds_who_was_given_the_first() -> None:

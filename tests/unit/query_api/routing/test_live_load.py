@@ -1,0 +1,134 @@
+"""What is taken to wait at an engine: what is booked, and what it says beside that."""
+
+import pytest
+
+from query_api.routing import live as module
+from query_api.routing import mean_work
+from query_api.routing.live import LiveLoad
+from query_api.routing.mean_work import MeanWork
+from schemas.routing_records import (
+    DecidedScope,
+    Decision,
+    LoadRecord,
+    LoadSample,
+    LoadSource,
+    OutcomeEvent,
+    Target,
+)
+from tests.unit.streams.routing.decisions import SCOPE, A, B, candidate, decision, outcome
+
+RUN = 7
+MEAN_S = 0.5
+
+
+def live_with(*numbers: int, time: float = 100.0) -> LiveLoad:
+    """Each is booked at A, for a second."""
+    live = LiveLoad()
+    for number in numbers:
+        live.book(RUN, decision(number, time, predicted_s=number + 1.0))
+    return live
+
+
+def sample(waiting: int, at: float = 100.0, target: Target = A) -> LoadSample:
+    return LoadSample(target, at, LoadSource.POSTED, running=1, waiting=waiting)
+
+
+def wait_s(live: LiveLoad, now: float, target: Target = A, said: LoadSample | None = None) -> float:
+    told = {} if said is None else {target: said}
+    return live.carried([target], now, MEAN_S, told)[0].wait_s
+
+
+def test_those_that_wait_and_are_booked_count_as_they_are_booked() -> None:
+    live = live_with(0, 1, 2)
+    live.note([sample(2)])
+    assert wait_s(live, 100.0) == 3.0
+    assert wait_s(live, 101.5) == 1.5
+
+
+def test_those_that_nobody_has_booked_come_on_top() -> None:
+    live = live_with(0)
+    live.note([sample(4)])
+    assert wait_s(live, 100.0) == 1.0 + 3 * MEAN_S
+    assert wait_s(live, 101.0) == pytest.approx(3 * MEAN_S - 1.0)
+    assert wait_s(live, 110.0) == 0.0
+
+
+def test_what_is_booked_later_comes_on_top_of_what_was_told() -> None:
+    live = LiveLoad()
+    live.note([sample(2)])
+    live.book(RUN, decision(0, 100.5))
+    assert wait_s(live, 100.5) == pytest.approx(1.0 + 2 * MEAN_S - 0.5)
+
+
+def test_a_sample_of_the_request_counts_in_place_of_what_is_known() -> None:
+    live = live_with(0)
+    live.note([sample(9)])
+    assert wait_s(live, 100.0, said=sample(3)) == 1.0 + 2 * MEAN_S
+    assert wait_s(live, 100.0, said=sample(0)) == 1.0
+
+
+def test_one_that_the_log_brings_again_is_not_taken_for_one_of_now() -> None:
+    """By then those that were booked may be done, and it would be of others."""
+    live = live_with(0, 1)
+    one = sample(2)
+    live.note([one])
+    for number in (0, 1):
+        live.report(RUN, outcome(number, OutcomeEvent.COMPLETED, 100.1))
+    live.follow(LoadRecord(run=RUN, time=100.2, samples=(one,)), 100.2)
+    assert wait_s(live, 100.2) == 0.0
+
+
+def test_bookings_that_should_be_over_do_not_explain_who_waits() -> None:
+    """Their client reports nothing."""
+    live = live_with(0, 1)
+    live.note([sample(2, at=105.0)])
+    assert wait_s(live, 105.0) == 2 * MEAN_S
+
+
+def test_targets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOAD_TARGETS_MAX", 2)
+    live = LiveLoad()
+    targets = [Target("default", name, 0) for name in "abc"]
+    live.note([sample(2, target=one) for one in targets])
+    assert len(live._unbooked) == 2
+    assert wait_s(live, 100.0, targets[0]) == 2 * MEAN_S, "as if none of them were booked"
+
+
+def work_of(seconds: float, model: str = "m") -> Decision:
+    one = candidate("a", prefill_s=seconds)
+    scope = DecidedScope(SCOPE.tenant_id, model, *SCOPE[2:])
+    return decision(0, candidates=(one,), scope=scope)
+
+
+def test_what_a_request_takes_is_the_mean_of_the_last_decisions() -> None:
+    known = MeanWork()
+    assert known.seconds("default", "m", 9.0) == 9.0
+    for seconds in (1.0, 2.0, 3.0):
+        known.note(work_of(seconds))
+    assert known.seconds("default", "m", 9.0) == pytest.approx(2.0)
+    for _ in range(1000):
+        known.note(work_of(5.0))
+    assert known.seconds("default", "m", 9.0) == pytest.approx(5.0)
+    assert known.seconds("default", "other", 9.0) == 9.0
+
+
+def test_a_decision_for_nobody_says_nothing_of_work() -> None:
+    known = MeanWork()
+    known.note(decision(0, chosen=-1))
+    assert known.seconds("default", "m", 9.0) == 9.0
+
+
+def test_models_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mean_work, "LOAD_MODELS_MAX", 2)
+    known = MeanWork()
+    for model in ("m", "n", "o"):
+        known.note(work_of(1.0, model))
+    assert [known.seconds("default", model, 9.0) for model in "mno"] == [9.0, 1.0, 1.0]
+
+
+def test_decisions_that_are_not_kept_to_tell_of_work_and_book_nothing() -> None:
+    live = LiveLoad()
+    live.asked(work_of(0.25))
+    assert live.mean_work_s("default", "m", 9.0) == 0.25
+    assert live.counts()["under_way"] == 0
+    assert wait_s(live, 100.0, B) == 0.0
