@@ -33,6 +33,7 @@ class World:
         *options: str,
         sizes: CacheSizes = SIZES,
         alike: bool = True,
+        named: bool = False,
     ) -> None:
         """Args:
         kernel: of the service.
@@ -40,12 +41,14 @@ class World:
         options: of the service's command line.
         sizes: of each engine's cache.
         alike: whether the service is told that all engines are of one class.
+        named: whether it is told where their requests go.
         """
         self.service = Service(kernel, *options)
         self.engines: list[EngineReady] = []
         self.sizes = sizes
         self.costs = costs
         self._alike = alike
+        self._named = named
         self._processes: list[EngineProcess] = []
 
     def __enter__(self) -> Self:
@@ -80,6 +83,8 @@ class World:
             for engine in self.engines:
                 for body in client.registrations(engine):
                     body["labels"] = _CLASS if self._alike else {}
+                    if self._named:
+                        body["http_endpoint"] = f"http://{engine.http_host}:{engine.http_port}"
                     answer = connection.request("POST", "/register", body)
                     if answer.status != 200:
                         raise RuntimeError(f"Expected a registration, got: {answer.body.decode()}")

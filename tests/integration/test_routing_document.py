@@ -1,0 +1,64 @@
+"""The client that `docs/routing.md` shows, run as it stands there."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import schemas
+from benchmarks.routing.world import MODEL, World
+from benchmarks.sizes import KERNELS
+from streams.kernel import native_available
+from streams.routing.costs import Costs
+from tests.processes import until
+
+DOCUMENT = Path(schemas.__file__).parents[1] / "docs" / "routing.md"
+KERNEL = KERNELS[0] if native_available() else KERNELS[1]
+COSTS = Costs(fixed_s=0.05, prefill_tokens_per_s=1e6, token_squared_s=0.0)
+PROMPT = list(range(64))
+
+
+@contextmanager
+def client_of(url: str) -> Iterator[Callable[..., Any]]:
+    """`send` of the first block of Python, with the service's address and model in it."""
+    block = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert block is not None
+    assert len(block[1].splitlines()) < 20, "it is to be read at a glance"
+    code = block[1].replace("http://127.0.0.1:13333", url).replace('"m"', f'"{MODEL}"')
+    # A tenth of a second is for production; here the machine may be busy with other tests.
+    defined: dict[str, Any] = {}
+    exec(code.replace("timeout=0.1", "timeout=20"), defined)
+    with defined["reprise"]:
+        yield defined["send"]
+
+
+def call(endpoint: str) -> tuple[float, dict[str, Any]]:
+    """As an engine with an OpenAI interface answers."""
+    answer = httpx.post(f"{endpoint}/generate", json={"token_ids": PROMPT}, timeout=20).json()
+    details = {"cached_tokens": answer["cached_tokens"]}
+    return answer["ttft_s"], {"prompt_tokens_details": details, "completion_tokens": 1}
+
+
+def reported(url: str) -> int:
+    rows = httpx.get(f"{url}/promises", timeout=20).json()["rows"]
+    return sum(row["reported"] for row in rows)
+
+
+def test_the_client_of_the_document_works() -> None:
+    with World(KERNEL, [COSTS] * 2, named=True) as world:
+        with client_of(world.url) as send:
+            first = send(PROMPT, call, lambda: pytest.fail("Reprise was there"))
+            again = send(PROMPT, call, lambda: pytest.fail("Reprise was there"))
+        assert first[1]["prompt_tokens_details"]["cached_tokens"] == 0
+        assert again[1]["prompt_tokens_details"]["cached_tokens"] == 48
+        until(lambda: reported(world.url) == 2, what="both reports in the log")
+
+
+def test_it_goes_on_where_there_is_no_answer() -> None:
+    with client_of("http://127.0.0.1:9") as send:  # nobody listens there
+        found = send(PROMPT, lambda endpoint: (endpoint, {}), lambda: "elsewhere")
+    assert found == ("elsewhere", {})
