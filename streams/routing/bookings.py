@@ -33,6 +33,8 @@ from streams.routing.lessons import Lesson, lesson_of
 DecisionKey = tuple[int, int]
 """Run, and number in it."""
 
+_LATE: Final = 2.0  # times what was expected: estimates are seldom so wrong
+
 _ENDS: Final = frozenset(event for event in OutcomeEvent if event.is_end)
 
 
@@ -331,13 +333,17 @@ class Bookings:
         )
 
     def queued_at(self, target: Target, time: float) -> int:
-        """How many of those that are not computed yet were there at that time, too, and were to be
-        there still: of others nobody may ever report. Cost O(queued).
+        """How many of those that are not computed yet were there at that time, too, and had been
+        for no more than twice as long as was expected: of others nobody may ever report. Cost
+        O(queued).
         """
         place = self._places.get(target)
         if place is None:
             return 0
-        return sum(one.time <= time < one.end_at for one in place.queued.values())
+        return sum(
+            one.time <= time < one.time + _LATE * (one.end_at - one.time)
+            for one in place.queued.values()
+        )
 
     def named(self, request_id: str) -> DecisionKey | None:
         """The decision of a request that is under way."""

@@ -229,6 +229,7 @@ def test_how_many_were_queued_at_a_time() -> None:
     bookings.advance(100.5)
     bookings.book(RUN, decision(1, 100.5))
     assert [bookings.queued_at(A, at) for at in (99.0, 100.0, 100.5)] == [0, 1, 2]
+    assert bookings.queued_at(A, 102.0) == 1  # the other one should have been done a second ago
     assert bookings.queued_at(A, 105.0) == 0  # both should be done, though nobody says so
     assert bookings.queued_at(B, 100.0) == 0
     bookings.report(RUN, outcome(0, FIRST, 100.6))
