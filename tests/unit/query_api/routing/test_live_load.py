@@ -132,3 +132,24 @@ def test_decisions_that_are_not_kept_to_tell_of_work_and_book_nothing() -> None:
     assert live.mean_work_s("default", "m", 9.0) == 0.25
     assert live.counts()["under_way"] == 0
     assert wait_s(live, 100.0, B) == 0.0
+
+
+def test_tokens_that_nobody_has_booked_come_on_top() -> None:
+    live = live_with(0)  # 1000 tokens, a second
+    live.note([LoadSample(A, 100.0, LoadSource.POSTED, waiting=1, prefill_tokens=3000)])
+    [load] = live.carried([A], 100.0, MEAN_S, {}, token_s=0.001)
+    assert load.wait_s == pytest.approx(1.0 + 2.0)
+    assert load.pending == 3000
+
+
+def test_what_runs_there_counts_as_requests() -> None:
+    live = live_with(0)
+    live.note([LoadSample(A, 100.0, LoadSource.POSTED, running=7, waiting=2)])
+    assert live.carried([A], 100.0, MEAN_S, {})[0].requests == 9
+
+
+def test_a_sample_makes_what_is_booked_no_less() -> None:
+    live = live_with(0, 1, 2)
+    live.note([LoadSample(A, 100.0, LoadSource.POSTED, running=0, waiting=0, prefill_tokens=0)])
+    [load] = live.carried([A], 100.0, MEAN_S, {})
+    assert (load.wait_s, load.requests, load.pending) == (3.0, 3, 3000)

@@ -255,6 +255,27 @@ def test_a_request_has_its_decision_while_it_is_under_way() -> None:
     assert bookings.named("r0") is None
 
 
+def test_sums_stay_within_what_a_record_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOAD_SUM_MAX", 1500)
+    bookings = booked(0, 1)
+    assert bookings.load(A, 100.0) == Load(2.0, 2, 1500, 1500, 0, 1500)
+    bookings.report(RUN, outcome(0, END))
+    assert bookings.load(A, 100.0).pending == 1000, "what is summed is not cut, what is told is"
+
+
+def test_a_report_from_before_its_decision_is_of_the_decision() -> None:
+    bookings = booked(0, 1)
+    bookings.report(RUN, outcome(0, FIRST, 1.0))
+    assert bookings.load(A, 100.0).wait_s == 1.0
+
+
+def test_requests_of_one_id_are_each_tenants_own() -> None:
+    bookings = booked(0)
+    tenant = A.tenant_id
+    assert bookings.named("r0") == bookings.named("r0", tenant) == (RUN, 0)
+    assert bookings.named("r0", "another") is None
+
+
 def test_how_many_were_queued_at_a_time() -> None:
     bookings = booked(0)  # it takes a second
     bookings.advance(100.5)
