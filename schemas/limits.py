@@ -267,6 +267,7 @@ LOAD_WAIT_S: Final = 1.0  # for a whole answer; then it counts as none: reason="
 LOAD_BACKOFF_MAX_S: Final = 30.0  # a period is doubled with each failure in a row, up to this
 LOAD_END_S: Final = 1.0  # for its thread to end
 LOAD_AT_ONCE_MAX: Final = 64  # engines that are asked; a file each
+LOAD_AWAY_FAILURES: Final = 2  # silences in a row, after which an engine without events is away
 LOAD_SILENT_AT_ONCE_MAX: Final = 16  # likewise, of those that failed the last time
 LOAD_KEPT_MAX: Final = 1024  # connections that stay open to the next question; a file each
 LOAD_FILES_SHARE: Final = 16  # of the limit of open files, these take so much at the most

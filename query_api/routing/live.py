@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from schemas.limits import APPROXIMATE_S, PREDICTED_S
+from query_api.routing.predictions import LivePredictions
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -23,10 +23,11 @@ from schemas.routing_records import (
     OutcomesRecord,
     RoutingRecord,
     Target,
+    Unregistered,
+    UnregisteredEngines,
 )
 from streams.routing.bookings import NO_LOAD, Bookings, DecisionKey
 from streams.routing.fold import RoutingFold
-from streams.routing.observed.predicted import PredictedHolders
 from streams.routing.observed.sessions import Sessions
 from streams.routing.samples import Samples
 
@@ -68,7 +69,7 @@ class LiveLoad:
         self._lock = threading.Lock()
         self._bookings = Bookings()
         self._samples = Samples()
-        self._predicted = PredictedHolders()
+        self._predicted = LivePredictions()
         self._sessions = Sessions()
 
     def merge(self, fold: RoutingFold) -> None:
@@ -81,7 +82,7 @@ class LiveLoad:
             self._bookings.merge(fold.bookings.state())
             for sample in fold.samples.all():
                 self._samples.note(sample)
-            self._predicted.restore(fold.observations.predicted.state())
+            self._predicted.merge(fold.observations)
             self._sessions.restore(fold.observations.sessions.state())
 
     def book(self, run: int, decision: Decision) -> None:
@@ -93,22 +94,19 @@ class LiveLoad:
     def _book(self, run: int, decision: Decision) -> None:
         if self._bookings.has_seen(run, decision.number):
             return
-        self._bookings.book(run, decision)
+        early = self._bookings.book(run, decision)
         now = self._bookings.clock
         self._sessions.decided(now, decision)
-        if decision.chosen < 0:
-            return
-        lasts, capacity = PREDICTED_S, 0
-        if decision.is_approximate:
-            lasts, capacity = APPROXIMATE_S, decision.capacity_tokens // decision.scope.block_size
-        self._predicted.decided(
-            now,
-            decision.target(decision.chosen),
-            decision.scope,
-            decision.marks,
-            lasts_s=lasts,
-            capacity_blocks=capacity,
-        )
+        self._predicted.decided(run, now, decision)
+        for reported in early:
+            self._predicted.reported(run, now, reported.outcome)
+
+    def _report(self, run: int, outcome: Outcome) -> bool:
+        """Whether it was new."""
+        found = self._bookings.report(run, outcome)
+        for reported in found:
+            self._predicted.reported(run, self._bookings.clock, reported.outcome)
+        return bool(found)
 
     def report(self, run: int, outcome: Outcome) -> Report:
         """A report to this service."""
@@ -116,7 +114,7 @@ class LiveLoad:
             bookings = self._bookings
             bookings.advance(outcome.time)
             early = not bookings.has_seen(run, outcome.number)
-            if bookings.report(run, outcome):
+            if self._report(run, outcome):
                 return Report.NEW
             return Report.EARLY if early else Report.REPEATED
 
@@ -125,6 +123,11 @@ class LiveLoad:
         with self._lock:
             for sample in samples:
                 self._samples.note(sample)
+
+    def forget(self, engines: Iterable[Unregistered]) -> None:
+        """Engines without events that are registered no more: what they hold is not known."""
+        with self._lock:
+            self._predicted.forget(engines)
 
     def follow(self, record: RoutingRecord, now: float) -> None:
         """What the log has brought, of this service or of others; it is `now` here."""
@@ -137,10 +140,12 @@ class LiveLoad:
                         self._book(record.run, decision)
                 case OutcomesRecord():
                     for outcome in record.outcomes:
-                        self._bookings.report(record.run, outcome)
+                        self._report(record.run, outcome)
                 case LoadRecord():
                     for sample in record.samples:
                         self._samples.note(sample)
+                case UnregisteredEngines():
+                    self._predicted.forget(record.engines)
             self._bookings.repeated = repeated  # what was told to this service comes back
 
     def named(self, request_id: str) -> DecisionKey | None:

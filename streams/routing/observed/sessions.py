@@ -53,7 +53,11 @@ class Sessions:
         if not decision.session_id or not 0 <= place < len(decision.candidates):
             return
         key = (decision.scope.tenant_id, decision.session_id)
-        self._last[key] = (time, decision.target(place))
+        self.note(time, key, decision.target(place))
+
+    def note(self, time: float, key: SessionKey, target: Target) -> None:
+        """A request of the session was sent there."""
+        self._last[key] = (time, target)
         self._last.move_to_end(key)
         self._expire(time)
         if len(self._last) > self._most:
