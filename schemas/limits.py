@@ -592,7 +592,7 @@ PREDICTED_S: Final = 2.0  # from a decision until the engine's events should hav
 APPROXIMATE_S: Final = 600.0  # the same where it publishes none, and its capacity is not known
 SESSIONS_MAX: Final = 65_536  # 300 bytes each; the least recent goes: reason="sessions"
 ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
-AFFINITY_S: Final = 300.0  # without a request, after which a session is forgotten
+AFFINITY_S: Final = 900.0  # without a request, after which a session is forgotten
 
 # commands: their history. What is older is forgotten: reprise_commands_forgotten_total.
 COMMANDS_KEPT_MAX: Final = 10_000  # some 1 KiB each

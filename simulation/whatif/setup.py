@@ -109,7 +109,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         index_loss: share of the batches of events that never come; the index is told of the gap.
         announce: when nodes publish.
         index: what the router knows of the nodes' caches.
-        decisions_s: how long it takes a node to hold what it was given, where it knows no more.
+        decisions_s: for so long a node is taken to hold what it was given, with `decisions`.
         sessions: whether it prefers the node of a session's last request, as the service does.
         rate: how many times as fast as in the trace requests arrive.
         slo_ttft_s: a request that nobody can begin to answer within this is refused; None: never.

@@ -144,8 +144,8 @@ def test_it_is_in_no_answer_to_a_query_and_changes_no_state_and_no_digest(
     tenant.connect(publisher, instance_id="e")
     publisher.publish([blocks_of(tokens)])
     tenant.await_longest(tokens, len(tokens), instance_id="e")
+    tenant.until(lambda: tenant.state() == "exact", "an exact answer")
     digests, views = tenant.digests(), tenant.query(tokens)
-    state = tenant.state()
     fleet.add("a", "b")
     for _ in range(3):
         fleet.tell(fleet.routed(prompt()), "completed")
@@ -153,7 +153,7 @@ def test_it_is_in_no_answer_to_a_query_and_changes_no_state_and_no_digest(
     assert tenant.digests() == digests
     assert tenant.query(tokens) == views
     assert tenant.query(prompt()).keys() == {"e"}
-    assert tenant.state() == state
+    tenant.until(lambda: tenant.state() == "exact", "an exact answer")
     detailed = tenant.api.post(
         "/query?detail=1",
         {"model": "m", "block_size": 16, "tenant_id": tenant.tenant_id, "token_ids": tokens},
