@@ -171,6 +171,11 @@ def _field(name: str) -> Setter:
     return lambda setup, value, block_size: _with(setup, **{name: value})
 
 
+def _switch(name: str) -> Setter:
+    words = {"on": "true", "off": "false"}
+    return lambda setup, value, block_size: _with(setup, **{name: words.get(value, value)})
+
+
 def _capacity(name: str) -> Setter:
     return lambda setup, value, block_size: _with(
         setup, **{name: parse_capacity(value, block_size)}
@@ -193,7 +198,7 @@ AXES: Final[Mapping[str, Setter]] = {
     "loss": _field("index_loss"),
     "index": _field("index"),
     "decisions": _field("decisions_s"),
-    "sessions": _field("sessions"),
+    "sessions": _switch("sessions"),
     "slo-ttft": _field("slo_ttft_s"),
     "slo-tbt": _field("slo_tbt_s"),
     "load-age": _field("load_age_s"),
