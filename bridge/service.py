@@ -20,7 +20,13 @@ from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.engine_http.load import check_period
-from bridge.engine_http.load_watch import LoadWatch, OnSamples, ignore_samples
+from bridge.engine_http.load_watch import (
+    LoadWatch,
+    OnSamples,
+    Scraped,
+    ignore_samples,
+    scraped,
+)
 from bridge.heartbeats import Heartbeats
 from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
@@ -177,7 +183,7 @@ class Bridge:
             self.memory = MemoryWatch(settings.memory, bridge=name, conditions=self.conditions)
         self.load: LoadWatch | None = None
         if settings.scrape_load_s:
-            self.load = LoadWatch(settings.scrape_load_s, lambda: dict(self.pump.followed), on_load)
+            self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load)
         self.ownership = Ownership(
             pump=self.pump,
             writer=self.writer,
@@ -200,6 +206,9 @@ class Bridge:
         readers = self.registry.faults + self.cursors.faults + self.spool.faults
         load = 0 if self.load is None else self.load.faults
         return self._own_faults + load + self.pump.faults + self.ownership.faults + readers
+
+    def _scraped(self) -> dict[PublisherKey, Scraped]:
+        return scraped(self.pump.followed, self.registry.without_events().values())
 
     def _count_fault(self) -> None:
         self._own_faults += 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic, time
+from typing import Final
 
 from query_api.gaps import LedgerView
 from query_api.ports import Positions, SegmentView, ServiceView
@@ -10,6 +11,7 @@ from schemas.answer_states import (
     BEHIND_LOG,
     DAMAGED_ROWS,
     AnswerState,
+    Doubt,
     Standing,
     Verdict,
     badness,
@@ -21,6 +23,9 @@ from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.ledger import NO_LEDGERS, Ledger
 from streams.table.scope_states import FreshUntil, ScopeStates
+
+WITHOUT_EVENTS: Final = Standing(AnswerState.UNCONFIRMED, Doubt.NO_EVENTS, 0.0)
+"""Of an engine that publishes none: nothing of it is in the table, whose answers it changes not."""
 
 
 class TableView:
@@ -136,8 +141,12 @@ class TableView:
         return self._states().standing(publisher, self._fresh_until(), self._now())
 
     def standings(self) -> dict[PublisherKey, Standing]:
-        """Of every registered publisher. Cost O(publishers)."""
-        return {one.publisher: self.standing(one.publisher) for one in self._registrations()}
+        """Of every registered publisher of events. Cost O(publishers)."""
+        return {
+            one.publisher: self.standing(one.publisher)
+            for one in self._registrations()
+            if one.has_events
+        }
 
     def services(self) -> list[ServiceView]:
         """See `query_api.ports.View`."""
@@ -164,6 +173,8 @@ class TableView:
 
     def _view(self, registration: Registration) -> ServiceView:
         publisher = registration.publisher
+        if not registration.has_events:
+            return ServiceView(registration, PublisherState(), None, WITHOUT_EVENTS)
         state = self._publishers().get(publisher, PublisherState())
         acting = self._acting(publisher)
         if acting is None:

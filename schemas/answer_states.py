@@ -52,6 +52,7 @@ class Doubt(StrEnum):
     SPOOLED = "spooled"  # its records wait on the bridge's disk
     NOT_SYNCED = "not_synced"  # what an LMCache worker holds is not known, or not known any more
     WORKER_SILENT = "worker_silent"  # an LMCache worker's heartbeats stay away
+    NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind
 

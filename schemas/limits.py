@@ -267,6 +267,7 @@ LOAD_WAIT_S: Final = 1.0  # for a whole answer; then it counts as none: reason="
 LOAD_BACKOFF_MAX_S: Final = 30.0  # a period is doubled with each failure in a row, up to this
 LOAD_END_S: Final = 1.0  # for its thread to end
 LOAD_AT_ONCE_MAX: Final = 64  # engines that are asked; a file each
+LOAD_AWAY_FAILURES: Final = 2  # silences in a row, after which an engine without events is away
 LOAD_SILENT_AT_ONCE_MAX: Final = 16  # likewise, of those that failed the last time
 LOAD_KEPT_MAX: Final = 1024  # connections that stay open to the next question; a file each
 LOAD_FILES_SHARE: Final = 16  # of the limit of open files, these take so much at the most
@@ -592,7 +593,7 @@ PREDICTED_S: Final = 2.0  # until the engine's events should have come; longer w
 APPROXIMATE_S: Final = 600.0  # the same where it publishes none, and its capacity is not known
 SESSIONS_MAX: Final = 65_536  # 300 bytes each; the least recent goes: reason="sessions"
 ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
-AFFINITY_S: Final = 300.0  # without a request, after which a session is forgotten
+AFFINITY_S: Final = 900.0  # without a request, after which a session is forgotten
 
 # commands: their history. What is older is forgotten: reprise_commands_forgotten_total.
 COMMANDS_KEPT_MAX: Final = 10_000  # some 1 KiB each

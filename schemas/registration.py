@@ -50,6 +50,11 @@ there, once it has heard of them, and the registry knows nothing of them.
 """
 
 
+NO_EVENTS: Final = PublisherKind("none")
+"""An engine that publishes no events: nothing is followed, and it has no part in the table or in
+answers to queries. Decisions alone say what it holds (`streams.routing.observed.predicted`).
+"""
+
 POOLS: Final = frozenset({PublisherKind("Mooncake")})
 """Kinds that publish what a pool holds that every instance of the scope reads."""
 
@@ -101,7 +106,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     Attributes:
         endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`; or a base URL of the
-            engine's HTTP server, e.g. `http://10.0.0.7:8000`, which says where it publishes.
+            engine's HTTP server, e.g. `http://10.0.0.7:8000`, which says where it publishes. ""
+            of an engine without events, and of no other.
         replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
         peer_url: where an LMCache worker gives its blocks to others of its kind, or "".
         registered_at: when a publisher that registered itself did so, Unix seconds; 0 for others.
@@ -122,7 +128,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kv_capacity_tokens: see `KvTokens`; of this rank.
     """
 
-    endpoint: Name
+    endpoint: Text
     kind: Annotated[PublisherKind, Meta(min_length=1, max_length=KIND_CHARS_MAX)]
     model_name: Name
     instance_id: Name
@@ -145,6 +151,19 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kv_bytes_per_token: KvTokenBytes = 0
     max_num_seqs: SequencesAtOnce = 0
     kv_capacity_tokens: KvTokens = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where an engine without events has an endpoint, or another has none."""
+        if bool(self.endpoint) != self.has_events:
+            raise ValueError(
+                f"Expected an endpoint of a publisher of events, and none with type {NO_EVENTS},"
+                f" got: `{self.endpoint[:80]}` with type {self.kind[:80]}"
+            )
+
+    @property
+    def has_events(self) -> bool:
+        """Whether it publishes events, so that it can be followed."""
+        return self.kind != NO_EVENTS
 
     @property
     def as_registered(self) -> "Registration":
@@ -285,6 +304,8 @@ def _is_taken_by(other: Registration, registration: Registration) -> bool:
     """Whether the endpoint is another's. A pool serves all models, each of which is registered;
     behind one base URL each rank has a socket of its own.
     """
-    if other.endpoint != registration.endpoint or (other.is_pool and registration.is_pool):
+    if not registration.has_events or other.endpoint != registration.endpoint:
+        return False
+    if other.is_pool and registration.is_pool:
         return False
     return not other.has_url or other.dp_rank == registration.dp_rank

@@ -2,14 +2,15 @@
 
 One record is one msgpack map, tagged by `kind`:
 
-    kind       str    "decisions" | "outcomes" | "load"
+    kind       str    "decisions" | "outcomes" | "load" | "unregistered"
     version    int    1; a reader skips and counts records of a newer version
     run        int    of the service whose decisions these are, or are about: Unix microseconds of
-                      its start. 0 for `load`
+                      its start. 0 for the others
     time       float  Unix seconds when it was written; what expires goes by the largest one seen
     decisions  array  of `Decision`, in the order of their numbers
     outcomes   array  of `Outcome`, in the order in which they came
     samples    array  of `LoadSample`
+    engines    array  of `Unregistered`, who publish no events
 
 A decision has the name `RUN-NUMBER`, in hexadecimal (`decision_id`), so that an outcome tells whose
 it is: it goes where the decision went, to one partition, and behind it. One order of both is what
@@ -313,6 +314,8 @@ class LoadSample(msgspec.Struct, frozen=True, array_like=True):
         prefill_tokens: that it has yet to compute of these.
         kv_usage: the share of its KV cache that is in use.
         kv_capacity_tokens: that its KV cache has room for.
+        is_away: whether its HTTP address does not answer. Said of engines without events alone: of
+            others it stands in the log of events.
     """
 
     target: Target
@@ -323,6 +326,14 @@ class LoadSample(msgspec.Struct, frozen=True, array_like=True):
     prefill_tokens: TokenCount | None = None
     kv_usage: Fraction | None = None
     kv_capacity_tokens: TokenCount | None = None
+    is_away: bool = False
+
+
+class Unregistered(NamedTuple):
+    """An engine that serves a model no more."""
+
+    target: Target
+    model_name: Text
 
 
 class _Envelope(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind"):
@@ -349,7 +360,13 @@ class LoadRecord(_Envelope, kw_only=True, frozen=True, tag="load"):
     samples: tuple[LoadSample, ...]
 
 
-RoutingRecord = DecisionsRecord | OutcomesRecord | LoadRecord
+class UnregisteredEngines(_Envelope, kw_only=True, frozen=True, tag="unregistered"):
+    """Engines without events that are registered no more: what was sent there counts no more."""
+
+    engines: tuple[Unregistered, ...]
+
+
+RoutingRecord = DecisionsRecord | OutcomesRecord | LoadRecord | UnregisteredEngines
 
 _encoder = msgspec.msgpack.Encoder()
 

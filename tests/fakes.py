@@ -165,7 +165,10 @@ class FakeTable:
         """See `PublisherRegistry`."""
         if self.failure is not None:
             raise self.failure
-        self.add(registration)
+        if registration.has_events:
+            self.add(registration)
+        else:
+            self.registrations[registration.publisher] = registration
 
     def add(self, registration: Registration) -> PublisherId:
         """Registers at once; what `register` does."""

@@ -38,7 +38,7 @@ from schemas.limits import (
     HTTP_SILENT_AT_ONCE_MAX,
     PUBLISHERS_MAX,
 )
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import NO_EVENTS, PublisherKind, Registration
 
 _logger = logging.getLogger(__name__)
 _NOT_FOUND: Final = (404, 405)
@@ -96,6 +96,7 @@ def check_http(registration: Registration) -> None:
         read_base_url(registration.endpoint)
     kinds = tuple(_KINDS if registration.has_url else WAYS)
     if registration.kind not in kinds:
+        kinds = tuple(kind for kind in kinds if kind != NO_EVENTS)
         raise EndpointError(
             f"Expected a `tcp://` or `ipc://` address and no `http_endpoint` for a publisher of"
             f" type {registration.kind}: only {', '.join(kinds)} are asked over HTTP"

@@ -4,6 +4,7 @@
     vLLM          /metrics                             `engine`
     SGLang        /v1/loads, else /metrics             `dp_rank`
     TensorRT-LLM  /prometheus/metrics                  none: one rank
+    none          all of these, until one answers      as there
 
 vLLM's metrics are filtered by name (`?name[]=`, as prometheus_client's servers understand), which
 spares both sides hundreds of kilobytes. Where several processes share a registry the filter leaves
@@ -36,7 +37,7 @@ from schemas.limits import (
     LOAD_USAGE_ROUNDING,
     REQUESTS_MAX,
 )
-from schemas.registration import PublisherKind
+from schemas.registration import NO_EVENTS, PublisherKind
 from schemas.routing_records import LoadSample, LoadSource, Target
 
 
@@ -278,7 +279,7 @@ def _of_metrics(path: str, metrics: _Metrics) -> Way:
     return Way(path, partial(read_metrics, metrics), LOAD_METRICS_BYTES, cut=True)
 
 
-WAYS: Final[Mapping[PublisherKind, tuple[Way, ...]]] = {
+_WAYS: Final[dict[PublisherKind, tuple[Way, ...]]] = {
     PublisherKind("vLLM"): (
         _of_metrics(_filtered("/metrics", _VLLM), _VLLM),
         _of_metrics("/metrics", _VLLM),
@@ -289,7 +290,14 @@ WAYS: Final[Mapping[PublisherKind, tuple[Way, ...]]] = {
     ),
     PublisherKind("TensorRT-LLM"): (_of_metrics("/prometheus/metrics", _TRTLLM),),
 }
-"""How each kind is asked for its load: the first way that says something is kept to."""
+
+WAYS: Final[Mapping[PublisherKind, tuple[Way, ...]]] = {
+    **_WAYS,
+    NO_EVENTS: tuple(way for ways in _WAYS.values() for way in ways),
+}
+"""How each kind is asked for its load: the first way that says something is kept to. What an engine
+is that was registered without events, nobody has said.
+"""
 
 
 def samples_of(

@@ -30,6 +30,7 @@ from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     LOAD_AT_ONCE_MAX,
+    LOAD_AWAY_FAILURES,
     LOAD_BODIES_BYTES_MAX,
     LOAD_CPU_SHARE,
     LOAD_END_S,
@@ -43,8 +44,8 @@ from schemas.limits import (
     LOAD_TICK_S,
     LOAD_WAIT_S,
 )
-from schemas.registration import PublisherKind, Registration
-from schemas.routing_records import LoadSample, Target
+from schemas.registration import NO_EVENTS, PublisherKind, Registration
+from schemas.routing_records import LoadSample, LoadSource, Target
 
 _logger = logging.getLogger(__name__)
 
@@ -70,6 +71,24 @@ class Scraped(Protocol):
     def engine(self) -> EngineWatch | None:
         """What is known of its process; None where that is not asked."""
         ...
+
+
+class Unfollowed(NamedTuple):
+    """An engine that publishes no events: it is asked for its load, and nothing else."""
+
+    registration: Registration
+    engine: EngineWatch | None = None
+
+
+def scraped(
+    followed: Mapping[PublisherKey, Scraped], registrations: Iterable[Registration]
+) -> dict[PublisherKey, Scraped]:
+    """Those that are followed, and of the registrations those without events."""
+    found: dict[PublisherKey, Scraped] = dict(followed)
+    for one in registrations:
+        if not one.has_events:
+            found[one.publisher] = Unfollowed(one)
+    return found
 
 
 class Server(NamedTuple):
@@ -299,6 +318,8 @@ class LoadWatch:
             self.failures[reason] += 1
             self._name(asked.server, reason)
         asked.failures = asked.failures + 1 if reason else 0
+        if reason == "silent" and asked.failures >= LOAD_AWAY_FAILURES:
+            self._note_away(asked)
         if not asked.is_gone:
             jitter = random.uniform(1 - LOAD_JITTER, 1 + LOAD_JITTER)
             self._put(asked, begun + jitter * pause_s(self.period_s, asked.failures, asked.read_s))
@@ -350,6 +371,13 @@ class LoadWatch:
         for sample in samples:
             self._ready[sample.target] = sample
         return bool(loads.by_rank)
+
+    def _note_away(self, asked: _Asked) -> None:
+        """Nobody else says so of an engine without events."""
+        if asked.server.kind == NO_EVENTS:
+            now = time.time()
+            for target in asked.targets:
+                self._ready[target] = LoadSample(target, now, LoadSource.SCRAPED, is_away=True)
 
     def _name(self, server: Server, reason: str) -> None:
         """What does not pass by itself is logged once."""

@@ -8,6 +8,8 @@ Registering a publisher; the order is the guarantee:
     Step 4. ask its engine for what it has sent so far, and go on live.
     Step 5. sync the log.
 
+An engine that publishes no events is registered by steps 1, 3 and 5 alone.
+
 After a restart each registered publisher goes through steps 2 and 4, from its cursor in the table.
 """
 
@@ -16,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from bridge.engine_http.engine import check_http
 from bridge.ports import RecordSink
 from bridge.pump import Pump
 from bridge.sequencing.anchor import NO_ANCHOR, Anchor
@@ -77,7 +80,7 @@ class Registrar:
     async def follow_registered(self) -> None:
         """Follows all that are registered, from where the table stands; once, at the start."""
         for registration in list(self._table.registrations().values()):
-            if registration.kind in SELF_REGISTERED:
+            if registration.kind in SELF_REGISTERED or not registration.has_events:
                 continue
             key = registration.service_key
             try:
@@ -113,13 +116,13 @@ class Registrar:
         publisher = registration.publisher
         await self._table.folded()  # Step 1.
         if not is_new(registration, self._table.registrations()):
-            await self._pump.connect_again(registration)
+            if registration.has_events:
+                await self._pump.connect_again(registration)
             return []
-        try:
-            await self._pump.follow(registration)  # Step 2.
-        except RegistrationError:
-            await self._pump.unfollow(publisher)
-            raise
+        if registration.has_events:
+            await self._follow(registration)  # Step 2.
+        else:
+            check_http(registration)
         self._sink.append(  # Step 3.
             [
                 RegisteredRecord(
@@ -133,9 +136,17 @@ class Registrar:
         # It will be in the log, so it is followed, whatever happens to the rest.
         await self._sink.ready()
         await self._table.folded()
-        self._begin(publisher)  # Step 4.
+        if registration.has_events:
+            self._begin(publisher)  # Step 4.
         await self._sync()  # Step 5.
         return [registration]
+
+    async def _follow(self, registration: Registration) -> None:
+        try:
+            await self._pump.follow(registration)
+        except RegistrationError:
+            await self._pump.unfollow(registration.publisher)
+            raise
 
     async def unregister(
         self, matches: Callable[[Registration], bool], service_key: str

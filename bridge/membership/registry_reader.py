@@ -45,12 +45,14 @@ class RegistryPartition:
     """What one partition of the registry says.
 
     Attributes:
-        publishers: those that are registered.
+        publishers: those that are registered, and publish events.
+        without_events: engines that are registered and publish none: nothing is followed.
         unusable: those whose last entry cannot be read; taken as neither registered nor forgotten.
         complete: False where there was no room for more of either.
     """
 
     publishers: dict[PublisherKey, Registration] = field(default_factory=dict)
+    without_events: dict[PublisherKey, Registration] = field(default_factory=dict)
     unusable: set[PublisherKey] = field(default_factory=set)
     complete: bool = True
 
@@ -124,6 +126,14 @@ class RegistryReader:
     def partitions(self) -> list[int]:
         """Those that are ours."""
         return sorted(self._owned)
+
+    def without_events(self) -> dict[PublisherKey, Registration]:
+        """Engines in our partitions that publish none. Cost O(such engines)."""
+        return {
+            publisher: registration
+            for partition in list(self._owned.values())
+            for publisher, registration in list(partition.without_events.items())
+        }
 
     @property
     def has_lease(self) -> bool:
@@ -248,7 +258,7 @@ class RegistryReader:
 
     def _has_room(self) -> bool:
         remembered = (
-            len(partition.publishers) + len(partition.unusable)
+            len(partition.publishers) + len(partition.without_events) + len(partition.unusable)
             for partition in self._owned.values()
         )
         return sum(remembered) < REGISTRY_ENTRIES_MAX
@@ -260,11 +270,15 @@ class RegistryReader:
         publisher, registration = entry
         partition = self._owned[message.partition]
         before = partition.publishers.get(publisher)
-        is_new = before is None and publisher not in partition.unusable
+        silent = partition.without_events.pop(publisher, None)
+        is_new = before is None and silent is None and publisher not in partition.unusable
         if registration is not None and is_new and not self._has_room():
             detail = f"one more publisher than {REGISTRY_ENTRIES_MAX}"
             raise EntryError(TOO_MANY, detail=detail, publisher=publisher)
         partition.unusable.discard(publisher)
+        if registration is not None and not registration.has_events:
+            partition.without_events[publisher] = registration
+            registration = None  # of which there is nothing to follow
         if registration == before:
             return
         if registration is None:

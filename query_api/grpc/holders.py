@@ -124,7 +124,8 @@ class Holders:
         blocks: Counter[StreamKey] = Counter()
         for view in kernel.contexts():
             blocks[view.context.stream] += view.entries
-        followed = [one for one in self._view.registered() if not one.is_pool]
+        registered = self._view.registered()
+        followed = [one for one in registered if one.has_events and not one.is_pool]
         self._known = {one.publisher: _holder(one, blocks[one.stream]) for one in followed}
         self._by_handle = {}
         self._by_stream = {}

@@ -160,16 +160,23 @@ class HashProfileModel(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One publisher of events to follow."""
+    """One publisher of events to follow; or an engine without, which `/route` may choose."""
 
     endpoint: Annotated[
-        Name,
+        Text,
         Meta(
             description="ZMQ address of the engine's PUB socket; or a base URL of the engine, which"
-            " is asked for that."
+            " is asked for that. Required, but where `type` is `none`: left out there."
+        ),
+    ] = ""
+    type: Annotated[
+        str,
+        Meta(
+            description="Whose events it publishes, as `vLLM`; or `none`, for an engine that"
+            " publishes none: what it holds is taken from what `/route` sends there. `none` is"
+            " JSON only."
         ),
     ]
-    type: str
     modelname: Name
     instance_id: Name
     block_size: BlockSize

@@ -22,7 +22,8 @@ class RegistryTable:
     """One writer; `registrations` may be read from other threads.
 
     Args:
-        on_change: told whether a publisher is registered now, where that may have changed.
+        on_change: told whether a publisher of events is registered now, where that may have
+            changed.
     """
 
     def __init__(self, on_change: Callable[[PublisherKey, bool], None]) -> None:
@@ -72,4 +73,4 @@ class RegistryTable:
             self.registrations.pop(publisher, None)
         else:
             self.registrations[publisher] = registration
-        self._on_change(publisher, registration is not None)
+        self._on_change(publisher, registration is not None and registration.has_events)

@@ -49,10 +49,12 @@ class RegistryWriter:
         *,
         check: Callable[[Registration], None],
         kinds: Collection[PublisherKind],
+        on_unregistered: Callable[[list[Registration]], None] = lambda gone: None,
     ) -> None:
         """Args:
         check: raises EndpointError where no bridge could ever connect.
         kinds: of publishers that the bridges can follow.
+        on_unregistered: told of those that were.
         """
         self._topic = settings.topics.registry.name
         self._events_partitions = settings.topics.events.partitions
@@ -61,6 +63,7 @@ class RegistryWriter:
         self._replica = replica
         self._reader = reader
         self._check = check
+        self._on_unregistered = on_unregistered
         self.kinds = kinds
         self._lock = asyncio.Lock()
         self._producer: EntryProducer | None = None
@@ -91,7 +94,9 @@ class RegistryWriter:
             )
 
         target = service_key(tenant_id, instance_id, dp_rank)
-        return await self._finish(self._forget(is_meant, target))
+        gone = await self._finish(self._forget(is_meant, target))
+        self._on_unregistered(gone)
+        return gone
 
     async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.wrap_future(self._reader.run(work))

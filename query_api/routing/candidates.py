@@ -44,6 +44,10 @@ class Candidates(NamedTuple):
     roles: list[str]
     output_tokens: int
 
+    def longest(self, held: int) -> int:
+        """Tokens of the longest match: in the index, or where only decisions say that it is."""
+        return max(held, max((one.cached for one in self.found if one.predicted), default=0))
+
     def places(self) -> list[Place]:
         """As candidates for decoding."""
         return [
@@ -168,8 +172,9 @@ def _candidate(
     if soon > cached:  # it is being computed there, for its GPU
         predicted, gpu, disk, cached = soon - cached, soon, 0, soon
     wait, requests, pending, active, sample, _, _ = carried
-    waiting, usage = 0, target.pressure
+    waiting, usage, is_there = 0, target.pressure, target.is_reachable
     if sample is not None:
+        is_there = is_there and not sample.is_away
         waiting, usage = sample.waiting or 0, max(usage, sample.kv_usage or 0.0)
     return Candidate(
         name,
@@ -186,7 +191,7 @@ def _candidate(
         waiting,
         usage,
         is_allowed,
-        target.is_reachable,
+        is_there,
         target.is_degraded,
         predicted,
     )

@@ -13,7 +13,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from query_api.routing.mean_work import MeanWork
-from schemas.limits import APPROXIMATE_S, DECISION_MARKS_MAX, LOAD_TARGETS_MAX
+from query_api.routing.predictions import LivePredictions
+from schemas.limits import LOAD_TARGETS_MAX
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -21,16 +22,15 @@ from schemas.routing_records import (
     LoadRecord,
     LoadSample,
     Outcome,
-    OutcomeEvent,
     OutcomesRecord,
-    PrefixMark,
     RoutingRecord,
     Target,
+    Unregistered,
+    UnregisteredEngines,
 )
 from streams.routing.booking import DecisionKey
-from streams.routing.bookings import NO_LOAD, Bookings, Reported
+from streams.routing.bookings import NO_LOAD, Bookings
 from streams.routing.fold import RoutingFold
-from streams.routing.observed.predicted import PredictedHolders, predicted_s
 from streams.routing.observed.sessions import Sessions
 from streams.routing.samples import Samples
 
@@ -42,14 +42,6 @@ class Report(Enum):
     REPEATED = "repeated"
     EARLY = "early"
     """Of a decision that the log has yet to bring."""
-
-
-class Sent(NamedTuple):
-    """What a request under way was to leave where it was sent."""
-
-    target: Target
-    scope: DecidedScope
-    marks: tuple[PrefixMark, ...]
 
 
 class Carried(NamedTuple):
@@ -85,9 +77,8 @@ class LiveLoad:
         # Likewise of the tokens that it had to compute.
         self._unbooked: dict[Target, tuple[float, int, int]] = {}
         self._mean_work = MeanWork()
-        self._predicted = PredictedHolders()
+        self._predicted = LivePredictions()
         self._sessions = Sessions()
-        self._sent: dict[DecisionKey, Sent] = {}  # of those that are under way
 
     def merge(self, fold: RoutingFold) -> None:
         """Goes on from what the log said up to now, and from its own that the log has yet to bring.
@@ -99,22 +90,14 @@ class LiveLoad:
             self._bookings.merge(fold.bookings.state())
             for sample in fold.samples.all():
                 self._note(sample)
-            self._predicted.restore(fold.observations.predicted.state())
+            self._predicted.merge(fold.observations)
             self._sessions.restore(fold.observations.sessions.state())
-            for promise in fold.observations.open.state().promises:
-                key = (promise.run, promise.number)
-                if self._bookings.is_under_way(*key):
-                    self._sent[key] = Sent(promise.target, promise.scope, promise.marks)
 
     def book(self, run: int, decision: Decision) -> None:
         """A decision of this service."""
         with self._lock:
-            self._advance(decision.time)
+            self._bookings.advance(decision.time)
             self._book(run, decision)
-
-    def _advance(self, now: float) -> None:
-        for booking in self._bookings.advance(now):
-            self._sent.pop(booking.key, None)
 
     def _book(self, run: int, decision: Decision) -> None:
         if self._bookings.has_seen(run, decision.number):
@@ -123,45 +106,24 @@ class LiveLoad:
         self._mean_work.note(decision)
         now = self._bookings.clock
         self._sessions.decided(now, decision)
-        if decision.chosen < 0:
-            return
-        lasts, capacity = predicted_s(decision.predicted_s), 0
-        if decision.is_approximate:
-            lasts, capacity = APPROXIMATE_S, decision.capacity_tokens // decision.scope.block_size
-        self._predicted.decided(
-            now,
-            decision.target(decision.chosen),
-            decision.scope,
-            decision.marks,
-            lasts_s=lasts,
-            capacity_blocks=capacity,
-        )
-        key = (run, decision.number)
-        if self._bookings.is_under_way(*key) or early:
-            target = decision.target(decision.chosen)
-            self._sent[key] = Sent(target, decision.scope, decision.marks[:DECISION_MARKS_MAX])
-        self._note_reported(early)
+        self._predicted.decided(run, now, decision)
+        for reported in early:
+            self._predicted.reported(run, now, reported.outcome)
 
-    def _note_reported(self, reported: Iterable[Reported]) -> None:
-        """One that failed, or went elsewhere, leaves nothing where it was sent."""
-        for booking, outcome in reported:
-            sent = self._sent.get(booking.key)
-            if sent is not None and (
-                outcome.event is OutcomeEvent.FAILED or booking.target != sent.target
-            ):
-                self._predicted.failed(*sent)
-            if outcome.event.is_end:
-                self._sent.pop(booking.key, None)
+    def _report(self, run: int, outcome: Outcome) -> bool:
+        """Whether it was new."""
+        found = self._bookings.report(run, outcome)
+        for reported in found:
+            self._predicted.reported(run, self._bookings.clock, reported.outcome)
+        return bool(found)
 
     def report(self, run: int, outcome: Outcome) -> Report:
         """A report to this service."""
         with self._lock:
             bookings = self._bookings
-            self._advance(outcome.time)
+            self._bookings.advance(outcome.time)
             early = not bookings.has_seen(run, outcome.number)
-            reported = bookings.report(run, outcome)
-            if reported:
-                self._note_reported(reported)
+            if self._report(run, outcome):
                 return Report.NEW
             return Report.EARLY if early else Report.REPEATED
 
@@ -198,21 +160,28 @@ class LiveLoad:
         waiting, left = sample.waiting or 0, sample.prefill_tokens or 0
         return sample.observed_at, max(waiting - booked, 0), max(left - tokens, 0)
 
+    def forget(self, engines: Iterable[Unregistered]) -> None:
+        """Engines without events that are registered no more: what they hold is not known."""
+        with self._lock:
+            self._predicted.forget(engines)
+
     def follow(self, record: RoutingRecord, now: float) -> None:
         """What the log has brought, of this service or of others; it is `now` here."""
         with self._lock:
             repeated = self._bookings.repeated
-            self._advance(min(record.time, now))
+            self._bookings.advance(min(record.time, now))
             match record:
                 case DecisionsRecord():
                     for decision in record.decisions:
                         self._book(record.run, decision)
                 case OutcomesRecord():
                     for outcome in record.outcomes:
-                        self._note_reported(self._bookings.report(record.run, outcome))
+                        self._report(record.run, outcome)
                 case LoadRecord():
                     for sample in record.samples:
                         self._note(sample)
+                case UnregisteredEngines():
+                    self._predicted.forget(record.engines)
             self._bookings.repeated = repeated  # what was told to this service comes back
 
     def named(self, request_id: str, tenant_id: str | None = None) -> DecisionKey | None:
@@ -266,7 +235,7 @@ class LiveLoad:
             token_s: of a token, for what is to be computed by a sample's word and is not booked.
         """
         with self._lock:
-            self._advance(now)
+            self._bookings.advance(now)
             work = (mean_work_s, token_s)
             return [self._carried(target, now, work, said) for target in targets]
 

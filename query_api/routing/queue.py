@@ -17,12 +17,14 @@ from schemas.routing_records import (
     Outcome,
     OutcomesRecord,
     RoutingRecord,
+    Unregistered,
+    UnregisteredEngines,
 )
 
 RECORD_ITEMS: Final = 64
 """Decisions or reports in one record: one of 64 candidates has some KiB."""
 
-_Item = tuple[int, Decision] | tuple[int, Outcome] | LoadSample
+_Item = tuple[int, Decision] | tuple[int, Outcome] | LoadSample | Unregistered
 
 
 class RoutingQueue:
@@ -54,6 +56,10 @@ class RoutingQueue:
         """What targets carry."""
         self._push(samples)
 
+    def push_unregistered(self, engines: Iterable[Unregistered]) -> None:
+        """Engines without events that are registered no more."""
+        self._push(engines)
+
     def _push(self, items: Iterable[_Item]) -> None:
         with self._lock:
             for item in items:
@@ -80,14 +86,14 @@ class RoutingQueue:
 
 
 def items_of(record: RoutingRecord) -> int:
-    """How many decisions, reports or samples it has."""
+    """How many decisions, reports, samples or engines it has."""
     content: tuple[object, ...] = getattr(record, record.__struct_fields__[-1])
     return len(content)
 
 
 def _name_of(item: _Item) -> tuple[type, int]:
-    if isinstance(item, LoadSample):
-        return LoadSample, 0
+    if isinstance(item, LoadSample | Unregistered):
+        return type(item), 0
     return type(item[1]), item[0]
 
 
@@ -95,10 +101,14 @@ def _record_of(items: list[_Item], now: float) -> RoutingRecord:
     decisions: list[Decision] = []
     outcomes: list[Outcome] = []
     samples: list[LoadSample] = []
+    engines: list[Unregistered] = []
     run = 0
     for item in items:
         if isinstance(item, LoadSample):
             samples.append(item)
+            continue
+        if isinstance(item, Unregistered):
+            engines.append(item)
             continue
         run, content = item
         if isinstance(content, Decision):
@@ -109,4 +119,6 @@ def _record_of(items: list[_Item], now: float) -> RoutingRecord:
         return DecisionsRecord(run=run, time=now, decisions=tuple(decisions))
     if outcomes:
         return OutcomesRecord(run=run, time=now, outcomes=tuple(outcomes))
+    if engines:
+        return UnregisteredEngines(run=0, time=now, engines=tuple(engines))
     return LoadRecord(run=0, time=now, samples=tuple(samples))

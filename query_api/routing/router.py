@@ -2,7 +2,7 @@
 
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -21,15 +21,15 @@ from query_api.routing.folded import FoldedRouting
 from query_api.routing.interface import Routed, RouteRequest
 from query_api.routing.live import Carried, LiveLoad, Report
 from query_api.routing.plans import advised_plan
+from query_api.routing.predictions import unregistered_of
 from query_api.routing.queue import RoutingQueue
-from query_api.routing.targets import (
-    Targets,
-)
+from query_api.routing.targets import Targets
 from schemas.answer_states import AnswerState
 from schemas.limits import (
     ROUTE_POLICIES_MAX,
     ROUTE_REPEAT_S,
 )
+from schemas.registration import Registration
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -333,7 +333,7 @@ class Router:
             decided.refused,
             1.0,
             decided.predicted_s,
-            _marks(asked.prefixes, held // asked.scope.block_size),
+            _marks(asked.prefixes, candidates.longest(held) // asked.scope.block_size),
             held=held,
             degraded=self._settings.rules.degraded.value,
         )
@@ -418,6 +418,12 @@ class Router:
     def knows_request(self, request_id: str) -> bool:
         """Whether a report of that request would be of a decision that is known."""
         return self.answers.has(request_id) or self.live.named(request_id) is not None
+
+    def forget(self, gone: Iterable[Registration]) -> None:
+        """These are registered no more: see `unregistered_of`. From any thread."""
+        engines = unregistered_of(gone)
+        self.live.forget(engines)
+        self.queue.push_unregistered(engines)
 
     def observe(self, samples: Sequence[LoadSample]) -> None:
         """What targets carry, by clients or by the bridge."""

@@ -45,8 +45,8 @@ class KnownTarget(NamedTuple):
         costs: what things take there, as outcomes have taught; None: as is set.
         p90: see `streams.routing.estimates.estimates.Estimates.p90`.
         decode_terms: what decoding takes there.
-        is_approximate: whether only decisions say what it holds: it publishes no events, or none
-            that are followed.
+        is_approximate: whether only decisions say what it holds: it publishes no events, or nobody
+            has registered it.
         pressure: of the memory that its KV cache is in, as kvcached says; 1 is full.
     """
 
@@ -203,6 +203,7 @@ def _by_model(
             known = known._replace(
                 is_reachable=known.is_reachable or before.is_reachable,
                 is_degraded=known.is_degraded or before.is_degraded,
+                is_approximate=known.is_approximate and before.is_approximate,
             )
         ranks[key] = known
     return found
@@ -218,7 +219,7 @@ def _known(service: ServiceView, pressure: float) -> KnownTarget:
     away = service.connected is False or standing.reason in _AWAY
     labels = {label.name: label.value for label in one.labels}
     return KnownTarget(
-        one.http_url,
+        one.http_url or one.url,
         one.role,
         labels,
         is_reachable=not away,
@@ -227,5 +228,6 @@ def _known(service: ServiceView, pressure: float) -> KnownTarget:
         kv_bytes=one.kv_bytes_per_token,
         requests_max=one.max_num_seqs,
         capacity_tokens=one.kv_capacity_tokens,
+        is_approximate=not one.has_events,
         pressure=pressure,
     )

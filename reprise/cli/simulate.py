@@ -14,7 +14,7 @@ import msgspec
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import printable
 from schemas.errors import ConfigurationError, RepriseError
-from schemas.limits import BLOCK_SIZE_MAX, WHATIF_NODES_MAX
+from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
 
 if TYPE_CHECKING:
     from replay.traces.reader import Trace
@@ -92,6 +92,25 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     help="When a node publishes the blocks of a request.",
 )
 @click.option(
+    "--index",
+    type=click.Choice(["events", "decisions", "capacity", "nothing"]),
+    default="events",
+    show_default=True,
+    help="What the router knows of the nodes' caches: what they publish; what it sent there, for a"
+    " time; the same, by their capacity; nothing.",
+)
+@click.option(
+    "--decisions",
+    type=Amount(min=0, min_open=True),
+    default=APPROXIMATE_S,
+    help=f"Seconds that a node is taken to hold what was sent there; default {APPROXIMATE_S:g}.",
+)
+@click.option(
+    "--sessions/--no-sessions",
+    default=False,
+    help="Whether the node of a session's last request is preferred, where it is nearly the best.",
+)
+@click.option(
     "--rate", type=Amount(min=0, min_open=True), default=1.0, help="Times the trace's; default 1."
 )
 @click.option(
@@ -150,7 +169,8 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     multiple=True,
     metavar="AXIS=V,V..",
     help="Run these too: capacity, cpu-capacity, pool-capacity, one-cache, nodes, rate, delay,"
-    " loss, slo-ttft, slo-tbt, load-age, estimate-error, decoders, or POLICY.PARAMETER.",
+    " loss, index, decisions, sessions, slo-ttft, slo-tbt, load-age, estimate-error, decoders,"
+    " or POLICY.PARAMETER.",
 )
 @click.option(
     "--block-size",
@@ -254,7 +274,7 @@ def _setup_of(
     from streams.routing.assignments import parse_assignments
     from streams.routing.costs import Costs
 
-    for name in ("index_delay", "slo_ttft", "slo_tbt", "load_age"):
+    for name in ("index_delay", "decisions", "slo_ttft", "slo_tbt", "load_age"):
         options[f"{name}_s"] = options.pop(name)
     try:
         return msgspec.convert(

@@ -273,7 +273,9 @@ class EmbeddedService(TableView):
             block_size=block_size,
         )
         target = service_key(tenant_id, instance_id, dp_rank)
-        return await self._within(self.write.unregister(matches, target))
+        gone = await self._within(self.write.unregister(matches, target))
+        self.router.forget(gone)
+        return gone
 
     async def _within(self, future: "Future[list[Registration]]") -> list[Registration]:
         try:

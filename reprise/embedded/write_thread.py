@@ -27,7 +27,13 @@ from pathlib import Path
 import uvloop
 
 from bridge.delivery.log_sink import LogSink
-from bridge.engine_http.load_watch import LoadWatch, OnSamples, ignore_samples
+from bridge.engine_http.load_watch import (
+    LoadWatch,
+    OnSamples,
+    Scraped,
+    ignore_samples,
+    scraped,
+)
 from bridge.heartbeats import Heartbeats
 from bridge.lmcache.confirmed import Confirmed, WatchedBeside
 from bridge.lmcache.parts import LmcacheParts
@@ -134,7 +140,7 @@ class WriteThread:
             )
         self.load: LoadWatch | None = None
         if settings.scrape_load_s:
-            self.load = LoadWatch(settings.scrape_load_s, lambda: dict(self.pump.followed), on_load)
+            self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load)
         self.registrar = Registrar(
             pump=self.pump,
             sink=self.sink,
@@ -200,6 +206,10 @@ class WriteThread:
         """Unexpected errors, of all parts."""
         beside = [part.faults for part in (self.lmcache, self.load) if part is not None]
         return self._faults + self.pump.faults + self.folding.faults + sum(beside)
+
+    def _scraped(self) -> dict[PublisherKey, Scraped]:
+        registered = list(self.fold.registrations.values())
+        return scraped(self.pump.followed, (one.registration for one in registered))
 
     def _count_fault(self) -> None:
         self._faults += 1

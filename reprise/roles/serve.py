@@ -148,7 +148,13 @@ class ReplicaService:
             when_refused=when_refused,
         )
         self.registry = RegistryWriter(
-            kafka, options, self.replica, self._reader, check=_check_endpoints, kinds=KINDS
+            kafka,
+            options,
+            self.replica,
+            self._reader,
+            check=_check_endpoints,
+            kinds=KINDS,
+            on_unregistered=self.router.forget,
         )
         self.commands = ReplicaCommands(kafka, options, self._reader)
         self.replica.metrics.register(
@@ -213,7 +219,7 @@ class ReplicaService:
 
 
 def _check_endpoints(registration: Registration) -> None:
-    if not registration.has_url:
+    if registration.has_events and not registration.has_url:
         check_endpoint(registration.endpoint)
     check_http(registration)
 

@@ -9,6 +9,7 @@
     decoding.py   instances that decode, apart from the nodes
     policies/     others' policies, to compare with
     feed.py       events -> records -> the fold, late or lost
+    decided_index.py  in place of it: what the router has sent where
     run.py        one run
     outcome.py    what came out of it
     sweep.py      many runs, on all cores

@@ -135,10 +135,10 @@ def _swept(
         name = axis.partition(".")[0]
         policies = tuple(one for one in policies if one.partition(":")[0] == name) or (name,)
     for policy in policies:
-        for value in sweep.values:
+        for number, value in enumerate(sweep.values):
             try:
                 setup = set_value(_with(base, policy=policy), value, block_size)
-                x = _number(value, block_size, capacity=axis in _CAPACITIES)
+                x = _place_of(axis, value, number, block_size)
             except (ValueError, msgspec.ValidationError) as error:
                 raise ConfigurationError(
                     f"Expected a value for the sweep of {axis}, got: {value}: {error}"
@@ -147,8 +147,11 @@ def _swept(
             yield Job(workload, label, setup, axis, value, x)
 
 
-def _number(value: str, block_size: int, *, capacity: bool) -> float:
-    if not capacity:
+def _place_of(axis: str, value: str, number: int, block_size: int) -> float:
+    """Where a value stands on its axis; words stand in their order."""
+    if axis in _IN_WORDS:
+        return float(number)
+    if axis not in _CAPACITIES:
         return float(value) if value not in ("on", "off") else float(value == "on")
     blocks = parse_capacity(value, block_size)
     return float("inf") if blocks is None else float(blocks * block_size)
@@ -166,6 +169,11 @@ Setter = Callable[[Setup, str, int], Setup]
 
 def _field(name: str) -> Setter:
     return lambda setup, value, block_size: _with(setup, **{name: value})
+
+
+def _switch(name: str) -> Setter:
+    words = {"on": "true", "off": "false"}
+    return lambda setup, value, block_size: _with(setup, **{name: words.get(value, value)})
 
 
 def _capacity(name: str) -> Setter:
@@ -188,6 +196,9 @@ AXES: Final[Mapping[str, Setter]] = {
     "rate": _field("rate"),
     "delay": _field("index_delay_s"),
     "loss": _field("index_loss"),
+    "index": _field("index"),
+    "decisions": _field("decisions_s"),
+    "sessions": _switch("sessions"),
     "slo-ttft": _field("slo_ttft_s"),
     "slo-tbt": _field("slo_tbt_s"),
     "load-age": _field("load_age_s"),
@@ -196,7 +207,8 @@ AXES: Final[Mapping[str, Setter]] = {
 }
 """What can be swept besides the parameters of policies, by name."""
 
-_OF_THE_INDEX: Final = ("delay", "loss")
+_OF_THE_INDEX: Final = ("delay", "loss", "index", "decisions", "sessions")
+_IN_WORDS: Final = ("index",)
 _CAPACITIES: Final = ("capacity", "cpu-capacity", "pool-capacity", "one-cache")
 
 

@@ -25,22 +25,25 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.arrays import to_little_endian
-from schemas.routing_records import Refused
+from schemas.identities import DEFAULT_TENANT
+from schemas.routing_records import Refused, Target
 from simulation.whatif.caches.interface import BlockCache
 from simulation.whatif.caches.lru import LruCache
 from simulation.whatif.caches.store import StoreCache
+from simulation.whatif.decided_index import DecidedIndex
 from simulation.whatif.decoding import DecodePool
 from simulation.whatif.feed import Feed
 from simulation.whatif.load_view import Errors, LoadView, slowed
 from simulation.whatif.node import Changed, Held, Node, Pool
 from simulation.whatif.outcome import NodeOutcome, Outcome, latency_of
 from simulation.whatif.policies.table import parse
-from simulation.whatif.setup import Announce, Leases, Refusal, Setup
+from simulation.whatif.setup import Announce, Known, Leases, Refusal, Setup
 from simulation.whatif.workload import Workload
 from streams.kernel.interface import InstanceMatch
 from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
 from streams.routing.inflight import LmetricParameters
 from streams.routing.interface import Candidate, Choice, Request
+from streams.routing.observed.sessions import Sessions, with_affinity
 from streams.routing.ranking import tie_break
 from streams.routing.refusal import Prediction, RefusalRule, refuse_at_arrival
 
@@ -79,12 +82,21 @@ class Run:
         self._feed = Feed(
             seed=setup.seed, delay_s=setup.index_delay_s, loss=setup.index_loss, kernel=kernel
         )
+        self._decided: DecidedIndex | None = None
+        self._sessions = Sessions() if setup.sessions else None
         self._pool = self._open_pool()
         digits = len(str(setup.nodes - 1))
         self._nodes = [self._open_node(f"node-{number:0{digits}}") for number in range(setup.nodes)]
         self._by_name = {node.name: node for node in self._nodes}
         for node in self._nodes:
             self._feed.register(node)
+        if setup.index in (Known.DECISIONS, Known.CAPACITY):
+            knows_capacity = setup.index is Known.CAPACITY
+            self._decided = DecidedIndex(
+                [node.name for node in self._nodes],
+                lasts_s=setup.decisions_s,
+                capacity_blocks=(setup.gpu_blocks or 0) if knows_capacity else 0,
+            )
         # The router sees one slower tier: where there is a pool, that is it.
         costs = setup.costs
         self._estimates = (
@@ -160,6 +172,7 @@ class Run:
                 self._total["needless"] += self._would_do(choices, chain, prompt, now)
             return
         node = self._by_name[choice.candidate.instance_id]
+        self._note_sent(number, node, chain, prompt, now)
         served = self._serve(node, choice, chain, prompt, now)
         self._count(node, choice, served, len(chain), prompt)
         if self._decode is not None:
@@ -180,9 +193,36 @@ class Run:
     def _rank(
         self, number: int, chain: "array[int]", prompt: int, now: float, tie: int
     ) -> list[Choice]:
-        candidates = self._candidates(self._feed.ask(_tokens(chain)), prompt, now)
+        candidates = self._candidates(self._matches(chain, prompt, now), prompt, now)
         request = self._request(number, chain, prompt, tie, candidates)
-        return self._policy.rank(request, candidates, self._estimates, self._parameters)
+        choices = self._policy.rank(request, candidates, self._estimates, self._parameters)
+        if self._sessions is None:
+            return choices
+        last = self._sessions.last(DEFAULT_TENANT, self._session(number), now)
+        in_seconds = self._policy.in_seconds
+        return with_affinity(choices, last and last[1], keys_are_seconds=in_seconds)
+
+    def _matches(self, chain: "array[int]", prompt: int, now: float) -> list[InstanceMatch]:
+        if self._decided is not None:
+            return self._decided.ask(self._whole(chain, prompt), now)
+        return self._feed.ask(_tokens(chain))
+
+    def _whole(self, chain: "array[int]", prompt: int) -> "array[int]":
+        """The whole blocks of a prompt: of others there are no hashes."""
+        return chain[: prompt // self._workload.block_size]
+
+    def _session(self, number: int) -> str:
+        return str(self._workload.sessions[number])
+
+    def _note_sent(
+        self, number: int, node: Node, chain: "array[int]", prompt: int, now: float
+    ) -> None:
+        """What the router remembers of its decision."""
+        if self._decided is not None:
+            self._decided.decided(self._whole(chain, prompt), self._places[node.name], now)
+        if self._sessions is not None:
+            key = (DEFAULT_TENANT, self._session(number))
+            self._sessions.note(now, key, Target(DEFAULT_TENANT, node.name, 0))
 
     def _admitted(self, choices: Sequence[Choice], prompt: int, now: float) -> Choice | None:
         """The first choice of the policy that meets the objectives; None: it is refused."""
@@ -332,7 +372,7 @@ class Run:
         total["stored"] += changed.stored
         total["evicted"] += changed.evicted
         total["unstored"] += changed.refused
-        if changed.events:
+        if changed.events and self._setup.index is Known.EVENTS:
             self._feed.publish(publisher, changed.events, at)
 
     def _open_node(self, name: str) -> Node:

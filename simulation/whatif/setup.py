@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from schemas.errors import ConfigurationError
-from schemas.limits import WHATIF_NODES_MAX
+from schemas.limits import APPROXIMATE_S, WHATIF_NODES_MAX
 from streams.routing.costs import Coefficient, Costs
 
 UNBOUNDED: Final = None
@@ -50,6 +50,18 @@ class Leases(msgspec.Struct, frozen=True, kw_only=True):
     soft_pin_s: Annotated[float, msgspec.Meta(ge=0)] = 1800.0
     watermark: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
+
+
+class Known(StrEnum):
+    """What the router knows of the nodes' caches."""
+
+    EVENTS = "events"
+    """What they publish."""
+    DECISIONS = "decisions"
+    """What it has sent there, for a time: they publish no events."""
+    CAPACITY = "capacity"
+    """The same, as long as a node's capacity, which it knows, has room for it."""
+    NOTHING = "nothing"
 
 
 class Refusal(StrEnum):
@@ -96,6 +108,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         index_delay_s: from a node's announcement until the router's index has it.
         index_loss: share of the batches of events that never come; the index is told of the gap.
         announce: when nodes publish.
+        index: what the router knows of the nodes' caches.
+        decisions_s: for so long a node is taken to hold what it was given, with `decisions`.
+        sessions: whether it prefers the node of a session's last request, as the service does.
         rate: how many times as fast as in the trace requests arrive.
         slo_ttft_s: a request that nobody can begin to answer within this is refused; None: never.
         refusal: what of that is done.
@@ -120,6 +135,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     index_delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     index_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     announce: Announce = Announce.ARRIVAL
+    index: Known = Known.EVENTS
+    decisions_s: Annotated[float, msgspec.Meta(gt=0)] = APPROXIMATE_S
+    sessions: bool = False
     rate: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     slo_ttft_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     refusal: Refusal = Refusal.NOW

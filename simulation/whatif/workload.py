@@ -2,8 +2,12 @@
 
 from array import array
 from collections.abc import Iterable
+from typing import Final
 
 from replay.traces.request import TraceRequest
+
+_SESSION_BLOCKS: Final = 2
+"""Of a prompt by whose end a session is known: the first block is often a prompt of the system."""
 
 
 class Workload:
@@ -22,6 +26,9 @@ class Workload:
         output_tokens: of each request.
         distinct: how many blocks there are.
         depths: of each block: how many stand before it.
+        sessions: of each request: which one it is of. One that begins with all whole blocks of an
+            earlier one, two at least, is taken to be the next turn of its session: a trace names
+            none.
     """
 
     def __init__(self, name: str, block_size: int, requests: Iterable[TraceRequest]) -> None:
@@ -31,6 +38,7 @@ class Workload:
         self.prompt_tokens = array("q")
         self.output_tokens = array("q")
         self.depths = array("I")
+        self.sessions = array("I")
         self.reused_ids = 0
         self._blocks = array("I")
         self._ends = array("Q", [0])
@@ -56,11 +64,13 @@ class Workload:
     def _number(self, requests: Iterable[TraceRequest]) -> None:
         numbers: dict[tuple[int, int], int] = {}
         ids: set[int] = set()
+        ends: dict[int, int] = {}  # the last whole block of a request: its session
+        count = 0
         for request in requests:
             self.arrivals_s.append(request.timestamp / 1000.0)
             self.prompt_tokens.append(request.input_length)
             self.output_tokens.append(request.output_length)
-            before = -1
+            before, session = -1, count
             for depth, block_id in enumerate(request.hash_ids):
                 number = numbers.get((before, block_id))
                 if number is None:
@@ -69,5 +79,11 @@ class Workload:
                     ids.add(block_id)
                 self._blocks.append(number)
                 before = number
+                session = ends.get(number, session)
+            count += session == count
+            self.sessions.append(session)
             self._ends.append(len(self._blocks))
+            whole = min(request.input_length // self.block_size, len(request.hash_ids))
+            if whole >= _SESSION_BLOCKS:
+                ends.setdefault(self._blocks[self._ends[-2] + whole - 1], session)
         self.reused_ids = len(numbers) - len(ids)

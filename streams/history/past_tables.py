@@ -90,8 +90,9 @@ class PastTables:
             sources |= {Source(partition, bridge) for bridge in fold.bridges}
             for publisher, state in fold.publishers.items():
                 states.put(publisher, state, partition)
-            for publisher in fold.registrations:
-                states.register(publisher, True)
+            for publisher, registered in fold.registrations.items():
+                if registered.registration.has_events:
+                    states.register(publisher, True)
         return PastTable(
             kernel, tuple(positions), publishers, registrations, states, frozenset(sources)
         )

@@ -18,6 +18,7 @@ from schemas.routing_records import (
     LoadSample,
     OutcomesRecord,
     RoutingRecord,
+    UnregisteredEngines,
 )
 from streams.routing.booking import happened_at
 from streams.routing.bookings import Bookings, BookingsState, Reported
@@ -85,17 +86,14 @@ class RoutingFold:
             case LoadRecord():
                 for sample in record.samples:
                     self.samples.note(sample)
+            case UnregisteredEngines():
+                self.observations.forget(record.engines)
 
     def _decided(self, run: int, decision: Decision) -> None:
         if self.bookings.has_seen(run, decision.number):
             return
         early = self.bookings.book(run, decision)
-        self.observations.decided(
-            run,
-            decision,
-            approximate=decision.is_approximate,
-            capacity_blocks=decision.capacity_tokens // decision.scope.block_size,
-        )
+        self.observations.decided(run, decision)
         for reported in early:
             self._reported(run, reported)
 

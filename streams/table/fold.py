@@ -14,7 +14,8 @@ Rules, in the order in which they are applied to a record:
    is where a batch was begun and does not go on with the next event.
 5. `events` go to the kernel. `gap`, and a batch that is `incomplete`, degrade the publisher: the
    table may miss blocks of it and may list evicted ones, until a reset or a later `cleared` event.
-6. `registered` and `unregistered` make and end the publisher's part in answers.
+6. `registered` and `unregistered` make and end the publisher's part in answers. An engine that
+   publishes no events is registered, and has none.
 7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is
    degraded, where nothing proves that it held nothing before: no record of an incarnation, and no
    `unregistered` record. Its next incarnation or a `cleared` event ends that, like any other loss.
@@ -302,7 +303,7 @@ class Fold:
         for report in record.reports:
             publisher = report.publisher
             reported.add(publisher)
-            if publisher in self.registrations and not self._is_foreign(record.bridge, report):
+            if self._is_followed(publisher) and not self._is_foreign(record.bridge, report):
                 said = Confirmation(
                     record.bridge,
                     report.reason,
@@ -338,6 +339,10 @@ class Fold:
         said = self.publishers.get(report.publisher, PublisherState()).confirmation
         return said is not None and said.bridge != bridge
 
+    def _is_followed(self, publisher: PublisherKey) -> bool:
+        registered = self.registrations.get(publisher)
+        return registered is not None and registered.registration.has_events
+
     def _confirm(self, publisher: PublisherKey, said: Confirmation) -> None:
         before = self.publishers.get(publisher, PublisherState())
         if before.confirmation != said:
@@ -352,6 +357,11 @@ class Fold:
             self.counters["duplicate_records"] += 1
             return
         registration = record.registration
+        if not registration.has_events:
+            self._end_part(publisher)  # an earlier registration may have had one
+            self.registrations[publisher] = Registered(registration, offset)
+            self._changed_registrations[publisher] = None
+            return
         routable = not registration.is_pool
         self.kernel.register(self._handle(publisher), registration.lora_name, routable)
         self.registrations[publisher] = Registered(record.registration, offset)
@@ -383,16 +393,22 @@ class Fold:
             if dropped > 0:
                 self.counters["unregistered_forgotten"] += dropped
             self._put_unproven((*seen, publisher)[-UNREGISTERED_REMEMBERED_MAX:])
-        if publisher not in self._handles and publisher not in self.publishers:
+        if not self._end_part(publisher) and publisher not in self.registrations:
             self.counters["duplicate_records"] += 1
             return
+        self.registrations.pop(publisher, None)
+        self._changed_registrations[publisher] = None
+
+    def _end_part(self, publisher: PublisherKey) -> bool:
+        """Ends a publisher's part in the table; whether it had one."""
+        if publisher not in self._handles and publisher not in self.publishers:
+            return False
         self.kernel.unregister(self._handle(publisher))
         del self._handles[publisher]
-        self.registrations.pop(publisher, None)
         self.states.register(publisher, False)
-        self._changed_registrations[publisher] = None
         self._put(publisher, None)
         self.ledgers.forget(publisher)
+        return True
 
     # Rows
 
@@ -441,9 +457,10 @@ class Fold:
             self._handle(publisher)
             self._put(publisher, state)
         for publisher, registered in registrations.items():
-            self._handle(publisher)
             self.registrations[publisher] = registered
-            self.states.register(publisher, True)
+            if registered.registration.has_events:
+                self._handle(publisher)
+                self.states.register(publisher, True)
         self.bridges = dict(sorted(bridges.items(), key=_heard_at))
         self.ledgers.restore(ledgers, publishers)
         self.memory.restore(segments)

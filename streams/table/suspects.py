@@ -24,7 +24,9 @@ class Suspects:
         self._fold = fold
         self._all_scopes = loss.registrations
         self._by_scope: dict[Scope, dict[PublisherKey, Cursor]] = {}
-        for publisher in fold.registrations:
+        for publisher, registered in fold.registrations.items():
+            if not registered.registration.has_events:
+                continue  # it has nothing in the table that could be missing
             suspects = self._by_scope.setdefault(scope_of(publisher.stream), {})
             suspects[publisher] = self._cursor(publisher)
 

@@ -79,7 +79,8 @@ def routing(tenant: Tenant) -> Routing:
 
 
 def test_a_decision_is_booked_at_once_and_the_next_one_goes_elsewhere(routing: Routing) -> None:
-    first, second = routing.route(), routing.route()
+    # They take a second each, so that the first still waits when the second comes.
+    first, second = (routing.route(token_ids=[next(PROMPTS)] * 8192) for _ in range(2))
     chosen = {one["prefill"]["instance_id"] for one in (first, second)}
     assert chosen == {"a", "b"}
     assert routing.requests() == {"a": 1, "b": 1}

@@ -2,7 +2,7 @@
 
 The msgpack form takes exactly Conductor's fields (G3), where `hash_profile` is required; the JSON
 form takes the published ones and OWN_FIELDS, and `hash_profile` may be absent, because Reprise
-hashes tokens itself.
+hashes tokens itself. The type `none`, of an engine without events, is of the JSON form alone.
 """
 
 from collections.abc import Collection
@@ -30,6 +30,7 @@ from schemas.limits import (
     SEQUENCES_AT_ONCE_MAX,
 )
 from schemas.registration import (
+    NO_EVENTS,
     HashProfile,
     Label,
     Labels,
@@ -70,6 +71,11 @@ OWN_FIELDS: Final = frozenset(
 )
 """Those that Conductor does not know: of the JSON form alone."""
 
+_OF_EVENTS: Final = ("endpoint", "replay_endpoint", "kv_cache_report_mode")
+"""Fields that say how events are published."""
+
+_NO_EVENTS_JSON: Final = f'"{NO_EVENTS}"'.encode()
+
 _UNREGISTER_FIELDS: Final = frozenset(
     {"block_size", "dp_rank", "instance_id", "lora_name", "modelname", "tenant_id", "type"}
 )
@@ -105,8 +111,12 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
     if wire is Wire.JSON:
         allowed = allowed | OWN_FIELDS
     fields = _known_fields(split_fields(body, wire), allowed)
-    endpoint = _required_name(fields, "endpoint", wire)
-    kind = _required_name(fields, "type", wire)
+    endpoint = kind = ""
+    if wire is Wire.JSON and _publishes_nothing(fields):
+        _check_no_events(fields)
+    else:
+        endpoint = _required_name(fields, "endpoint", wire)
+        kind = _required_name(fields, "type", wire)
     model_name = _required_name(fields, "modelname", wire)
     instance_id = _required_name(fields, "instance_id", wire)
     block_size = _read_block_size(fields, wire)
@@ -121,7 +131,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
         additional_salt = read_optional_text(fields["additionalsalt"], wire)
     return Registration(
         endpoint=endpoint,
-        kind=_kind(kind, kinds),
+        kind=_kind(kind, kinds, wire) if endpoint else NO_EVENTS,
         model_name=model_name,
         instance_id=instance_id,
         block_size=block_size,
@@ -181,9 +191,21 @@ def _text(fields: FieldMap, name: str, wire: Wire) -> str:
     return read_text(fields[name], wire) if name in fields else ""
 
 
-def _kind(name: str, kinds: Collection[PublisherKind]) -> PublisherKind:
+def _publishes_nothing(fields: FieldMap) -> bool:
+    given = fields.get("type")
+    return given is not None and bytes(memoryview(given.raw)) == _NO_EVENTS_JSON
+
+
+def _check_no_events(fields: FieldMap) -> None:
+    for name in _OF_EVENTS:
+        if _text(fields, name, Wire.JSON):
+            message = f"{name} must be left out where type is {NO_EVENTS}: nothing is followed"
+            raise RequestError("invalid_value", message, field=name)
+
+
+def _kind(name: str, kinds: Collection[PublisherKind], wire: Wire) -> PublisherKind:
     if name not in kinds:
-        expected = " or ".join(kinds)
+        expected = " or ".join((*kinds, NO_EVENTS) if wire is Wire.JSON else kinds)
         raise RequestError("invalid_value", f"type must be {expected}", field="type")
     return PublisherKind(name)
 

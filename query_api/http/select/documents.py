@@ -123,6 +123,9 @@ def selection_document(
         for name, rank in partition.names
         if name == one.instance_id
     }
+    # As the decision took it: with what only decisions say that it holds.
+    gpu, cpu, disk = ranks[one.dp_rank]
+    ranks[one.dp_rank] = (max(gpu, one.gpu), max(cpu, one.cpu), max(disk, one.disk))
     gpu, cpu, disk = (max(walk[place] for walk in ranks.values()) for place in range(3))
     overlap = OverlapDocument(
         disk, gpu, {str(rank): walk[0] for rank, walk in ranks.items()}, cpu, disk

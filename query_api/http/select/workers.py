@@ -16,7 +16,7 @@ from query_api.ports import PublisherRegistry, View
 from query_api.routing.interface import Offered
 from schemas.identities import DEFAULT_TENANT
 from schemas.limits import TARGETS_KEPT_S
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import NO_EVENTS, PublisherKind, Registration
 from schemas.routing_records import Target
 
 
@@ -205,21 +205,21 @@ def registrations_of(asked: WorkerBody, kinds: Collection[PublisherKind]) -> lis
     if not endpoints and asked.kv_events_endpoint and count == 1:
         endpoints = {str(first): asked.kv_events_endpoint}
     found = []
+    has_events = bool(asked.kv_events_endpoint or asked.kv_events_endpoints)
     for rank in range(first, first + count):
-        if str(rank) not in endpoints:
-            text = f"Expected where rank {rank} publishes its events: workers without are no part"
-            text += " of the catalogue here; POST /route takes them as candidates"
+        if has_events and str(rank) not in endpoints:
+            text = f"Expected where rank {rank} publishes its events, or of no rank where"
             raise RequestError("unsupported", text, field="kv_events_endpoints", status=501)
         body = {
-            "endpoint": endpoints[str(rank)],
-            "type": asked.type,
+            "endpoint": endpoints[str(rank)] if has_events else "",
+            "type": asked.type if has_events else NO_EVENTS,
             "modelname": asked.model_name,
             "instance_id": str(asked.worker_id),
             "block_size": asked.block_size,
             "dp_rank": rank,
             "tenant_id": asked.routing_group or DEFAULT_TENANT,
             # It replays what one rank has published: of which, it does not say.
-            "replay_endpoint": (asked.replay_endpoint or "") if count == 1 else "",
+            "replay_endpoint": (asked.replay_endpoint or "") if has_events and count == 1 else "",
             "http_endpoint": asked.endpoint,
             "labels": asked.topology_domains,
             "kv_capacity_tokens": (asked.total_kv_blocks or 0) * asked.block_size,
@@ -242,8 +242,8 @@ def _document(ranks: list[Registration], connected: list[bool]) -> WorkerDocumen
         one.tenant_id,
         "schedulable" if is_there else "unschedulable",
         one.http_url or None,
-        one.endpoint if single else None,
-        {str(each.dp_rank): each.endpoint for each in ranks},
+        (one.endpoint or None) if single else None,
+        {str(each.dp_rank): each.endpoint for each in ranks if each.endpoint},
         one.replay_endpoint or None,
         one.block_size,
         one.dp_rank,

@@ -8,7 +8,7 @@ from typing import Final
 from simulation.whatif.outcome import DecodeOutcome, Outcome
 from simulation.whatif.plan import IDEAL, POLICIES_GROUP
 from simulation.whatif.report.document import Document, ReportedRun, TraceFacts
-from simulation.whatif.setup import Setup
+from simulation.whatif.setup import Known, Setup
 
 Cell = Callable[[ReportedRun], str]
 
@@ -115,6 +115,9 @@ def setup_line(run: ReportedRun, group: str) -> str:
         "rate": f"rate x{setup.rate:g}",
         "delay": f"index delay {setup.index_delay_s:g} s, told at {setup.announce}",
         "loss": f"index loss {setup.index_loss:.1%}",
+        "index": "" if setup.index is Known.EVENTS else f"the router knows {setup.index}",
+        "decisions": f"for {setup.decisions_s:g} s" if setup.index is Known.DECISIONS else "",
+        "sessions": "sessions preferred" if setup.sessions else "",
         "slo-ttft": f"TTFT objective {setup.slo_ttft_s:g} s" if setup.slo_ttft_s else "",
         "leases": "leases as Mooncake's store" if setup.leases else "",
         "refusal": f"refusal {setup.refusal}" if _has_objective(setup) else "",
@@ -170,6 +173,7 @@ def to_csv(document: Document) -> str:
             *("promised_tokens", "over_promised_tokens", "lost_batches", "needless", "within"),
             *("refusal", "load_age_s", "bookings", "estimate_error", "decoders", "slo_tbt_s"),
             *("decoded", "wasted", "within_both", "tbt_p90_s", "decode_swing", "decode_phase"),
+            *("index", "decisions_s", "sessions"),
         ]
     )
     for run in document.runs:
@@ -186,6 +190,7 @@ def to_csv(document: Document) -> str:
                 *(one.lost_batches, one.needless, one.within, setup.refusal, setup.load_age_s),
                 *(setup.bookings, setup.estimate_error, setup.decoders, setup.slo_tbt_s),
                 *_decode_cells(one.decode),
+                *(setup.index, setup.decisions_s, setup.sessions),
             ]
         )
     return out.getvalue()

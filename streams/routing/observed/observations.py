@@ -4,19 +4,19 @@ Whoever folds the routing log calls `advance` with the time of each record, `dec
 its decisions and `reported` with each outcome of a known one, in the order of the log.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from schemas.errors import RecordFormatError
-from schemas.limits import APPROXIMATE_S
-from schemas.routing_records import Decision, Outcome, OutcomeEvent
+from schemas.routing_records import Decision, Outcome, Unregistered
+from streams.routing.observed import sent
 from streams.routing.observed.hot_prefixes import HotPrefixes, HotState
 from streams.routing.observed.open_promises import OpenPromises, OpenState
 from streams.routing.observed.predicted import (
     PredictedHolders,
     PredictedState,
-    predicted_s,
 )
 from streams.routing.observed.promise_totals import PromiseKey, PromiseTotals, TotalsState
 from streams.routing.observed.promises import Promise, kept, promise_of
@@ -77,22 +77,12 @@ class Observations:
         for promise in self.open.expire(self.clock):
             self.totals.note_end(self.clock, promise, None)
 
-    def decided(
-        self,
-        run: int,
-        decision: Decision,
-        *,
-        approximate: bool = False,
-        capacity_blocks: int = 0,
-    ) -> None:
+    def decided(self, run: int, decision: Decision) -> None:
         """A decision, once.
 
         Args:
             run: of its service.
             decision: new to this fold.
-            approximate: whether its target publishes no events, so that it is taken to hold the
-                prompt for APPROXIMATE_S; else as `predicted_s` says.
-            capacity_blocks: of such a target, where it is known: then this counts, and no time.
         """
         now = self.clock
         promise = promise_of(run, now, decision)
@@ -105,14 +95,7 @@ class Observations:
             self.hot.asked(now, scope, decision.marks)
             return
         self.hot.decided(now, promise)
-        self.predicted.decided(
-            now,
-            promise.target,
-            scope,
-            promise.marks,
-            lasts_s=APPROXIMATE_S if approximate else predicted_s(decision.predicted_s),
-            capacity_blocks=capacity_blocks if approximate else 0,
-        )
+        sent.hold(self.predicted, now, promise)
         gone = self.open.add(promise)
         if gone is not None:
             self.totals.note_end(now, gone, None)
@@ -127,16 +110,20 @@ class Observations:
         promise = self.open.find(run, outcome.number)
         if promise is None:
             return
-        if promise.note_place(outcome):
+        is_moved = promise.note_place(outcome)
+        if is_moved:
             self.totals.note_moved(self.clock, promise)
-            self.predicted.failed(promise.target, promise.scope, promise.marks)
+        sent.follow(self.predicted, self.clock, promise, outcome, is_moved=is_moved)
         self._note_cached(promise, outcome)
         self._note_ttft(promise, outcome)
-        if outcome.event is OutcomeEvent.FAILED:
-            self.predicted.failed(promise.target, promise.scope, promise.marks)
         if outcome.event.is_end:
             self.totals.note_end(self.clock, promise, outcome.event)
             self.open.close(promise)
+
+    def forget(self, gone: Iterable[Unregistered]) -> None:
+        """Engines that are registered no more: nothing is known of what they hold."""
+        for one in gone:
+            self.predicted.forget(*one)
 
     @property
     def forgotten(self) -> dict[str, int]:

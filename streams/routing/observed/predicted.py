@@ -143,6 +143,12 @@ class PredictedHolders:
         for _, prefix in marks[:DECISION_MARKS_MAX]:
             self._drop((target, scope, prefix))
 
+    def forget(self, target: Target, model_name: str) -> None:
+        """Nothing is known any more of what it holds of a model. Cost O(marks)."""
+        gone = [key for key in self._marks if key[0] == target and key[1].model_name == model_name]
+        for key in gone:
+            self._drop(key)
+
     def longest(
         self, scope: DecidedScope, hashes: Sequence[int] | bytes, now: float
     ) -> dict[Target, int]:

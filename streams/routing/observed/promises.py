@@ -73,6 +73,8 @@ class Promise(msgspec.Struct, array_like=True):
         marks: prefixes of the prompt, by rising depth; the first DECISION_MARKS_MAX of them.
         moved: whether it is known that it went elsewhere.
         has_cached, has_ttft: what was reported of it.
+        is_approximate, capacity_blocks: whether the target publishes no events; of its cache then,
+            0 where that is not known.
     """
 
     run: int
@@ -94,6 +96,8 @@ class Promise(msgspec.Struct, array_like=True):
     moved: bool = False
     has_cached: bool = False
     has_ttft: bool = False
+    is_approximate: bool = False
+    capacity_blocks: int = 0
 
     @property
     def usable(self) -> int:
@@ -139,6 +143,8 @@ def promise_of(run: int, time: float, decision: Decision) -> Promise | None:
         decision.predicted_s,
         decision.predicted_s * decision.p90,
         decision.marks[:DECISION_MARKS_MAX],
+        is_approximate=decision.is_approximate,
+        capacity_blocks=decision.capacity_tokens // decision.scope.block_size,
     )
 
 

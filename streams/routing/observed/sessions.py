@@ -17,6 +17,11 @@ from streams.routing.interface import Choice
 AFFINITY_SHARE: Final = 0.1
 """The last instance wins where its key is above the best by at most this share of it."""
 
+AFFINITY_SHARE_OF_SECONDS: Final = 0.25
+"""The same where keys are seconds: with less, sessions give less than 80 % of what events do, where
+there are none (docs/simulation.md). A share of other keys may be many seconds.
+"""
+
 AFFINITY_SECONDS: Final = 0.05
 """Or by at most so much, where keys are seconds."""
 
@@ -53,7 +58,11 @@ class Sessions:
         if not decision.session_id or not 0 <= place < len(decision.candidates):
             return
         key = (decision.scope.tenant_id, decision.session_id)
-        self._last[key] = (time, decision.target(place))
+        self.note(time, key, decision.target(place))
+
+    def note(self, time: float, key: SessionKey, target: Target) -> None:
+        """A request of the session was sent there."""
+        self._last[key] = (time, target)
         self._last.move_to_end(key)
         self._expire(time)
         if len(self._last) > self._most:
@@ -106,7 +115,7 @@ def with_affinity(
     best = ordered[0].key
     most = best + AFFINITY_SHARE * abs(best)
     if keys_are_seconds:
-        most = max(most, best + AFFINITY_SECONDS)
+        most = best + max(AFFINITY_SHARE_OF_SECONDS * abs(best), AFFINITY_SECONDS)
     for place, choice in enumerate(ordered):
         if choice.key > most:
             break

@@ -341,6 +341,10 @@ class RowReader:
 
     def _register(self, publisher: PublisherKey) -> None:
         registration = self.registrations[publisher].registration
+        if not registration.has_events:
+            self.kernel.unregister(self.kernel.open_publisher(*publisher))
+            self.states.register(publisher, False)
+            return
         handle, routable = self.kernel.open_publisher(*publisher), not registration.is_pool
         self.kernel.register(handle, registration.lora_name, routable)
         self.states.register(publisher, True)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from schemas import codec
-from schemas.errors import EntryError
+from schemas.errors import EntryError, RegistrationConflictError
 from schemas.limits import (
     KV_TOKEN_BYTES_MAX,
     KV_TOKENS_MAX,
@@ -14,7 +14,7 @@ from schemas.limits import (
     LABELS_MAX,
     SEQUENCES_AT_ONCE_MAX,
 )
-from schemas.registration import Label, PublisherKind, Registration
+from schemas.registration import NO_EVENTS, Label, PublisherKind, Registration, is_new
 from schemas.topics import encode_publisher, encode_registration
 
 OLD: dict[str, Any] = {
@@ -50,6 +50,28 @@ def test_a_record_without_the_later_fields_is_read_and_written_as_it_was() -> No
     assert read(written) == PLAIN
     assert encode_registration(PLAIN) == written
     assert encode_registration(decoded(OLD)) == written
+
+
+SILENT = msgspec.structs.replace(PLAIN, endpoint="", kind=NO_EVENTS)
+
+
+def test_an_engine_without_events_has_no_endpoint_and_every_other_has_one() -> None:
+    assert read(encode_registration(SILENT)) == SILENT
+    assert not SILENT.has_events
+    assert PLAIN.has_events
+    for document in ({**OLD, "endpoint": ""}, {**OLD, "kind": "none"}):
+        with pytest.raises(EntryError):
+            decoded(document)
+
+
+def test_engines_without_events_share_no_endpoint_and_still_a_name() -> None:
+    other = msgspec.structs.replace(SILENT, instance_id="b")
+    assert is_new(other, {SILENT.publisher: SILENT})
+    assert not is_new(SILENT, {SILENT.publisher: SILENT})
+    with pytest.raises(RegistrationConflictError, match="service key"):
+        is_new(SILENT, {PLAIN.publisher: PLAIN})
+    with pytest.raises(RegistrationConflictError, match="service key"):
+        is_new(PLAIN, {SILENT.publisher: SILENT})
 
 
 def test_what_is_said_of_an_instance_comes_back_as_it_was_written() -> None:

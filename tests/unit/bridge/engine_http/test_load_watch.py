@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from bridge.engine_http.load import WAYS
-from bridge.engine_http.load_watch import LoadWatch, Server, servers_of
+from bridge.engine_http.load_watch import LoadWatch, Server, scraped, servers_of
 from bridge.engine_http.watch import EngineWatch
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
@@ -26,7 +26,7 @@ from schemas.limits import (
     LOAD_METRICS_BYTES,
     LOAD_PERIOD_MAX_S,
 )
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import NO_EVENTS, PublisherKind, Registration
 from schemas.routing_records import LoadSample, Target
 from tests.engine_http import EngineServer, engine_server
 from tests.fakes import registration
@@ -378,3 +378,49 @@ def test_metrics_that_several_processes_share_are_read_whole(tmp_path: Path) -> 
     assert (samples[0].running, samples[0].waiting) == (3, 2)
     assert asked[:2] == [FILTERED, "/metrics"]
     assert set(asked[2:]) == {"/metrics"}
+
+
+# Engines without events
+
+
+def silent(url: str) -> Registration:
+    return followed(url=url, endpoint="", kind=NO_EVENTS).registration
+
+
+def test_engines_without_events_are_asked_beside_those_that_are_followed() -> None:
+    one, two = followed(url="http://a:1"), silent("http://b:1")
+    other = msgspec.structs.replace(two, instance_id="b")
+    found = scraped({one.registration.publisher: one}, [one.registration, other])
+    assert servers_of(found.values()) == {
+        Server(PublisherKind("vLLM"), "http://a:1"): (target(),),
+        Server(NO_EVENTS, "http://b:1"): (target(0, "b"),),
+    }
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/loads?include=core"])
+def test_of_whatever_kind_it_is_it_is_asked_in_its_way(engine: EngineServer, path: str) -> None:
+    engine.replies = {path: (200, LOADS if path.startswith("/v1") else VLLM)}
+
+    async def run() -> None:
+        async with running(One(silent(engine.url))) as watched:
+            await watched.until(lambda: len(watched.taken) >= 2)
+            assert {one.target for one in watched.taken} == {target()}
+            assert not any(one.is_away for one in watched.taken)
+            assert watched.watch.failures == {}
+
+    asyncio.run(run())
+
+
+def test_one_that_does_not_answer_twice_is_away_and_others_are_not_told_of_so() -> None:
+    with engine_server() as gone:
+        url = gone.url
+    every = [One(silent(url)), followed(url=url, instance="b")]
+
+    async def run() -> None:
+        async with running(*every) as watched:
+            await watched.until(lambda: bool(watched.taken))
+            assert watched.watch.failures["silent"] >= 2
+            assert {one.target for one in watched.taken} == {target()}
+            assert all(one.is_away and one.waiting is None for one in watched.taken)
+
+    asyncio.run(run())

@@ -17,7 +17,7 @@ from schemas.errors import (
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import LMCACHE, Registration
+from schemas.registration import LMCACHE, NO_EVENTS, Registration
 from tests.unit.bridge.pump_bench import BORN, ONE, PLAIN, REPLAYS, TWO, Bench, live
 from tests.unit.bridge.sequencing.test_sequencer import removed
 
@@ -239,3 +239,22 @@ def test_whoever_registers_itself_is_not_followed_and_may_be_unregistered() -> N
     office = play(scene)
     assert office.ended == [worker.publisher]
     assert office.kinds() == ["UnregisteredRecord"]
+
+
+def test_an_engine_without_events_is_registered_and_followed_by_nobody() -> None:
+    silent = msgspec.structs.replace(PLAIN, endpoint="", kind=NO_EVENTS)
+
+    async def scene(office: Office) -> None:
+        bad = msgspec.structs.replace(silent, http_endpoint="10.0.0.7:8000")
+        with pytest.raises(EndpointError):
+            await office.registrar.register(bad)
+        assert await office.registrar.register(silent) == [silent]
+        assert await office.registrar.register(silent) == []
+        await office.registrar.follow_registered()
+        assert not office.bench.pump.followed
+        assert not office.bench.receiver.followed
+        assert await office.registrar.unregister(lambda one: True, "a") == [silent]
+
+    office = play(scene)
+    assert office.kinds(silent.publisher) == ["RegisteredRecord", "UnregisteredRecord"]
+    assert office.syncs == 2

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from bridge.membership import registry_reader
@@ -14,7 +15,7 @@ from brokers.clients import Clients
 from brokers.interface import Consumer, Partition
 from brokers.settings import KafkaSettings
 from schemas.identities import PublisherKey
-from schemas.registration import Registration
+from schemas.registration import NO_EVENTS, Registration
 from schemas.topics import encode_publisher, encode_registration
 from tests.unit.bridge.messages import registration
 
@@ -191,3 +192,19 @@ def test_of_many_unusable_entries_only_the_first_are_named(
         reading.turn(*[(b"\xc1", b"")] * 9)
     assert reading.registry.skipped == {"malformed_key": 9}
     assert len([one for one in caplog.records if "Skipping" in one.message]) == 2
+
+
+def test_an_engine_without_events_is_followed_by_nobody_and_known(reading: Reading) -> None:
+    silent = msgspec.structs.replace(ONE, endpoint="", kind=NO_EVENTS)
+    entries = reading.turn(entry(silent), entry(TWO))
+    assert entries.publishers == {TWO.publisher: TWO}
+    assert reading.registry.without_events() == {ONE.publisher: silent}
+    assert entries.has_forgotten(ONE.publisher), "whatever the log has of it ends"
+    reading.turn(entry(silent))
+    assert reading.owner.changes == []
+    reading.turn(entry(ONE))
+    assert reading.registry.without_events() == {}
+    reading.turn(entry(silent))
+    assert reading.owner.changes == [(0, ONE.publisher, ONE), (0, ONE.publisher, None)]
+    reading.turn((encode_publisher(ONE.publisher), None))
+    assert reading.registry.without_events() == {}

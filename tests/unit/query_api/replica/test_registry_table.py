@@ -1,11 +1,12 @@
 """The registry topic in memory."""
 
+import msgspec
 import pytest
 
 from query_api.replica.registry_table import RegistryTable
 from schemas.errors import EntryError, RegistrationConflictError, RegistrationError
 from schemas.limits import PUBLISHERS_MAX
-from schemas.registration import is_new
+from schemas.registration import NO_EVENTS, is_new
 from schemas.topics import encode_publisher, encode_registration
 from tests.building import registration
 
@@ -93,3 +94,13 @@ def test_there_is_a_bound_on_publishers() -> None:
     with pytest.raises(RegistrationError, match=f"at most {PUBLISHERS_MAX}"):
         is_new(registration("more", port=70_000), others)
     assert not is_new(registration("i7", port=7), others)
+
+
+def test_an_engine_without_events_is_known_and_no_publisher_of_the_table() -> None:
+    told: list[bool] = []
+    table = RegistryTable(lambda publisher, registered: told.append(registered))
+    silent = msgspec.structs.replace(ONE, endpoint="", kind=NO_EVENTS)
+    table.put(0, KEY, encode_registration(ONE))
+    table.put(1, KEY, encode_registration(silent))
+    assert table.registrations == {ONE.publisher: silent}
+    assert told == [True, False]

@@ -68,14 +68,19 @@ def test_options_reach_the_runs(trace: Path, tmp_path: Path) -> None:
         *("--costs", "prefill_tokens_per_s=500", "--json", path, "--refusal", "predict"),
         *("--load-age", 2.5, "--no-bookings", "--estimate-error", 0.25, "--decoders", 3),
         *("--slo-tbt", 0.5, "--decode-load", 0.75, "--decode-costs", "request_s=0.01"),
+        *("--index", "decisions", "--decisions", 90, "--sessions"),
     )
     assert result.exit_code == 0, result.output
+    assert "the router knows decisions, for 90 s, sessions preferred" in result.output
     setup = json.loads(path.read_text())["runs"][0]["outcome"]["setup"]
     assert setup["leases"]["lease_s"] == 3
     assert setup["costs"]["prefill_tokens_per_s"] == 500
     assert setup["decode_costs"]["request_s"] == 0.01
     of_others = ("leases", "costs", "decode_costs")
     assert {name: setup[name] for name in setup if name not in of_others} == {
+        "index": "decisions",
+        "decisions_s": 90,
+        "sessions": True,
         "refusal": "predict",
         "load_age_s": 2.5,
         "bookings": False,

@@ -11,7 +11,7 @@ import pytest
 from replay.traces.reader import DEFAULT_BLOCK_SIZE, read_trace
 from simulation.whatif.outcome import Outcome
 from simulation.whatif.run import Run
-from simulation.whatif.setup import Setup
+from simulation.whatif.setup import Known, Setup
 from simulation.whatif.workload import Workload
 
 PATH = os.environ.get("REPRISE_TRACE")
@@ -71,6 +71,27 @@ def test_a_figure_is_reproduced(
     outcome = run(workload, **setup)
     assert 100 * outcome.block_hit_rate == pytest.approx(percent, abs=0.3)  # by ties
     assert outcome.ttft.mean == pytest.approx(ttft_s, rel=0.02)
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+@pytest.mark.parametrize("index", [Known.DECISIONS, Known.CAPACITY])
+def test_engines_without_events_are_within_three_points_of_those_with(
+    workload: Workload, index: Known, sessions: bool
+) -> None:
+    known = run(workload, policy="wait-and-work")
+    guessed = run(workload, policy="wait-and-work", index=index, sessions=sessions)
+    assert guessed.block_hit_rate > known.block_hit_rate - 0.03
+    assert guessed.ttft.mean < 1.03 * known.ttft.mean
+
+
+def test_sessions_give_four_fifths_of_what_events_do_and_change_little_beside_them(
+    workload: Workload,
+) -> None:
+    known = run(workload, policy="wait-and-work")
+    beside = run(workload, policy="wait-and-work", sessions=True)
+    alone = run(workload, policy="wait-and-work", sessions=True, index=Known.NOTHING)
+    assert beside.block_hit_rate == pytest.approx(known.block_hit_rate, abs=0.01)
+    assert alone.block_hit_rate >= 0.8 * known.block_hit_rate
 
 
 def test_the_ideal_in_tokens(workload: Workload) -> None:

@@ -146,9 +146,16 @@ def test_sweeps_run_the_policies_that_are_named() -> None:
     assert [job.setup.index_delay_s for job in jobs[4:]] == [0.0, 5.0, 0.0, 5.0, 0.0]
 
 
+VALUES = {axis: "0.5,1" for axis in ("rate", "loss", "slo-ttft")} | {
+    "index": "events,capacity",
+    "sessions": "off,on",
+}
+"""Of axes that do not go from 1 to 2."""
+
+
 @pytest.mark.parametrize("axis", AXES)
 def test_every_axis_changes_what_is_run(axis: str) -> None:
-    sweep = parse_sweep(f"{axis}=0.5,1" if axis in ("rate", "loss", "slo-ttft") else f"{axis}=1,2")
+    sweep = parse_sweep(f"{axis}={VALUES.get(axis, '1,2')}")
     jobs = plan(BASE, block_size=1, workloads=1, policies=["random"], sweeps=[sweep])[3:]
     assert len(jobs) == 2
     assert jobs[0].setup != jobs[1].setup

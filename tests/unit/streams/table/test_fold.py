@@ -1,13 +1,14 @@
 from collections.abc import Callable
 from typing import cast
 
+import msgspec
 import pytest
 
 from schemas.events import BlockEvent, Removed
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import UNREGISTERED_REMEMBERED_MAX
 from schemas.positions import Proof, PublisherState
-from schemas.registration import Registered
+from schemas.registration import NO_EVENTS, Registered, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.fold import DUPLICATE, INTERNAL_ERROR, Fold, Unproven
 from tests.building import (
@@ -16,9 +17,11 @@ from tests.building import (
     cleared,
     events_record,
     gap_record,
+    heartbeat_record,
     registered_record,
     registration,
     removed,
+    report,
     reset_record,
     stored,
     u32s,
@@ -50,6 +53,50 @@ def test_a_record_is_folded_once_however_often_it_is_delivered(fold: Fold) -> No
     assert fold.counters["duplicate_records"] == 1
     feed(fold, events_record(1, 1, [removed(1, [1])]))
     assert matched(fold, list(range(4))) == 4, "announced twice, removed once"
+
+
+def silent(instance: str = "a") -> Registration:
+    """An engine that publishes no events."""
+    return msgspec.structs.replace(registration(instance), endpoint="", kind=NO_EVENTS)
+
+
+def test_an_engine_without_events_is_registered_and_has_no_part(fold: Fold) -> None:
+    feed(fold, registered_record(registration("b", port=2)))
+    feed(fold, registered_record(silent()))
+    assert fold.registrations[silent().publisher] == Registered(silent(), Offset(1))
+    matches = fold.kernel.query(SCOPE, u32s(range(8)), b"", None)
+    assert [match.instance_id for match in matches] == ["b"]
+    assert fold.states.publishers(SCOPE) == (registration("b").publisher,)
+    feed(fold, heartbeat_record("bridge", 1.0, [report(silent())]))
+    assert silent().publisher not in fold.publishers
+    changes = fold.take_changes()
+    assert set(changes.registrations) == {silent().publisher, registration("b").publisher}
+    feed(fold, unregistered_record(silent()))
+    assert set(fold.registrations) == {registration("b").publisher}
+    assert fold.take_changes().registrations == {silent().publisher: None}
+    assert fold.counters["duplicate_records"] == 0
+
+
+def test_a_publisher_that_is_registered_without_events_loses_its_part(fold: Fold) -> None:
+    feed(fold, registered_record(registration()), events_record(0, 0, [stored(0, [1], range(4))]))
+    assert matched(fold, list(range(4))) == 4
+    feed(fold, registered_record(silent()))
+    assert fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
+    assert fold.kernel.contexts() == []
+    assert fold.states.publishers(SCOPE) == ()
+    assert fold.publishers == {}
+    feed(fold, registered_record(registration()))
+    assert matched(fold, list(range(4))) == 0
+
+
+def test_an_engine_without_events_is_restored_without_a_part(
+    fold: Fold, make_fold: Callable[[], Fold]
+) -> None:
+    feed(fold, registered_record(registration()), registered_record(silent("c")))
+    again = make_fold()
+    again.restore(fold.offset, fold.publishers, fold.registrations)
+    assert again.registrations == fold.registrations
+    assert again.states.publishers(SCOPE) == (PUBLISHER,)
 
 
 def test_an_offset_that_was_folded_is_ignored(fold: Fold) -> None:

@@ -14,7 +14,7 @@ from query_api.http.requests.registrations import (
 )
 from query_api.http.wire import Wire, encode
 from schemas.limits import BLOCK_SIZE_MAX
-from schemas.registration import HashProfile, Label, PublisherKind, Registration, Role
+from schemas.registration import NO_EVENTS, HashProfile, Label, PublisherKind, Registration, Role
 
 KINDS = (PublisherKind("vLLM"), PublisherKind("SGLang"))
 BOTH = pytest.mark.parametrize("wire", list(Wire))
@@ -221,8 +221,6 @@ def test_msgpack_is_exactly_conductors(name: str) -> None:
         ("endpoint", 1, "endpoint must be a string", "invalid_type"),
         ("endpoint", "", "endpoint must not be empty", "invalid_value"),
         ("type", "", "type must not be empty", "invalid_value"),
-        ("type", "Other", f"type must be {' or '.join(KINDS)}", "invalid_value"),
-        ("type", "vllm", f"type must be {' or '.join(KINDS)}", "invalid_value"),
         ("modelname", None, "modelname must be a string", "invalid_type"),
         ("instance_id", "", "instance_id must not be empty", "invalid_value"),
         ("block_size", "4", "block_size must be an integer", "invalid_type"),
@@ -391,3 +389,75 @@ def test_a_bad_unregistration_is_refused(
     with pytest.raises(RequestError) as caught:
         read_unregistration(encode(document, wire), wire)
     assert (caught.value.message, caught.value.reason) == (error, reason)
+
+
+@pytest.mark.parametrize("kind", ["Other", "vllm", "None"])
+def test_a_type_is_one_of_those_that_the_form_has(kind: str) -> None:
+    for wire, expected in ((Wire.MSGPACK, "vLLM or SGLang"), (Wire.JSON, "vLLM or SGLang or none")):
+        wanted = ErrorEnvelope(f"type must be {expected}", "invalid_value", "type")
+        assert refusal({**FULL, "type": kind}, wire) == wanted
+
+
+WITHOUT_EVENTS: dict[str, Any] = {
+    "type": "none",
+    "modelname": "m",
+    "instance_id": "a",
+    "block_size": 16,
+    "dp_rank": 0,
+}
+
+
+def test_an_engine_without_events_has_no_endpoint() -> None:
+    own = {
+        "http_endpoint": "http://a:8000",
+        "url": "http://a",
+        "role": "decode",
+        "labels": {"rack": "r1"},
+        "kv_capacity_tokens": 4096,
+        "kv_bytes_per_token": 8,
+    }
+    for given in ({}, {"endpoint": "", "replay_endpoint": ""}):
+        body = encode({**WITHOUT_EVENTS, **own, **given}, Wire.JSON)
+        read = read_registration(body, Wire.JSON, KINDS)
+        assert read == Registration(
+            endpoint="",
+            kind=NO_EVENTS,
+            model_name="m",
+            instance_id="a",
+            block_size=16,
+            http_endpoint="http://a:8000",
+            url="http://a",
+            role="decode",
+            labels=(Label("rack", "r1"),),
+            kv_capacity_tokens=4096,
+            kv_bytes_per_token=8,
+        )
+        assert not read.has_events
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("endpoint", "tcp://a:1"),
+        ("endpoint", "http://a:8000"),
+        ("replay_endpoint", "tcp://a:2"),
+        ("kv_cache_report_mode", "full"),
+    ],
+)
+def test_an_engine_without_events_says_nothing_of_them(name: str, value: str) -> None:
+    error = f"{name} must be left out where type is none: nothing is followed"
+    found = refusal({**WITHOUT_EVENTS, name: value}, Wire.JSON)
+    assert found == ErrorEnvelope(error, "invalid_value", name)
+
+
+def test_an_engine_without_events_is_no_part_of_conductors_form() -> None:
+    found = refusal({**FULL, "type": "none"}, Wire.MSGPACK)
+    assert found == ErrorEnvelope("type must be vLLM or SGLang", "invalid_value", "type")
+    found = refusal({**WITHOUT_EVENTS, "hash_profile": PROFILE}, Wire.MSGPACK)
+    assert (found.reason, found.field) == ("missing", "endpoint")
+
+
+def test_an_escaped_none_with_an_endpoint_is_refused() -> None:
+    body = encode(FULL, Wire.JSON).replace(b'"vLLM"', b'"\\u006eone"')
+    with pytest.raises(RequestError, match="type must be"):
+        read_registration(body, Wire.JSON, KINDS)

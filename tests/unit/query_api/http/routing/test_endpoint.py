@@ -7,12 +7,22 @@ import msgspec
 import pytest
 
 from query_api.routing import answers as answers_module
+from query_api.routing.live import LiveLoad
 from query_api.routing.router import RouterSettings
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.events import Stored, encode_events
-from schemas.registration import Label, PublisherKind, Registration
-from schemas.routing_records import DecisionsRecord, OutcomesRecord, Target
+from schemas.registration import NO_EVENTS, Label, PublisherKind, Registration
+from schemas.routing_records import (
+    DecidedScope,
+    DecisionsRecord,
+    LoadSample,
+    LoadSource,
+    OutcomesRecord,
+    Target,
+)
 from streams.routing.decide import OfDegraded, Rules
+from streams.routing.fold import RoutingFold
+from tests.building import prefix_hashes
 from tests.fakes import FakeTable
 from tests.unit.query_api.http.routing.conftest import Service
 
@@ -484,3 +494,94 @@ def test_the_decision_names_whom_it_is_of(service: Service) -> None:
     service.write()
     last = service.live.last_of_session("default", "s", service.clock.now)
     assert last == Target("default", "a", 0)
+
+
+# Engines without events
+
+
+def silent(service: Service, name: str, **fields: Any) -> Registration:
+    fields = {"kind": NO_EVENTS, "endpoint": "", **fields}
+    one = Registration(model_name="m", instance_id=name, block_size=16, **fields)
+    service.table.registrations[one.publisher] = one
+    service.clock.now += 1.0
+    return one
+
+
+def tell(service: Service, answer: dict[str, Any], event: str) -> None:
+    body = {"decision_id": answer["decision_id"], "event": event}
+    assert service.client.post_json("/feedback", body).status == 202
+
+
+def test_it_is_a_candidate_of_its_model_by_what_it_is_called(service: Service) -> None:
+    silent(service, "a", url="http://router-calls-it/", kv_capacity_tokens=640)
+    answer = route(service)["prefill"]
+    assert (answer["instance_id"], answer["approximate"]) == ("a", True)
+    assert answer["endpoint"] == "http://router-calls-it/"
+    service.write()
+    again = route(service)["prefill"]
+    assert (again["cached_tokens"], again["predicted_tokens"]) == (64, 64)
+
+
+@pytest.mark.parametrize("by_the_log", [False, True])
+@pytest.mark.parametrize(
+    ("event", "held"), [("failed", 0), ("cancelled", 64), ("completed", 64), ("first_token", 64)]
+)
+def test_a_failed_prompt_is_not_held_here_nor_by_who_reads_the_log(
+    service: Service, event: str, held: int, by_the_log: bool
+) -> None:
+    silent(service, "a")
+    tell(service, route(service), event)
+    if by_the_log:
+        service.write()
+        service.live.merge(service.folded.read(lambda fold: fold))
+    assert route(service, reserve=False)["prefill"]["cached_tokens"] == held
+
+
+def test_another_service_learns_what_became_of_a_decision_by_the_log(service: Service) -> None:
+    silent(service, "a")
+    tell(service, route(service), "failed")
+    other = LiveLoad()
+    fold = RoutingFold()
+    for offset, record in enumerate(service.queue.take(service.clock.now)):
+        other.follow(record, service.clock.now)
+        fold.apply(offset, record)
+    assert len(fold.observations.predicted) == 0
+    restarted = LiveLoad()
+    restarted.merge(fold)
+    for live in (other, restarted):
+        assert prefix_of_tokens(live, service) == 0
+
+
+def prefix_of_tokens(live: LiveLoad, service: Service) -> int:
+    scope = DecidedScope("default", "m", "", 16, "")
+    hashes = struct.pack("<4Q", *prefix_hashes(TOKENS, 16))
+    return max(live.predicted(scope, hashes, service.clock.now).values(), default=0)
+
+
+def test_what_was_sent_to_one_that_is_unregistered_is_forgotten(service: Service) -> None:
+    one = silent(service, "a")
+    route(service)
+    assert prefix_of_tokens(service.live, service) == 4
+    service.write()
+    service.router.forget([one, msgspec.structs.replace(one, model_name="other")])
+    assert prefix_of_tokens(service.live, service) == 0
+    service.write()
+    assert service.folded.read(lambda fold: len(fold.observations.predicted)) == 0
+
+
+def test_of_engines_with_events_nothing_is_forgotten_by_a_record(service: Service) -> None:
+    register(service, "a")
+    service.router.forget([service.table.registered()[0]])
+    assert len(service.queue) == 0
+
+
+def test_one_whose_address_does_not_answer_is_no_candidate_until_it_does(service: Service) -> None:
+    silent(service, "a")
+    target = Target("default", "a", 0)
+    sample = LoadSample(target, service.clock.now, LoadSource.SCRAPED, is_away=True)
+    service.router.observe([sample])
+    assert route(service, 503)["reason"] == "no_candidate"
+    service.write()
+    service.clock.now += 1.0
+    service.router.observe([LoadSample(target, service.clock.now, LoadSource.SCRAPED, running=1)])
+    assert route(service)["prefill"]["instance_id"] == "a"

@@ -18,6 +18,9 @@ TOKENS = list(range(64))
 WHOLE = {"model_name": "m", "routing_group": "default"}
 
 
+URL = "http://10.0.0.1:8000"
+
+
 @pytest.fixture
 def service(table: FakeTable) -> Service:
     return Service(table, select_service=True)
@@ -277,6 +280,25 @@ def test_overlap_scores_are_blocks_of_each_rank(service: Service) -> None:
     assert (selected["dp_rank"], selected["overlap"]["dp"]) == (1, {"0": 0, "1": 32})
 
 
+def test_workers_that_publish_no_events_are_registered_so_and_selected_by_what_was_sent(
+    service: Service,
+) -> None:
+    for number in (1, 2):
+        body = worker(number, kv_events_endpoint=None, data_parallel_size=2, total_kv_blocks=64)
+        added = post(service, "/workers", body, 201)
+        assert (added["kv_events_endpoint"], added["kv_events_endpoints"]) == (None, {})
+    assert {one.kind for one in service.table.registrations.values()} == {"none"}
+    assert call(service, "GET", "/workers")[0] == {**added, "worker_id": 1, "endpoint": URL}
+    service.clock.now += 1.0
+    first, second = (
+        post(service, "/select_and_reserve", WHOLE | {"token_ids": TOKENS}) for _ in range(2)
+    )
+    assert first["overlap"]["longest_matched"] == 0
+    assert second["overlap"]["longest_matched"] == 64
+    place = (first["worker_id"], first["dp_rank"])
+    assert (second["worker_id"], second["dp_rank"]) == place
+
+
 def test_workers_are_registrations_and_the_other_way_round(service: Service) -> None:
     endpoints = {"4": "tcp://10.0.0.1:5557", "5": "tcp://10.0.0.1:5558"}
     body = worker(
@@ -307,8 +329,8 @@ def test_workers_are_registrations_and_the_other_way_round(service: Service) -> 
     [
         ({"block_size": None}, 400),
         ({"endpoint": None}, 400),
-        ({"kv_events_endpoint": None}, 501),
         ({"data_parallel_size": 2}, 501),
+        ({"data_parallel_size": 2, "kv_events_endpoints": {"0": "tcp://10.0.0.7:5557"}}, 501),
         ({"taints": ["a"]}, 501),
         ({"type": "other"}, 400),
         ({"topology_domains": {"": "x"}}, 400),

@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import RecordFormatError
-from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_MAX, QUERY_TOKENS_MAX
-from schemas.routing_records import CandidateRecord, Decision, Outcome, OutcomeEvent
+from schemas.limits import APPROXIMATE_S, PROMISE_OPEN_S, PROMISES_OPEN_MAX, QUERY_TOKENS_MAX
+from schemas.routing_records import (
+    CandidateRecord,
+    Decision,
+    Outcome,
+    OutcomeEvent,
+    Target,
+    Unregistered,
+)
 from streams.routing.observed.hot_prefixes import HotPrefixes
 from streams.routing.observed.observations import OBSERVATIONS_VERSION, Observations
 from streams.routing.observed.open_promises import OpenPromises
@@ -136,19 +143,56 @@ def test_the_time_of_a_request_that_went_elsewhere_was_not_promised() -> None:
     assert (row_of(seen).moved, row_of(seen).timed) == (1, 0)
 
 
+def approximate(
+    number: int, *prefixes: tuple[int, int], instance: str = "a", blocks: int = 0
+) -> Decision:
+    """For an engine without events, of a cache of so many blocks where that is known."""
+    return a_decision(
+        number,
+        candidates=[CandidateRecord(instance, 0)],
+        marks=marks_of(*prefixes),
+        is_approximate=True,
+        capacity_tokens=blocks * SCOPE.block_size,
+    )
+
+
+def holds(seen: Observations, prefix: int, now: float) -> bool:
+    return bool(seen.predicted.longest(SCOPE, [prefix], now))
+
+
 def test_a_prediction_lasts_longer_where_the_target_publishes_no_events() -> None:
     seen = Observations()
-    seen.decided(RUN, a_decision(0, marks=MARKS), approximate=True)
-    other = [CandidateRecord("b", 0)]
-    bounded = a_decision(1, marks=marks_of((1, 99)), candidates=other)
-    seen.decided(RUN, bounded, approximate=True, capacity_blocks=4)
+    seen.decided(RUN, approximate(0, (1, 11)))
+    seen.decided(RUN, approximate(1, (1, 99), instance="b", blocks=4))
     seen.decided(RUN, a_decision(2, marks=marks_of((1, 77))))
-    found = [
-        bool(seen.predicted.longest(SCOPE, [prefix], now))
-        for prefix in (11, 99, 77)
-        for now in (1.0, 100.0, 1e6)
-    ]
+    found = [holds(seen, prefix, now) for prefix in (11, 99, 77) for now in (1.0, 100.0, 1e6)]
     assert found == [True, True, False, True, True, True, True, False, False]
+
+
+def test_a_completed_request_is_held_from_then_on_without_events_and_a_failed_one_is_not() -> None:
+    seen = Observations()
+    seen.advance(100.0)
+    seen.decided(RUN, approximate(0, (1, 11)))
+    seen.decided(RUN, a_decision(1, marks=marks_of((1, 22))))
+    seen.decided(RUN, approximate(2, (1, 33)))
+    assert [holds(seen, prefix, 101.0) for prefix in (11, 22, 33)] == [True, True, True]
+    seen.advance(110.0)
+    for number in range(2):
+        seen.reported(RUN, an_outcome(number, OutcomeEvent.COMPLETED))
+    seen.reported(RUN, an_outcome(2, OutcomeEvent.FAILED))
+    late = 100.0 + APPROXIMATE_S + 5.0
+    assert [holds(seen, prefix, late) for prefix in (11, 22, 33)] == [True, False, False]
+
+
+def test_what_was_sent_to_an_engine_that_is_unregistered_is_forgotten_of_its_model() -> None:
+    seen = Observations()
+    seen.decided(RUN, approximate(0, (1, 11)))
+    seen.decided(RUN, approximate(1, (1, 99), instance="b"))
+    target = Target(SCOPE.tenant_id, "a", 0)
+    seen.forget([Unregistered(target, "another-model")])
+    assert holds(seen, 11, 1.0)
+    seen.forget([Unregistered(target, SCOPE.model_name)])
+    assert [holds(seen, prefix, 1.0) for prefix in (11, 99)] == [False, True]
 
 
 def test_more_open_promises_than_there_is_room_for_lose_the_oldest() -> None:

@@ -1,0 +1,41 @@
+"""What became of a prompt's blocks where it was sent, as predictions say: the rules, pure.
+
+decided                 they will be there, for `predicted_s`; of an engine without events they
+are, for APPROXIMATE_S or as long as its cache has room
+sent elsewhere, failed  they are not
+completed               they are, from now on, where the engine publishes no events
+"""
+
+from schemas.limits import APPROXIMATE_S
+from schemas.routing_records import Outcome, OutcomeEvent
+from streams.routing.observed.predicted import PredictedHolders, predicted_s
+from streams.routing.observed.promises import Promise
+
+
+def hold(holders: PredictedHolders, now: float, promise: Promise) -> None:
+    """The prompt of a promise is, or will be, where it was sent.
+
+    Args:
+        holders: whom it is noted in.
+        now: Unix seconds, by the time of records.
+        promise: of the decision.
+    """
+    approximate = promise.is_approximate
+    holders.decided(
+        now,
+        promise.target,
+        promise.scope,
+        promise.marks,
+        lasts_s=APPROXIMATE_S if approximate else predicted_s(promise.ttft_s),
+        capacity_blocks=promise.capacity_blocks if approximate else 0,
+    )
+
+
+def follow(
+    holders: PredictedHolders, now: float, promise: Promise, outcome: Outcome, *, is_moved: bool
+) -> None:
+    """Something was reported of it; `is_moved`: and that it went elsewhere, for the first time."""
+    if is_moved or outcome.event is OutcomeEvent.FAILED:
+        holders.failed(promise.target, promise.scope, promise.marks)
+    elif outcome.event is OutcomeEvent.COMPLETED and promise.is_approximate and not promise.moved:
+        hold(holders, now, promise)
