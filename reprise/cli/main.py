@@ -5,6 +5,7 @@ import click
 from reprise import __version__
 from reprise.cli.advice import advice
 from reprise.cli.audit import audit
+from reprise.cli.backup import backup, restore
 from reprise.cli.bridge import bridge
 from reprise.cli.capture import capture
 from reprise.cli.explain import explain
@@ -49,6 +50,7 @@ def main() -> None:
     reprise advice                     say which of them should be copied, or pinned
     reprise memory list                show what engines' KV caches take of their memory
     reprise repair --data DIR          say what is damaged in DIR, and repair it
+    reprise backup --out BACKUP        copy DIR while it is used; `reprise restore` makes it again
     reprise capture --out FILE         take a range of the log, or what engines send, into a file
     reprise replay FILE                fold a capture: digest, compare, serve, or publish it
     reprise load FILE --data DIR       append a capture to a log, or to Kafka
@@ -59,7 +61,7 @@ def main() -> None:
 
 
 for command in (
-    *(up, verify, audit, tail, gaps, explain, memory, repair),
+    *(up, verify, audit, tail, gaps, explain, memory, repair, backup, restore),
     *(promises, prefixes, advice),
     *(capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),
