@@ -1,4 +1,4 @@
-"""`reprise backup` and `reprise restore`."""
+"""`reprise backup`."""
 
 import os
 from pathlib import Path
@@ -42,36 +42,12 @@ def backup(data: Path, out: Path) -> None:
             made = back_up(data, out, seed=seed_from(os.environ), tell=tell)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
-    _say(made)
+    say_manifest(made)
     click.echo(printable(f"backup: {out}"))
 
 
-@click.command()
-@click.argument("backup_directory", metavar="BACKUP", type=click.Path(path_type=Path, exists=True))
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="The data directory to make; it must not exist, or be empty.",
-)
-def restore(backup_directory: Path, data: Path) -> None:
-    """Make a data directory of what `reprise backup` has made, and check it by its digests.
-
-    Every file is compared with the backup's SHA-256, and the table that a start would have with the
-    digests that were noted. The backup is only read.
-    """
-    from reprise.embedded.restoration import restore as restore_backup
-
-    try:
-        with progress_shown("Restoring", "files") as tell:
-            made = restore_backup(backup_directory, data, tell=tell)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
-    _say(made)
-    click.echo(printable(f"restored: {data}; start it with `reprise up --data {data}`"))
-
-
-def _say(manifest: "Manifest") -> None:
+def say_manifest(manifest: "Manifest") -> None:
+    """Prints what is in a backup."""
     size = sum(file.bytes for file in manifest.files.values())
     click.echo(
         f"position 0:{manifest.position}  seed {manifest.seed}  {len(manifest.files)} files,"

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from schemas.errors import BackupError
-from schemas.limits import DATABASE_OPENING_BYTES
+from schemas.limits import DATABASE_OPENING_BYTES, MIB
 from schemas.positions import Seconds
 from storage.faults import disk_errors, disk_full
 from streams.kernel import open_kernel
@@ -23,7 +23,6 @@ from streams.table.verification import context_digests
 
 MANIFEST: Final = "backup.json"
 VERSION: Final = 1
-_BLOCK_BYTES: Final = 1 << 20
 
 
 class CopiedFile(msgspec.Struct, frozen=True):
@@ -145,7 +144,7 @@ def facts_of(file: Path) -> CopiedFile:
     """Its size and its SHA-256; reads all of it."""
     digest, size = hashlib.sha256(), 0
     with disk_errors("read", file), file.open("rb") as opened:
-        while block := opened.read(_BLOCK_BYTES):
+        while block := opened.read(MIB):
             digest.update(block)
             size += len(block)
     return CopiedFile(size, digest.hexdigest())
