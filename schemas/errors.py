@@ -186,6 +186,10 @@ class DataDirectoryInUseError(StorageError):
         )
 
 
+class BackupError(StorageError):
+    """Operator action: see the message; neither the data directory nor the backup was changed."""
+
+
 class RowCorruptError(StorageError):
     """Operator action: none; the table is rebuilt from the log."""
 

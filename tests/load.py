@@ -66,7 +66,7 @@ class Load:
         self._pause_s = pause_s
         self._random = random.Random(seed)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread: threading.Thread | None = None
 
     @staticmethod
     def prompt(number: int) -> list[int]:
@@ -87,12 +87,15 @@ class Load:
         return sum(engine.published for engine in self.engines)
 
     def start(self) -> None:
+        """Begins, or goes on after `stop`."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def stop(self) -> None:
         """Returns once the last batch is with its publisher."""
         self._stop.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
 
     def close(self) -> None:

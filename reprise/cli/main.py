@@ -5,6 +5,7 @@ import click
 from reprise import __version__
 from reprise.cli.advice import advice
 from reprise.cli.audit import audit
+from reprise.cli.backup import backup
 from reprise.cli.bridge import bridge
 from reprise.cli.capture import capture
 from reprise.cli.explain import explain
@@ -18,6 +19,7 @@ from reprise.cli.prefixes import prefixes
 from reprise.cli.promises import promises
 from reprise.cli.repair import repair
 from reprise.cli.replay import replay
+from reprise.cli.restore import restore
 from reprise.cli.serve import serve
 from reprise.cli.simulate import simulate
 from reprise.cli.streams import streams
@@ -49,6 +51,8 @@ def main() -> None:
     reprise advice                     say which of them should be copied, or pinned
     reprise memory list                show what engines' KV caches take of their memory
     reprise repair --data DIR          say what is damaged in DIR, and repair it
+    reprise backup --out BACKUP        copy a data directory while a service uses it
+    reprise restore BACKUP --data DIR  make a data directory of a backup, proven by its digests
     reprise capture --out FILE         take a range of the log, or what engines send, into a file
     reprise replay FILE                fold a capture: digest, compare, serve, or publish it
     reprise load FILE --data DIR       append a capture to a log, or to Kafka
@@ -59,7 +63,7 @@ def main() -> None:
 
 
 for command in (
-    *(up, verify, audit, tail, gaps, explain, memory, repair),
+    *(up, verify, audit, tail, gaps, explain, memory, repair, backup, restore),
     *(promises, prefixes, advice),
     *(capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),

@@ -1,0 +1,57 @@
+"""`reprise backup`."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reprise.cli.progress import progress_shown
+from reprise.cli.terminal import printable
+from reprise.settings import seed_from
+from schemas.errors import RepriseError
+
+if TYPE_CHECKING:
+    from reprise.embedded.backup_manifest import Manifest
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("data"),
+    show_default=True,
+    help="The data directory of `reprise up`, which may be running.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The directory to make; it must not exist.",
+)
+def backup(data: Path, out: Path) -> None:
+    """Copy a data directory as it is at one moment, and check that a start could use the copy.
+
+    The digest of each context is printed, and kept in the backup; `reprise restore` must come to
+    the same. What a repair has set aside is left out. Ctrl-C leaves nothing.
+    """
+    from reprise.embedded.backup import back_up
+
+    try:
+        with progress_shown("Copying", "entries") as tell:
+            made = back_up(data, out, seed=seed_from(os.environ), tell=tell)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
+    say_manifest(made)
+    click.echo(printable(f"backup: {out}"))
+
+
+def say_manifest(manifest: "Manifest") -> None:
+    """Prints what is in a backup."""
+    size = sum(file.bytes for file in manifest.files.values())
+    click.echo(
+        f"position 0:{manifest.position}  seed {manifest.seed}  {len(manifest.files)} files,"
+        f" {size:,} bytes"
+    )
+    for context, digest in sorted(manifest.digests.items()):
+        click.echo(printable(f"{digest}  {context}"))

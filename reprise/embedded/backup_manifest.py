@@ -1,0 +1,165 @@
+"""What a backup says of itself, and what a start finds in a copy of a data directory."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from schemas.errors import BackupError
+from schemas.limits import DATABASE_OPENING_BYTES, MIB
+from schemas.positions import Seconds
+from storage.faults import disk_errors, disk_full
+from streams.kernel import open_kernel
+from streams.log.embedded import EmbeddedLog
+from streams.table.driver import recover
+from streams.table.fold import Fold
+from streams.table.recovery import Action
+from streams.table.store import TableStore
+from streams.table.table import Table
+from streams.table.verification import context_digests
+
+MANIFEST: Final = "backup.json"
+VERSION: Final = 1
+
+
+class CopiedFile(msgspec.Struct, frozen=True):
+    """One file of a backup."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What `backup.json` says.
+
+    Attributes:
+        version: of the backup's form.
+        reprise: which version made it.
+        made_at: when its databases were opened.
+        seed: of the prefix hash.
+        position: the last record that the table has; -1 for none.
+        digests: by context, in words; those without entries are left out.
+        files: by path below the directory.
+    """
+
+    version: int
+    reprise: str
+    made_at: Seconds
+    seed: int
+    position: int
+    digests: dict[str, str]
+    files: dict[str, CopiedFile]
+
+
+class Found(NamedTuple):
+    """What a start finds.
+
+    Attributes:
+        goes_on: whether the table goes on from what its rows cover, or there is none.
+        seed: of the prefix hash.
+        position: the last record that is in the table.
+        digests: by context.
+    """
+
+    goes_on: bool
+    seed: int
+    position: int
+    digests: dict[str, str]
+
+
+def recover_copy(data: Path, seed: int) -> Found:
+    """Brings the table up to the log, as a start does. Cost O(entries)."""
+    with_table = (data / "table").exists()
+    if with_table:
+        store = TableStore(data / "table")
+        try:
+            made_with = store.seed()
+            seed = seed if made_with is None else made_with
+        finally:
+            store.close()
+    log = EmbeddedLog(data / "log")
+    try:
+        table = Table(data / "table", lambda: Fold(open_kernel(seed)), log=log)
+        try:
+            plan = recover(table, log).plan
+            position, digests = table.fold.offset, context_digests(table.fold.kernel)
+        finally:
+            table.close()
+    finally:
+        log.close()
+    return Found(not with_table or plan.action is Action.RESUME, seed, position, digests)
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """What a backup says of itself.
+
+    Raises:
+        BackupError: it is none, or of a newer version.
+    """
+    path = backup / MANIFEST
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BackupError(f"Expected a backup with a {MANIFEST}, got none: {error}") from error
+    try:
+        version = msgspec.json.decode(content, type=dict)["version"]
+        if isinstance(version, int) and version > VERSION:
+            raise BackupError(
+                f"Expected a backup of version {VERSION} or older, got {version} at {path}; a newer"
+                " Reprise made it: upgrade this one"
+            )
+        return _manifests.decode(content)
+    except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:
+        raise BackupError(f"Expected a backup's {MANIFEST}, got {error}: {path}") from error
+
+
+_manifests: Final = msgspec.json.Decoder(Manifest)
+
+
+def expect_none(path: Path) -> None:
+    """Raises BackupError where there is something already."""
+    if path.exists():
+        raise BackupError(f"Expected a directory that is to be made, got one that exists: {path}")
+
+
+def check_room(size_bytes: int, path: Path) -> None:
+    """Raises DiskFullError where so many bytes have no room."""
+    there = next(place for place in (path, *path.parents) if place.exists())
+    needed = size_bytes + DATABASE_OPENING_BYTES
+    if shutil.disk_usage(there).free < needed:
+        raise disk_full("copy all", path, needed)
+
+
+def file_names(directory: Path) -> list[str]:
+    """All files below, by path below it, sorted."""
+    return sorted(
+        file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()
+    )
+
+
+def facts_of(file: Path) -> CopiedFile:
+    """Its size and its SHA-256; reads all of it."""
+    digest, size = hashlib.sha256(), 0
+    with disk_errors("read", file), file.open("rb") as opened:
+        while block := opened.read(MIB):
+            digest.update(block)
+            size += len(block)
+    return CopiedFile(size, digest.hexdigest())
+
+
+def make_durable(directory: Path) -> None:
+    """All below survives a power cut on return."""
+    for path in (*directory.rglob("*"), directory):
+        sync_path(path)
+
+
+def sync_path(path: Path) -> None:
+    """The file, or the names in the directory, survive a power cut on return."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

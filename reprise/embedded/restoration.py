@@ -1,0 +1,92 @@
+"""Makes a data directory of a backup, and proves it by the digests that the backup says."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from replay.capture.progress import Progress, Tell, silent
+from reprise import __version__
+from reprise.embedded.backup_manifest import (
+    MANIFEST,
+    Found,
+    Manifest,
+    check_room,
+    expect_none,
+    facts_of,
+    make_durable,
+    read_manifest,
+    recover_copy,
+    sync_path,
+)
+from schemas.errors import BackupError
+from storage.faults import disk_errors
+
+_NAMES_SHOWN: Final = 5
+
+
+def restore(backup: Path, data: Path, *, tell: Tell = silent) -> Manifest:
+    """Makes a data directory of a backup.
+
+    Args:
+        backup: as `back_up` made it; it is only read.
+        data: the directory to make, which must not exist, or be empty.
+        tell: how far it is.
+
+    Raises:
+        BackupError: `backup` is none, was changed, or is of a newer version; `data` has something.
+        StorageError: something cannot be read or written. Nothing was left at `data`.
+    """
+    manifest = read_manifest(backup)
+    if data.is_dir() and not any(data.iterdir()):
+        data.rmdir()
+    expect_none(data)
+    check_room(sum(file.bytes for file in manifest.files.values()), data)
+    making = data.with_name(data.name + ".restoring")
+    with disk_errors("begin a restoration", making):
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+    try:
+        _copy_files(backup, manifest, making, tell)
+        _compare(recover_copy(making, manifest.seed), manifest)
+        with disk_errors("finish the restoration", data):
+            make_durable(making)
+            making.rename(data)
+            sync_path(data.parent)
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _copy_files(backup: Path, manifest: Manifest, making: Path, tell: Tell) -> None:
+    total = sum(file.bytes for file in manifest.files.values())
+    done = 0
+    for number, (name, expected) in enumerate(manifest.files.items()):
+        source, target = backup / name, making / name
+        if not target.resolve().is_relative_to(making.resolve()):
+            raise BackupError(f"Expected paths below the backup, got one that leads out: {name}")
+        if not source.is_file():
+            raise BackupError(f"Expected a backup with all its files, got one without {source}")
+        with disk_errors("restore", target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        if facts_of(target) != expected:
+            raise BackupError(
+                f"Expected a file of {expected.bytes:,} bytes with the SHA-256 of {MANIFEST},"
+                f" got another: {source}. The backup is damaged; use another one"
+            )
+        done += expected.bytes
+        tell(Progress(done, total, number + 1, done))
+
+
+def _compare(found: Found, manifest: Manifest) -> None:
+    ours, theirs = found.digests, manifest.digests
+    if found.position == manifest.position and ours == theirs:
+        return
+    others = sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
+    raise BackupError(
+        f"Expected the digests of {MANIFEST} at position {manifest.position}, got others at"
+        f" {found.position}, of {len(others)} contexts: {', '.join(others[:_NAMES_SHOWN])}. This"
+        f" version ({__version__}) does not read what version {manifest.reprise} has written as it"
+        " was meant: restore it with that one"
+    )
