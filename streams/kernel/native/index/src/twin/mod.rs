@@ -1,7 +1,7 @@
 //! For tests: the index as a few maps, which shows what `streams/kernel/reference.py` says without
 //! Python. `told` has the events, `world` random ones for both.
 
-mod told;
+pub mod told;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
