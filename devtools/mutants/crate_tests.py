@@ -17,9 +17,11 @@ _AT_LEAST_S: Final = 2.0
 """Tests that compute this much longer than without a mutant are ended."""
 _WAITS_S: Final = 60.0
 """As long may they wait, for what never comes or for the processor."""
-_QUICK_S: Final = 0.2
-"""A test that computes no longer is quick: those are tried together, before the tests in Python;
-the others one by one, behind them."""
+_TOGETHER_S: Final = 0.2
+"""Tests that compute no longer are tried together, the others one by one."""
+_QUICK_S: Final = 2.0
+"""A test that computes no longer is quick: tried before the tests in Python, the others behind
+them."""
 
 
 class NotBuiltError(Exception):
@@ -40,18 +42,26 @@ class CrateTests:
         directory: in which it runs.
         environment: in which it runs.
         jobs: processes at a time.
+        quick_s: what a quick test computes at most, in seconds.
 
     Raises:
         NotBuiltError: a test fails without a mutant.
     """
 
     def __init__(
-        self, program: Path | None, directory: Path, environment: Mapping[str, str], jobs: int
+        self,
+        program: Path | None,
+        directory: Path,
+        environment: Mapping[str, str],
+        jobs: int,
+        *,
+        quick_s: float = _QUICK_S,
     ) -> None:
         self._program = str(program)
         self._directory = directory
         self._environment = environment
         self._jobs = jobs
+        self._quick_s = quick_s
         self._tests = [] if program is None else sorted(self._without(), key=lambda one: one.cpu_s)
 
     def survivors(
@@ -63,9 +73,10 @@ class CrateTests:
             tests = [
                 one
                 for one in self._tests
-                if number in one.reached and (one.cpu_s <= _QUICK_S) == quick
+                if number in one.reached and (one.cpu_s <= self._quick_s) == quick
             ]
-            groups = [tests] if quick else [[one] for one in tests]
+            together = [one for one in tests if one.cpu_s <= _TOGETHER_S]
+            groups = [together, *([one] for one in tests[len(together) :])]
             return any(not self._pass(number, group) for group in groups if group)
 
         rest = []

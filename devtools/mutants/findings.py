@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
 _SOURCES: Final = (".py", ".rs", ".toml", ".json", ".jsonl")
-_NO_SOURCES: Final = ("target", "__pycache__")
+_NO_SOURCES: Final = ("target", "__pycache__", "survivors.toml")
 
 
 class Findings:
@@ -81,12 +81,14 @@ def key_of(*parts: str) -> str:
 
 
 def state_of(root: Path, folders: Iterable[str]) -> str:
-    """A digest of all source files in folders, by name and content; not of what was built."""
+    """A digest of all source files in folders, by name and content; not of what was built, nor of
+    what is said of survivors.
+    """
     digest = []
     for folder in sorted(folders):
         for here, inner, names in os.walk(root / folder):
             inner[:] = sorted(name for name in inner if name not in _NO_SOURCES)
-            for file in sorted(Path(here, name) for name in names):
+            for file in sorted(Path(here, name) for name in names if name not in _NO_SOURCES):
                 if file.suffix in _SOURCES:
                     digest += [str(file.relative_to(root)), file.read_text(errors="replace")]
     return key_of(*digest)

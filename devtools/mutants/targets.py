@@ -23,12 +23,14 @@ KERNEL = (
     "tests/contract/test_kernel_counters.py",
     "tests/contract/test_kernel_formats.py",
     "tests/contract/test_kernel_objects.py",
+    "tests/contract/test_kernel_engine_hashes.py",
     "tests/contract/test_change_selection.py",
     "tests/contract/test_negative_tokens.py",
     "tests/property/test_kernel_equivalence.py",
     "tests/property/test_kernel_churn.py",
     "tests/property/test_kernel_bytes.py",
     "tests/property/test_kernel_keys.py",
+    "tests/property/test_engine_hashes.py",
 )
 PACKING = (
     "tests/property/test_batch_packer.py",

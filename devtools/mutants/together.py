@@ -66,9 +66,13 @@ def try_together(
         crate = CrateTests(program, library.parents[1], copy.environment, jobs)
         numbers = crate.survivors(numbers, note, quick=True)
         if numbers:
-            survivors = _try_python(copy, numbers, specified.tests, jobs, note)
-            for number in crate.survivors(survivors, note, quick=False):
-                note(number, SURVIVED)
+
+            def survived(number: int) -> None:
+                """Python's tests; the slow ones are left. Told at once, as a run may be ended."""
+                if crate.survivors([number], note, quick=False):
+                    note(number, SURVIVED)
+
+            _try_python(copy, numbers, specified.tests, jobs, note, survived)
     finally:
         for path, text in kept.items():
             path.write_text(text)
@@ -161,14 +165,18 @@ def _messages(lines: str, reason: str) -> list[dict[str, Any]]:
 
 
 def _try_python(
-    copy: KernelCopy, numbers: Sequence[int], tests: Sequence[str], jobs: int, note: Note
-) -> list[int]:
-    """Those that survive."""
+    copy: KernelCopy,
+    numbers: Sequence[int],
+    tests: Sequence[str],
+    jobs: int,
+    note: Note,
+    survived: Callable[[int], None],
+) -> None:
+    """Tells of each that is killed, and of each that is not."""
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "devtools.mutants.kernel_trial", f"--jobs={jobs}"]
     command += [f"--out=/dev/fd/{writer}", f"--mutants={','.join(map(str, numbers))}"]
     failed: list[str] = []
-    survivors: list[int] = []
     with (
         open(reader) as found,
         subprocess.Popen(
@@ -187,7 +195,7 @@ def _try_python(
             if what == "failed":
                 failed.append(of)
             elif of == SURVIVED:
-                survivors.append(what)
+                survived(what)
             else:
                 note(what, KILLED)
         output, _ = process.communicate()
@@ -195,4 +203,3 @@ def _try_python(
         raise NotBuiltError(
             f"the tests fail without a mutant: {failed or output.decode(errors='replace')[-2000:]}"
         )
-    return survivors

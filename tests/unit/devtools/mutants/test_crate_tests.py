@@ -34,11 +34,11 @@ Tests = dict[str, tuple[float, list[int], list[int]]]
 """What each computes, in seconds; which mutants it reaches, and which it kills (-1: none)."""
 
 
-def of(directory: Path, tests: Tests) -> CrateTests:
+def of(directory: Path, tests: Tests, *, quick_s: float = SLOW_S / 2) -> CrateTests:
     (directory / "program").write_text(SCRIPT)
     (directory / "program").chmod(0o755)
     (directory / "tests.json").write_text(json.dumps(tests))
-    crate = CrateTests(directory / "program", directory, {}, 1)
+    crate = CrateTests(directory / "program", directory, {}, 1, quick_s=quick_s)
     (directory / "ran").unlink()
     return crate
 
@@ -54,6 +54,13 @@ def test_quick_tests_are_run_at_once_and_only_those_that_reach_the_mutant(tmp_pa
     assert crate.survivors([1, 2, 3], lambda *one: told.append(one), quick=True) == [1, 3]
     assert told == [(2, "killed")]
     assert ran(tmp_path) == [("1", ["a", "b"]), ("2", ["a"])]
+
+
+def test_a_quick_test_that_takes_longer_than_others_is_run_behind_them(tmp_path: Path) -> None:
+    tests = {"a": (SLOW_S, [1, 2], [1]), "b": (0, [1, 2], [2]), "c": (0, [1], [])}
+    crate = of(tmp_path, tests, quick_s=3 * SLOW_S)
+    assert crate.survivors([1, 2], lambda *_: None, quick=True) == []
+    assert ran(tmp_path) == [("1", ["b", "c"]), ("1", ["a"]), ("2", ["b"])]
 
 
 def test_slow_tests_are_run_one_by_one_until_one_kills(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_a_state_is_another_one_after_any_change_of_a_source(tmp_path: Path) -> 
         states.append(state())
     (tmp_path / "b.py").write_text("2")
     (inner / "built.so").write_text("1")
+    (inner / "survivors.toml").write_text("what is said of them")
     (inner / "target").mkdir()
     (inner / "target" / "made.rs").write_text("1")
     assert state() == states[-1]

@@ -296,7 +296,273 @@ fn write_number(text: &mut Vec<u8>, mut value: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::audit::Queue;
+    use crate::events::read_events;
+    use crate::names::StreamKey;
+    use crate::twin::told::{Kind as What, Told as Event, encode, u32s, u64s};
+    use crate::write::WriteTurn;
+
+    const TOKENS: [u32; 7] = [1, 2, 3, 4, 5, 6, 7];
+    const SALTED: &[u8] = &[0x91, 0xa1, b'k'];
+
+    struct Answers {
+        core: Core,
+        queue: Arc<Queue>,
+    }
+
+    impl Answers {
+        /// Instance `a` has a prompt's blocks on rank 0: two on the GPU, one on the CPU, and under
+        /// the salt `k` the first; `b` has none, on two ranks; the namespace `s` has `c`.
+        fn new() -> Self {
+            let core = Core::new(9, 100, 100);
+            let queue = Arc::new(Queue::new(1.0, 1 << 20, 1 << 10));
+            assert!(core.audit.set(queue.clone()).is_ok());
+            let answers = Self { core, queue };
+            let stored = |hashes: &[u64], tier| Event {
+                hashes: hashes.to_vec(),
+                tokens: TOKENS[..2 * hashes.len()].to_vec(),
+                tier,
+                ..Event::default()
+            };
+            let gone = Event { kind: What::Removed, ..stored(&[1, 2], 1) };
+            let salted = Event { extra_keys: vec![SALTED.to_vec()], ..stored(&[9], 0) };
+            let of_a = [stored(&[1, 2], 0), stored(&[1, 2, 3], 1), gone, salted];
+            answers.publish("", "a", 0, &of_a);
+            answers.publish("", "b", 3, &[]);
+            answers.publish("", "b", 0, &[]);
+            answers.publish("s", "c", 0, &[stored(&[1, 2], 0)]);
+            answers.core.note_position(4, 1000);
+            answers
+        }
+
+        fn publish(&self, salt: &str, instance: &str, dp_rank: u32, events: &[Event]) {
+            let stream = StreamKey {
+                tenant_id: "t".into(),
+                model_name: "m".into(),
+                block_size: 2,
+                additional_salt: salt.into(),
+                instance_id: instance.into(),
+            };
+            let mut turn = WriteTurn::new(&self.core.state, &self.core.hasher);
+            let id = turn.state().open_publisher(stream, dp_rank);
+            turn.state().register(id, "", true);
+            let events: Vec<Event> =
+                events.iter().map(|event| Event { block_size: 2, ..event.clone() }).collect();
+            let encoded = encode(&events, 0);
+            turn.apply(id, &read_events(&encoded).expect("events"), -1).expect("a publisher");
+        }
+
+        fn octets(&self, url: &str, body: &[u8], by_hash: bool) -> Option<(usize, u64, String)> {
+            let url = format!("tenant_id=t&model=m&block_size=2{url}");
+            let kind = Kind { form: Form::Octets, by_hash, url_query: url.as_bytes() };
+            let answered = self.core.answer(body, kind)?;
+            let text = String::from_utf8(answered.text).expect("JSON");
+            Some((answered.tokens, answered.hit_tokens, text))
+        }
+
+        fn json(&self, more: &str, url_query: &[u8]) -> Option<(usize, u64, String)> {
+            let body = format!(
+                r#"{{"tenant_id":"t","model":"m","block_size":2,"token_ids":{TOKENS:?}{more}}}"#
+            );
+            let kind = Kind { form: Form::Json, by_hash: false, url_query };
+            let answered = self.core.answer(body.as_bytes(), kind)?;
+            let text = String::from_utf8(answered.text).expect("JSON");
+            Some((answered.tokens, answered.hit_tokens, text))
+        }
+    }
+
+    const A: &str = r#""a":{"longest_matched":6,"GPU":4,"CPU":0,"DISK":0,"DP":{"0":6}}"#;
+    const A_FIRST: &str = r#""a":{"longest_matched":2,"GPU":2,"CPU":0,"DISK":0,"DP":{"0":2}}"#;
+    const B: &str = r#""b":{"longest_matched":0,"GPU":0,"CPU":0,"DISK":0,"DP":{"0":0,"3":0}}"#;
+
+    fn whole(instances: &[&str]) -> String {
+        format!(r#"{{"t":{{{}}}}}"#, instances.join(","))
+    }
+
+    #[test]
+    fn a_json_answer_has_every_instance_or_those_that_hold_something() {
+        let answers = Answers::new();
+        assert_eq!(answers.json("", b""), Some((7, 6, whole(&[A, B]))));
+        assert_eq!(answers.json("", b""), Some((7, 6, whole(&[A, B]))), "as before");
+        assert_eq!(answers.json("", b"hits_only=1"), Some((7, 6, whole(&[A]))));
+        let of_b = r#","instance_id":"b""#;
+        assert_eq!(answers.json(of_b, b""), Some((7, 0, whole(&[B]))));
+        assert_eq!(answers.json(of_b, b"hits_only=1"), Some((7, 0, "{}".into())));
+        let of_nobody = r#","instance_id":"x""#;
+        assert_eq!(answers.json(of_nobody, b""), Some((7, 0, "{}".into())));
+        assert_eq!(answers.json(r#","lora_name":"x""#, b""), Some((7, 0, "{}".into())));
+        assert_eq!(answers.json("", b"hits_only=2"), None);
+        let by_hash = Kind { form: Form::Json, by_hash: true, url_query: b"" };
+        let body = br#"{"tenant_id":"t","model":"m","block_size":2,"token_ids":[1]}"#;
+        assert!(answers.core.answer(body, by_hash).is_none());
+    }
+
+    #[test]
+    fn a_salt_is_a_namespace_that_is_known_or_a_key_of_the_first_block() {
+        let answers = Answers::new();
+        let of_c = r#""c":{"longest_matched":4,"GPU":4,"CPU":0,"DISK":0,"DP":{"0":4}}"#;
+        assert_eq!(answers.json(r#","cache_salt":"s""#, b""), Some((7, 4, whole(&[of_c]))));
+        assert_eq!(answers.json(r#","cache_salt":"k""#, b""), Some((7, 2, whole(&[A_FIRST, B]))));
+        let a = r#""a":{"longest_matched":0,"GPU":0,"CPU":0,"DISK":0,"DP":{"0":0}}"#;
+        assert_eq!(answers.json(r#","cache_salt":"x""#, b""), Some((7, 0, whole(&[a, B]))));
+        // Hashes have it already.
+        let hashes = walk::prefix_hashes(&answers.core.hasher, &u32s(&TOKENS), SALTED, 2, 9);
+        let expected = Some((6, 2, whole(&[A_FIRST, B])));
+        assert_eq!(answers.octets("&cache_salt=k", &hashes, true), expected);
+    }
+
+    #[test]
+    fn octets_are_tokens_or_hashes() {
+        let answers = Answers::new();
+        let (hasher, tokens) = (&answers.core.hasher, u32s(&TOKENS));
+        assert_eq!(answers.octets("", &tokens, false), Some((7, 6, whole(&[A, B]))));
+        let hashes = walk::prefix_hashes(hasher, &tokens, b"", 2, 9);
+        assert_eq!(hashes.len(), 24);
+        let expected = Some((6, 6, whole(&[A])));
+        assert_eq!(answers.octets("&hits_only=1", &hashes, true), expected);
+        assert_eq!(hashes[..16], walk::prefix_hashes(hasher, &tokens, b"", 2, 2));
+        let locals = Event { tokens: TOKENS[..6].into(), ..Event::default() }.locals(9);
+        assert_eq!(walk::chain_hashes(hasher, u64s(&locals).as_chunks().0), hashes);
+    }
+
+    #[test]
+    fn what_json_would_escape_is_left_to_the_caller() {
+        let answers = Answers::new();
+        let kind = |form, url_query| Kind { form, by_hash: false, url_query };
+        let url = b"tenant_id=\"&model=m&block_size=2";
+        assert!(answers.core.answer(b"", kind(Form::Octets, url)).is_none());
+        let body = br#"{"tenant_id":"T","model":"m","block_size":2,"token_ids":[]}"#;
+        assert!(answers.core.answer(body, kind(Form::Json, b"")).is_some());
+        let body = body.map(|byte| if byte == b'T' { 0x7f } else { byte });
+        assert!(answers.core.answer(&body, kind(Form::Json, b"")).is_none());
+        let tokens = u32s(&TOKENS);
+        assert!(answers.octets("", &tokens, false).is_some());
+        answers.publish("", "b\"", 0, &[]);
+        assert!(answers.octets("", &tokens, false).is_none());
+        assert!(answers.octets("&hits_only=1", &tokens, false).is_some(), "it is not named");
+    }
+
+    fn depths(to: &mut Vec<u8>, depths: [u64; 3]) {
+        for (name, depth) in ["gpu", "cpu", "disk"].into_iter().zip(depths) {
+            write::str(to, name);
+            write::uint(to, depth);
+        }
+    }
+
+    fn instance(to: &mut Vec<u8>, name: &str, walk: [u64; 3], ranks: &[&str]) {
+        write::str(to, name);
+        write::map(to, 6);
+        write::str(to, "longest_matched");
+        write::uint(to, walk[2]);
+        write::str(to, "dp");
+        write::map(to, ranks.len());
+        for rank in ranks {
+            write::str(to, rank);
+            write::uint(to, walk[0]);
+        }
+        write::str(to, "rank_matches");
+        write::map(to, ranks.len());
+        for rank in ranks {
+            write::str(to, rank);
+            write::map(to, 3);
+            depths(to, walk);
+        }
+        depths(to, walk);
+    }
+
+    #[test]
+    fn a_msgpack_answer_has_the_ends_of_the_walk() {
+        let answers = Answers::new();
+        let mut body = Vec::new();
+        write::map(&mut body, 4);
+        for (name, value) in [("tenant_id", "t"), ("model", "m")] {
+            write::str(&mut body, name);
+            write::str(&mut body, value);
+        }
+        write::str(&mut body, "block_size");
+        write::uint(&mut body, 2);
+        write::str(&mut body, "token_ids");
+        write::bin(&mut body, &u32s(&TOKENS));
+        for (url_query, listed) in [(&b""[..], 2), (b"hits_only=1", 1), (b"", 2)] {
+            let mut expected = Vec::new();
+            write::map(&mut expected, 1);
+            write::str(&mut expected, "instances");
+            write::map(&mut expected, listed);
+            instance(&mut expected, "a", [4, 6, 6], &["0"]);
+            if listed == 2 {
+                instance(&mut expected, "b", [0; 3], &["0", "3"]);
+            }
+            let kind = Kind { form: Form::Msgpack, by_hash: false, url_query };
+            let answered = answers.core.answer(&body, kind).expect("a plain body");
+            assert_eq!((answered.tokens, answered.hit_tokens), (7, 6));
+            assert_eq!(answered.text, expected);
+        }
+    }
+
+    /// Of an instance of `an_answer_is_kept_as_of_a_position`.
+    fn kept(to: &mut Vec<u8>, name: &str, depths: [u64; 4], ranks: &[(u64, [u64; 4])]) {
+        write::array(to, 6);
+        write::str(to, name);
+        depths.iter().for_each(|&depth| write::uint(to, depth));
+        write::array(to, ranks.len());
+        for (rank, depths) in ranks {
+            write::array(to, 5);
+            write::uint(to, *rank);
+            depths.iter().for_each(|&depth| write::uint(to, depth));
+        }
+    }
+
+    #[test]
+    fn an_answer_is_kept_as_of_a_position() {
+        let answers = Answers::new();
+        // Far more blocks than are held: those that were not needed are left out.
+        let tokens: Vec<u32> = (1..80).collect();
+        let hashes = walk::prefix_hashes(&answers.core.hasher, &u32s(&tokens), b"", 2, 4);
+        for (hits_only, listed, instance_id) in
+            [(false, 2, None), (true, 1, Some("a")), (true, 1, None), (false, 2, None)]
+        {
+            let mut expected = Vec::new();
+            let to = &mut expected;
+            write::array(to, 10);
+            write::array(to, 1);
+            write::array(to, 2);
+            write::uint(to, 4);
+            write::int(to, 1000);
+            write::array(to, 5);
+            ["t", "m", ""].iter().for_each(|name| write::str(to, name));
+            write::uint(to, 2);
+            write::str(to, "");
+            match instance_id {
+                Some(name) => write::str(to, name),
+                None => write::nil(to),
+            }
+            write::bool(to, hits_only);
+            write::uint(to, tokens.len() as u64);
+            write::bin(to, &hashes);
+            write::array(to, listed);
+            kept(to, "a", [6, 4, 0, 0], &[(0, [6, 4, 6, 6])]);
+            if listed == 2 {
+                kept(to, "b", [0; 4], &[(0, [0; 4]), (3, [0; 4])]);
+            }
+            let url = format!(
+                "tenant_id=t&model=m&block_size=2&hits_only={}{}",
+                u8::from(hits_only),
+                instance_id.map_or(String::new(), |name| format!("&instance_id={name}")),
+            );
+            let kind = Kind { form: Form::Octets, by_hash: false, url_query: url.as_bytes() };
+            let body = u32s(&tokens);
+            let answered = answers.core.answer(&body, kind).expect("a plain query");
+            assert_eq!(answered.audited, Some(expected));
+        }
+        assert_eq!(answers.queue.counts().unsettled, 0);
+        answers.core.begin_write();
+        let kind = Kind { form: Form::Octets, by_hash: false, url_query: b"model=m&block_size=2" };
+        assert_eq!(answers.core.answer(b"", kind).expect("a plain query").audited, None);
+        assert_eq!(answers.queue.counts().unsettled, 1);
+    }
 
     #[test]
     fn numbers_are_written_as_text() {

@@ -222,6 +222,23 @@ mod tests {
     }
 
     #[test]
+    fn answers_are_drawn_by_split_mix() {
+        let mut random = crate::random::Random(0);
+        let drawn: Vec<u64> = (0..1000).map(mixed).collect();
+        assert!(drawn.iter().all(|&number| number == random.next()));
+        let rate = (drawn[0] >> 11) as f64 / (1_u64 << 53) as f64;
+        assert!(!Queue::new(rate, 0, 0).draw(), "a share is below its bound");
+    }
+
+    #[test]
+    fn an_answer_that_fills_the_queue_is_kept() {
+        let queue = Queue::new(1.0, 14, 1024); // an answer takes 1 + 9 + 3 + 1
+        queue.push(b"a", 0.0, "ok");
+        queue.push(b"b", 0.0, "ok");
+        assert_eq!(queue.counts(), Counts { kept: 1, dropped: 1, unsettled: 0 });
+    }
+
+    #[test]
     fn what_finds_no_room_is_counted_and_its_number_is_missing() {
         let queue = Queue::new(1.0, 2 * 14 + 1, 1024); // an answer takes 1 + 9 + 3 + 1
         for answer in [b"a", b"b", b"c", b"d"] {

@@ -22,6 +22,7 @@
 //!     tables, lines       hash tables in shards, and a shard
 //!     hashing             XXH3-64
 //!     names, limits       keys, tiers and bounds
+//!     twin                all that the index shows, by a few maps: for tests
 
 #![deny(clippy::all)]
 #![forbid(unsafe_code)]
@@ -56,6 +57,8 @@ mod sets;
 mod slots;
 pub mod state;
 mod tables;
+#[cfg(test)]
+mod twin;
 mod urls;
 pub mod views;
 mod waiting;

@@ -229,6 +229,65 @@ mod tests {
     }
 
     #[test]
+    fn masks_have_the_fewest_words_by_doubling() {
+        for instances in 1..=300_usize {
+            for members in [1, 64, 65, 128, 129, 256, 257] {
+                let mut masks = Masks::default();
+                masks.widen(2, 3);
+                let words = |bits: usize| bits.div_ceil(64).next_power_of_two();
+                let is_wider = words(instances).max(words(members)) > 1;
+                assert_eq!(masks.widen(instances, members), is_wider, "{instances}, {members}");
+                let has = (masks.instance_words, masks.member_words);
+                assert_eq!(has, (words(instances), words(members)));
+                assert_eq!(masks.words(), 4 * (has.0 + has.1));
+                let most = (64 * has.0, 64 * has.1);
+                assert!(!masks.widen(most.0, most.1), "there is room");
+            }
+        }
+    }
+
+    #[test]
+    fn the_masks_of_a_chunk_take_twice_the_room_when_they_are_full() {
+        let mut masks = Masks::default();
+        let mut len = 0;
+        for set in 0..CHUNK_SETS {
+            masks.write(set as u32, &[]);
+            if set >= len {
+                len = (2 * set).max(8);
+            }
+            assert_eq!(masks.chunks[0].len(), 8 * len, "set {set}");
+        }
+        masks.write(CHUNK_SETS as u32, &[]);
+        let lens: Vec<usize> = masks.chunks.iter().map(Vec::len).collect();
+        assert_eq!(lens, [8 * CHUNK_SETS, 8 * 8]);
+    }
+
+    #[test]
+    fn own_blocks_are_those_of_the_member_on_tiers_of_its_own() {
+        let mut masks = Masks::default();
+        masks.widen(70, 200);
+        (0..200).for_each(|member| masks.assign(member, member / 3));
+        for set in 0..200 {
+            masks.write(set, &[set * TIERS + set % TIERS, 7 * TIERS + SHARED]);
+            for member in 0..200 {
+                let expected = member == set && set % TIERS < SHARED;
+                assert_eq!(masks.is_own(set, member), expected, "{member} of {set}");
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_all_lists() {
+        let mut masks = Masks::default();
+        (0..200).for_each(|member| masks.assign(member, 0));
+        (0..2000).for_each(|set| masks.write(set, &[]));
+        let chunks: usize = masks.chunks.iter().map(|masks| 8 * masks.capacity()).sum();
+        let lists = [chunks, 4 * masks.instance_of.capacity(), masks.retired.capacity()];
+        assert!(lists.iter().all(|&bytes| bytes > 0));
+        assert_eq!(masks.memory_bytes(), lists.iter().sum());
+    }
+
+    #[test]
     fn a_pool_counts_for_members_that_join_later() {
         let mut masks = Masks::default();
         masks.assign(0, 0);

@@ -60,3 +60,23 @@ pub fn whole_values(content: &[u8], by_hash: bool) -> Option<&[u8]> {
     let is_usual = content.len().is_multiple_of(width) && content.len() / width <= QUERY_TOKENS_MAX;
     is_usual.then_some(content)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_has_so_many_whole_values() {
+        let content = vec![0; 8 * QUERY_TOKENS_MAX + 8];
+        for (by_hash, width) in [(false, 4), (true, 8)] {
+            let most = width * QUERY_TOKENS_MAX;
+            for len in [0, width, most] {
+                let values = whole_values(&content[..len], by_hash);
+                assert_eq!(values.map(<[u8]>::len), Some(len));
+            }
+            for len in [1, width - 1, width + 1, most + width] {
+                assert!(whole_values(&content[..len], by_hash).is_none(), "{len} bytes");
+            }
+        }
+    }
+}

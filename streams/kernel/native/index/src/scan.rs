@@ -190,3 +190,153 @@ impl<'a> Scanner<'a> {
         u64::from_le_bytes(word)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Model, adapter, tenant, instance, block size, salt and tokens.
+    type Read = (String, String, String, Option<String>, u64, String, Vec<u32>);
+
+    fn read(body: &str) -> Option<Read> {
+        let query = scan_query(body.as_bytes())?;
+        let (tokens, []) = query.tokens.as_chunks() else { panic!("a part of a token") };
+        Some((
+            query.model.into(),
+            query.lora_name.into(),
+            query.tenant_id.into(),
+            query.instance_id.map(str::to_owned),
+            query.block_size,
+            query.cache_salt.into(),
+            tokens.iter().map(|&token| u32::from_le_bytes(token)).collect(),
+        ))
+    }
+
+    fn plain(tokens: &[u32], block_size: u64) -> Option<Read> {
+        let (model, tenant) = ("m".to_owned(), "default".to_owned());
+        Some((model, String::new(), tenant, None, block_size, String::new(), tokens.to_vec()))
+    }
+
+    #[test]
+    fn every_field_is_read_in_any_order_with_any_blanks() {
+        let fields = [
+            r#""model" : "m/7""#,
+            r#""lora_name":"l""#,
+            "\"tenant_id\":\t\"t\"",
+            " \"instance_id\":\"\u{e9}\"",
+            "\"block_size\"\r:\n16",
+            r#""cache_salt": "s ""#,
+            "\"token_ids\":[ 1 ,\t22\n, 4294967295,-1 ,-2147483648, 0,-0,12345678 ]\n",
+        ];
+        let tokens = vec![1, 22, u32::MAX, u32::MAX, 1 << 31, 0, 0, 12_345_678];
+        let instance = Some("\u{e9}".to_owned());
+        for first in 0..fields.len() {
+            let mut fields: Vec<&str> = fields.to_vec();
+            fields.rotate_left(first);
+            let body = format!(" \r\n{{{}}}\t ", fields.join(","));
+            let [model, lora, tenant, salt] = ["m/7", "l", "t", "s "].map(str::to_owned);
+            let expected = (model, lora, tenant, instance.clone(), 16, salt, tokens.clone());
+            assert_eq!(read(&body), Some(expected), "{body}");
+        }
+        let few = r#"{"tenant_id":"","model":"m","token_ids":[],"block_size":1}"#;
+        assert_eq!(read(few), plain(&[], 1));
+    }
+
+    #[test]
+    fn numbers_are_read_digit_by_digit() {
+        for len in 1..=9 {
+            let bound = 10_u64.pow(len);
+            for number in [bound / 10, bound - 1, 123_456_789 % bound] {
+                let body = format!(r#"{{"model":"m","block_size":4,"token_ids":[{number}]}}"#);
+                assert_eq!(read(&body), plain(&[number as u32], 4), "{number}");
+            }
+        }
+        for size in [1, 9, 10, 65_535, 65_536] {
+            let body = format!(r#"{{"model":"m","token_ids":[7],"block_size":{size}}}"#);
+            assert_eq!(read(&body), plain(&[7], size), "{size}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_plain_is_left_to_the_caller() {
+        let with =
+            |field: &str| format!(r#"{{"model":"m","token_ids":[7],"block_size":4,{field}}}"#);
+        assert!(read(&with(r#""cache_salt":"""#)).is_some());
+        for field in [
+            r#""model":"m""#,
+            r#""block_size":4"#,
+            r#""token_ids":[7]"#,
+            r#""cache_salt":"","cache_salt":"""#,
+            r#""other":1"#,
+            r#""instance_id":"""#,
+            r#""instance_id":null"#,
+            r#""instance_id":"a\n""#,
+            "\"instance_id\":\"a\u{1f}\"",
+            r#""instance_id" "a""#,
+            "",
+        ] {
+            assert_eq!(read(&with(field)), None, "{field}");
+        }
+        for [model, tokens, size] in [
+            [r#""""#, "[7]", "4"],
+            [r#""m""#, "[7]", "0"],
+            [r#""m""#, "[7]", "65537"],
+            [r#""m""#, "[7]", "04"],
+            [r#""m""#, "[7]", "00"],
+            [r#""m""#, "[7]", "-4"],
+            [r#""m""#, "[7]", "4.0"],
+            [r#""m""#, "[7]", ""],
+            [r#""m""#, "[7]", "1000000000000004"],
+            [r#""m""#, "[7]", "100000000000000000000000"],
+            [r#""m""#, "[4294967296]", "4"],
+            [r#""m""#, "[-2147483649]", "4"],
+            [r#""m""#, "[7,]", "4"],
+            [r#""m""#, "[,7]", "4"],
+            [r#""m""#, "[7 7]", "4"],
+            [r#""m""#, "[7", "4"],
+            [r#""m""#, "[07]", "4"],
+            [r#""m""#, "[--7]", "4"],
+            [r#""m""#, "[-]", "4"],
+            [r#""m""#, "7", "4"],
+            [r#""m""#, "[7.5]", "4"],
+        ] {
+            let body = format!(r#"{{"model":{model},"token_ids":{tokens},"block_size":{size}}}"#);
+            assert_eq!(read(&body), None, "{body}");
+        }
+        let whole = r#"{"model":"m","token_ids":[7],"block_size":4}"#;
+        assert_eq!(read(whole), plain(&[7], 4));
+        for end in 0..whole.len() {
+            assert_eq!(read(&whole[..end]), None, "{}", &whole[..end]);
+        }
+        for body in [
+            format!("{whole}x"),
+            format!("{whole}}}"),
+            whole.replacen('{', "[", 1),
+            whole.replace(",\"block", ";\"block"),
+            whole.replace(",\"block_size\":4", ""),
+            whole.replace("\"model\":\"m\",", ""),
+            whole.replace("\"token_ids\":[7],", ""),
+        ] {
+            assert_eq!(read(&body), None, "{body}");
+        }
+        let bytes = whole.replace("\"m\"", "\"\u{7f}\"").into_bytes();
+        let no_text: Vec<u8> =
+            bytes.iter().map(|&byte| if byte == 0x7f { 0xff } else { byte }).collect();
+        assert!(scan_query(&bytes).is_some() && scan_query(&no_text).is_none());
+    }
+
+    #[test]
+    fn names_and_prompts_have_their_bounds() {
+        for (len, is_read) in [(NAME_BYTES_MAX, true), (NAME_BYTES_MAX + 1, false)] {
+            let name = "x".repeat(len);
+            let body = format!(r#"{{"model":"{name}","token_ids":[7],"block_size":4}}"#);
+            assert_eq!(read(&body).is_some(), is_read, "{len} bytes");
+        }
+        for (len, is_read) in [(QUERY_TOKENS_MAX, true), (QUERY_TOKENS_MAX + 1, false)] {
+            let tokens = "1,".repeat(len - 1);
+            let body = format!(r#"{{"model":"m","block_size":4,"token_ids":[{tokens}1]}}"#);
+            let read = scan_query(body.as_bytes()).map(|query| query.tokens.len());
+            assert_eq!(read, is_read.then_some(4 * len));
+        }
+    }
+}

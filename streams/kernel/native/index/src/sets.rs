@@ -328,6 +328,122 @@ mod tests {
     }
 
     #[test]
+    fn unused_sets_are_too_many_when_they_outnumber_the_others_by_far() {
+        let mut blocks = Blocks::new(5);
+        (0..5).for_each(|at| blocks.change(at, at as u32, true));
+        let sets = &mut blocks.sets;
+        let mut random = Random(1);
+        while sets.unused <= UNUSED_MIN + 5 {
+            assert!(!sets.is_wasteful(), "{} of {}", sets.unused, sets.len());
+            let pair = [random.below(1000) as u32 * TIERS + 1, random.below(1000) as u32 * TIERS];
+            pair.iter().for_each(|holder| sets.masks.assign(holder / TIERS, 0));
+            sets.masks.widen(1, 1000);
+            let one = sets.with(EMPTY_SET, pair[0]);
+            if sets.unused <= UNUSED_MIN + 5 {
+                assert!(!sets.is_wasteful());
+                sets.with(one, pair[1]);
+            }
+        }
+        assert_eq!(sets.used_len(), 5);
+        assert!(sets.is_wasteful());
+    }
+
+    /// Sets of up to six random holders, without blocks.
+    fn random_sets(random: &mut Random, count: usize) -> HolderSets {
+        let mut sets = HolderSets::default();
+        (0..MEMBERS).for_each(|member| sets.masks.assign(member, member / 2));
+        while sets.len() < count {
+            let mut set = EMPTY_SET;
+            for _ in 0..1 + random.below(6) {
+                set = sets.with(set, random.below((MEMBERS * TIERS) as usize) as u32);
+            }
+        }
+        sets
+    }
+
+    /// The masks of all sets, written anew.
+    fn assert_masks_are_written(sets: &HolderSets, retired: Option<u32>, places: (usize, usize)) {
+        let mut masks = crate::masks::Masks::default();
+        (0..MEMBERS).for_each(|member| masks.assign(member, member / 2));
+        masks.widen(places.0, places.1);
+        retired.iter().for_each(|&member| masks.retire(member));
+        for (number, set) in sets.sets.iter().enumerate().skip(1) {
+            masks.write(number as u32, &set.holders);
+            assert_eq!(sets.masks.of(number as u32), masks.of(number as u32), "{:?}", set.holders);
+        }
+    }
+
+    #[test]
+    fn a_retired_member_is_hidden_in_all_sets_step_by_step() {
+        for member in 0..MEMBERS {
+            let mut sets = random_sets(&mut Random(u64::from(member)), 300);
+            sets.retire(member);
+            let mut from = 0;
+            loop {
+                let seen = sets.hide(member, from, 7);
+                assert_eq!(seen, 7.min(sets.len() - from));
+                from += seen;
+                if seen == 0 {
+                    break;
+                }
+            }
+            assert_eq!(from, sets.sets.len());
+            assert_eq!(sets.hide(member, from + 5, 7), 0);
+            assert_masks_are_written(&sets, Some(member), (1, 1));
+        }
+    }
+
+    /// Each costs as much as to write it: hidden are those that the member is in.
+    #[test]
+    fn only_the_sets_of_a_retired_member_are_written_again() {
+        let mut sets = random_sets(&mut Random(5), 300);
+        let (mut left, member) = (0, MEMBERS / 2);
+        for number in 1..sets.len() {
+            let holders = sets.sets[number].holders.clone();
+            if holders.iter().all(|holder| holder / TIERS != member) {
+                sets.masks.write(number as u32, &[]); // so that it shows
+                left += 1;
+            }
+        }
+        sets.retire(member);
+        sets.hide(member, 0, 300);
+        let words = sets.masks.words();
+        let is_left = |&number: &usize| sets.masks.of(number as u32) == vec![0; words];
+        let pools = |number: &usize| sets.sets[*number].holders.iter().all(|h| h / TIERS == member);
+        let empty = (1..sets.len()).filter(is_left).filter(|number| !pools(number)).count();
+        assert_eq!((left > 50, empty), (true, left));
+    }
+
+    #[test]
+    fn wider_masks_are_those_of_the_same_sets() {
+        let mut sets = random_sets(&mut Random(4), 300);
+        sets.widen(64, 64);
+        assert_masks_are_written(&sets, None, (64, 64));
+        sets.widen(65, 200);
+        assert_masks_are_written(&sets, None, (65, 200));
+    }
+
+    #[test]
+    fn memory_is_that_of_all_lists() {
+        let mut sets = random_sets(&mut Random(3), 300);
+        let some = sets.with(EMPTY_SET, 1);
+        sets.move_block(EMPTY_SET, some);
+        sets.collect();
+        sets.with(EMPTY_SET, 2);
+        let holders: usize = sets.sets.iter().map(|set| size_of_val(&*set.holders)).sum();
+        let lists = [
+            holders,
+            24 * sets.sets.capacity(),
+            4 * sets.free.capacity(),
+            sets.interned.allocation_size(),
+            sets.memo.allocation_size(),
+            sets.masks.memory_bytes(),
+        ];
+        assert!(lists.iter().all(|&bytes| bytes > 0));
+        assert_eq!(sets.memory_bytes(), lists.iter().sum());
+    }
+
+    #[test]
     fn numbers_of_dropped_sets_are_used_again() {
         let mut blocks = Blocks::new(1);
         for holder in 0..MEMBERS {

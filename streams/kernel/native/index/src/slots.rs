@@ -244,12 +244,22 @@ mod tests {
                 match self.model.get(&slot) {
                     Some(&known) => {
                         assert_eq!((prefix, set), known);
+                        assert_eq!((self.slots.prefix(slot), self.slots.set(slot)), known);
                         assert_eq!(self.slots.key(slot), !prefix);
                     }
                     None => assert_eq!(set, EMPTY_SET),
                 }
             }
             assert_eq!(self.slots.get(self.slots.capacity() as u32), None);
+            let Slots { free, empty, queued, .. } = &self.slots;
+            let mut listed = vec![false; free.len()];
+            for &extent in empty {
+                assert!(!std::mem::replace(&mut listed[extent as usize], true), "listed twice");
+            }
+            assert_eq!(*queued, listed);
+            for (mask, is_listed) in free.iter().zip(&listed) {
+                assert!(*mask != u64::MAX || *is_listed, "an empty extent was forgotten");
+            }
         }
 
         /// `run` counted one by one, within the slot's chunk.
@@ -331,6 +341,54 @@ mod tests {
         }
         assert_eq!(pool.slots.capacity(), capacity);
         pool.check();
+    }
+
+    #[test]
+    fn short_chains_begin_in_one_partly_free_extent_after_the_other() {
+        let mut pool = Pool::default();
+        let slots: Vec<u32> = (0..20 * EXTENT_SLOTS)
+            .scan(None, |after, prefix| {
+                *after = Some(pool.allocate(prefix.into(), 1, *after));
+                *after
+            })
+            .collect();
+        let is_full = |slot: u32| slot / EXTENT_SLOTS % 4 == 1;
+        for &slot in slots.iter().filter(|&&slot| slot % 8 != 3 && !is_full(slot)) {
+            pool.release(slot);
+        }
+        let expected: Vec<u32> = (0..20).filter(|extent| extent % 4 != 1).collect();
+        for round in 0..3 {
+            let extents = expected.iter().map(|_| pool.allocate(1, 1, None) / EXTENT_SLOTS);
+            assert!(extents.eq(expected.iter().copied()), "round {round}");
+        }
+        pool.check();
+    }
+
+    #[test]
+    fn a_chunk_takes_twice_the_room_when_it_is_full() {
+        let mut slots = Slots::default();
+        let (mut after, mut room) = (None, 0);
+        for len in 1..=CHUNK_SLOTS as usize + 1 {
+            after = Some(slots.allocate(0, 0, after));
+            let chunk = slots.chunks.last().expect("a slot was taken");
+            let of_chunk = (len - 1) % CHUNK_SLOTS as usize / 64 * 64 + 64;
+            if len > CHUNK_SLOTS as usize {
+                assert_eq!(chunk.prefixes.capacity(), 128);
+            } else if of_chunk > room {
+                room = (2 * of_chunk).min(CHUNK_SLOTS as usize);
+            }
+            if len <= CHUNK_SLOTS as usize {
+                assert_eq!(chunk.prefixes.capacity(), room, "{len} slots");
+            }
+            let capacities = (chunk.keys.capacity(), chunk.sets.capacity());
+            assert_eq!(capacities, (chunk.prefixes.capacity(), chunk.prefixes.capacity()));
+        }
+        (0..64).for_each(|slot| slots.release(slot));
+        let room: usize = slots.chunks.iter().map(|chunk| chunk.prefixes.capacity()).sum();
+        let lists = [20 * room, 8 * slots.free.capacity(), 4 * slots.empty.capacity()];
+        assert!(lists.iter().all(|&bytes| bytes > 0));
+        let lists: usize = lists.iter().sum();
+        assert_eq!(slots.memory_bytes(), lists + slots.queued.capacity());
     }
 
     #[test]

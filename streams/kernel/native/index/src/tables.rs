@@ -446,6 +446,118 @@ mod tests {
         assert!(room < 2 * tables.table.len(), "{room} for {}", tables.table.len());
     }
 
+    /// Of each shard: its range, its values and its lines.
+    type Shards = HashMap<(u32, u32), (usize, usize)>;
+
+    fn shards_of(table: &Table) -> Shards {
+        let ranges = table.ranges.iter().map(|range| (range.depth, range.prefix));
+        ranges.zip(table.shards.iter().map(|shard| (shard.len(), shard.lines()))).collect()
+    }
+
+    /// The shards after one value of a shard was removed.
+    fn shrunk(mut shards: Shards, (depth, prefix): (u32, u32)) -> Shards {
+        let (len, lines) = shards[&(depth, prefix)];
+        let len = len - 1;
+        shards.insert((depth, prefix), (len, lines));
+        if 8 * len >= 7 * lines || lines == 1 {
+            return shards;
+        }
+        match shards.get(&(depth, prefix ^ 1)).copied() {
+            Some((other, lines)) if depth > 0 && 2 * (other + len) <= 7 * lines => {
+                shards.remove(&(depth, prefix));
+                shards.remove(&(depth, prefix ^ 1));
+                shards.insert((depth - 1, prefix / 2), (other + len, lines));
+            }
+            _ => {
+                let lines = (2 * len).div_ceil(7).next_power_of_two();
+                shards.insert((depth, prefix), (len, lines));
+            }
+        }
+        shards
+    }
+
+    #[test]
+    fn a_shard_below_an_eighth_is_joined_with_its_other_half_or_gets_fewer_lines() {
+        for seed in 0..5 {
+            let mut random = Random(seed);
+            let mut tables = Tables::new();
+            let mut keys: Vec<u64> = (0..3 * SPLIT_LEN as u64).collect();
+            keys.iter().for_each(|&key| tables.insert(key, key));
+            // Some positions lose their values sooner than others.
+            let weights: Vec<u64> = (0..8).map(|_| 1 + random.below(4) as u64).collect();
+            let position = |key| position_of(place(&(key, 0))) >> (POSITION_BITS - 3);
+            keys.sort_by_cached_key(|&key| weights[position(key) as usize] * (random.next() >> 16));
+            let mut expected = shards_of(&tables.table);
+            for key in keys {
+                let number = tables.table.shard_of(place(&(key, 0)));
+                let range = tables.table.ranges[number];
+                let before = expected.len();
+                expected = shrunk(expected, (range.depth, range.prefix));
+                tables.remove(key);
+                assert_eq!(shards_of(&tables.table), expected, "seed {seed}, key {key}");
+                if expected.len() != before {
+                    tables.check_directory();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_has_as_few_lines_as_its_values_need() {
+        let mut tables = Tables::new();
+        for key in 0..5000 {
+            tables.insert(key, key);
+            let lines = (10 * tables.model.len()).div_ceil(9 * 7).next_power_of_two();
+            let [shard] = &tables.table.shards[..] else { panic!("{key} values in two shards") };
+            assert_eq!(shard.lines(), lines, "key {key}");
+        }
+    }
+
+    /// One shard is split again and again, while the others keep their few bits.
+    #[test]
+    fn values_that_come_by_position_are_found_in_shards_of_any_depth() {
+        let mut keys: Vec<u64> = (0..5 * SPLIT_LEN as u64).collect();
+        keys.sort_by_cached_key(|&key| position_of(place(&(key, 0))));
+        let mut tables = Tables::new();
+        let mut depths = 0;
+        for key in keys {
+            let before = tables.table.shards.len();
+            tables.insert(key, key);
+            if tables.table.shards.len() != before {
+                tables.check_directory();
+                let ranges = tables.table.ranges.iter();
+                let (least, most) = ranges.fold((u32::MAX, 0), |(least, most), range| {
+                    (least.min(range.depth), most.max(range.depth))
+                });
+                depths = depths.max(most - least);
+            }
+        }
+        assert!(depths > 1, "{depths}");
+        tables.check();
+    }
+
+    #[test]
+    fn positions_are_spread_as_a_logarithm() {
+        let whole = f64::from(1 << POSITION_BITS);
+        for even in (0..1_u64 << POSITION_BITS).step_by(4099) {
+            let expected = (1.0 + even as f64 / whole).log2();
+            let position = f64::from(position_of(even << 32 | 0xffff_ffff)) / whole;
+            assert!((position - expected).abs() < 0.006, "{even}: {position}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_all_lists() {
+        let mut tables = Tables::new();
+        (0..5 * SPLIT_LEN as u64).for_each(|key| tables.insert(key, key));
+        let Table { shards, ranges, directory, .. } = &tables.table;
+        assert!(shards.len() > 3 && directory.len() > 3);
+        let lines: usize = shards.iter().map(|shard| 128 * shard.lines()).sum();
+        assert_eq!(shards.capacity(), ranges.capacity());
+        let lists = [lines, 32 * shards.capacity(), 8 * ranges.capacity(), 4 * directory.len()];
+        assert_eq!(tables.table.memory_bytes(), lists.iter().sum());
+    }
+
     /// As a secret place cannot make it: all values have one position.
     #[test]
     fn values_that_no_bit_tells_apart_are_kept() {

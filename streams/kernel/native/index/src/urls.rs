@@ -78,6 +78,7 @@ mod tests {
         assert!(!hits_only);
         assert!(read_octets(b"hits_only=1&block_size=1&model=m", b"", true).unwrap().1);
         assert_eq!(read_option(b"hits_only=1"), Some(true));
+        assert_eq!(read_option(b""), Some(false));
     }
 
     #[test]
@@ -90,6 +91,7 @@ mod tests {
             "model=m&block_size=0",
             "model=m&block_size=65537",
             "model=m&block_size=1234567890",
+            "model=m&block_size=0000000016",
             "model=m&block_size=+1",
             "model=m&block_size=16&",
             "model=m&block_size=16&detail=1",

@@ -100,7 +100,8 @@ fn holder_sets(scopes: &[&Scope]) -> u64 {
             named.clear();
             named.extend(holders.iter().map(|holder| {
                 let publisher = scope.publisher_of(holder / TIERS);
-                publisher * u64::from(TIERS) + u64::from(holder % TIERS)
+                // Of one that was cleared and is yet to be released it is `u64::MAX`.
+                publisher.wrapping_mul(TIERS.into()).wrapping_add((holder % TIERS).into())
             }));
             named.sort_unstable();
             let bytes: Vec<u8> = named.iter().flat_map(|holder| holder.to_le_bytes()).collect();

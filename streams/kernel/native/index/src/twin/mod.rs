@@ -1,0 +1,443 @@
+//! For tests: the index as a few maps, which shows what `streams/kernel/reference.py` says without
+//! Python. `told` has the events, `world` random ones for both.
+
+pub mod told;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::changes::Change;
+use crate::counters::{COUNTER_NAMES, Counter};
+use crate::names::{ContextKey, SHARED, ScopeKey, StreamKey, TIERS};
+use told::{Kind, Told};
+
+type Counts = [u16; TIERS as usize];
+
+/// What a publisher calls by one key.
+#[derive(Clone)]
+struct Held {
+    lora: String,
+    prefix: u64,
+    counts: Counts,
+}
+
+struct Owner {
+    stream: StreamKey,
+    dp_rank: u32,
+    held: BTreeMap<u64, Held>,
+    registered: Option<(String, bool)>,
+    domain: u32,
+    skipped: BTreeSet<u32>,
+}
+
+impl Owner {
+    fn context(&self, lora: &str) -> ContextKey {
+        let instance_id = self.stream.instance_id.clone();
+        ContextKey { scope: self.stream.scope(lora), instance_id }
+    }
+
+    fn change(&self, key: u64, held: &Held, tier: u32) -> Change {
+        let (prefix, count) = (held.prefix, held.counts[tier as usize]);
+        Change { key, prefix, dp_rank: self.dp_rank, tier, clears: false, count }
+    }
+
+    fn live<'a>(&'a self, lora: &'a str) -> impl Iterator<Item = Change> + 'a {
+        let of_scope = self.held.iter().filter(move |(_, held)| held.lora == lora);
+        of_scope.flat_map(move |(&key, held)| {
+            let tiers = (0..TIERS).filter(|&tier| held.counts[tier as usize] > 0);
+            tiers.map(move |tier| self.change(key, held, tier))
+        })
+    }
+
+    fn takes_part(&self, lora: &str) -> bool {
+        self.registered.as_ref().is_some_and(|known| *known == (lora.to_owned(), true))
+            || self.live(lora).any(|change| change.tier < SHARED)
+    }
+}
+
+/// Of an instance: its name, its depths, and those of its ranks.
+type Answer = (String, [u64; 4], Vec<(u32, [u64; 4])>);
+
+struct Twin {
+    seed: u64,
+    waiting_max: u64,
+    owners: BTreeMap<u64, Owner>,
+    next_id: u64,
+    changes: BTreeMap<ContextKey, Vec<u8>>,
+    counters: [u64; COUNTER_NAMES.len()],
+}
+
+fn waiting(lora: &str) -> String {
+    format!("\0waiting:{lora}")
+}
+
+fn is_waiting(lora: &str) -> bool {
+    lora.starts_with('\0')
+}
+
+fn key_of(hash: u64, group: u32) -> u64 {
+    if group == 0 { hash } else { hash ^ xxh3_64(&group.to_le_bytes()) }
+}
+
+impl Twin {
+    fn new(seed: u64, waiting_max: u64) -> Self {
+        let counters = [0; COUNTER_NAMES.len()];
+        let (owners, changes) = (BTreeMap::new(), BTreeMap::new());
+        Self { seed, waiting_max, owners, next_id: 0, changes, counters }
+    }
+
+    fn count(&mut self, counter: Counter, blocks: usize) {
+        self.counters[counter as usize] += blocks as u64;
+    }
+
+    fn open(&mut self, stream: &StreamKey, dp_rank: u32) -> u64 {
+        let is_it = |owner: &Owner| owner.stream == *stream && owner.dp_rank == dp_rank;
+        if let Some((&id, _)) = self.owners.iter().find(|(_, owner)| is_it(owner)) {
+            return id;
+        }
+        let (held, skipped) = (BTreeMap::new(), BTreeSet::new());
+        let stream = stream.clone();
+        let owner = Owner { stream, dp_rank, held, registered: None, domain: 0, skipped };
+        self.owners.insert(self.next_id, owner);
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    fn clear(&mut self, id: u64) -> u64 {
+        let owner = self.owners.get_mut(&id).unwrap();
+        let held = std::mem::take(&mut owner.held);
+        let loras: BTreeSet<&String> = held.values().map(|held| &held.lora).collect();
+        for lora in loras {
+            let change = Change::clear(owner.dp_rank).encode();
+            self.changes.entry(owner.context(lora)).or_default().extend(change);
+        }
+        let gone = held.values().map(|held| held.counts.iter().filter(|&&count| count > 0).count());
+        let gone = gone.sum();
+        self.count(Counter::Cleared, gone);
+        gone as u64
+    }
+
+    fn unregister(&mut self, id: u64) -> u64 {
+        let gone = self.clear(id);
+        self.owners.remove(&id);
+        gone
+    }
+
+    fn apply(&mut self, id: u64, events: &[Told], after: i64) -> Option<i128> {
+        let mut cleared = None;
+        let moving: BTreeSet<i64> =
+            events.iter().filter(|event| event.is_placeholder()).map(|one| one.sequence).collect();
+        let mut removed: (i64, BTreeMap<u64, Held>) = (i64::MIN, BTreeMap::new());
+        for event in events.iter().filter(|event| event.sequence > after) {
+            if removed.0 != event.sequence {
+                removed = (event.sequence, BTreeMap::new());
+            }
+            match event.kind {
+                Kind::Stored => self.store(id, event, &removed.1),
+                Kind::Removed => {
+                    let gone = self.remove(id, event);
+                    if moving.contains(&event.sequence) {
+                        removed.1.extend(gone);
+                    }
+                }
+                Kind::Cleared => {
+                    self.clear(id);
+                    cleared = Some(event.sequence.into());
+                }
+            }
+        }
+        cleared
+    }
+
+    fn refusal(&self, id: u64, event: &Told) -> Option<Counter> {
+        let blocks = event.hashes.len();
+        let covered = 2 * blocks == event.tokens.len(); // all blocks here are of two tokens
+        let is_right = |is: bool, otherwise| (!is).then_some(otherwise);
+        let has_tokens = !event.tokens.is_empty();
+        if !["", "full_attention"].contains(&event.spec_kind) {
+            Some(Counter::SkippedGroup)
+        } else if event.is_placeholder() {
+            None
+        } else if event.block_size != self.owners[&id].stream.block_size {
+            Some(Counter::BlockSizeMismatch)
+        } else if event.by_hash || !event.aliases.is_empty() {
+            let is_plain = !has_tokens && event.token_hashes.is_empty();
+            is_right(is_plain, Counter::TokenCountMismatch)
+        } else if !event.token_hashes.is_empty() {
+            let is_whole = !has_tokens && event.token_hashes.len() == blocks;
+            is_right(is_whole, Counter::TokenCountMismatch)
+                .or(is_right(event.extra_keys.is_empty(), Counter::ExtraKeysMismatch))
+                .or(is_right(self.seed == 1337, Counter::SeedMismatch))
+        } else {
+            let has_keys = event.extra_keys.is_empty() || event.extra_keys.len() == blocks;
+            is_right(covered, Counter::TokenCountMismatch)
+                .or(is_right(has_keys, Counter::ExtraKeysMismatch))
+        }
+    }
+
+    fn store(&mut self, id: u64, event: &Told, removed: &BTreeMap<u64, Held>) {
+        if let Some(refusal) = self.refusal(id, event) {
+            if refusal == Counter::SkippedGroup && event.group < 64 {
+                self.owners.get_mut(&id).unwrap().skipped.insert(event.group);
+            }
+            return self.count(refusal, event.hashes.len());
+        }
+        let keys = event.hashes.iter().map(|&hash| key_of(hash, event.group));
+        if event.is_placeholder() {
+            for key in keys {
+                match self.owners[&id].held.get(&key).or(removed.get(&key)).cloned() {
+                    Some(Held { lora, prefix, .. }) => self.hold(id, event, key, &lora, prefix),
+                    None => self.count(Counter::Unresolved, 1),
+                }
+            }
+        } else if !event.aliases.is_empty() {
+            for (key, &alias) in keys.zip(&event.aliases) {
+                self.store_object(id, event, key, alias);
+            }
+        } else if event.by_hash {
+            for (key, &hash) in keys.zip(&event.hashes) {
+                self.hold(id, event, key, &event.lora, hash);
+            }
+        } else {
+            let mut previous = None;
+            if let Some(parent) = event.parent {
+                let known = self.owners[&id].held.get(&key_of(parent, event.group));
+                let Some(known) = known.filter(|held| held.lora == event.lora) else {
+                    return self.count(Counter::UnknownParent, event.hashes.len());
+                };
+                previous = Some(known.prefix);
+            }
+            for (key, local) in keys.zip(event.locals(self.seed)) {
+                let prefix = chained(previous, local, self.seed);
+                previous = Some(prefix);
+                self.hold(id, event, key, &event.lora, prefix);
+            }
+            if event.group == 0 {
+                event.hashes.iter().for_each(|&alias| self.join(id, &event.lora, alias));
+            }
+        }
+    }
+
+    fn hold(&mut self, id: u64, event: &Told, key: u64, lora: &str, prefix: u64) {
+        let new = Held { lora: lora.to_owned(), prefix, counts: Counts::default() };
+        let held = self.owners[&id].held.get(&key).unwrap_or(&new);
+        if (&*held.lora, held.prefix) != (lora, prefix) {
+            return self.count(Counter::HashConflict, 1);
+        }
+        let count = held.counts[event.tier as usize];
+        if count > 0 && event.reported {
+            return self.count(Counter::Reported, 1);
+        }
+        self.count(Counter::Stored, 1);
+        if count == u16::MAX {
+            return self.count(Counter::HoldCountOverflow, 1);
+        }
+        self.count(Counter::Repeated, (count > 0).into());
+        self.set(id, key, lora, prefix, (event.tier, count + 1), true);
+    }
+
+    fn set(&mut self, id: u64, key: u64, lora: &str, prefix: u64, to: (u32, u16), record: bool) {
+        let (tier, count) = to;
+        let owner = self.owners.get_mut(&id).unwrap();
+        let new = || Held { lora: lora.to_owned(), prefix, counts: Counts::default() };
+        let held = owner.held.entry(key).or_insert_with(new);
+        held.counts[tier as usize] = count;
+        let (held, is_gone) = (held.clone(), held.counts == Counts::default());
+        if is_gone {
+            owner.held.remove(&key);
+        }
+        if record {
+            let change = owner.change(key, &held, tier).encode();
+            self.changes.entry(owner.context(lora)).or_default().extend(change);
+        }
+    }
+
+    /// What was removed, by key.
+    fn remove(&mut self, id: u64, event: &Told) -> Vec<(u64, Held)> {
+        let is_skipped = self.owners[&id].skipped.contains(&event.group);
+        let mut gone = Vec::new();
+        for key in event.hashes.iter().map(|&hash| key_of(hash, event.group)) {
+            let held = self.owners[&id].held.get(&key).cloned();
+            match held.map(|held| (held.counts[event.tier as usize], held)) {
+                None | Some((0, _)) if is_skipped => self.count(Counter::SkippedGroup, 1),
+                None | Some((0, _)) => self.count(Counter::UnknownRemoved, 1),
+                Some((count, held)) => {
+                    self.set(id, key, &held.lora, held.prefix, (event.tier, count - 1), true);
+                    self.count(Counter::Removed, 1);
+                    gone.push((key, held));
+                }
+            }
+        }
+        gone
+    }
+
+    fn store_object(&mut self, id: u64, event: &Told, key: u64, alias: u64) {
+        let waits = waiting(&event.lora);
+        let (found_in, prefix) = match self.owners[&id].held.get(&key) {
+            Some(held) => {
+                let is_joined = held.lora == event.lora && (!event.by_hash || held.prefix == alias);
+                let is_waiting = !event.by_hash && (&held.lora, held.prefix) == (&waits, alias);
+                if !is_joined && !is_waiting {
+                    return self.count(Counter::HashConflict, 1);
+                }
+                if held.counts[event.tier as usize] > 0 {
+                    self.count(Counter::Stored, 1);
+                    return self.count(Counter::Repeated, 1);
+                }
+                (held.lora.clone(), held.prefix)
+            }
+            None if event.by_hash => (event.lora.clone(), alias),
+            None => match self.prefix_of(id, &event.lora, alias) {
+                Some(prefix) => (event.lora.clone(), prefix),
+                None => (waits, alias),
+            },
+        };
+        if found_in != event.lora {
+            if self.owners[&id].live(&found_in).count() as u64 >= self.waiting_max {
+                return self.count(Counter::WaitingOverflow, 1);
+            }
+            self.count(Counter::Waiting, 1);
+        }
+        self.hold(id, &Told { reported: false, ..event.clone() }, key, &found_in, prefix);
+    }
+
+    /// The block that engines of the publisher's domain call so.
+    fn prefix_of(&self, id: u64, lora: &str, alias: u64) -> Option<u64> {
+        let asked = &self.owners[&id];
+        let owners = self.owners.values().filter(|owner| {
+            owner.domain == asked.domain && owner.stream.scope(lora) == asked.stream.scope(lora)
+        });
+        let found = owners.filter_map(|owner| owner.held.get(&alias));
+        let found = found.filter(|held| held.lora == lora && held.prefix != alias);
+        let prefixes: BTreeSet<u64> = found.map(|held| held.prefix).collect();
+        if prefixes.len() == 1 { prefixes.first().copied() } else { None }
+    }
+
+    fn join(&mut self, id: u64, lora: &str, alias: u64) {
+        let Some(prefix) = self.prefix_of(id, lora, alias) else { return };
+        let (waits, domain) = (waiting(lora), self.owners[&id].domain);
+        let scope = self.owners[&id].stream.scope(lora);
+        let mut objects = Vec::new();
+        for (&owner, of_owner) in &self.owners {
+            if of_owner.domain == domain && of_owner.stream.scope(lora) == scope {
+                let waiting = of_owner.held.iter();
+                let waiting =
+                    waiting.filter(|(_, held)| held.lora == waits && held.prefix == alias);
+                objects.extend(waiting.map(|(&key, held)| (owner, key, held.counts)));
+            }
+        }
+        for (owner, key, counts) in objects {
+            let held: Vec<u32> = (0..TIERS).filter(|&tier| counts[tier as usize] > 0).collect();
+            for &tier in &held {
+                self.set(owner, key, &waits, alias, (tier, 0), true);
+            }
+            for &tier in &held {
+                self.set(owner, key, lora, prefix, (tier, counts[tier as usize]), true);
+            }
+            self.count(Counter::Joined, held.len());
+        }
+    }
+
+    fn load(&mut self, context: &ContextKey, changes: &[Change]) {
+        let lora = &*context.scope.lora_name;
+        for change in changes {
+            let id = self.open(&context.stream(), change.dp_rank);
+            let owner = self.owners.get_mut(&id).unwrap();
+            if change.clears {
+                owner.held.retain(|_, held| held.lora != lora);
+                continue;
+            }
+            let known = owner.held.get(&change.key);
+            let is_other =
+                known.is_some_and(|held| (&*held.lora, held.prefix) != (lora, change.prefix));
+            if change.count == 0 && (is_other || known.is_none()) {
+                continue;
+            }
+            if is_other {
+                owner.held.remove(&change.key);
+            }
+            self.set(id, change.key, lora, change.prefix, (change.tier, change.count), false);
+        }
+    }
+
+    /// Of each block its holders, as publisher and tier.
+    fn blocks(&self, scope: &ScopeKey) -> BTreeMap<u64, BTreeSet<(u64, u32)>> {
+        let mut blocks: BTreeMap<u64, BTreeSet<(u64, u32)>> = BTreeMap::new();
+        for (&id, owner) in &self.owners {
+            if owner.stream.scope(&scope.lora_name) == *scope {
+                for change in owner.live(&scope.lora_name) {
+                    blocks.entry(change.prefix).or_default().insert((id, change.tier));
+                }
+            }
+        }
+        blocks
+    }
+
+    /// Of each instance its ranks, of a scope.
+    fn participants(&self, scope: &ScopeKey) -> BTreeMap<String, BTreeMap<u32, u64>> {
+        let mut found: BTreeMap<String, BTreeMap<u32, u64>> = BTreeMap::new();
+        for (&id, owner) in &self.owners {
+            let lora = &scope.lora_name;
+            if owner.stream.scope(lora) == *scope && owner.takes_part(lora) {
+                let ranks = found.entry(owner.stream.instance_id.to_string()).or_default();
+                ranks.insert(owner.dp_rank, id);
+            }
+        }
+        found
+    }
+
+    fn query(&self, scope: &ScopeKey, prefixes: &[u64], instance: Option<&str>) -> Vec<Answer> {
+        let blocks = self.blocks(scope);
+        let nobody = BTreeSet::new();
+        let run = |from: u64, accepts: &dyn Fn(u64, u32) -> bool| {
+            let left = prefixes[from as usize..].iter();
+            let holders = left.map(|prefix| blocks.get(prefix).unwrap_or(&nobody));
+            let held =
+                holders.take_while(|block| block.iter().any(|&(id, tier)| accepts(id, tier)));
+            from + held.count() as u64
+        };
+        let of_instance = |(name, ranks): (String, BTreeMap<u32, u64>)| {
+            let answers = ranks.iter().map(|(&dp_rank, &own)| {
+                let gpu = run(0, &|id, tier| id == own && tier == 0);
+                let cpu = run(gpu, &|id, tier| (id == own && tier == 1) || tier == SHARED + 1);
+                let disk = run(cpu, &|id, tier| (id == own && tier == 2) || tier == SHARED + 2);
+                let matched = run(0, &|id, tier| id == own && tier < SHARED);
+                (dp_rank, [matched, gpu, cpu, disk].map(|blocks| 2 * blocks))
+            });
+            let answers = answers.collect();
+            let is_its = |id: u64| ranks.values().any(|&own| own == id);
+            let on = |medium: u32| {
+                run(0, &|id, tier| tier == SHARED + medium || (tier == medium && is_its(id)))
+            };
+            let longest = run(0, &|id, tier| tier >= SHARED || is_its(id));
+            (name, [longest, on(0), on(1), on(2)].map(|blocks| 2 * blocks), answers)
+        };
+        let wanted = |name: &str| instance.is_none_or(|wanted| wanted == name);
+        let all = self.participants(scope).into_iter();
+        all.filter(|(name, _)| wanted(name)).map(of_instance).collect()
+    }
+
+    /// Of each publisher how many of the keys it holds itself, one after the other.
+    fn query_by_key(&self, model: Option<&str>, keys: &[u64]) -> Vec<(u64, usize)> {
+        let asked = self
+            .owners
+            .iter()
+            .filter(|(_, owner)| model.is_none_or(|model| model == &*owner.stream.model_name));
+        let counts = asked.map(|(&id, owner)| {
+            let is_held = |key: &&u64| {
+                owner.held.get(*key).is_some_and(|held| {
+                    !is_waiting(&held.lora) && held.counts[..SHARED as usize] != [0; 3]
+                })
+            };
+            (id, keys.iter().take_while(is_held).count())
+        });
+        counts.filter(|&(_, count)| count > 0).collect()
+    }
+}
+
+fn chained(previous: Option<u64>, local: u64, seed: u64) -> u64 {
+    let Some(previous) = previous else { return local };
+    xxh3_64_with_seed(&[previous.to_le_bytes(), local.to_le_bytes()].concat(), seed)
+}
