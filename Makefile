@@ -34,7 +34,7 @@ install: .make/run ## set up what the service needs, and build the Rust kernel
 
 # Most tests of several processes wait more than they compute, so more workers than cores pay.
 test: .make/dev ## all tests; they start by themselves every process that they need
-	$(BIN)/python -m pytest -n $(JOBS) --max-worker-restart 1 --durations 25 $(ARGS)
+	$(BIN)/python -m devtools.suite -n $(JOBS) --max-worker-restart 1 --durations 25 $(ARGS)
 
 # One after the other: each measures what a neighbour of the attack still gets.
 fuzz: .make/dev ## hostile bytes on every socket and in every topic: millions of them, some minutes
