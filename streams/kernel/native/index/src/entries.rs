@@ -172,8 +172,12 @@ impl Index {
             self.set_known(publisher, known, tier, count, true);
         }
         let number = entry.membership;
-        if publisher.memberships.get(number).is_some_and(|part| part.entries == 0) {
-            self.leave_if_unused(publisher, number);
+        if let Some(part) = publisher.memberships.get(number) {
+            let (scope, is_empty) = (part.scope, part.entries == 0);
+            self.touch(scope); // what is left over of its holders may be a new set
+            if is_empty {
+                self.leave_if_unused(publisher, number);
+            }
         }
         true
     }

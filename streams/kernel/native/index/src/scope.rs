@@ -330,3 +330,56 @@ fn take_number<T>(free: &mut Vec<u32>, values: &mut Vec<Option<T>>, value: T) ->
     values.push(Some(value));
     values.len() as u32 - 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::test_context;
+
+    /// Else a scope whose instances come and go would grow for good.
+    #[test]
+    fn numbers_of_members_and_instances_that_left_are_given_again() {
+        let mut scope = Scope::new(test_context("").scope);
+        let stays: Arc<str> = "stays".into();
+        let kept = scope.join(0, &stays, 0);
+        scope.join(1, &stays, 1);
+        for round in 0..1000_u64 {
+            let name: Arc<str> = format!("{round}").into();
+            let members = [scope.join(2, &name, 0), scope.join(3, &name, 1)];
+            assert_eq!(scope.instance_ids.len(), 2);
+            scope.leave(members[0]);
+            scope.settle();
+            assert_eq!(scope.instance_ids.len(), 2, "it has another member");
+            scope.leave(members[1]);
+            scope.settle();
+            assert_eq!(scope.instance_ids.len(), 1);
+            assert!(scope.left_members.len() <= 64 + 3, "{}", scope.left_members.len());
+        }
+        // Those that left are free once there are more than 64, and more than there are members.
+        assert!((60..72).contains(&scope.members.len()), "{}", scope.members.len());
+        assert!((30..40).contains(&scope.instances.len()), "{}", scope.instances.len());
+        assert_eq!((scope.publisher_of(kept), scope.joined), (0, 2));
+    }
+
+    #[test]
+    fn memory_is_that_of_all_parts() {
+        let mut scope = Scope::new(test_context("").scope);
+        let placement = Placement::random();
+        for at in 0..3_u32 {
+            let member = scope.join(at.into(), &format!("{at}").into(), 0);
+            let slot = scope.place(7, 7, None, placement);
+            (0..2).for_each(|_| scope.hold(slot, crate::sets::holder_of(member, 0)));
+        }
+        let parts = [
+            scope.slots.memory_bytes(),
+            scope.sets.memory_bytes(),
+            scope.index.memory_bytes(),
+            scope.repeats.allocation_size(),
+            scope.members.capacity() * size_of::<Option<Member>>(),
+            scope.instances.capacity() * size_of::<Option<Instance>>(),
+            size_of::<Scope>(),
+        ];
+        assert!(parts.iter().all(|&bytes| bytes > 0));
+        assert_eq!(scope.memory_bytes(), parts.iter().sum());
+    }
+}

@@ -1,6 +1,8 @@
 //! For tests: the index as a few maps, which shows what `streams/kernel/reference.py` says without
-//! Python. `told` has the events, `world` random ones for both.
+//! Python. `told` has the events, `world` random ones for both, and
+//! `rules` what neither shows.
 
+mod rules;
 pub mod told;
 mod world;
 
