@@ -188,8 +188,11 @@ class Bookings:
         if number <= self._last.get(run, -1):
             self.repeated += 1
             return
-        _, outcomes = self._early.setdefault(key, (self.clock, []))
-        if len(outcomes) >= len(OutcomeEvent):
+        # From now on, whoever told it before: the log brings it again, perhaps much later, and its
+        # decision may come as much later.
+        _, outcomes = self._early.pop(key, (0.0, []))
+        self._early[key] = (self.clock, outcomes)
+        if any(known.event is outcome.event for known in outcomes):
             self.repeated += 1
             return
         outcomes.append(outcome)

@@ -210,8 +210,20 @@ def await_quiet(replicas: list[Role]) -> list[dict[str, Any]]:
             and all(one["under_way"] == one["counts"]["under_way"] for one in seen)
         )
 
-    until(is_quiet, what=f"the same of all replicas: {seen}", timeout_s=WAIT_S)
+    try:
+        until(is_quiet, what="the same of all replicas", timeout_s=WAIT_S)
+    except AssertionError as error:
+        said = [{k: v for k, v in one.items() if k != "targets"} for one in seen]
+        raise AssertionError(f"{error}: {said}") from error
     return seen
+
+
+def folded_offset(worker: Role) -> float:
+    return worker.metric("reprise_worker_routing_folded_offset")
+
+
+def last_offset(kafka: KafkaSettings) -> int:
+    return asyncio.run(read_log(kafka))[-1][0]
 
 
 def passes(holds: Callable[[], object], what: str) -> None:
@@ -235,7 +247,7 @@ def test_no_booking_is_lost_doubled_or_left_whatever_is_killed(
     passes(lambda: len(clients.given) > 200, "decisions")
     killed_run, killed_at = shown_run(replicas[1]), time.monotonic()
     replicas[1].kill()
-    own = max(workers, key=lambda worker: worker.metric("reprise_worker_routing_folded_offset"))
+    own = max(workers, key=folded_offset)
     own.kill()
     passes(lambda: len(clients.given) > 300, "decisions while a replica is away")
     replicas[1].start()
@@ -278,7 +290,11 @@ def test_no_booking_is_lost_doubled_or_left_whatever_is_killed(
         clients.report(chance, key, "cancelled")
     assert {one["under_way"] for one in await_quiet(replicas)} == {0}
 
-    # What a worker has kept is what a fresh fold has.
+    # What a worker has kept is what a fresh fold has, once it has read all.
+    passes(
+        lambda: last_offset(kafka) == max(map(folded_offset, workers)),
+        "a worker has folded all",
+    )
     for worker in workers:
         assert worker.process is not None
         worker.process.terminate()

@@ -236,7 +236,19 @@ def test_early_reports_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bookings.unknown == 3
     for _ in range(100):
         bookings.report(RUN, outcome(4, FIRST))
-    assert bookings.repeated == 100 - (len(OutcomeEvent) - 1)
+    assert bookings.repeated == 100
+
+
+def test_an_early_report_that_comes_again_waits_anew_for_its_decision() -> None:
+    """It was told here first; the log brings it a minute later, and its decision behind it."""
+    bookings = Bookings()
+    bookings.advance(100.0)
+    bookings.report(RUN, outcome(0, END))
+    bookings.advance(100.0 + EARLY_OUTCOME_S - 1.0)
+    bookings.report(RUN, outcome(0, END))
+    bookings.advance(100.0 + EARLY_OUTCOME_S + 1.0)
+    assert bookings.book(RUN, decision(0)), "it has ended"
+    assert len(bookings) == 0
 
 
 def test_runs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
