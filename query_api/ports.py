@@ -307,3 +307,13 @@ class WorkerCommands(Protocol):
             RequestError: the log is being read.
         """
         ...
+
+    async def by_advice(self, since: float) -> list[CommandView]:
+        """The commands that services have given by advice, issued since then (Unix seconds); also
+        those of other services, and of before a restart.
+
+        Raises:
+            RequestError: the log is being read.
+            StorageError: it does not answer.
+        """
+        ...

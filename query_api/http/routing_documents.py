@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from query_api.http.models_routing import (
+    ActDocument,
     AdviceDocument,
     AdvicesDocument,
     AdviceTarget,
@@ -20,7 +21,9 @@ from query_api.http.models_routing import (
     PromiseRow,
     PromisesDocument,
 )
+from schemas.limits import ACTS_SHOWN_MAX
 from schemas.routing_records import DecidedScope, Target
+from streams.routing.acting import Act
 from streams.routing.advice import Advice
 from streams.routing.observed.hot_prefixes import HotPrefix, HotScope
 from streams.routing.observed.observations import Observations
@@ -201,9 +204,31 @@ def _prefix(one: HotPrefix, holders: Sequence[PrefixHolder]) -> PrefixDocument:
     )
 
 
-def advice_document(advice: Iterable[Advice]) -> AdvicesDocument:
-    """The answer of `GET /advice`, in the given order."""
-    return AdvicesDocument(advice=[_advice(one) for one in advice])
+def advice_document(advice: Iterable[Advice], acts: Sequence[Act] | None = None) -> AdvicesDocument:
+    """The answer of `GET /advice`, in the given order.
+
+    Args:
+        advice: of all scopes.
+        acts: what was done; None where nobody acts.
+    """
+    return AdvicesDocument(
+        advice=[_advice(one) for one in advice],
+        acting=acts is not None,
+        acted=[_act(one) for one in (acts or ())[:ACTS_SHOWN_MAX]],
+    )
+
+
+def _act(one: Act) -> ActDocument:
+    return ActDocument(
+        command_id=one.command_id,
+        action=one.action.value,
+        prefix_hash=str(one.prefix),
+        source=one.source,
+        target=one.target,
+        at=one.at,
+        result=one.state.value,
+        reason=one.reason,
+    )
 
 
 def _advice(one: Advice) -> AdviceDocument:

@@ -284,6 +284,10 @@ class ReplicaCommands:
                 found = self.book.find(command_id)
         return found
 
+    async def _by_advice(self, since: float) -> list[CommandView]:
+        await self._caught_up(COMMANDS_CATCH_UP_S)  # else there are none
+        return self.book.by_advice(since)
+
     # Called by other threads
 
     async def _called(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
@@ -304,3 +308,7 @@ class ReplicaCommands:
     async def find(self, command_id: str) -> CommandView | None:
         """See `WorkerCommands`."""
         return await self._called(self._find(command_id), COMMAND_WRITE_S)
+
+    async def by_advice(self, since: float) -> list[CommandView]:
+        """See `WorkerCommands`."""
+        return await self._called(self._by_advice(since), COMMAND_WRITE_S)

@@ -25,6 +25,7 @@ from query_api.routing.queue import RoutingQueue
 from query_api.routing.targets import (
     Targets,
 )
+from query_api.routing.wanted_tokens import WantedTokens
 from schemas.answer_states import AnswerState
 from schemas.limits import (
     ROUTE_ANSWERS_MAX,
@@ -117,6 +118,7 @@ class Router:
         live: what is under way.
         queue: what is to be written into the routing log.
         folded: what has been learned from it.
+        wanted: tokens of prefixes that somebody needs; nobody, mostly.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Router:
         self.live = live
         self.queue = queue
         self.folded = folded
+        self.wanted = WantedTokens()
         self.run = int(clock() * 1e6)
         self._view = view
         self._settings = settings
@@ -164,6 +167,7 @@ class Router:
             PolicyError: there is no such policy, or it has no such parameter.
         """
         now = self._clock()
+        self.wanted.note(asked.scope, asked.prefixes, asked.tokens)
         name = (asked.scope.tenant_id, asked.request_id)
         if asked.request_id and asked.reserve:
             known = self._answered.get(name)

@@ -216,6 +216,9 @@ class EmbeddedCommands:
     async def _find(self, command_id: str) -> CommandView | None:
         return self.book.find(command_id)
 
+    async def _by_advice(self, since: float) -> list[CommandView]:
+        return self.book.by_advice(since)
+
     # Called by other threads
 
     async def _called(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
@@ -241,6 +244,10 @@ class EmbeddedCommands:
     async def find(self, command_id: str) -> CommandView | None:
         """See `WorkerCommands`."""
         return await self._called(self._find(command_id), COMMAND_WRITE_S)
+
+    async def by_advice(self, since: float) -> list[CommandView]:
+        """See `WorkerCommands`."""
+        return await self._called(self._by_advice(since), COMMAND_WRITE_S)
 
 
 def _opened(path: Path) -> EmbeddedLog:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from schemas.command_records import (
+    BY_ADVICE,
     AnyCommandRecord,
     ClosedRecord,
     CommandRecord,
@@ -161,6 +162,14 @@ class CommandBook:
         """The command as it stands; None: it is not known, or forgotten."""
         entry = self._entries.get(command_id)
         return None if entry is None else entry.view()
+
+    def by_advice(self, since: float) -> list[CommandView]:
+        """The commands that services have given by advice, issued since then. Cost O(commands)."""
+        return [
+            entry.view()
+            for entry in self._entries.values()
+            if entry.command.origin == BY_ADVICE and entry.command.issued_at >= since
+        ]
 
     def is_closed(self, command_id: str) -> bool:
         """Whether it has ended, or is not known."""

@@ -262,4 +262,6 @@ def _status_of(found: CommandView) -> models.CommandStatus:
         issued_at=command.issued_at,
         closed_at=found.closed_at,
         workers=workers,
+        origin=command.origin,
+        prefix_hash=str(command.prefix) if command.prefix else "",
     )

@@ -76,6 +76,9 @@ class FakeCommands:
     async def find(self, command_id: str) -> CommandView | None:
         return self.book.find(command_id)
 
+    async def by_advice(self, since: float) -> list[CommandView]:
+        return self.book.by_advice(since)
+
 
 def join(table: FakeTable, instance_id: str, rank: int = 0, peer: str = "10.0.0.1:8200") -> None:
     registration = Registration(
