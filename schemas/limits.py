@@ -586,6 +586,7 @@ PROMISE_TTFT_S_MAX: Final = 100_000.0  # a longer time counts as this: sums must
 HOT_COUNTERS_MAX: Final = 1024  # prefixes of one scope that are counted, 600 bytes each
 HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: reason="hot_scopes"
 HOT_HALF_LIFE_S: Final = 300.0  # after it a request counts half
+HOT_RATE_S: Final = 60.0  # the least time that a rate is of: a few prompts at once make none
 PREDICTED_MARKS_MAX: Final = 262_144  # 400 bytes each; the oldest go: reason="predicted"
 PREDICTED_S: Final = 2.0  # from a decision until the engine's events should have come
 APPROXIMATE_S: Final = 600.0  # the same where it publishes none, and its capacity is not known
@@ -853,6 +854,8 @@ assert COMMAND_ANSWER_S < COMMAND_CLOSE_S < COMMAND_REQUEST_S < 6.0, "a command 
 assert 4 * COMMAND_TOKENS_MAX + MIB < KAFKA_MESSAGE_MAX_BYTES, "a command must fit a message"
 assert COMMANDS_KEPT_MAX > COMMANDS_WAITING_MAX, "what is under way is not forgotten"
 assert COMMANDS_LOG_BYTES > COMMANDS_SEGMENT_BYTES, "some of the log of commands is kept"
+
+assert HOT_RATE_S < HOT_HALF_LIFE_S, "what is new is told from what is old"
 
 # acting on advice
 assert ACT_PERIOD_MIN_S <= ACT_PERIOD_S <= ACT_PERIOD_MAX_S, "the default must be allowed"

@@ -35,6 +35,7 @@ import msgspec
 from schemas.limits import ADVICE_PREFIXES_MAX
 from schemas.routing_records import Target
 from streams.routing.costs import Costs
+from streams.routing.observed.decay import per_second
 from streams.routing.observed.hot_prefixes import HotPrefix, HotScope
 
 LOCATION: Final = "LocalCPUBackend"
@@ -150,7 +151,10 @@ class _Plan(NamedTuple):
 
 def prompts_per_second(scope: HotScope) -> float:
     """Of a scope: each prompt of a whole block is counted once with its first block."""
-    return math.fsum(one.rate for one in scope.prefixes if one.blocks == 1)
+    first = [one for one in scope.prefixes if one.blocks == 1]
+    # Each of many that came once would seem to come again.
+    age_s = max((one.age_s for one in first), default=math.inf)
+    return per_second(math.fsum(one.certain for one in first), age_s)
 
 
 def advise(

@@ -1,0 +1,219 @@
+"""Advice that is acted on, by the service as a process, with LMCache's workers by their script.
+
+engines   two, by vLLM's publisher: `hot` holds a prompt that all ask for, `cold` has nothing
+workers   one of each, which write down what they are asked
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokers.settings import KafkaSettings
+from devtools.broker import free_ports
+from simulation.engines.publisher import Publisher, PublisherOptions
+from simulation.engines.wire import BlockStored
+from tests.contract.deployments import SUBSCRIPTION_S
+from tests.kafka_fixtures import own_topics, settings_for
+from tests.lmcache import CPU, ScriptedWorker
+from tests.lmcache_commands import CommandSocket, plain_answer
+from tests.lmcache_service import LmcacheService
+
+pytestmark = pytest.mark.timeout(180)
+
+PERIOD_S = 0.5
+ROUNDS = 6
+"""Looks after which nothing more is expected of what might be done."""
+
+SIZE, BLOCKS = 16, 64
+TOKENS = list(range(1, 1 + SIZE * BLOCKS))
+PROMPTS = 60
+"""More than a prefix needs to be hot: 0.1 a second over the half-life of 300 s are 43."""
+
+
+class Stage(LmcacheService):
+    """A service with `hot` and `cold`."""
+
+    def __init__(self, directory: Path, kafka: KafkaSettings | None, *acting: str) -> None:
+        self.ports = free_ports(3)
+        listed = ",".join(map(str, self.ports))
+        options = ("--lmcache", f"127.0.0.1:{listed}", "--lmcache-model", "m")
+        super().__init__(directory, kafka, *options, answering=acting)
+        self.api = self.deployment.api
+        self._ending = ExitStack()
+        self._ending.callback(super().close)
+        self.sockets = {name: self._ending.enter_context(CommandSocket()) for name in PEERS}
+        self.scripts = {name: self._worker(name) for name in PEERS}
+        for name in PEERS:
+            self._engine(name, TOKENS if name == "hot" else [])
+
+    def close(self) -> None:
+        self._ending.close()
+
+    def _worker(self, name: str) -> ScriptedWorker:
+        port = self.sockets[name].port
+        script = ScriptedWorker(self.ports, name, peer=PEERS[name], command_port=port)
+        self._ending.callback(script.close)
+        script.register()
+        return script
+
+    def _engine(self, name: str, tokens: list[int]) -> None:
+        publisher = self._ending.enter_context(closing(Publisher(PublisherOptions())))
+        self.api.register(publisher.endpoint, instance_id=name, block_size=SIZE)
+        self.until(lambda: publisher.subscribers, "a subscription")
+        time.sleep(SUBSCRIPTION_S)
+        if tokens:
+            hashes = list(range(1, 1 + len(tokens) // SIZE))
+            event = BlockStored(block_hashes=hashes, token_ids=tokens, block_size=SIZE)
+            publisher.publish([event])
+            self.until(lambda: self.api.longest(tokens, name) == len(tokens), "its blocks")
+
+    # What is asked for
+
+    def ask(self, prompts: int = 1) -> None:
+        """So many prompts, all of them sent to `hot`, where others wait already."""
+        status, _ = self.api.post("/load", {"instance_id": "hot", "waiting": 8})
+        assert status == 202
+        body = {"model": "m", "block_size": SIZE, "token_ids": TOKENS}
+        for _ in range(prompts):
+            candidates = [{"instance_id": "hot"}]
+            status, answer = self.api.post("/route", body | {"candidates": candidates})
+            assert status == 200, answer
+
+    def asks_until(self, holds: Callable[[], object], what: str) -> None:
+        def asked() -> object:
+            self.ask()
+            return holds()
+
+        self.until(asked, what)
+
+    def await_rounds(self, count: int = ROUNDS) -> None:
+        """So many looks more, while prompts go on."""
+        before = self.api.metric("reprise_acting_rounds_total")
+        self.asks_until(
+            lambda: self.api.metric("reprise_acting_rounds_total") >= before + count, "more looks"
+        )
+
+    # What came of it
+
+    def advice(self) -> dict[str, Any]:
+        status, document = self.api.get("/advice")
+        assert status == 200, document
+        found: dict[str, Any] = document
+        return found
+
+    def acted(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.advice()["acted"]
+        return found
+
+    def is_advised(self) -> bool:
+        return any(one["action"] == "copy" for one in self.advice()["advice"])
+
+    def moves(self) -> list[dict[str, Any]]:
+        assert not self.sockets["cold"].requests
+        return self.sockets["hot"].requests
+
+    def counted(self, what: str, **labels: str) -> float:
+        return self.api.metric(f"reprise_acting_{what}_total", **labels)
+
+
+PEERS = {"hot": "10.0.0.1:8200", "cold": "10.0.0.2:8200"}
+Staged = Callable[..., Stage]
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
+def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Staged]:
+    with ExitStack() as ending:
+        kafka = None
+        if request.param == "kafka":
+            broker = request.getfixturevalue("kafka")
+            kafka = settings_for(broker, ending.enter_context(own_topics(broker)))
+
+        def make(*options: str) -> Stage:
+            return ending.enter_context(closing(Stage(tmp_path, kafka, *options)))
+
+        yield make
+
+
+ACT = ("--act", "--act-period", str(PERIOD_S))
+
+
+def test_a_hot_prefix_is_copied_once_and_that_is_seen(staged: Staged) -> None:
+    stage = staged(*ACT)
+    stage.ask(PROMPTS)
+    stage.asks_until(stage.moves, "a move")
+    [move] = stage.moves()
+    assert (move["type"], move["tokens"], move["copy"]) == ("MoveWorkerMsg", TOKENS, True)
+    assert (move["old_position"], move["new_position"]) == (CPU, [PEERS["cold"], CPU])
+    stage.until(lambda: [one["result"] for one in stage.acted()] == ["done"], "its result")
+    stage.await_rounds()
+    assert len(stage.moves()) == 1
+
+    [act] = stage.acted()
+    assert (act["action"], act["source"], act["target"]) == ("copy", "hot", "cold")
+    status, command = stage.api.get(f"/commands/{act['command_id']}")
+    assert status == 200
+    assert (command["state"], command["origin"]) == ("done", "advice")
+    assert command["prefix_hash"] == act["prefix_hash"]
+    assert stage.advice()["acting"]
+    assert not stage.is_advised(), "what was copied counts as held"
+    assert (stage.counted("acted", action="copy"), stage.counted("failed")) == (1, 0)
+
+    stage.deployment.restart()
+    stage.ask(PROMPTS)
+    stage.await_rounds()
+    assert len(stage.moves()) == 1
+    assert [one["command_id"] for one in stage.acted()] == [act["command_id"]]
+
+
+def test_nothing_is_done_where_that_is_not_switched_on(staged: Staged) -> None:
+    stage = staged()
+    stage.ask(PROMPTS)
+    stage.asks_until(stage.is_advised, "advice")
+    time.sleep(ROUNDS * PERIOD_S)
+    stage.ask()
+    assert not stage.moves()
+    document = stage.advice()
+    assert (document["acting"], document["acted"]) == (False, [])
+
+
+def test_a_worker_that_does_not_answer_fails_once_and_is_let_alone(staged: Staged) -> None:
+    stage = staged(*ACT)
+    stage.sockets["hot"].answer = lambda request: None
+    stage.ask(PROMPTS)
+    stage.asks_until(lambda: stage.counted("failed"), "a failure")
+    stage.sockets["hot"].answer = plain_answer
+    stage.await_rounds()
+    stage.scripts["hot"].close()  # and now it is dead
+    stage.await_rounds()
+    assert len(stage.moves()) == 1
+    assert [one["result"] for one in stage.acted()] == ["failed"]
+    assert (stage.counted("acted"), stage.counted("failed", state="failed")) == (1, 1)
+
+
+def test_a_kill_between_a_command_and_its_result_repeats_nothing(staged: Staged) -> None:
+    stage = staged(*ACT)
+    stage.sockets["hot"].answer = lambda request: None
+    stage.ask(PROMPTS)
+    stage.asks_until(stage.moves, "a move")
+    stage.deployment.restart()
+    stage.sockets["hot"].answer = plain_answer
+    stage.ask(PROMPTS)
+    stage.asks_until(
+        lambda: [one["result"] for one in stage.acted()] == ["failed"], "the end of the command"
+    )
+    stage.await_rounds()
+    assert len(stage.moves()) == 1
+
+
+def test_a_worker_whose_link_is_down_is_not_asked(staged: Staged) -> None:
+    stage = staged(*ACT)
+    stage.scripts["hot"].close()
+    stage.ask(PROMPTS)
+    stage.asks_until(lambda: stage.counted("suppressed", reason="no_worker"), "a reason")
+    stage.await_rounds()
+    assert not stage.moves()
+    assert not stage.acted()
