@@ -109,20 +109,22 @@ class Actor:
         self._copied: dict[int, frozenset[str]] = {}
         self._targets: Mapping[Model, frozenset[str]] = {}
         self._waiting: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="act", daemon=True)
 
     def start(self) -> None:
         """Starts the thread."""
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
 
     def stop(self) -> None:
         """Ends it; what workers were asked goes on. Within a bound."""
-        if self._thread.ident is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(SHUTDOWN_S)
+        if self._loop is None:
+            return
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
             logger.error("What acts on advice did not end within %.0f s", SHUTDOWN_S)
             return
@@ -147,6 +149,7 @@ class Actor:
     # On its thread
 
     def _run(self) -> None:
+        assert self._loop is not None
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._serve())
 

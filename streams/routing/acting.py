@@ -130,7 +130,9 @@ class PastActs:
                 self._failures.pop(instance_id, None)
             else:
                 known = self._failures.get(instance_id, _Failures())
-                ended_at = min(act.ended_at or act.at + self._rules.unknown_s, self._now)
+                # By another's clock it may have ended before it began.
+                ended_at = max(act.ended_at or act.at + self._rules.unknown_s, act.at)
+                ended_at = min(ended_at, self._now)
                 last_at = max(known.last_at, ended_at)
                 self._failures[instance_id] = _Failures(known.times + 1, last_at)
 

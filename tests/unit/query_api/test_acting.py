@@ -1,0 +1,179 @@
+"""What acts on advice, over a table, a router and a log of commands that do no I/O."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from query_api import acting
+from query_api.acting import Actor
+from query_api.http.errors import RequestError
+from query_api.routing.folded import FoldedRouting
+from query_api.routing.live import LiveLoad
+from query_api.routing.queue import RoutingQueue
+from query_api.routing.router import Router
+from schemas.command_records import Action as Command
+from schemas.command_records import Outcome
+from schemas.errors import StorageError
+from schemas.routing_records import DecidedScope, Target
+from streams.commands.book import CommandView
+from streams.routing.advice import Action, Advice, Why
+from streams.routing.observed.hot_prefixes import HotPrefix
+from tests.fakes import FakeTable
+from tests.unit.query_api.http.lmcache.test_command_routes import CPU, FakeCommands, join
+
+SCOPE = DecidedScope("default", "m", "", 4, "")
+TOKENS = bytes(range(16))
+NOW = 1_800_000_000.0
+
+
+class Commands(FakeCommands):
+    """Attributes: is_read: whether what was done is known."""
+
+    is_read = True
+
+    async def by_advice(self, since: float) -> list[CommandView]:
+        if not self.is_read:
+            raise RequestError("recovering", "the log of commands is being read", status=503)
+        return await super().by_advice(since)
+
+
+def advice(
+    prefix: int = 5, action: Action = Action.COPY, target: str = "b", holders: str = "a"
+) -> Advice:
+    hot = HotPrefix(SCOPE, prefix, 0, 1, 99.0, 0.0, 0.0, 0.0, 99, 0, 0, 0, 0, 0)
+    sources = tuple(Target("default", one, 0) for one in holders)
+    targets = (Target("default", target, 0),)
+    return Advice(hot, sources, targets, 9.0, 1.0, action, Why.OVERLOAD, "", sources)
+
+
+class Scene:
+    def __init__(self, table: FakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table, self.commands, self.now = table, Commands(), NOW
+        self.commands.answer(0, tokens=4)
+        self.commands.is_closing = False
+        self.advice: list[Advice] = [advice()]
+        self.router = Router(table, RoutingQueue(), LiveLoad(), FoldedRouting())
+        self.actor = self.restarted()
+        monkeypatch.setattr(acting, "advised", lambda *_: self.advice)
+        monkeypatch.setattr("query_api.http.lmcache.command_requests.time.time", lambda: self.now)
+
+    def restarted(self) -> Actor:
+        return Actor(self.table, self.router, self.commands, clock=lambda: self.now)
+
+    def look(self, times: int = 1) -> None:
+        """Each followed by a prompt of every prefix that is advised."""
+
+        async def looks() -> None:
+            for _ in range(times):
+                await self.actor.look()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                for one in self.advice:
+                    prefix = one.prefix.prefix.to_bytes(8, "little")
+                    self.router.wanted.note(SCOPE, prefix, TOKENS)  # type: ignore[arg-type]
+
+        asyncio.run(looks())
+
+    @property
+    def counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        return dict(self.actor.acted), dict(self.actor.failed), dict(self.actor.suppressed)
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    table = FakeTable()
+    for name in "abc":
+        join(table, name)
+    return Scene(table, monkeypatch)
+
+
+def test_what_is_advised_is_done_once_its_tokens_have_come(scene: Scene) -> None:
+    scene.look()
+    assert (scene.commands.issued, scene.counts[2]) == ([], {"no_tokens": 1})
+    scene.look()
+    [command] = scene.commands.issued
+    assert (command.action, command.instance_id, command.copy) == (Command.MOVE, "a", True)
+    assert (command.target, command.tokens) == (("b", CPU), TOKENS)
+    assert (command.origin, command.prefix) == ("advice", 5)
+    assert scene.counts[:2] == ({"copy": 1}, {})
+    [act] = scene.actor.acts()
+    assert (act.command_id, act.state) == (command.command_id, "done")
+    scene.look()
+    assert scene.actor.done().copied == {5: {"b"}}
+    assert len(scene.commands.issued) == 1
+
+
+def test_a_restart_repeats_nothing_within_the_horizon(scene: Scene) -> None:
+    scene.look(2)
+    scene.actor = scene.restarted()
+    scene.now += 299.0
+    scene.look(2)
+    assert (len(scene.commands.issued), scene.counts[2]) == (1, {"repeated": 2})
+    scene.now += 1.0
+    scene.look()
+    assert len(scene.commands.issued) == 2
+
+
+def test_a_failure_is_counted_once_and_backs_off(scene: Scene) -> None:
+    scene.commands.answer(0, Outcome.TIMEOUT)
+    scene.look(3)
+    scene.advice = [advice(6, target="c")]  # of the same source
+    scene.look(2)
+    assert len(scene.commands.issued) == 1
+    suppressed = {"no_tokens": 1, "backing_off": 3}
+    assert scene.counts == ({"copy": 1}, {"failed": 1}, suppressed)
+    assert not scene.actor.done().is_target(SCOPE, "b")
+    assert scene.actor.done().is_target(SCOPE, "c")
+
+
+def test_a_pin_is_made_where_the_prefix_is(scene: Scene) -> None:
+    scene.advice = [advice(action=Action.PIN, target="a")]
+    scene.look(2)
+    [command] = scene.commands.issued
+    assert (command.action, command.instance_id) == (Command.PIN, "a")
+    assert scene.counts[0] == {"pin": 1}
+
+
+@pytest.mark.parametrize(
+    ("advised", "reason"),
+    [
+        (advice(holders="x"), "no_worker"),
+        (advice(holders="b"), "no_worker"),
+        (advice(target="x"), "no_worker"),
+        (advice(action=Action.PIN, target="x"), "no_worker"),
+    ],
+)
+def test_who_takes_no_commands_is_asked_for_nothing(
+    scene: Scene, advised: Advice, reason: str
+) -> None:
+    scene.advice = [advised]
+    scene.look(2)
+    assert not scene.commands.issued
+    assert reason in scene.counts[2]
+
+
+def test_nothing_is_done_while_what_was_done_is_not_known(scene: Scene) -> None:
+    scene.look()
+    scene.commands.is_read = False
+    scene.look()
+    assert (scene.commands.issued, scene.actor.unread) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (RequestError("too_many_commands", "", status=503), "refused"),
+        (StorageError("the disk is full"), "unwritten"),
+    ],
+)
+def test_a_command_that_is_not_taken_is_not_counted_as_done(
+    scene: Scene, failure: Any, reason: str
+) -> None:
+    scene.commands.failure = failure
+    scene.look(2)
+    assert scene.counts == ({}, {}, {"no_tokens": 1, reason: 1})
+    scene.commands.failure = None
+    scene.look()
+    # The log may have what it did not confirm.
+    assert len(scene.commands.issued) == (0 if reason == "unwritten" else 1)
