@@ -599,6 +599,8 @@ ACT_PERIOD_S: Final = 10.0  # between two looks at what is advised
 ACT_PERIOD_MIN_S: Final = 0.5  # the least that may be set
 ACT_PERIOD_MAX_S: Final = 300.0  # the most: the horizon of an advice
 ACT_COMMANDS_MAX: Final = 4  # commands of advice that have not ended: reason="at_once"
+ACT_RATE_S: Final = 60.0  # within which are begun at most
+ACT_RATE_MAX: Final = 24  # commands of advice: reason="rate"
 ACT_HORIZON_S: Final = 300.0  # the same is not done again within it: reason="repeated"
 ACT_BACKOFF_FIRST_S: Final = 60.0  # after a failure at an instance, and twice that after the next:
 ACT_BACKOFF_MAX_S: Final = 960.0  # up to this: reason="backing_off"
@@ -860,6 +862,8 @@ assert HOT_RATE_S < HOT_HALF_LIFE_S, "what is new is told from what is old"
 # acting on advice
 assert ACT_PERIOD_MIN_S <= ACT_PERIOD_S <= ACT_PERIOD_MAX_S, "the default must be allowed"
 assert COMMAND_REQUEST_S < ACT_UNKNOWN_S < ACT_HORIZON_S, "who is asked has time to answer"
+assert ACT_COMMANDS_MAX * ACT_RATE_S <= ACT_RATE_MAX * ACT_PERIOD_S, "each look may use its share"
+assert ACT_RATE_S <= ACT_REMEMBERED_S, "what was begun within it is remembered"
 assert ACT_BACKOFF_FIRST_S <= ACT_BACKOFF_MAX_S < ACT_REMEMBERED_S, "a back-off is remembered"
 assert ACT_REMEMBERED_S < COMMANDS_FOLLOWED_S, "what was done before a restart is read"
 assert ACT_HORIZON_S <= ACT_REMEMBERED_S, "what was done within the horizon is remembered"

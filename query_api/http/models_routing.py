@@ -187,6 +187,9 @@ class AdviceDocument(msgspec.Struct, kw_only=True):
         str,
         Meta(description="What would do it; `/move` and `/pin` want its tokens, not its hash."),
     ]
+    held_back: Annotated[
+        str, Meta(description="With --act: why it was not done at the last look, in one word.")
+    ] = ""
 
 
 class ActDocument(msgspec.Struct, kw_only=True):
@@ -198,8 +201,9 @@ class ActDocument(msgspec.Struct, kw_only=True):
     source: Annotated[str, Meta(description="The instance that executes it.")]
     target: Annotated[str, Meta(description="The instance that then has the prefix.")]
     at: float
-    result: Annotated[str, Meta(description="`pending`, `done`, `partial` or `failed`.")]
-    reason: Annotated[str, Meta(description="Why it is not done.")]
+    result: Annotated[str, Meta(description="`pending`, `done`, `empty`, `partial` or `failed`.")]
+    reason: Annotated[str, Meta(description="Why it is not done, by worker.")]
+    tokens: Annotated[int, Meta(description="That were copied or pinned, as workers say.")]
 
 
 class AdvicesDocument(msgspec.Struct, kw_only=True):

@@ -9,10 +9,11 @@ from typing import Final, NamedTuple, Protocol
 
 from query_api.ports import View
 from query_api.routing.router import InstanceLoad, Router
+from query_api.routing.wanted_tokens import PrefixKey
 from schemas.identities import PrefixScope
 from schemas.routing_records import DecidedScope, Target
 from streams.kernel.interface import ReadOnlyKernel
-from streams.routing.acting import Act, with_prefixes
+from streams.routing.acting import Act, Suppressed, with_prefixes
 from streams.routing.advice import (
     Advice,
     AdviceRules,
@@ -46,6 +47,10 @@ class Acting(Protocol):
 
     def acts(self) -> list[Act]:
         """What was done by advice within ACT_REMEMBERED_S, by anybody, the latest first."""
+        ...
+
+    def held_back(self) -> Mapping[PrefixKey, Suppressed]:
+        """Why what was advised at the last look was not done, where it was not."""
         ...
 
     def done(self) -> Done:

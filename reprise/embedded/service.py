@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
-from query_api.acting import Actor
+from query_api.acting.actor import Actor
 from query_api.http.lmcache.workers import worker_of
 from query_api.http.lmcache_models import Worker
 from query_api.ports import Health, Positions

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from query_api.acting import Actor
+from query_api.acting.actor import Actor
 from reprise.metrics.family import Family, by_label, counter, counters, gauge
 
 ACTING: Final[tuple[Family[Actor], ...]] = (
@@ -25,17 +25,18 @@ ACTING: Final[tuple[Family[Actor], ...]] = (
     ),
     counters(
         "reprise_acting_failed",
-        "Commands given by advice that were not executed by all of their workers, by state; unknown"
-        " where that cannot be told.",
-        ("state",),
+        "Commands given by advice that have failed, by result: partial or failed where not all of"
+        " their workers executed them, empty where no token was copied or pinned, unknown where"
+        " that cannot be told.",
+        ("result",),
         lambda actor: by_label(dict(actor.failed)),
     ),
     counters(
         "reprise_acting_suppressed",
         "Advice that was not acted on, counted each time it is looked at, by reason: under_way,"
         " repeated (the same within 300 s), backing_off (commands there have failed), at_once (too"
-        " many under way), no_worker, no_tokens (no prompt with them has come), too_long, refused,"
-        " unwritten.",
+        " many under way), rate (too many in a minute), no_worker, no_tokens (no prompt with them"
+        " has come), too_long, refused, unwritten.",
         ("reason",),
         lambda actor: by_label(dict(actor.suppressed)),
     ),

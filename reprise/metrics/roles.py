@@ -36,7 +36,7 @@ from schemas.positions import Position
 if TYPE_CHECKING:
     from bridge.lmcache.distributed import LmcacheBridge
     from bridge.service import Bridge
-    from query_api.acting import Actor
+    from query_api.acting.actor import Actor
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections

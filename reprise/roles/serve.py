@@ -25,7 +25,7 @@ from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
-from query_api.acting import Actor
+from query_api.acting.actor import Actor
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from schemas.command_records import CommandState
 from schemas.identities import DEFAULT_TENANT
+from schemas.limits import ACT_RATE_S
 from schemas.routing_records import DecidedScope, PrefixMark, Target, marks_at
 from simulation.whatif.queue import Load
 from simulation.whatif.workload import Workload
@@ -158,8 +159,9 @@ class Acting:
         self.made += 1
         act = Act(name, Action.COPY, prefix.prefix, source, target, now)
         # What the target is sent is under way for as long as it takes, and then done.
-        self._acts = [one for one in self._acts if now - one.at <= self._limits.horizon_s]
-        self._acts.append(act._replace(state=CommandState.DONE, ended_at=at))
+        kept_s = max(self._limits.horizon_s, ACT_RATE_S)
+        self._acts = [one for one in self._acts if now - one.at <= kept_s]
+        self._acts.append(act._replace(state=CommandState.DONE, ended_at=at, tokens=prefix.tokens))
         return act
 
     def _chain(self, prefix: HotPrefix) -> "array[int]":

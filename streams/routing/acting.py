@@ -9,6 +9,10 @@ restart or on another replica, holds back the same:
     backing_off  the last commands at the source or at the target have failed: after n of them for
                  ACT_BACKOFF_FIRST_S * 2 ** (n - 1), up to ACT_BACKOFF_MAX_S
     at_once      as many are under way as may be
+    rate         as many were begun within ACT_RATE_S as may be
+
+A command that all workers have executed, and that brought no token, has failed (`empty`): LMCache's
+worker had none of the prefix, whatever its engine has, or found no room for it.
 
 A copy that is on its way, or was made within the horizon, counts as held (`copied`), with all
 prefixes that it begins with: what LMCache's workers hold is not always seen at the block size that
@@ -17,7 +21,7 @@ prompts are asked by, and what was just copied is not seen at once.
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.command_records import CommandState
 from schemas.limits import (
@@ -25,10 +29,14 @@ from schemas.limits import (
     ACT_BACKOFF_MAX_S,
     ACT_COMMANDS_MAX,
     ACT_HORIZON_S,
+    ACT_RATE_MAX,
+    ACT_RATE_S,
     ACT_REMEMBERED_S,
     ACT_UNKNOWN_S,
 )
 from streams.routing.advice import Action
+
+EMPTY: Final = "empty"
 
 
 class Suppressed(StrEnum):
@@ -38,6 +46,7 @@ class Suppressed(StrEnum):
     REPEATED = "repeated"
     BACKING_OFF = "backing_off"
     AT_ONCE = "at_once"
+    RATE = "rate"
     NO_WORKER = "no_worker"
     """No holder is an instance whose workers take commands, or the target takes no blocks."""
     NO_TOKENS = "no_tokens"
@@ -63,6 +72,7 @@ class Act(NamedTuple):
         state: what became of it.
         reason: why not, for people.
         ended_at: Unix seconds; 0.0 while it is under way.
+        tokens: that were copied or pinned, as the worker with the fewest says.
     """
 
     command_id: str
@@ -74,6 +84,18 @@ class Act(NamedTuple):
     state: CommandState = CommandState.PENDING
     reason: str = ""
     ended_at: float = 0.0
+    tokens: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all workers have executed it, and it brought anything."""
+        return self.result == CommandState.DONE
+
+    @property
+    def result(self) -> str:
+        """What came of it: its state, or `empty` where it is done and brought nothing."""
+        is_empty = self.state is CommandState.DONE and not self.tokens
+        return EMPTY if is_empty else self.state.value
 
 
 class ActRules(NamedTuple):
@@ -81,12 +103,14 @@ class ActRules(NamedTuple):
 
     Attributes:
         at_once: commands that have not ended.
+        rate: commands that were begun within ACT_RATE_S.
         horizon_s: within which the same is not done again.
         backoff_first_s, backoff_max_s: after failures at an instance.
         unknown_s: after which what has not ended has failed.
     """
 
     at_once: int = ACT_COMMANDS_MAX
+    rate: int = ACT_RATE_MAX
     horizon_s: float = ACT_HORIZON_S
     backoff_first_s: float = ACT_BACKOFF_FIRST_S
     backoff_max_s: float = ACT_BACKOFF_MAX_S
@@ -115,6 +139,7 @@ class PastActs:
         self._rules = rules
         self._last: dict[tuple[int, str], Act] = {}
         self._failures: dict[str, _Failures] = {}
+        self._begun = 0  # within ACT_RATE_S
         self.under_way = 0
         recent = (one for one in acts if now - one.at <= ACT_REMEMBERED_S)
         for act in sorted(recent, key=lambda one: (one.at, one.command_id)):
@@ -122,11 +147,12 @@ class PastActs:
 
     def _note(self, act: Act) -> None:
         self._last[act.prefix, act.target] = act
+        self._begun += self._now - act.at < ACT_RATE_S
         if self._is_under_way(act):
             self.under_way += 1
             return
         for instance_id in {act.source, act.target}:
-            if act.state is CommandState.DONE:
+            if act.is_done:
                 self._failures.pop(instance_id, None)
             else:
                 known = self._failures.get(instance_id, _Failures())
@@ -166,6 +192,8 @@ class PastActs:
             return Suppressed.BACKING_OFF
         if self.under_way >= self._rules.at_once:
             return Suppressed.AT_ONCE
+        if self._begun >= self._rules.rate:
+            return Suppressed.RATE
         return None
 
     def copied(self) -> dict[int, frozenset[str]]:
@@ -174,9 +202,8 @@ class PastActs:
         for (prefix, target), act in self._last.items():
             if act.action is not Action.COPY:
                 continue
-            is_there = act.state is CommandState.DONE
             is_recent = self._now - act.at < self._rules.horizon_s
-            if self._is_under_way(act) or (is_there and is_recent):
+            if self._is_under_way(act) or (act.is_done and is_recent):
                 found[prefix] = found.get(prefix, frozenset()) | {target}
         return found
 

@@ -125,7 +125,8 @@ def _models(fold: RoutingFold) -> ModelsDocument:
 def _advice_document(view: View, router: Router, acting: Acting | None) -> AdvicesDocument:
     if acting is None:
         return advice_document(advised(view, router))
-    return advice_document(advised(view, router, acting.done()), acting.acts())
+    found = advised(view, router, acting.done())
+    return advice_document(found, acting.acts(), acting.held_back())
 
 
 def _parameters(request: Request, names: tuple[str, ...]) -> dict[str, str]:

@@ -96,7 +96,7 @@ def test_prefixes_are_a_table_for_each_scope(url: str) -> None:
     scope, header, first, second = result.output.splitlines()
     assert scope == "default / llama /  / 16 / "
     assert words(header)[0] == "PREFIX"
-    assert words(first) == ["11", "16", "0.462", "200", "1", "200", "1", "1", "16", "0"]
+    assert words(first) == ["11", "16", "3.570", "200", "1", "200", "1", "1", "16", "0"]
     assert words(second)[:2] == ["12", "1,024"]
     assert Handler.asked[0][0] == "/prefixes?hot=5&depth=16&instance=a"
 
@@ -112,7 +112,7 @@ def test_an_advice_names_the_request_that_would_do_it(url: str) -> None:
     Handler.answer = 200, advice()
     first, second, command, last = run("advice", "--url", url).output.splitlines()
     assert first == (
-        "copy to b rank 1 (overload): prefix 12 of 1,024 tokens, 0.462 a second, model llama"
+        "copy to b rank 1 (overload): prefix 12 of 1,024 tokens, 3.570 a second, model llama"
     )
     assert second.startswith("  held by a; saves ")
     assert command.startswith('  POST /move {"prefix_hash":"12"')

@@ -32,10 +32,12 @@ def act(
     target: str = "b",
     action: Action = Action.COPY,
     took: float = 1.0,
+    tokens: int = 16,
 ) -> Act:
     at = NOW - ago
     ended_at = 0.0 if state is PENDING else at + took
-    return Act(f"{prefix}-{ago}", action, prefix, source, target, at, state, "", ended_at)
+    name = f"{prefix}-{ago}"
+    return Act(name, action, prefix, source, target, at, state, "", ended_at, tokens)
 
 
 def past(*acts: Act, now: float = NOW, rules: ActRules = RULES) -> PastActs:
@@ -69,6 +71,24 @@ def test_so_many_are_under_way_at_once() -> None:
     assert begun.under_way == 2
     assert begun.why_not(3, "c") is Suppressed.AT_ONCE
     assert begun.why_not(9, "b") is Suppressed.UNDER_WAY
+
+
+def test_so_many_are_begun_in_a_minute() -> None:
+    rules = RULES._replace(rate=3)
+    of_late = [act(ago, prefix=ago) for ago in (10, 20, 59)]
+    assert past(*of_late, rules=rules).why_not(1, "c") is Suppressed.RATE
+    assert past(*of_late[:2], act(60.0), rules=rules).why_not(1, "c") is None
+    begun = past(*of_late[:2], rules=rules)
+    begun.begin(act(0.0, PENDING, prefix=9))
+    assert begun.why_not(1, "c") is Suppressed.RATE
+
+
+def test_what_all_have_executed_and_brought_nothing_has_failed() -> None:
+    empty = past(act(10.0, tokens=0))
+    assert empty.copied() == {}
+    assert empty.is_backing_off("a")
+    assert empty.why_not(1, "b") is Suppressed.REPEATED
+    assert past(act(20.0, FAILED, prefix=2), act(10.0, tokens=0)).is_backing_off("b")
 
 
 def test_after_a_failure_both_instances_are_let_alone_and_after_the_next_one_longer() -> None:

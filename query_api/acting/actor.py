@@ -17,52 +17,31 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple
 
 import msgspec
 
+from query_api.acting.commands import act_of
+from query_api.acting.workers import Model, executor_of, model_of, workers_of
 from query_api.http.errors import RequestError
 from query_api.http.lmcache.command_requests import Asked, command_of
-from query_api.ports import ServiceView, View, WorkerCommands
+from query_api.ports import View, WorkerCommands
 from query_api.routing.advised import Done, advised
 from query_api.routing.router import Router
 from query_api.routing.wanted_tokens import PrefixKey
-from schemas.answer_states import Doubt
 from schemas.command_records import (
     BY_ADVICE,
     CommandRecord,
-    CommandState,
     Place,
 )
 from schemas.command_records import Action as Command
 from schemas.errors import StorageError
-from schemas.limits import ACT_PERIOD_S, ACT_REMEMBERED_S, COMMAND_TOKENS_MAX, SHUTDOWN_S
-from schemas.registration import LMCACHE, Registration
-from schemas.routing_records import DecidedScope
+from schemas.limits import ACT_PERIOD_S, ACT_REMEMBERED_S, SHUTDOWN_S
+from schemas.registration import Registration
 from streams.commands.book import CommandView
-from streams.routing.acting import Act, ActRules, PastActs, Suppressed, source_of
+from streams.routing.acting import Act, ActRules, PastActs, Suppressed
 from streams.routing.advice import LOCATION, Action, Advice
 
 logger = logging.getLogger(__name__)
-
-_AWAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.WORKER_SILENT, Doubt.NOT_FOLLOWED})
-
-Model = tuple[str, str, str]
-"""Tenant, model and namespace."""
-
-
-class _Workers(NamedTuple):
-    """LMCache's workers that are linked, as far as this service can tell.
-
-    Attributes:
-        registrations: of all workers, linked or not.
-        able: instances that execute commands, by model.
-        takes: of these, those to which others copy.
-    """
-
-    registrations: list[Registration]
-    able: Mapping[Model, frozenset[str]]
-    takes: Mapping[Model, frozenset[str]]
 
 
 class Actor:
@@ -71,7 +50,8 @@ class Actor:
     Attributes:
         rounds: how often it has looked.
         acted: commands that it gave, by action.
-        failed: of these, those that were not executed by all workers, by state.
+        failed: of these, those that were not executed by all workers, or brought nothing, by
+            result; `unknown` where that cannot be told.
         suppressed: what was advised and not done, by `Suppressed`; each time it is looked at.
         unread: rounds in which nothing was done, since the log of commands could not be read.
         faults: unexpected errors.
@@ -107,6 +87,7 @@ class Actor:
         self._clock = clock
         self._known: dict[str, Act] = {}
         self._copied: dict[int, frozenset[str]] = {}
+        self._held_back: Mapping[PrefixKey, Suppressed] = {}
         self._targets: Mapping[Model, frozenset[str]] = {}
         self._waiting: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -139,7 +120,11 @@ class Actor:
     def done(self) -> Done:
         """See `Acting`."""
         targets = self._targets
-        return Done(self._copied, lambda scope, name: name in targets.get(_model_of(scope), ()))
+        return Done(self._copied, lambda scope, name: name in targets.get(model_of(scope), ()))
+
+    def held_back(self) -> Mapping[PrefixKey, Suppressed]:
+        """See `Acting`."""
+        return self._held_back
 
     @property
     def under_way(self) -> int:
@@ -183,7 +168,7 @@ class Actor:
             logger.debug("Nothing is done by advice meanwhile: %s", error)
             return
         past = self._learned(found, now)
-        workers = _workers_of(self._view.services())
+        workers = workers_of(self._view.services())
         self._copied = past.copied()
         self._targets = {
             model: frozenset(one for one in names if not past.is_backing_off(one))
@@ -191,11 +176,21 @@ class Actor:
         }
         advice = advised(self._view, self._router, self.done())
         to_do = [one for one in advice if one.action is not Action.NONE and one.targets]
-        self._router.wanted.want({_key_of(one): one.prefix.blocks for one in to_do if _fits(one)})
+        held_back: dict[PrefixKey, Suppressed] = {}
+        possible: list[tuple[Advice, str]] = []
         for one in to_do:
-            reason = await self._do(one, past, workers, now)
+            source = executor_of(one, past, workers)
+            if isinstance(source, Suppressed):
+                held_back[_key_of(one)] = source
+            else:
+                possible.append((one, source))
+        self._router.wanted.want({_key_of(one): one.prefix.blocks for one, _ in possible})
+        for one, source in possible:
+            reason = await self._do(one, source, past, workers.registrations, now)
             if reason is not None:
-                self.suppressed[reason] += 1
+                held_back[_key_of(one)] = reason
+        self.suppressed.update(held_back.values())
+        self._held_back = held_back
 
     def _learned(self, found: list[CommandView], now: float) -> PastActs:
         """What was done, by the log and by what the log may have yet."""
@@ -203,35 +198,27 @@ class Actor:
             name: act for name, act in self._known.items() if now - act.at <= ACT_REMEMBERED_S
         }
         for view in found:
-            act = _act_of(view)
+            act = act_of(view)
             if act is not None:
                 self._known[act.command_id] = act
         return PastActs(list(self._known.values()), now, self._rules)
 
     async def _do(
-        self, advice: Advice, past: PastActs, workers: _Workers, now: float
+        self,
+        advice: Advice,
+        source: str,
+        past: PastActs,
+        registrations: list[Registration],
+        now: float,
     ) -> Suppressed | None:
         """Gives the command of an advice; or says why it does not."""
-        target = advice.targets[0].instance_id
-        able = workers.able.get(_model_of(advice.prefix.scope), frozenset())
-        if advice.action is Action.COPY:
-            holders = [one.instance_id for one in advice.sources]
-            source = source_of(holders, target, past, able)
-            if isinstance(source, Suppressed):
-                return source
-        elif target in able:
-            source = target
-        else:
-            return Suppressed.NO_WORKER
-        reason = past.why_not(advice.prefix.prefix, target)
+        reason = past.why_not(advice.prefix.prefix, advice.targets[0].instance_id)
         if reason is not None:
             return reason
-        if not _fits(advice):
-            return Suppressed.TOO_LONG
         tokens = self._router.wanted.find(_key_of(advice))
         if tokens is None:
             return Suppressed.NO_TOKENS
-        return await self._give(advice, source, tokens, past, workers.registrations, now)
+        return await self._give(advice, source, tokens, past, registrations, now)
 
     async def _give(
         self,
@@ -294,69 +281,20 @@ class Actor:
         except (RequestError, StorageError) as error:
             logger.warning("Cannot tell what became of command %s: %s", command_id, error)
             found = None
-        act = None if found is None else _act_of(found)
+        act = None if found is None else act_of(found)
         if act is None:
             self.failed["unknown"] += 1
             return
         self._known[command_id] = act
-        if act.state is CommandState.DONE:
-            logger.info("By advice: command %s is done", command_id)
+        if act.is_done:
+            logger.info("By advice: command %s is done, %d tokens", command_id, act.tokens)
             return
-        self.failed[act.state] += 1
+        self.failed[act.result] += 1
         logger.warning(
-            "By advice: command %s has ended as %s: %s. Nothing is done at %s or %s for a while",
-            *(command_id, act.state, act.reason or "see /commands", act.source, act.target),
+            "By advice: command %s is %s, not done: %s. Nothing is done at %s or %s for a while",
+            *(command_id, act.result, act.reason or "no end in time", act.source, act.target),
         )
-
-
-def _act_of(view: CommandView) -> Act | None:
-    """What a command of the log was; None where it was not given by advice."""
-    command = view.command
-    if command.origin != BY_ADVICE:
-        return None
-    is_copy = command.action is Command.MOVE
-    texts = [view.reason, *(one.detail for one in view.results if one.detail)]
-    return Act(
-        command.command_id,
-        Action.COPY if is_copy else Action.PIN,
-        command.prefix,
-        command.instance_id,
-        command.target.instance_id if is_copy else command.instance_id,
-        command.issued_at,
-        view.state,
-        next(filter(None, texts), ""),
-        view.closed_at,
-    )
-
-
-def _workers_of(services: list[ServiceView]) -> _Workers:
-    found = [one for one in services if one.registration.kind == LMCACHE]
-    able: dict[Model, set[str]] = {}
-    takes: dict[Model, set[str]] = {}
-    for one in found:
-        registration = one.registration
-        if one.connected is False or one.standing.reason in _AWAY:
-            continue
-        model = (registration.tenant_id, registration.model_name, registration.additional_salt)
-        able.setdefault(model, set()).add(registration.instance_id)
-        if registration.peer_url:
-            takes.setdefault(model, set()).add(registration.instance_id)
-    return _Workers(
-        [one.registration for one in found],
-        {model: frozenset(names) for model, names in able.items()},
-        {model: frozenset(names) for model, names in takes.items()},
-    )
-
-
-def _model_of(scope: DecidedScope) -> Model:
-    """Of LMCache's workers that have prompts of the scope; none where that is of an adapter."""
-    model = scope.model_name if not scope.lora_name else ""
-    return (scope.tenant_id, model, scope.additional_salt)
 
 
 def _key_of(advice: Advice) -> PrefixKey:
     return (advice.prefix.scope, advice.prefix.prefix)
-
-
-def _fits(advice: Advice) -> bool:
-    return advice.prefix.tokens <= COMMAND_TOKENS_MAX

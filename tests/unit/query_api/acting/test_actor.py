@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from query_api import acting
-from query_api.acting import Actor
+from query_api.acting import actor as acting
+from query_api.acting.actor import Actor
 from query_api.http.errors import RequestError
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
@@ -15,11 +15,19 @@ from query_api.routing.router import Router
 from schemas.command_records import Action as Command
 from schemas.command_records import Outcome
 from schemas.errors import StorageError
+from schemas.limits import (
+    ACT_BACKOFF_MAX_S,
+    ACT_COMMANDS_MAX,
+    ACT_RATE_MAX,
+    ACT_RATE_S,
+    ACT_UNKNOWN_S,
+)
 from schemas.routing_records import DecidedScope, Target
 from streams.commands.book import CommandView
 from streams.routing.advice import Action, Advice, Why
 from streams.routing.observed.hot_prefixes import HotPrefix
 from tests.fakes import FakeTable
+from tests.processes import until
 from tests.unit.query_api.http.lmcache.test_command_routes import CPU, FakeCommands, join
 
 SCOPE = DecidedScope("default", "m", "", 4, "")
@@ -39,9 +47,13 @@ class Commands(FakeCommands):
 
 
 def advice(
-    prefix: int = 5, action: Action = Action.COPY, target: str = "b", holders: str = "a"
+    prefix: int = 5,
+    action: Action = Action.COPY,
+    target: str = "b",
+    holders: str = "a",
+    blocks: int = 1,
 ) -> Advice:
-    hot = HotPrefix(SCOPE, prefix, 0, 1, 99.0, 0.0, 0.0, 0.0, 99, 0, 0, 0, 0, 0)
+    hot = HotPrefix(SCOPE, prefix, 0, blocks, 99.0, 0.0, 0.0, 0.0, 99, 0, 0, 0, 0, 0)
     sources = tuple(Target("default", one, 0) for one in holders)
     targets = (Target("default", target, 0),)
     return Advice(hot, sources, targets, 9.0, 1.0, action, Why.OVERLOAD, "", sources)
@@ -125,6 +137,68 @@ def test_a_failure_is_counted_once_and_backs_off(scene: Scene) -> None:
     assert scene.counts == ({"copy": 1}, {"failed": 1}, suppressed)
     assert not scene.actor.done().is_target(SCOPE, "b")
     assert scene.actor.done().is_target(SCOPE, "c")
+
+
+def test_a_copy_of_nothing_is_no_copy(scene: Scene) -> None:
+    scene.commands.answer(0, tokens=0)
+    scene.look(3)
+    assert scene.counts[:2] == ({"copy": 1}, {"empty": 1})
+    assert scene.actor.done().copied == {}
+    [act] = scene.actor.acts()
+    assert (act.result, act.tokens) == ("empty", 0)
+    assert scene.actor.held_back() == {(SCOPE, 5): "backing_off"}
+
+
+def test_why_each_was_not_done_is_said_until_the_next_look(scene: Scene) -> None:
+    scene.advice = [advice(5), advice(6, holders="x")]
+    scene.look()
+    assert scene.actor.held_back() == {(SCOPE, 5): "no_tokens", (SCOPE, 6): "no_worker"}
+    scene.look()
+    assert scene.actor.held_back() == {(SCOPE, 6): "no_worker"}
+    assert scene.counts[2] == {"no_tokens": 1, "no_worker": 2}
+
+
+def test_tokens_are_kept_only_of_what_somebody_could_do(scene: Scene) -> None:
+    scene.advice = [advice(6, holders="x"), advice(5)]
+    scene.look()
+    assert scene.router.wanted.find((SCOPE, 5)) == TOKENS
+    assert scene.router.wanted.find((SCOPE, 6)) is None
+
+
+def test_no_more_is_done_at_once_or_in_a_minute_than_may_be(scene: Scene) -> None:
+    scene.advice = [advice(number, target="bc"[number % 2]) for number in range(1, 31)]
+    scene.commands.outcomes.clear()  # nobody answers
+    scene.look(3)
+    assert len(scene.commands.issued) == ACT_COMMANDS_MAX
+    assert scene.counts[2]["at_once"] == 2 * (len(scene.advice) - ACT_COMMANDS_MAX)
+    scene.commands.answer(0, tokens=4)
+    scene.now += ACT_UNKNOWN_S + ACT_BACKOFF_MAX_S
+    scene.look(10)
+    assert len(scene.commands.issued) == ACT_COMMANDS_MAX + ACT_RATE_MAX
+    assert scene.counts[2]["rate"] > 0
+    scene.now += ACT_RATE_S
+    scene.look()
+    assert len(scene.commands.issued) > ACT_COMMANDS_MAX + ACT_RATE_MAX
+
+
+def test_what_fails_otherwise_is_counted_and_the_next_look_goes_on(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = Actor(scene.table, scene.router, scene.commands, period_s=0.001)
+    monkeypatch.setattr(acting, "advised", lambda *_: 1 // 0)
+    actor.start()
+    try:
+        until(lambda: actor.faults >= 2, what="two faults")
+        monkeypatch.setattr(acting, "advised", lambda *_: [])
+        rounds = actor.rounds
+        until(lambda: actor.rounds > rounds + 1, what="more looks")
+    finally:
+        actor.stop()
+    actor.stop()  # nothing more
+
+
+def test_what_was_never_started_stops_at_once(scene: Scene) -> None:
+    scene.actor.stop()
 
 
 def test_a_pin_is_made_where_the_prefix_is(scene: Scene) -> None:
