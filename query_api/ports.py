@@ -308,9 +308,16 @@ class WorkerCommands(Protocol):
         """
         ...
 
-    async def by_advice(self, since: float) -> list[CommandView]:
-        """The commands that services have given by advice, issued since then (Unix seconds); also
-        those of other services, and of before a restart.
+    async def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
+        """The last commands, the latest first; also those of other services, and of before a
+        restart.
+
+        Args:
+            limit: how many at the most.
+            origin: whose, see `CommandRecord`; None for anybody's.
+            since: only what was issued since then, Unix seconds.
 
         Raises:
             RequestError: the log is being read.

@@ -625,6 +625,8 @@ COMMANDS_CATCH_UP_S: Final = 2.0  # that a look at a command waits for them to b
 # acting on advice: the tokens that a command needs, of prompts that begin with the prefix.
 ACT_PREFIXES_MAX: Final = 64  # whose tokens are waited for or kept: reason="no_tokens"
 ACT_TOKENS_MAX: Final = 4_194_304  # of all of them, 4 bytes each: the same reason
+COMMANDS_SHOWN: Final = 100  # of the last commands in an answer, where no limit is asked for
+COMMANDS_LISTED_MAX: Final = 1000  # the most that may be asked for
 ACTS_SHOWN_MAX: Final = 256  # of the last ones, in an answer
 
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.

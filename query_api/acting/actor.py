@@ -35,7 +35,7 @@ from schemas.command_records import (
 )
 from schemas.command_records import Action as Command
 from schemas.errors import StorageError
-from schemas.limits import ACT_PERIOD_S, ACT_REMEMBERED_S, SHUTDOWN_S
+from schemas.limits import ACT_PERIOD_S, ACT_REMEMBERED_S, COMMANDS_KEPT_MAX, SHUTDOWN_S
 from schemas.registration import Registration
 from streams.commands.book import CommandView
 from streams.routing.acting import Act, ActRules, PastActs, Suppressed
@@ -162,7 +162,9 @@ class Actor:
             self.unread += 1
             return
         try:
-            found = await self._commands.by_advice(now - ACT_REMEMBERED_S)
+            found = await self._commands.latest(
+                COMMANDS_KEPT_MAX, origin=BY_ADVICE, since=now - ACT_REMEMBERED_S
+            )
         except (RequestError, StorageError) as error:
             self.unread += 1
             logger.debug("Nothing is done by advice meanwhile: %s", error)

@@ -232,6 +232,12 @@ class CommandStatus(msgspec.Struct):
     prefix_hash: str = ""
 
 
+class CommandList(msgspec.Struct):
+    """What became of the last commands, the latest first."""
+
+    commands: list[CommandStatus]
+
+
 MODELS = (
     LookupRequest,
     LookupResponse,
@@ -255,4 +261,5 @@ MODELS = (
     QueryWorkerInfoAnswer,
     CommandIssued,
     CommandStatus,
+    CommandList,
 )

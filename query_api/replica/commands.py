@@ -284,9 +284,9 @@ class ReplicaCommands:
                 found = self.book.find(command_id)
         return found
 
-    async def _by_advice(self, since: float) -> list[CommandView]:
+    async def _latest(self, limit: int, origin: str | None, since: float) -> list[CommandView]:
         await self._caught_up(COMMANDS_CATCH_UP_S)  # else there are none
-        return self.book.by_advice(since)
+        return self.book.latest(limit, origin=origin, since=since)
 
     # Called by other threads
 
@@ -309,6 +309,8 @@ class ReplicaCommands:
         """See `WorkerCommands`."""
         return await self._called(self._find(command_id), COMMAND_WRITE_S)
 
-    async def by_advice(self, since: float) -> list[CommandView]:
+    async def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
         """See `WorkerCommands`."""
-        return await self._called(self._by_advice(since), COMMAND_WRITE_S)
+        return await self._called(self._latest(limit, origin, since), COMMAND_WRITE_S)

@@ -216,8 +216,8 @@ class EmbeddedCommands:
     async def _find(self, command_id: str) -> CommandView | None:
         return self.book.find(command_id)
 
-    async def _by_advice(self, since: float) -> list[CommandView]:
-        return self.book.by_advice(since)
+    async def _latest(self, limit: int, origin: str | None, since: float) -> list[CommandView]:
+        return self.book.latest(limit, origin=origin, since=since)
 
     # Called by other threads
 
@@ -245,9 +245,11 @@ class EmbeddedCommands:
         """See `WorkerCommands`."""
         return await self._called(self._find(command_id), COMMAND_WRITE_S)
 
-    async def by_advice(self, since: float) -> list[CommandView]:
+    async def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
         """See `WorkerCommands`."""
-        return await self._called(self._by_advice(since), COMMAND_WRITE_S)
+        return await self._called(self._latest(limit, origin, since), COMMAND_WRITE_S)
 
 
 def _opened(path: Path) -> EmbeddedLog:

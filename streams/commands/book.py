@@ -6,12 +6,12 @@ command: it waits for that, in order.
 """
 
 from collections import Counter, OrderedDict
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
 from schemas.command_records import (
-    BY_ADVICE,
     AnyCommandRecord,
     ClosedRecord,
     CommandRecord,
@@ -163,13 +163,22 @@ class CommandBook:
         entry = self._entries.get(command_id)
         return None if entry is None else entry.view()
 
-    def by_advice(self, since: float) -> list[CommandView]:
-        """The commands that services have given by advice, issued since then. Cost O(commands)."""
-        return [
+    def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
+        """So many commands at the most, the latest first. Cost O(commands).
+
+        Args:
+            limit: how many.
+            origin: whose; None for anybody's.
+            since: only what was issued since then, Unix seconds.
+        """
+        found = (
             entry.view()
-            for entry in self._entries.values()
-            if entry.command.origin == BY_ADVICE and entry.command.issued_at >= since
-        ]
+            for entry in reversed(self._entries.values())
+            if origin in (None, entry.command.origin) and entry.command.issued_at >= since
+        )
+        return list(islice(found, limit))
 
     def is_closed(self, command_id: str) -> bool:
         """Whether it has ended, or is not known."""

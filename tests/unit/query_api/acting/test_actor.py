@@ -40,10 +40,12 @@ class Commands(FakeCommands):
 
     is_read = True
 
-    async def by_advice(self, since: float) -> list[CommandView]:
+    async def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
         if not self.is_read:
             raise RequestError("recovering", "the log of commands is being read", status=503)
-        return await super().by_advice(since)
+        return await super().latest(limit, origin=origin, since=since)
 
 
 def advice(
