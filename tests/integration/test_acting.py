@@ -1,11 +1,12 @@
 """Advice that is acted on, by the service as a process, with LMCache's workers by their script.
 
-engines   two, by vLLM's publisher: `hot` holds a prompt that all ask for, `cold` has nothing
+engines   by vLLM's publisher: `hot` holds a prompt that all ask for, `cold` has nothing; where
+          there are more, `warm` holds another one, and `cool` has nothing
 workers   one of each, which write down what they are asked
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.lmcache import CPU, ScriptedWorker
 from tests.lmcache_commands import CommandSocket, plain_answer
 from tests.lmcache_service import LmcacheService
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 PERIOD_S = 0.5
 ROUNDS = 6
@@ -30,14 +31,32 @@ ROUNDS = 6
 
 SIZE, BLOCKS = 16, 64
 TOKENS = list(range(1, 1 + SIZE * BLOCKS))
-PROMPTS = 60
-"""More than a prefix needs to be hot: 0.1 a second over the half-life of 300 s are 43."""
+OTHERS = list(range(100_001, 100_001 + SIZE * BLOCKS))
+PROMPTS = 12
+"""More than a prefix needs to be hot: 0.1 a second over a minute are 6."""
+
+PEERS = {
+    "hot": "10.0.0.1:8200",
+    "cold": "10.0.0.2:8200",
+    "warm": "10.0.0.3:8200",
+    "cool": "10.0.0.4:8200",
+}
+HOLDS = {"hot": TOKENS, "warm": OTHERS}
+TWO = ("hot", "cold")
+FOUR = tuple(PEERS)
 
 
 class Stage(LmcacheService):
-    """A service with `hot` and `cold`."""
+    """A service with these instances."""
 
-    def __init__(self, directory: Path, kafka: KafkaSettings | None, *acting: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        kafka: KafkaSettings | None,
+        *acting: str,
+        names: Sequence[str] = TWO,
+    ) -> None:
+        self.names = names
         self.ports = free_ports(3)
         listed = ",".join(map(str, self.ports))
         options = ("--lmcache", f"127.0.0.1:{listed}", "--lmcache-model", "m")
@@ -45,10 +64,10 @@ class Stage(LmcacheService):
         self.api = self.deployment.api
         self._ending = ExitStack()
         self._ending.callback(super().close)
-        self.sockets = {name: self._ending.enter_context(CommandSocket()) for name in PEERS}
-        self.scripts = {name: self._worker(name) for name in PEERS}
-        for name in PEERS:
-            self._engine(name, TOKENS if name == "hot" else [])
+        self.sockets = {name: self._ending.enter_context(CommandSocket()) for name in names}
+        self.scripts = {name: self._worker(name) for name in names}
+        for name in names:
+            self._engine(name, HOLDS.get(name, []))
 
     def close(self) -> None:
         self._ending.close()
@@ -66,7 +85,7 @@ class Stage(LmcacheService):
         self.until(lambda: publisher.subscribers, "a subscription")
         time.sleep(SUBSCRIPTION_S)
         if tokens:
-            hashes = list(range(1, 1 + len(tokens) // SIZE))
+            hashes = [tokens[0] + block for block in range(len(tokens) // SIZE)]
             event = BlockStored(block_hashes=hashes, token_ids=tokens, block_size=SIZE)
             publisher.publish([event])
             self.until(lambda: self.api.longest(tokens, name) == len(tokens), "its blocks")
@@ -74,14 +93,17 @@ class Stage(LmcacheService):
     # What is asked for
 
     def ask(self, prompts: int = 1) -> None:
-        """So many prompts, all of them sent to `hot`, where others wait already."""
-        status, _ = self.api.post("/load", {"instance_id": "hot", "waiting": 8})
-        assert status == 202
-        body = {"model": "m", "block_size": SIZE, "token_ids": TOKENS}
-        for _ in range(prompts):
-            candidates = [{"instance_id": "hot"}]
-            status, answer = self.api.post("/route", body | {"candidates": candidates})
-            assert status == 200, answer
+        """So many prompts to each who holds one, where others wait already."""
+        for name in self.names:
+            if name not in HOLDS:
+                continue
+            status, _ = self.api.post("/load", {"instance_id": name, "waiting": 8})
+            assert status == 202
+            body = {"model": "m", "block_size": SIZE, "token_ids": HOLDS[name]}
+            for _ in range(prompts):
+                candidates = [{"instance_id": name}]
+                status, answer = self.api.post("/route", body | {"candidates": candidates})
+                assert status == 200, answer
 
     def asks_until(self, holds: Callable[[], object], what: str) -> None:
         def asked() -> object:
@@ -105,22 +127,33 @@ class Stage(LmcacheService):
         found: dict[str, Any] = document
         return found
 
+    def copies(self) -> list[dict[str, Any]]:
+        """That are advised now."""
+        return [one for one in self.advice()["advice"] if one["action"] == "copy"]
+
     def acted(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.advice()["acted"]
         return found
 
-    def is_advised(self) -> bool:
-        return any(one["action"] == "copy" for one in self.advice()["advice"])
+    def results(self) -> list[str]:
+        return [one["result"] for one in self.acted()]
 
-    def moves(self) -> list[dict[str, Any]]:
-        assert not self.sockets["cold"].requests
-        return self.sockets["hot"].requests
+    def listed(self) -> list[dict[str, Any]]:
+        """What the log of commands has of it."""
+        status, document = self.api.get("/commands?origin=advice")
+        assert status == 200, document
+        found: list[dict[str, Any]] = document["commands"]
+        return found
+
+    def moves(self, name: str = "hot") -> list[dict[str, Any]]:
+        """What the worker of an instance was asked; who holds nothing is asked for nothing."""
+        assert not [one for one in self.names if one not in HOLDS and self.sockets[one].requests]
+        return self.sockets[name].requests
 
     def counted(self, what: str, **labels: str) -> float:
         return self.api.metric(f"reprise_acting_{what}_total", **labels)
 
 
-PEERS = {"hot": "10.0.0.1:8200", "cold": "10.0.0.2:8200"}
 Staged = Callable[..., Stage]
 
 
@@ -132,8 +165,8 @@ def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Staged]:
             broker = request.getfixturevalue("kafka")
             kafka = settings_for(broker, ending.enter_context(own_topics(broker)))
 
-        def make(*options: str) -> Stage:
-            return ending.enter_context(closing(Stage(tmp_path, kafka, *options)))
+        def make(*options: str, names: Sequence[str] = TWO) -> Stage:
+            return ending.enter_context(closing(Stage(tmp_path, kafka, *options, names=names)))
 
         yield make
 
@@ -148,18 +181,20 @@ def test_a_hot_prefix_is_copied_once_and_that_is_seen(staged: Staged) -> None:
     [move] = stage.moves()
     assert (move["type"], move["tokens"], move["copy"]) == ("MoveWorkerMsg", TOKENS, True)
     assert (move["old_position"], move["new_position"]) == (CPU, [PEERS["cold"], CPU])
-    stage.until(lambda: [one["result"] for one in stage.acted()] == ["done"], "its result")
+    stage.until(lambda: stage.results() == ["done"], "its result")
     stage.await_rounds()
     assert len(stage.moves()) == 1
 
     [act] = stage.acted()
     assert (act["action"], act["source"], act["target"]) == ("copy", "hot", "cold")
+    assert (act["tokens"], act["reason"]) == (len(TOKENS), "")
     status, command = stage.api.get(f"/commands/{act['command_id']}")
     assert status == 200
     assert (command["state"], command["origin"]) == ("done", "advice")
     assert command["prefix_hash"] == act["prefix_hash"]
+    assert stage.listed() == [command]
     assert stage.advice()["acting"]
-    assert not stage.is_advised(), "what was copied counts as held"
+    assert not stage.copies(), "what was copied counts as held"
     assert (stage.counted("acted", action="copy"), stage.counted("failed")) == (1, 0)
 
     stage.deployment.restart()
@@ -172,12 +207,13 @@ def test_a_hot_prefix_is_copied_once_and_that_is_seen(staged: Staged) -> None:
 def test_nothing_is_done_where_that_is_not_switched_on(staged: Staged) -> None:
     stage = staged()
     stage.ask(PROMPTS)
-    stage.asks_until(stage.is_advised, "advice")
+    stage.asks_until(stage.copies, "advice")
     time.sleep(ROUNDS * PERIOD_S)
-    stage.ask()
+    stage.asks_until(stage.copies, "advice, still")
+    assert not any(one["held_back"] for one in stage.copies())
     assert not stage.moves()
     document = stage.advice()
-    assert (document["acting"], document["acted"]) == (False, [])
+    assert (document["acting"], document["acted"], stage.listed()) == (False, [], [])
 
 
 def test_a_worker_that_does_not_answer_fails_once_and_is_let_alone(staged: Staged) -> None:
@@ -190,8 +226,55 @@ def test_a_worker_that_does_not_answer_fails_once_and_is_let_alone(staged: Stage
     stage.scripts["hot"].close()  # and now it is dead
     stage.await_rounds()
     assert len(stage.moves()) == 1
-    assert [one["result"] for one in stage.acted()] == ["failed"]
-    assert (stage.counted("acted"), stage.counted("failed", state="failed")) == (1, 1)
+    [act] = stage.acted()
+    assert act["result"] == "failed"
+    assert act["reason"].startswith("worker 0: timeout: ")
+    assert (stage.counted("acted"), stage.counted("failed", result="failed")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "result", "reason"),
+    [
+        ({"type": "ErrorMsg", "error": "no room"}, "failed", "worker 0: refused: no room"),
+        (b"\xc1", "failed", "worker 0: refused: The worker's answer cannot be read"),
+        ({"type": "MoveWorkerRetMsg", "num_tokens": 0}, "empty", "no token was copied"),
+    ],
+    ids=["refuses", "garbage", "has-nothing"],
+)
+def test_what_a_worker_does_not_do_does_not_count_as_held(
+    staged: Staged, answer: dict[str, Any] | bytes, result: str, reason: str
+) -> None:
+    stage = staged(*ACT)
+    stage.sockets["hot"].answer = lambda request: answer
+    stage.ask(PROMPTS)
+    stage.asks_until(lambda: result in stage.results(), "the result")
+    stage.await_rounds()
+    [act] = stage.acted()
+    assert (act["result"], act["tokens"]) == (result, 0)
+    assert reason in act["reason"]
+    assert len(stage.moves()) == len(stage.listed()) == 1
+    assert (stage.counted("acted"), stage.counted("failed", result=result)) == (1, 1)
+    log = stage.deployment.log()
+    assert f"{act['command_id']} is {result}, not done: {act['reason']}" in log
+    assert {one["held_back"] for one in stage.copies()} <= {"backing_off", "repeated"}
+
+
+def test_a_silent_worker_keeps_no_other_from_being_asked(staged: Staged) -> None:
+    stage = staged(*ACT, names=FOUR)
+    stage.sockets["hot"].answer = lambda request: None
+    stage.ask(PROMPTS)
+
+    def both_ended() -> bool:
+        found = {(one["source"], one["result"]) for one in stage.acted()}
+        return {("hot", "failed"), ("warm", "done")} <= found
+
+    stage.asks_until(both_ended, "an end of each")
+    stage.await_rounds()
+    for source, tokens in HOLDS.items():
+        assert {tuple(one["tokens"]) for one in stage.moves(source)} == {tuple(tokens)}
+        targets = [one["target"] for one in stage.acted() if one["source"] == source]
+        assert len(targets) == len(set(targets)) == len(stage.moves(source))
+    assert stage.counted("faults") == 0
 
 
 def test_a_kill_between_a_command_and_its_result_repeats_nothing(staged: Staged) -> None:
@@ -202,9 +285,7 @@ def test_a_kill_between_a_command_and_its_result_repeats_nothing(staged: Staged)
     stage.deployment.restart()
     stage.sockets["hot"].answer = plain_answer
     stage.ask(PROMPTS)
-    stage.asks_until(
-        lambda: [one["result"] for one in stage.acted()] == ["failed"], "the end of the command"
-    )
+    stage.asks_until(lambda: stage.results() == ["failed"], "the end of the command")
     stage.await_rounds()
     assert len(stage.moves()) == 1
 
@@ -217,3 +298,4 @@ def test_a_worker_whose_link_is_down_is_not_asked(staged: Staged) -> None:
     stage.await_rounds()
     assert not stage.moves()
     assert not stage.acted()
+    assert [one["held_back"] for one in stage.copies()] == ["no_worker"]
