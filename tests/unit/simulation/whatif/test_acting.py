@@ -3,14 +3,20 @@
 Documents that come into fashion, of 32 blocks, ten minutes each; six in ten prompts ask of one.
 """
 
+import csv
+import io
 import random
 
 import pytest
 
 from replay.traces.request import TraceRequest
 from simulation.whatif.outcome import Outcome
+from simulation.whatif.plan import parse_sweep, plan
+from simulation.whatif.report.document import document_of, facts_of
+from simulation.whatif.report.table import COPY_COLUMNS, text_lines, to_csv
 from simulation.whatif.run import Run
 from simulation.whatif.setup import Setup
+from simulation.whatif.sweep import run_all
 from simulation.whatif.workload import Workload
 
 SEED = 7
@@ -51,6 +57,21 @@ def test_copies_gain_at_least_half_of_what_fetches_do(workload: Workload) -> Non
     assert 0 < acting.copied_blocks <= 0.1 * acting.blocks
     assert (without.copies, without.copied_blocks) == (0, 0)
     assert run(workload, act_s=10.0) == acting, "the same seed gives the same"
+
+
+def test_what_was_copied_is_told_with_the_runs(workload: Workload) -> None:
+    base = Setup(policy="algorithm-1:fetch=off")
+    sweep = parse_sweep("act=0,10")
+    jobs = plan(base, block_size=512, workloads=1, policies=[base.policy], sweeps=[sweep])
+    outcomes = run_all(jobs, [workload], processes=1)
+    document = document_of(jobs, outcomes, [facts_of(workload, [])])
+    text = "\n".join(text_lines(document))
+    assert all(name in text for name in COPY_COLUMNS)
+    rows = list(csv.DictReader(io.StringIO(to_csv(document))))
+    swept = [row for row in rows if row["group"] == "act"]
+    assert [row["act_s"] for row in swept] == ["0.0", "10.0"]
+    assert [int(row["copies"]) > 0 for row in swept] == [False, True]
+    assert [int(row["copied_blocks"]) > 0 for row in swept] == [False, True]
 
 
 def test_prompts_without_a_hot_prefix_are_not_touched() -> None:
