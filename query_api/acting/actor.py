@@ -25,7 +25,7 @@ from query_api.acting.workers import Model, executor_of, model_of, workers_of
 from query_api.http.errors import RequestError
 from query_api.http.lmcache.command_requests import Asked, command_of
 from query_api.ports import View, WorkerCommands
-from query_api.routing.advised import Done, advised
+from query_api.routing.advised import NOTHING_DONE, Done, advised
 from query_api.routing.router import Router
 from query_api.routing.wanted_tokens import PrefixKey
 from schemas.command_records import (
@@ -88,7 +88,8 @@ class Actor:
         self._known: dict[str, Act] = {}
         self._copied: dict[int, frozenset[str]] = {}
         self._held_back: Mapping[PrefixKey, Suppressed] = {}
-        self._targets: Mapping[Model, frozenset[str]] = {}
+        self._targets: Mapping[Model, frozenset[str]] | None = None  # not looked yet
+        self._is_read = True
         self._waiting: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -120,6 +121,8 @@ class Actor:
     def done(self) -> Done:
         """See `Acting`."""
         targets = self._targets
+        if targets is None:
+            return NOTHING_DONE
         return Done(self._copied, lambda scope, name: name in targets.get(model_of(scope), ()))
 
     def held_back(self) -> Mapping[PrefixKey, Suppressed]:
@@ -167,8 +170,11 @@ class Actor:
             )
         except (RequestError, StorageError) as error:
             self.unread += 1
-            logger.debug("Nothing is done by advice meanwhile: %s", error)
+            level = logging.WARNING if self._is_read else logging.DEBUG
+            logger.log(level, "Nothing is done by advice meanwhile: %s", error)
+            self._is_read = False
             return
+        self._is_read = True
         past = self._learned(found, now)
         workers = workers_of(self._view.services())
         self._copied = past.copied()

@@ -8,6 +8,7 @@ import pytest
 from query_api.acting import actor as acting
 from query_api.acting.actor import Actor
 from query_api.http.errors import RequestError
+from query_api.routing.advised import NOTHING_DONE
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
@@ -229,11 +230,27 @@ def test_who_takes_no_commands_is_asked_for_nothing(
     assert reason in scene.counts[2]
 
 
-def test_nothing_is_done_while_what_was_done_is_not_known(scene: Scene) -> None:
+def test_nothing_is_done_while_what_was_done_is_not_known(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     scene.look()
     scene.commands.is_read = False
+    scene.look(2)
+    assert (scene.commands.issued, scene.actor.unread) == ([], 2)
+    assert caplog.text.count("Nothing is done by advice meanwhile") == 1, "not each time"
+    scene.commands.is_read = True
     scene.look()
-    assert (scene.commands.issued, scene.actor.unread) == ([], 1)
+    assert len(scene.commands.issued) == 1
+    scene.commands.is_read = False
+    scene.look()
+    assert caplog.text.count("Nothing is done by advice meanwhile") == 2
+
+
+def test_before_the_first_look_advice_is_as_without_acting(scene: Scene) -> None:
+    assert scene.actor.done() == NOTHING_DONE
+    scene.look()
+    assert scene.actor.done().is_target(SCOPE, "b")
+    assert not scene.actor.done().is_target(SCOPE, "x"), "that has no worker"
 
 
 @pytest.mark.parametrize(
