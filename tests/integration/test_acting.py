@@ -104,11 +104,19 @@ class Stage(LmcacheService):
                 continue
             status, _ = self.api.post("/load", {"instance_id": name, "waiting": 8})
             assert status == 202
-            body = {"model": "m", "block_size": SIZE, "token_ids": HOLDS[name]}
             for _ in range(prompts):
-                candidates = [{"instance_id": name}]
-                status, answer = self.api.post("/route", body | {"candidates": candidates})
+                status, answer = self.route(name)
                 assert status == 200, answer
+
+    def route(self, name: str) -> tuple[int, Any]:
+        body = {"model": "m", "block_size": SIZE, "token_ids": HOLDS[name]}
+        return self.api.post("/route", body | {"candidates": [{"instance_id": name}]})
+
+    def restart(self) -> None:
+        """kill -9, and a start; an engine whose link is not up yet gets no prompts."""
+        self.deployment.restart()
+        holders = [name for name in self.names if name in HOLDS]
+        self.until(lambda: all(self.route(name)[0] == 200 for name in holders), "routes")
 
     def asks_until(self, holds: Callable[[], object], what: str) -> None:
         def asked() -> object:
@@ -202,7 +210,7 @@ def test_a_hot_prefix_is_copied_once_and_that_is_seen(staged: Staged) -> None:
     assert not stage.copies(), "what was copied counts as held"
     assert (stage.counted("acted", action="copy"), stage.counted("failed")) == (1, 0)
 
-    stage.deployment.restart()
+    stage.restart()
     stage.ask(PROMPTS)
     stage.await_rounds()
     assert len(stage.moves()) == 1
@@ -290,7 +298,7 @@ def test_a_kill_between_a_command_and_its_result_repeats_nothing(staged: Staged)
     stage.sockets["hot"].answer = lambda request: None
     stage.ask(PROMPTS)
     stage.asks_until(stage.moves, "a move")
-    stage.deployment.restart()
+    stage.restart()
     stage.sockets["hot"].answer = plain_answer
     stage.ask(PROMPTS)
     stage.asks_until(lambda: stage.results() == ["failed"], "the end of the command")
