@@ -307,3 +307,20 @@ class WorkerCommands(Protocol):
             RequestError: the log is being read.
         """
         ...
+
+    async def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
+        """The last commands, the latest first; also those of other services, and of before a
+        restart.
+
+        Args:
+            limit: how many at the most.
+            origin: whose, see `CommandRecord`; None for anybody's.
+            since: only what was issued since then, Unix seconds.
+
+        Raises:
+            RequestError: the log is being read.
+            StorageError: it does not answer.
+        """
+        ...

@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         only_exact: whether queries leave out instances that are not `exact`.
         lmcache: serves LMCache's workers as their controller; None: it does not.
         grpc: where routers ask by gRPC; None: nowhere.
+        act_s: how often it acts on its own advice; 0 for never. Needs `lmcache`.
         memory: where segments of memory are; None for nowhere.
         routing: what decisions go by where a request does not say otherwise.
         select_service: whether it can be asked as Dynamo's select service, too.
@@ -71,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     select_service: bool = False
     scrape_load_s: float = 0.0
     grpc: GrpcSettings | None = None
+    act_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""
@@ -86,6 +88,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"Expected a log retention of at least 0 seconds, got: {self.log_retention_s}"
             )
         check_audit_rate(self.audit_rate)
+        check_act_period(self.act_s)
+        if self.act_s and (self.lmcache is None or self.lmcache.address is None):
+            raise ConfigurationError(
+                "Expected --lmcache HOST beside --act: only LMCache's workers take commands"
+            )
         if self.scrape_load_s:
             check_period(self.scrape_load_s)
         if self.log_retention_bytes < limits.LOG_SEGMENT_BYTES:
@@ -99,6 +106,15 @@ def check_audit_rate(rate: float) -> None:
     """Raises ConfigurationError where it is no share."""
     if not 0 <= rate <= 1:
         raise ConfigurationError(f"Expected a share of answers to audit from 0 to 1, got: {rate}")
+
+
+def check_act_period(seconds: float) -> None:
+    """Raises ConfigurationError where it is neither 0 nor a period that may be set."""
+    least, most = limits.ACT_PERIOD_MIN_S, limits.ACT_PERIOD_MAX_S
+    if seconds and not least <= seconds <= most:
+        raise ConfigurationError(
+            f"Expected to look at advice each {least:g} to {most:g} s, got: {seconds}"
+        )
 
 
 def seed_from(environment: Mapping[str, str]) -> int:

@@ -15,6 +15,8 @@ One record is one msgpack map, of one of three kinds:
     workers      array  [[worker_id, peer_url]]: who is to execute it, each once; `peer_url` is
                         where that one moves its blocks to, or ""
     issued_at    float  Unix seconds
+    origin       str    "advice" where a service did what it had advised; "" for whoever asked
+    prefix       int    of advice: the hash of the prefix, u64; 0 else
 
     kind         str    "result": what became of it at one worker
     version      int    1
@@ -54,6 +56,9 @@ from schemas.limits import COMMAND_TOKENS_MAX, COMMAND_WORKERS_MAX
 from schemas.positions import Seconds
 
 COMMANDS_VERSION: Final = 1
+
+BY_ADVICE: Final = "advice"
+"""The origin of a command that a service gave by its own advice."""
 
 _Tokens = Annotated[bytes, Meta(max_length=4 * COMMAND_TOKENS_MAX)]
 
@@ -122,6 +127,8 @@ class CommandRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind",
         tuple[CommandWorker, ...], Meta(min_length=1, max_length=COMMAND_WORKERS_MAX)
     ]
     issued_at: Seconds
+    origin: Text = ""
+    prefix: Annotated[int, Meta(ge=0)] = 0
     version: int = COMMANDS_VERSION
 
 

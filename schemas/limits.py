@@ -592,12 +592,26 @@ PROMISE_TTFT_S_MAX: Final = 100_000.0  # a longer time counts as this: sums must
 HOT_COUNTERS_MAX: Final = 1024  # prefixes of one scope that are counted, 600 bytes each
 HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: reason="hot_scopes"
 HOT_HALF_LIFE_S: Final = 300.0  # after it a request counts half
+HOT_RATE_S: Final = 60.0  # the least time that a rate is of: a few prompts at once make none
 PREDICTED_MARKS_MAX: Final = 262_144  # 400 bytes each; the oldest go: reason="predicted"
 PREDICTED_S: Final = 2.0  # until the engine's events should have come; longer where it has to wait
 APPROXIMATE_S: Final = 600.0  # the same where it publishes none, and its capacity is not known
 SESSIONS_MAX: Final = 65_536  # 300 bytes each; the least recent goes: reason="sessions"
 ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
 AFFINITY_S: Final = 900.0  # without a request, after which a session is forgotten
+# acting on advice: what it may cost engines; what that holds back is counted by
+# reprise_acting_suppressed_total with the reason that is given.
+ACT_PERIOD_S: Final = 10.0  # between two looks at what is advised
+ACT_PERIOD_MIN_S: Final = 0.5  # the least that may be set
+ACT_PERIOD_MAX_S: Final = 300.0  # the most: the horizon of an advice
+ACT_COMMANDS_MAX: Final = 4  # commands of advice that have not ended: reason="at_once"
+ACT_RATE_S: Final = 60.0  # within which are begun at most
+ACT_RATE_MAX: Final = 24  # commands of advice: reason="rate"
+ACT_HORIZON_S: Final = 300.0  # the same is not done again within it: reason="repeated"
+ACT_BACKOFF_FIRST_S: Final = 60.0  # after a failure at an instance, and twice that after the next:
+ACT_BACKOFF_MAX_S: Final = 960.0  # up to this: reason="backing_off"
+ACT_REMEMBERED_S: Final = 1800.0  # how far back what was done counts
+ACT_UNKNOWN_S: Final = 30.0  # without an end, a command of advice counts as failed
 
 # commands: their history. What is older is forgotten: reprise_commands_forgotten_total.
 COMMANDS_KEPT_MAX: Final = 10_000  # some 1 KiB each
@@ -613,6 +627,13 @@ COMMAND_WRITE_S: Final = 4.0  # that it waits for the log to have it: status="50
 COMMANDS_FOLLOWED_S: Final = 24 * 3600.0  # how far back a replica that starts reads them
 COMMANDS_POLL_MS: Final = 250  # of their topics without a record
 COMMANDS_CATCH_UP_S: Final = 2.0  # that a look at a command waits for them to be read
+
+# acting on advice: the tokens that a command needs, of prompts that begin with the prefix.
+ACT_PREFIXES_MAX: Final = 64  # whose tokens are waited for or kept: reason="no_tokens"
+ACT_TOKENS_MAX: Final = 4_194_304  # of all of them, 4 bytes each: the same reason
+COMMANDS_SHOWN: Final = 100  # of the last commands in an answer, where no limit is asked for
+COMMANDS_LISTED_MAX: Final = 1000  # the most that may be asked for
+ACTS_SHOWN_MAX: Final = 256  # of the last ones, in an answer
 
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
 BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
@@ -848,6 +869,19 @@ assert COMMAND_ANSWER_S < COMMAND_CLOSE_S < COMMAND_REQUEST_S < 6.0, "a command 
 assert 4 * COMMAND_TOKENS_MAX + MIB < KAFKA_MESSAGE_MAX_BYTES, "a command must fit a message"
 assert COMMANDS_KEPT_MAX > COMMANDS_WAITING_MAX, "what is under way is not forgotten"
 assert COMMANDS_LOG_BYTES > COMMANDS_SEGMENT_BYTES, "some of the log of commands is kept"
+
+assert HOT_RATE_S < HOT_HALF_LIFE_S, "what is new is told from what is old"
+
+# acting on advice
+assert ACT_PERIOD_MIN_S <= ACT_PERIOD_S <= ACT_PERIOD_MAX_S, "the default must be allowed"
+assert COMMAND_REQUEST_S < ACT_UNKNOWN_S < ACT_HORIZON_S, "who is asked has time to answer"
+assert ACT_COMMANDS_MAX * ACT_RATE_S <= ACT_RATE_MAX * ACT_PERIOD_S, "each look may use its share"
+assert ACT_RATE_S <= ACT_REMEMBERED_S, "what was begun within it is remembered"
+assert ACT_BACKOFF_FIRST_S <= ACT_BACKOFF_MAX_S < ACT_REMEMBERED_S, "a back-off is remembered"
+assert ACT_REMEMBERED_S < COMMANDS_FOLLOWED_S, "what was done before a restart is read"
+assert ACT_HORIZON_S <= ACT_REMEMBERED_S, "what was done within the horizon is remembered"
+assert ACT_COMMANDS_MAX < COMMANDS_WAITING_MAX, "people's own commands have room"
+assert COMMAND_TOKENS_MAX <= ACT_TOKENS_MAX, "the longest prefix of a command has room"
 
 # memory
 assert MEMORY_PERIOD_MIN_S <= MEMORY_PERIOD_S <= MEMORY_PERIOD_MAX_S, "the default must be allowed"

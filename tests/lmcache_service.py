@@ -13,18 +13,26 @@ CHUNK: Final = 4
 
 
 class LmcacheService:
-    """The embedded form, or with `kafka` the distributed one, whose bridge has the options."""
+    """The embedded form, or with `kafka` the distributed one, whose bridge has the options, and
+    whose replica has those of `answering`.
+    """
 
-    def __init__(self, directory: Path, kafka: KafkaSettings | None, *options: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        kafka: KafkaSettings | None,
+        *options: str,
+        answering: Sequence[str] = (),
+    ) -> None:
         self.deployment: Deployment
         self.kafka = kafka
         self.bridge: Role | None = None
         if kafka is None:
-            self.deployment = Embedded(directory, *options)
+            self.deployment = Embedded(directory, *options, *answering)
             return
         self.bridge = Role("bridge", directory / "bridge", kafka, *SESSION, *options)
         worker = Role("streams", directory / "streams", kafka, *SESSION)
-        replica = Role("serve", directory / "serve", kafka)
+        replica = Role("serve", directory / "serve", kafka, *answering)
         self.deployment = Distributed(
             kafka, bridge=self.bridge, replica=replica, its=[self.bridge, worker, replica]
         )

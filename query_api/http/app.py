@@ -39,6 +39,7 @@ from query_api.http.routing.views import routing_views
 from query_api.http.select.routes import select_routes
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import History, PublisherRegistry, View, WorkerCommands
+from query_api.routing.advised import Acting
 from query_api.routing.router import Router
 from schemas.errors import RepriseError
 from streams.kernel.interface import AuditQueue
@@ -61,6 +62,7 @@ def create_app(
     router: Router | None = None,
     commands: WorkerCommands | None = None,
     select_service: bool = False,
+    acting: Acting | None = None,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -77,6 +79,7 @@ def create_app(
         router: decides who gets a request; None: there are no routes for that.
         commands: has LMCache's workers execute commands; None where nobody does.
         select_service: whether it can also be asked as Dynamo's select service is.
+        acting: acts on advice; None where nobody does.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -105,7 +108,7 @@ def create_app(
     if router is not None:
         endpoints.append(RoutingEndpoint(view, router, bodies, default_wire, metrics))
         app.include_router(routing_routes(endpoints[-1], router, default_wire))
-        app.include_router(routing_views(view, router, default_wire))
+        app.include_router(routing_views(view, router, default_wire, acting))
         if select_service:
             app.include_router(select_routes(view, registry, router, bodies))
     app.include_router(query_routes(hot))

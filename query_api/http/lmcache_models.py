@@ -213,6 +213,7 @@ class CommandStatus(msgspec.Struct):
     """What became of a command. Times are Unix seconds.
 
     `tokens` is how many there were; they are not shown. `target` is where they were to be moved.
+    `origin` is `advice` where a service did what it had advised, of the prefix `prefix_hash`.
     """
 
     command_id: str
@@ -227,6 +228,14 @@ class CommandStatus(msgspec.Struct):
     issued_at: float
     closed_at: float
     workers: list[CommandResult]
+    origin: str = ""
+    prefix_hash: str = ""
+
+
+class CommandList(msgspec.Struct):
+    """What became of the last commands, the latest first."""
+
+    commands: list[CommandStatus]
 
 
 MODELS = (
@@ -252,4 +261,5 @@ MODELS = (
     QueryWorkerInfoAnswer,
     CommandIssued,
     CommandStatus,
+    CommandList,
 )

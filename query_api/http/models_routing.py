@@ -183,10 +183,35 @@ class AdviceDocument(msgspec.Struct, kw_only=True):
     cost_s: Annotated[float, Meta(description="Seconds that it costs.")]
     action: Annotated[str, Meta(description="`copy`, `pin` or `none`.")]
     why: Annotated[str, Meta(description="In one word.")]
-    command: Annotated[str, Meta(description="The request that would do it; nobody has sent it.")]
+    command: Annotated[
+        str,
+        Meta(description="What would do it; `/move` and `/pin` want its tokens, not its hash."),
+    ]
+    held_back: Annotated[
+        str, Meta(description="With --act: why it was not done at the last look, in one word.")
+    ] = ""
+
+
+class ActDocument(msgspec.Struct, kw_only=True):
+    """Something that was done by advice. Times are Unix seconds."""
+
+    command_id: Annotated[str, Meta(description="See `GET /commands/ID`.")]
+    action: Annotated[str, Meta(description="`copy` or `pin`.")]
+    prefix_hash: Hash
+    source: Annotated[str, Meta(description="The instance that executes it.")]
+    target: Annotated[str, Meta(description="The instance that then has the prefix.")]
+    at: float
+    result: Annotated[str, Meta(description="`pending`, `done`, `empty`, `partial` or `failed`.")]
+    reason: Annotated[str, Meta(description="Why it is not done, by worker.")]
+    tokens: Annotated[int, Meta(description="That were copied or pinned, as workers say.")]
 
 
 class AdvicesDocument(msgspec.Struct, kw_only=True):
     """What should be done about hot prefixes; the most gain of each scope first."""
 
     advice: list[AdviceDocument]
+    acting: Annotated[bool, Meta(description="Whether this service acts on its advice.")] = False
+    acted: Annotated[
+        list[ActDocument],
+        Meta(description="What was done in the last 1,800 s, by any service; the latest first."),
+    ] = []

@@ -11,6 +11,8 @@ from query_api.http import lmcache_models, models
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.wire import Wire
 from schemas.answer_states import AnswerState
+from schemas.command_records import BY_ADVICE
+from schemas.limits import COMMANDS_LISTED_MAX, COMMANDS_SHOWN
 
 Fragment = dict[str, Any]
 """A part of an OpenAPI document, which is a tree of plain JSON."""
@@ -273,6 +275,30 @@ def found_command_operation(model: type[msgspec.Struct]) -> Fragment:
     """Answers of `/commands/{command_id}`."""
     operation = view_operation(model, *Wire)
     operation["responses"] |= errors(404, 409, 503)
+    return operation
+
+
+def latest_commands_operation(model: type[msgspec.Struct]) -> Fragment:
+    """What `GET /commands` takes, and its answers."""
+    operation = view_operation(model, *Wire)
+    operation["responses"] |= errors(400, 409, 503)
+    operation["parameters"] = [
+        {
+            "name": "limit",
+            "in": "query",
+            "schema": {
+                "type": "integer",
+                "default": COMMANDS_SHOWN,
+                "maximum": COMMANDS_LISTED_MAX,
+            },
+        },
+        {
+            "name": "origin",
+            "in": "query",
+            "description": "Only those of this origin: what services did by their own advice.",
+            "schema": {"type": "string", "enum": [BY_ADVICE]},
+        },
+    ]
     return operation
 
 

@@ -1,8 +1,10 @@
 """The answers of `GET /promises`, `GET /prefixes` and `GET /advice`, of what is folded. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from query_api.http.models_routing import (
+    ActDocument,
     AdviceDocument,
     AdvicesDocument,
     AdviceTarget,
@@ -20,8 +22,11 @@ from query_api.http.models_routing import (
     PromiseRow,
     PromisesDocument,
 )
+from query_api.routing.wanted_tokens import PrefixKey
+from schemas.limits import ACTS_SHOWN_MAX
 from schemas.routing_records import DecidedScope, Target
-from streams.routing.advice import Advice
+from streams.routing.acting import Act, Suppressed
+from streams.routing.advice import Action, Advice
 from streams.routing.observed.hot_prefixes import HotPrefix, HotScope
 from streams.routing.observed.observations import Observations
 from streams.routing.observed.promise_totals import (
@@ -201,12 +206,42 @@ def _prefix(one: HotPrefix, holders: Sequence[PrefixHolder]) -> PrefixDocument:
     )
 
 
-def advice_document(advice: Iterable[Advice]) -> AdvicesDocument:
-    """The answer of `GET /advice`, in the given order."""
-    return AdvicesDocument(advice=[_advice(one) for one in advice])
+def advice_document(
+    advice: Iterable[Advice],
+    acts: Sequence[Act] | None = None,
+    held_back: Mapping[PrefixKey, Suppressed] = MappingProxyType({}),
+) -> AdvicesDocument:
+    """The answer of `GET /advice`, in the given order.
+
+    Args:
+        advice: of all scopes.
+        acts: what was done; None where nobody acts.
+        held_back: why not, of each prefix that was advised and of which nothing was done.
+    """
+    return AdvicesDocument(
+        advice=[
+            _advice(one, held_back.get((one.prefix.scope, one.prefix.prefix))) for one in advice
+        ],
+        acting=acts is not None,
+        acted=[_act(one) for one in (acts or ())[:ACTS_SHOWN_MAX]],
+    )
 
 
-def _advice(one: Advice) -> AdviceDocument:
+def _act(one: Act) -> ActDocument:
+    return ActDocument(
+        command_id=one.command_id,
+        action=one.action.value,
+        prefix_hash=str(one.prefix),
+        source=one.source,
+        target=one.target,
+        at=one.at,
+        result=one.result,
+        reason=one.reason,
+        tokens=one.tokens,
+    )
+
+
+def _advice(one: Advice, held_back: Suppressed | None) -> AdviceDocument:
     return AdviceDocument(
         **one.prefix.scope._asdict(),
         prefix_hash=str(one.prefix.prefix),
@@ -219,6 +254,7 @@ def _advice(one: Advice) -> AdviceDocument:
         action=one.action.value,
         why=one.why.value,
         command=one.command,
+        held_back="" if held_back is None or one.action is Action.NONE else held_back.value,
     )
 
 

@@ -284,6 +284,10 @@ class ReplicaCommands:
                 found = self.book.find(command_id)
         return found
 
+    async def _latest(self, limit: int, origin: str | None, since: float) -> list[CommandView]:
+        await self._caught_up(COMMANDS_CATCH_UP_S)  # else there are none
+        return self.book.latest(limit, origin=origin, since=since)
+
     # Called by other threads
 
     async def _called(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
@@ -304,3 +308,9 @@ class ReplicaCommands:
     async def find(self, command_id: str) -> CommandView | None:
         """See `WorkerCommands`."""
         return await self._called(self._find(command_id), COMMAND_WRITE_S)
+
+    async def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
+        """See `WorkerCommands`."""
+        return await self._called(self._latest(limit, origin, since), COMMAND_WRITE_S)

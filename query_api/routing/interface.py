@@ -60,6 +60,7 @@ class RouteRequest(NamedTuple):
         reserve: whether it is to be kept to.
         explain: whether all candidates are to be in the answer.
         is_placed: whether it was sent there already: however much there is to do, it is booked.
+        tokens: of the prompt, u32 LE; none where it came by hashes, or where those are salted.
     """
 
     request_id: str
@@ -78,6 +79,7 @@ class RouteRequest(NamedTuple):
     reserve: bool = True
     explain: bool = False
     is_placed: bool = False
+    tokens: bytes = b""
 
 
 class Routed(NamedTuple):

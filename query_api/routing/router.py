@@ -24,6 +24,7 @@ from query_api.routing.plans import advised_plan
 from query_api.routing.predictions import unregistered_of
 from query_api.routing.queue import RoutingQueue
 from query_api.routing.targets import Targets
+from query_api.routing.wanted_tokens import WantedTokens
 from schemas.answer_states import AnswerState
 from schemas.limits import (
     ROUTE_POLICIES_MAX,
@@ -122,6 +123,7 @@ class Router:
         queue: what is to be written into the routing log.
         folded: what has been learned from it.
         answers: those that are given again.
+        wanted: tokens of prefixes that somebody needs; nobody, mostly.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class Router:
         self.live = live
         self.queue = queue
         self.folded = folded
+        self.wanted = WantedTokens()
         self.run = int(clock() * 1e6)
         self._view = view
         self._settings = settings
@@ -170,6 +173,7 @@ class Router:
             PolicyError: there is no such policy, or it has no such parameter.
         """
         now = self._clock()
+        self.wanted.note(asked.scope, asked.prefixes, asked.tokens)
         if asked.request_id and asked.reserve:
             known = self.answers.find(asked, now)
             if known is not None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,12 @@ from reprise.cli.asking import DEFAULT_URL, asked
 from reprise.cli.terminal import printable
 
 if TYPE_CHECKING:
-    from query_api.http.models_routing import AdviceDocument, AdvicesDocument, AdviceTarget
+    from query_api.http.models_routing import (
+        ActDocument,
+        AdviceDocument,
+        AdvicesDocument,
+        AdviceTarget,
+    )
 
 
 @click.command()
@@ -21,7 +27,8 @@ if TYPE_CHECKING:
 def advice(url: str, shows_all: bool, as_json: bool) -> None:
     """Say which hot prefixes should be copied to another instance, or pinned where they are.
 
-    Nothing is done: each advice names the request that would do it.
+    Each advice names the request that would do it. A service with --act does it itself: what it has
+    done is shown below, and of each advice why it was not done at the last look.
     """
     from query_api.http.models_routing import AdvicesDocument
 
@@ -39,6 +46,8 @@ def lines_of(document: "AdvicesDocument", *, shows_all: bool) -> Iterator[str]:
     for one in document.advice if shows_all else done:
         yield from _lines(one)
     yield f"{len(document.advice)} hot prefixes, {len(done)} to be copied or pinned"
+    for act in document.acted:
+        yield _done_line(act)
 
 
 def _lines(one: "AdviceDocument") -> Iterator[str]:
@@ -52,8 +61,21 @@ def _lines(one: "AdviceDocument") -> Iterator[str]:
         f"  held by {_names(one.holders) or 'nobody'}; saves {one.gain_s:.3f} s of prefill in"
         f" 300 s, costs {one.cost_s:.3f} s"
     )
+    if one.held_back:
+        yield f"  not done at the last look: {one.held_back}"
     if one.command:
         yield f"  {one.command}"
+
+
+def _done_line(one: "ActDocument") -> str:
+    at = datetime.fromtimestamp(one.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    where = f"{one.source} to {one.target}" if one.action == "copy" else f"at {one.target}"
+    why = f" ({one.reason})" if one.reason else ""
+    tokens = f", {one.tokens:,} tokens" if one.tokens else ""
+    return (
+        f"{at} {one.action} {where}: prefix {one.prefix_hash}: {one.result}{tokens}{why}:"
+        f" /commands/{one.command_id}"
+    )
 
 
 def _names(targets: "list[AdviceTarget]") -> str:

@@ -9,6 +9,7 @@ from brokers.settings import KafkaSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
+from reprise.cli.acting_options import acting_options
 from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import kafka_options
@@ -81,6 +82,7 @@ from schemas.errors import RepriseError
     " 1.",
 )
 @routing_options
+@acting_options
 @grpc_options
 @query_options()
 def serve(
@@ -96,6 +98,7 @@ def serve(
     kernel: str | None,
     only_exact: bool,
     routing: RouterSettings,
+    act_s: float,
     grpc: GrpcSettings | None,
     select_service: bool,
 ) -> None:
@@ -123,6 +126,7 @@ def serve(
             kernel=kernel,
             only_exact=only_exact,
             routing=routing,
+            act_s=act_s,
             select_service=select_service,
             default_wire=default_wire,
             history=data if history and history_gib else None,

@@ -144,6 +144,13 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     help="Sigma of the logarithm of the router's estimates over what they are; default 0.",
 )
 @click.option(
+    "--act",
+    type=Amount(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="How often advice is looked at and carried out, as by `reprise up --act`; default never.",
+)
+@click.option(
     "--decoders",
     type=click.IntRange(0, WHATIF_NODES_MAX),
     default=0,
@@ -169,7 +176,7 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     multiple=True,
     metavar="AXIS=V,V..",
     help="Run these too: capacity, cpu-capacity, pool-capacity, one-cache, nodes, rate, delay,"
-    " loss, index, decisions, sessions, slo-ttft, slo-tbt, load-age, estimate-error, decoders,"
+    " loss, index, decisions, sessions, slo-ttft, slo-tbt, load-age, estimate-error, act, decoders,"
     " or POLICY.PARAMETER.",
 )
 @click.option(
@@ -274,7 +281,7 @@ def _setup_of(
     from streams.routing.assignments import parse_assignments
     from streams.routing.costs import Costs
 
-    for name in ("index_delay", "decisions", "slo_ttft", "slo_tbt", "load_age"):
+    for name in ("index_delay", "decisions", "slo_ttft", "slo_tbt", "load_age", "act"):
         options[f"{name}_s"] = options.pop(name)
     try:
         return msgspec.convert(

@@ -10,6 +10,7 @@ from bridge.memory.watch import MemorySettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
+from reprise.cli.acting_options import acting_options
 from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.lmcache_options import lmcache_options
@@ -77,6 +78,7 @@ from schemas.errors import RepriseError
 @memory_options
 @scrape_load_option
 @routing_options
+@acting_options
 @grpc_options
 @query_options()
 def up(
@@ -95,6 +97,7 @@ def up(
     kernel: str | None,
     only_exact: bool,
     routing: RouterSettings,
+    act_s: float,
     grpc: GrpcSettings | None,
     select_service: bool,
     lmcache: LmcacheSettings | None,
@@ -131,6 +134,7 @@ def up(
             audit_rate=audit,
             only_exact=only_exact,
             routing=routing,
+            act_s=act_s,
             select_service=select_service,
             lmcache=lmcache,
             memory=memory,

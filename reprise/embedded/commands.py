@@ -216,6 +216,9 @@ class EmbeddedCommands:
     async def _find(self, command_id: str) -> CommandView | None:
         return self.book.find(command_id)
 
+    async def _latest(self, limit: int, origin: str | None, since: float) -> list[CommandView]:
+        return self.book.latest(limit, origin=origin, since=since)
+
     # Called by other threads
 
     async def _called(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
@@ -241,6 +244,12 @@ class EmbeddedCommands:
     async def find(self, command_id: str) -> CommandView | None:
         """See `WorkerCommands`."""
         return await self._called(self._find(command_id), COMMAND_WRITE_S)
+
+    async def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
+        """See `WorkerCommands`."""
+        return await self._called(self._latest(limit, origin, since), COMMAND_WRITE_S)
 
 
 def _opened(path: Path) -> EmbeddedLog:

@@ -11,7 +11,8 @@
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
 folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
 kernel that `fold` writes. `routing` writes and folds what was decided; with `--audit`, `audit`
-writes what the answers were; with `--lmcache`, `commands` asks its workers what they are to do.
+writes what the answers were; with `--lmcache`, `commands` asks its workers what they are to do, and
+with `--act`, `act` has them do what is advised.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from typing import Final, Protocol
 
 from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
+from query_api.acting.actor import Actor
 from query_api.http.lmcache.workers import worker_of
 from query_api.http.lmcache_models import Worker
 from query_api.ports import Health, Positions
@@ -158,6 +160,9 @@ class EmbeddedService(TableView):
             raise
         routing = self.routing
         self.router = Router(self, routing.queue, routing.live, routing.folded, settings.routing)
+        self.actor: Actor | None = None
+        if settings.act_s and self.commands is not None:
+            self.actor = Actor(self, self.router, self.commands, period_s=settings.act_s)
 
     def _open_beside(self, opened: "list[_Stoppable]") -> None:
         """What only some services have: the log of answers, and that of commands."""
@@ -195,9 +200,13 @@ class EmbeddedService(TableView):
         if self.commands is not None:
             self.commands.start()
         self.write.start()
+        if self.actor is not None:
+            self.actor.start()
 
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
+        if self.actor is not None:
+            self.actor.stop()
         if self.commands is not None:
             self.commands.stop()
         self.write.stop()

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from reprise.metrics.acting import ACTING
 from reprise.metrics.audit import AUDIT, KeptAnswers
 from reprise.metrics.commands import EXECUTED, ISSUED, HasCommands
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
@@ -35,6 +36,7 @@ from schemas.positions import Position
 if TYPE_CHECKING:
     from bridge.lmcache.distributed import LmcacheBridge
     from bridge.service import Bridge
+    from query_api.acting.actor import Actor
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections
@@ -96,6 +98,9 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         if issued is not None:
             collector.add(ISSUED, lambda: issued)
             collector.add(EXECUTED, lambda: issued.executor)
+        actor = service.actor
+        if actor is not None:
+            collector.add(ACTING, lambda: actor)
         if topic is not None:
             collector.add(LMCACHE_TOPIC, lambda: topic)
     return collector
@@ -179,9 +184,10 @@ def replica_collector(
     routing: RoutingState | None = None,
     audit: KeptAnswers | None = None,
     commands: HasCommands | None = None,
+    actor: "Actor | None" = None,
 ) -> RoleCollector:
-    """Of a query replica; `audit` is what keeps its answers, if they are kept, and `commands` has
-    those to LMCache's workers.
+    """Of a query replica; `audit` is what keeps its answers, if they are kept, `commands` has those
+    to LMCache's workers, and `actor` acts on advice.
     """
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
@@ -198,6 +204,8 @@ def replica_collector(
     collector.add(AUDIT, lambda: audit)
     collector.add(ROUTING, lambda: routing)
     collector.add(ISSUED, lambda: commands)
+    if actor is not None:
+        collector.add(ACTING, lambda: actor)
     return collector
 
 

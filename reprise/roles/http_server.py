@@ -204,6 +204,7 @@ def serve(
             router=service.router,
             commands=service.commands,
             select_service=settings.select_service,
+            acting=service.actor,
         ),
         beside,
         when_serving=when_serving,

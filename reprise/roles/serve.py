@@ -1,8 +1,9 @@
 """`reprise serve`: a query replica, made of its parts.
 
 Threads: `kafka` reads the table and the registry and writes registrations, and with `--audit`
-answers; the main thread answers HTTP from the kernel that the other one loads. With `--history`,
-`history` folds the log itself into tables whose past it keeps (`streams.history.follower`).
+answers; the main thread answers HTTP from the kernel that the other one loads. With `--act`, `act`
+acts on advice. With `--history`, `history` folds the log itself into tables whose past it keeps
+(`streams.history.follower`).
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from query_api.acting.actor import Actor
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
@@ -41,7 +43,13 @@ from reprise.metrics.roles import history_collector, http_collector, replica_col
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server
-from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED, check_audit_rate
+from reprise.settings import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    DEFAULT_SEED,
+    check_act_period,
+    check_audit_rate,
+)
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.limits import HISTORY_BYTES, REGISTER_RETRY_S
 from schemas.registration import Registration
@@ -69,6 +77,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         routing: what decisions go by where a request does not say otherwise.
         grpc: where routers ask by gRPC; None: nowhere.
         select_service: whether it can be asked as Dynamo's select service, too.
+        act_s: how often it acts on its own advice; 0 for never.
     """
 
     kafka: KafkaSettings
@@ -84,10 +93,12 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     routing: RouterSettings = RouterSettings()
     grpc: GrpcSettings | None = None
     select_service: bool = False
+    act_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError where the rate is none."""
+        """Raises ConfigurationError where the rate or the period is none."""
         check_audit_rate(self.audit_rate)
+        check_act_period(self.act_s)
 
 
 class ReplicaService:
@@ -157,8 +168,11 @@ class ReplicaService:
             on_unregistered=self.router.forget,
         )
         self.commands = ReplicaCommands(kafka, options, self._reader)
+        self.actor: Actor | None = None
+        if settings.act_s:
+            self.actor = Actor(self.replica, self.router, self.commands, period_s=settings.act_s)
         self.replica.metrics.register(
-            replica_collector(self.replica, routing, self.audit, self.commands)
+            replica_collector(self.replica, routing, self.audit, self.commands, self.actor)
         )
         self._registrations = registrations
         self.history: TopicHistory | None = None
@@ -184,6 +198,8 @@ class ReplicaService:
         self._reader.start()
         self.routing.start(self._reader)
         self.commands.start()
+        if self.actor is not None:
+            self.actor.start()
         if self.audit is not None:
             self.audit.start(self._reader)
         for registration in self._registrations:
@@ -192,6 +208,8 @@ class ReplicaService:
 
     def stop(self) -> None:
         """See `reprise.roles.service.Service`."""
+        if self.actor is not None:
+            self.actor.stop()
         if self._follower is not None:
             self._follower.begin_stop()
         writers: list[WindowWriter[Any]] = [self.routing.writer]
@@ -290,6 +308,7 @@ def serve_replica(
         router=service.router,
         commands=service.commands,
         select_service=settings.select_service,
+        acting=service.actor,
     )
     server.run(app, beside, when_serving=when_serving)
     if refusals:

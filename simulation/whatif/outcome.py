@@ -70,6 +70,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         imbalance: the busiest node's seconds, in those of the mean.
         full_cost_s: what all prompts would have taken without any cache.
         stored, evicted, unstored: blocks that came into caches, went, and found no room.
+        copies, copied_blocks: made by advice, and the blocks that they brought.
         lost_batches: that the index never had.
         index: what the fold and the kernel have counted.
         nodes: each of them.
@@ -104,6 +105,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     index: dict[str, int]
     nodes: list[NodeOutcome]
     decode: DecodeOutcome | None = None
+    copies: int = 0
+    copied_blocks: int = 0
 
     @property
     def block_hit_rate(self) -> float:

@@ -203,6 +203,7 @@ AXES: Final[Mapping[str, Setter]] = {
     "slo-tbt": _field("slo_tbt_s"),
     "load-age": _field("load_age_s"),
     "estimate-error": _field("estimate_error"),
+    "act": _field("act_s"),
     "decoders": _field("decoders"),
 }
 """What can be swept besides the parameters of policies, by name."""

@@ -12,6 +12,7 @@ The model, in the order of a request's arrival:
 4. Its caches keep the prompt's blocks, and the changes are published, at once or when it is done.
 
 5. Where there are instances that decode, it goes to one of them (`decoding.py`).
+6. Where advice is carried out, prefixes are copied between nodes beside all that (`acting.py`).
 
 Prompts are not computed in batches, and a source of a fetch is not slowed down.
 """
@@ -27,6 +28,7 @@ import msgspec
 from schemas.arrays import to_little_endian
 from schemas.identities import DEFAULT_TENANT
 from schemas.routing_records import Refused, Target
+from simulation.whatif.acting import Acting
 from simulation.whatif.caches.interface import BlockCache
 from simulation.whatif.caches.lru import LruCache
 from simulation.whatif.caches.store import StoreCache
@@ -129,6 +131,8 @@ class Run:
             Errors(setup.estimate_error, setup.seed + 1) if setup.estimate_error else None
         )
         self._decode = DecodePool(setup) if setup.decoders else None
+        self._acting = self._open_acting()
+        self._copied_blocks = 0
         self._ttfts: list[float] = []
         self._full_cost_s = 0.0
 
@@ -154,6 +158,8 @@ class Run:
                 for node in self._nodes
             ],
             decode=None if self._decode is None else self._decode.outcome(),
+            copies=0 if self._acting is None else self._acting.made,
+            copied_blocks=self._copied_blocks,
             **self._total,
         )
 
@@ -161,6 +167,8 @@ class Run:
         self._feed.advance(now)
         if self._decode is not None:
             self._decode.advance(now)
+        if self._acting is not None:
+            self._act(self._acting, now)
         chain = self._workload.chain(number)
         prompt = self._workload.prompt_tokens[number]
         tie = tie_break(self._setup.seed, str(number))
@@ -193,7 +201,11 @@ class Run:
     def _rank(
         self, number: int, chain: "array[int]", prompt: int, now: float, tie: int
     ) -> list[Choice]:
-        candidates = self._candidates(self._matches(chain, prompt, now), prompt, now)
+        matches = self._matches(chain, prompt, now)
+        if self._acting is not None:
+            held = max(match.longest for match in matches)
+            self._acting.asked(number, chain, held, now)
+        candidates = self._candidates(matches, prompt, now)
         request = self._request(number, chain, prompt, tie, candidates)
         choices = self._policy.rank(request, candidates, self._estimates, self._parameters)
         if self._sessions is None:
@@ -374,6 +386,32 @@ class Run:
         total["unstored"] += changed.refused
         if changed.events and self._setup.index is Known.EVENTS:
             self._feed.publish(publisher, changed.events, at)
+
+    def _act(self, acting: Acting, now: float) -> None:
+        """Takes in what was copied by now, and looks at what is advised."""
+        for copy in acting.landed(now):
+            node = self._by_name[copy.target]
+            chain = copy.chain[: self._by_name[copy.source].own(copy.chain)]
+            before = node.own(chain)
+            if before < len(chain):
+                self._copied_blocks += len(chain) - before
+                self._publish(node, node.keep(chain, node.held(chain), copy.at), copy.at)
+        if acting.is_due(now):
+            self._feed.advance(now)
+            acting.look(now, self._view.loads(now), lambda chain: self._feed.ask(_tokens(chain)))
+
+    def _open_acting(self) -> Acting | None:
+        setup, workload = self._setup, self._workload
+        if not setup.act_s:
+            return None
+        blocks = setup.gpu_blocks
+        return Acting(
+            workload,
+            [node.name for node in self._nodes],
+            setup.costs,
+            period_s=setup.act_s,
+            capacity=None if blocks is None else blocks * workload.block_size,
+        )
 
     def _open_node(self, name: str) -> Node:
         setup = self._setup

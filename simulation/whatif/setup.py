@@ -121,6 +121,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         decoders: instances that decode, apart from the nodes; 0: nothing is decoded.
         decode_costs: what takes how long there.
         slo_tbt_s: objective for the time between two tokens; None: none.
+        act_s: how often advice is looked at and carried out; 0: never.
         decode_load: share of that objective, above which requests are refused for it.
         seed: of the prefix hash, of what is lost, of errors, and of ties.
     """
@@ -149,6 +150,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     slo_tbt_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     decode_load: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     seed: Annotated[int, msgspec.Meta(ge=0)] = 1337
+    act_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 def parse_capacity(text: str, block_size: int) -> int | None:

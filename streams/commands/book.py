@@ -6,6 +6,7 @@ command: it waits for that, in order.
 """
 
 from collections import Counter, OrderedDict
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -161,6 +162,23 @@ class CommandBook:
         """The command as it stands; None: it is not known, or forgotten."""
         entry = self._entries.get(command_id)
         return None if entry is None else entry.view()
+
+    def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
+        """So many commands at the most, the latest first. Cost O(commands).
+
+        Args:
+            limit: how many.
+            origin: whose; None for anybody's.
+            since: only what was issued since then, Unix seconds.
+        """
+        found = (
+            entry.view()
+            for entry in reversed(self._entries.values())
+            if origin in (None, entry.command.origin) and entry.command.issued_at >= since
+        )
+        return list(islice(found, limit))
 
     def is_closed(self, command_id: str) -> bool:
         """Whether it has ended, or is not known."""

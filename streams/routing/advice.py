@@ -22,7 +22,7 @@ of the hits that were promised and checked a share `lost` was not there, and
 Prefixes of one prompt are hot together. Of a chain only the one with the most gain is advised, and
 to each target one copy at a time: the next advice sees what has become of it.
 
-Nothing is done here.
+Nothing is done here: `acting.py` says what may be.
 """
 
 import math
@@ -35,9 +35,10 @@ import msgspec
 from schemas.limits import ADVICE_PREFIXES_MAX
 from schemas.routing_records import Target
 from streams.routing.costs import Costs
+from streams.routing.observed.decay import per_second
 from streams.routing.observed.hot_prefixes import HotPrefix, HotScope
 
-_LOCATION: Final = "LocalCPUBackend"
+LOCATION: Final = "LocalCPUBackend"
 """Of LMCache: the only one that its workers copy to, and the one that is pinned in."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -94,6 +95,7 @@ class Instance(NamedTuple):
         free: of these, those that hold nothing; 0 where that is not known.
         reuse: how often a token of its cache is used again in `AdviceRules.window_s`.
         costs: what things take there.
+        is_target: whether anything may be copied to it.
     """
 
     target: Target
@@ -102,6 +104,7 @@ class Instance(NamedTuple):
     free: int = 0
     reuse: float = 0.0
     costs: Costs = Costs()
+    is_target: bool = True
 
 
 class HeldPrefix(NamedTuple):
@@ -121,6 +124,7 @@ class Advice(msgspec.Struct, frozen=True):
         gain_s, cost_s: seconds of prefill over the window; of the best target, where there is one.
         action, why: what, and why.
         command: the HTTP request to a service that would do it; "" for none.
+        sources: the holders that are known, the least loaded first.
     """
 
     prefix: HotPrefix
@@ -131,6 +135,7 @@ class Advice(msgspec.Struct, frozen=True):
     action: Action
     why: Why
     command: str = ""
+    sources: tuple[Target, ...] = ()
 
 
 class _Plan(NamedTuple):
@@ -146,7 +151,10 @@ class _Plan(NamedTuple):
 
 def prompts_per_second(scope: HotScope) -> float:
     """Of a scope: each prompt of a whole block is counted once with its first block."""
-    return math.fsum(one.rate for one in scope.prefixes if one.blocks == 1)
+    first = [one for one in scope.prefixes if one.blocks == 1]
+    # Each of many that came once would seem to come again.
+    age_s = max((one.age_s for one in first), default=math.inf)
+    return per_second(math.fsum(one.certain for one in first), age_s)
 
 
 def advise(
@@ -220,7 +228,8 @@ def _copied(
     targets = [
         one
         for one in known.values()
-        if one.target not in held.holders
+        if one.is_target
+        and one.target not in held.holders
         and one.target not in taken
         and one.load < mean
         and (one.capacity is None or one.capacity >= tokens)
@@ -290,10 +299,12 @@ def _chain(prefix: int, parents: dict[int, int]) -> set[int]:
 def _advice(plan: _Plan, known: dict[Target, Instance]) -> Advice:
     holders = tuple(sorted(plan.held.holders))
     command = ""
+    sources: tuple[Target, ...] = ()
     if plan.target is not None:
-        sources = [known[one] for one in holders if one in known]
-        source = min(sources, key=lambda one: (one.load, one.target)).target
-        command = _command(plan.action, plan.held.prefix, source, plan.target)
+        found = [known[one] for one in holders if one in known]
+        ranked = sorted(found, key=lambda one: (one.load, one.target))
+        sources = tuple(one.target for one in ranked)
+        command = _command(plan.action, plan.held.prefix, sources[0], plan.target)
     return Advice(
         plan.held.prefix,
         holders,
@@ -303,6 +314,7 @@ def _advice(plan: _Plan, known: dict[Target, Instance]) -> Advice:
         plan.action,
         plan.why,
         command,
+        sources,
     )
 
 
@@ -310,11 +322,11 @@ def _command(action: Action, prefix: HotPrefix, source: Target, target: Target) 
     """As it is sent to a service that gives commands to LMCache's workers."""
     body: dict[str, Any] = {"prefix_hash": str(prefix.prefix)}
     if action is Action.COPY:
-        body["old_position"] = [source.instance_id, _LOCATION]
-        body["new_position"] = [target.instance_id, _LOCATION]
+        body["old_position"] = [source.instance_id, LOCATION]
+        body["new_position"] = [target.instance_id, LOCATION]
         body["should_copy"] = True
         path = "/move"
     else:
-        body["instance_id"], body["location"] = target.instance_id, _LOCATION
+        body["instance_id"], body["location"] = target.instance_id, LOCATION
         path = "/pin"
     return f"POST {path} {msgspec.json.encode(body).decode()}"

@@ -17,12 +17,13 @@ from query_api.http.errors import RequestError, recovering
 from query_api.http.lmcache.command_requests import command_of, read_command
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.fields import read_name
+from query_api.http.requests.options import read_parameters
 from query_api.http.requests.queries import missing
 from query_api.http.routes import read_request, respond
 from query_api.http.wire import Wire, reply_wire, split_fields
 from query_api.ports import View, WorkerCommands
-from schemas.command_records import Action, CommandRecord, CommandState, Outcome
-from schemas.limits import COMMAND_REQUEST_S
+from schemas.command_records import BY_ADVICE, Action, CommandRecord, CommandState, Outcome
+from schemas.limits import COMMAND_REQUEST_S, COMMANDS_LISTED_MAX, COMMANDS_SHOWN
 from schemas.registration import LMCACHE
 from streams.commands.book import CommandView
 
@@ -172,6 +173,17 @@ def command_routes(
         return answer
 
     @router.get(
+        "/commands",
+        summary="What has become of the last commands, the latest first",
+        openapi_extra=openapi.latest_commands_operation(models.CommandList),
+    )
+    async def latest(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        limit, origin = _read_latest(request)
+        found = await shared.commands.latest(limit, origin=origin)
+        return respond(models.CommandList([_status_of(one) for one in found]), wire)
+
+    @router.get(
         "/commands/{command_id}",
         summary="What has become of a command, worker by worker",
         openapi_extra=openapi.found_command_operation(models.CommandStatus),
@@ -198,6 +210,21 @@ def _add_route(router: APIRouter, shared: _Commands, action: Action) -> None:
         summary=summary,
         openapi_extra=openapi.worker_command_operation(model, example, answer, *_STATUSES),
     )
+
+
+def _read_latest(request: Request) -> tuple[int, str | None]:
+    """How many commands, and of whom; parameters that are not known are ignored."""
+    texts = dict(read_parameters(request.scope["query_string"]))
+    text = texts.get("limit") or str(COMMANDS_SHOWN)
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if not 1 <= limit <= COMMANDS_LISTED_MAX:
+        expected = f"expected limit to be 1 to {COMMANDS_LISTED_MAX}, got: {text[:80]}"
+        raise RequestError("invalid_value", expected, field="limit")
+    origin = texts.get("origin") or None
+    if origin not in (None, BY_ADVICE):
+        expected = f"expected origin to be {BY_ADVICE}, got: {origin[:80]}"
+        raise RequestError("invalid_value", expected, field="origin")
+    return limit, origin
 
 
 def _health_of(found: CommandView) -> models.HealthAnswer:
@@ -262,4 +289,6 @@ def _status_of(found: CommandView) -> models.CommandStatus:
         issued_at=command.issued_at,
         closed_at=found.closed_at,
         workers=workers,
+        origin=command.origin,
+        prefix_hash=str(command.prefix) if command.prefix else "",
     )

@@ -212,6 +212,7 @@ def route_request(
         asked.policy,
         asked.reserve,
         asked.explain,
+        tokens=b"" if by_hash or asked.cache_salt else query.content,
     )
 
 

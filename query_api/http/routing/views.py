@@ -1,7 +1,6 @@
 """What is known of decisions: `GET /models`, `/promises`, `/prefixes` and `/advice`."""
 
 import math
-from time import time
 from typing import Final
 
 import msgspec
@@ -24,23 +23,11 @@ from query_api.http.routing_documents import (
 )
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import View
-from query_api.routing.folded import FoldedRouting
+from query_api.routing.advised import Acting, advised, hot_scopes
 from query_api.routing.router import Router
 from schemas.limits import HOT_PREFIXES_SHOWN_MAX, PREFIXES_SHOWN
-from schemas.routing_records import DecidedScope, Target
-from streams.kernel.interface import ReadOnlyKernel
-from streams.routing.advice import (
-    Advice,
-    AdviceRules,
-    HeldPrefix,
-    Instance,
-    advise,
-    prompts_per_second,
-)
 from streams.routing.estimates.estimates import EstimateRows
 from streams.routing.fold import RoutingFold
-from streams.routing.observed.hot_prefixes import HotScope
-from streams.routing.observed.hot_prefixes import view as hot_view
 from streams.routing.observed.promise_totals import GroupBy
 
 
@@ -53,8 +40,10 @@ class ModelsDocument(EstimateRows, frozen=True, kw_only=True):
 MODELS: Final = (ModelsDocument, PromisesDocument, PrefixesDocument, AdvicesDocument)
 
 
-def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
-    """The routes that only read."""
+def routing_views(
+    view: View, router: Router, default_wire: Wire, acting: Acting | None = None
+) -> APIRouter:
+    """The routes that only read; `acting` where advice is acted on."""
     routes = APIRouter(tags=["routing"])
     large = LargeAnswers()
     folded = router.folded
@@ -99,7 +88,7 @@ def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
         kernel = view.kernel
 
         def document() -> Response:
-            scopes = folded.read(_hot)
+            scopes = folded.read(hot_scopes)
             found = prefixes_document(
                 scopes,
                 holders_in(kernel),
@@ -114,14 +103,14 @@ def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
 
     @routes.get(
         "/advice",
-        summary="Which prefixes should be copied to other instances, or pinned; nothing is done",
+        summary="Which prefixes should be copied to other instances, or pinned; and what was done",
         openapi_extra=openapi.view_operation(AdvicesDocument, *BOTH_WIRES),
     )
     async def advice(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
 
         def document() -> Response:
-            return respond(advice_document(_advice(view.kernel, router, folded)), wire)
+            return respond(_advice_document(view, router, acting), wire)
 
         return await large.make(document)
 
@@ -133,30 +122,11 @@ def _models(fold: RoutingFold) -> ModelsDocument:
     return ModelsDocument(**rows, counts=fold.estimates.counters())
 
 
-def _hot(fold: RoutingFold) -> dict[DecidedScope, HotScope]:
-    return hot_view([fold.observations.hot], time())
-
-
-def _advice(kernel: ReadOnlyKernel, router: Router, folded: FoldedRouting) -> list[Advice]:
-    advice: list[Advice] = []
-    rules, holders_of = AdviceRules(), holders_in(kernel)
-    for scope, hot in folded.read(_hot).items():
-        held = [
-            HeldPrefix(
-                one,
-                tuple(
-                    Target(scope.tenant_id, holder.instance_id, holder.dp_rank)
-                    for holder in holders_of(scope, one.prefix)
-                ),
-            )
-            for one in hot.prefixes
-        ]
-        instances = [
-            Instance(one.target, one.wait_s, one.capacity_tokens or None, costs=one.costs)
-            for one in router.instances(scope.tenant_id, scope.model_name)
-        ]
-        advice += advise(held, instances, prompts_per_second(hot), rules)
-    return advice
+def _advice_document(view: View, router: Router, acting: Acting | None) -> AdvicesDocument:
+    if acting is None:
+        return advice_document(advised(view, router))
+    found = advised(view, router, acting.done())
+    return advice_document(found, acting.acts(), acting.held_back())
 
 
 def _parameters(request: Request, names: tuple[str, ...]) -> dict[str, str]:

@@ -27,6 +27,9 @@ COLUMNS: Final[Mapping[str, Cell]] = {
 DECODE_COLUMNS: Final = ("decoded", "wasted", "both in time", "TBT p90 ms", "swing", "phase")
 """The same, where there are instances that decode."""
 
+COPY_COLUMNS: Final = ("copies", "copied")
+"""The same, where advice is carried out."""
+
 LEGEND: Final = (
     "work: busy seconds as a share of those without any cache. TTFT in s. imbalance: the busiest"
     " node's seconds over the mean."
@@ -51,6 +54,9 @@ def rows_of(group: str, runs: Sequence[ReportedRun]) -> list[list[str]]:
         head.insert(3, "of ideal")
     if refused:
         head += ["refused", "needless", "in time"]
+    acting = any(run.outcome.setup.act_s for run in runs)
+    if acting:
+        head += COPY_COLUMNS
     if any(run.outcome.decode for run in runs):
         head += DECODE_COLUMNS
     rows = [head]
@@ -62,6 +68,8 @@ def rows_of(group: str, runs: Sequence[ReportedRun]) -> list[list[str]]:
             row.insert(3, f"{run.block_hit_rate / ideal:.0%}")
         if refused:
             row += [f"{count:,}" for count in _refusals(run.outcome)]
+        if acting:
+            row += _copied(run.outcome)
         if len(head) > len(row):
             row += _decoding(run.outcome.decode)
         rows.append(row)
@@ -70,6 +78,10 @@ def rows_of(group: str, runs: Sequence[ReportedRun]) -> list[list[str]]:
 
 def _refusals(one: Outcome) -> tuple[int, int, int]:
     return one.refused, one.needless, one.within
+
+
+def _copied(one: Outcome) -> list[str]:
+    return [f"{one.copies:,}", f"{one.copied_blocks / max(one.blocks, 1):.1%}"]
 
 
 def _decoding(one: DecodeOutcome | None) -> list[str]:
@@ -125,6 +137,7 @@ def setup_line(run: ReportedRun, group: str) -> str:
         "estimate-error": f"estimates off by {setup.estimate_error:g}"
         if setup.estimate_error
         else "",
+        "act": f"advice carried out every {setup.act_s:g} s" if setup.act_s else "",
         "decoders": f"{setup.decoders} decoders" if setup.decoders else "",
         "slo-tbt": f"TBT objective {1000 * setup.slo_tbt_s:g} ms" if setup.slo_tbt_s else "",
         "seed": f"seed {setup.seed}",
@@ -174,6 +187,7 @@ def to_csv(document: Document) -> str:
             *("refusal", "load_age_s", "bookings", "estimate_error", "decoders", "slo_tbt_s"),
             *("decoded", "wasted", "within_both", "tbt_p90_s", "decode_swing", "decode_phase"),
             *("index", "decisions_s", "sessions"),
+            *("act_s", "copies", "copied_blocks"),
         ]
     )
     for run in document.runs:
@@ -191,6 +205,7 @@ def to_csv(document: Document) -> str:
                 *(setup.bookings, setup.estimate_error, setup.decoders, setup.slo_tbt_s),
                 *_decode_cells(one.decode),
                 *(setup.index, setup.decisions_s, setup.sessions),
+                *(setup.act_s, one.copies, one.copied_blocks),
             ]
         )
     return out.getvalue()

@@ -11,7 +11,7 @@ square roots, which IEEE 754 rounds the same everywhere; `pow` is not.
 import math
 from typing import Final
 
-from schemas.limits import HOT_HALF_LIFE_S
+from schemas.limits import HOT_HALF_LIFE_S, HOT_RATE_S
 
 _STEPS: Final = 256
 REBASE_HALF_LIVES: Final = 32
@@ -62,6 +62,13 @@ def rebased(base: int, step: int) -> int:
     return base + halves * _STEPS if halves >= REBASE_HALF_LIVES else base
 
 
-def per_second(decayed: float) -> float:
-    """The rate of something that has come evenly for some half-lives, from its decayed count."""
-    return decayed * math.log(2.0) / HOT_HALF_LIFE_S
+def per_second(decayed: float, age_s: float = math.inf) -> float:
+    """The rate of something that has come evenly, from its decayed count.
+
+    Args:
+        decayed: the count.
+        age_s: since the first one came. What came for a few half-lives has the same rate as what
+            came for ever; what is younger than HOT_RATE_S counts as that old.
+    """
+    halves = max(age_s, HOT_RATE_S) / HOT_HALF_LIFE_S
+    return decayed * math.log(2.0) / (HOT_HALF_LIFE_S * -math.expm1(-halves * math.log(2.0)))

@@ -4,6 +4,7 @@ A prompt counts at the depths at which its decision marks it: 1, 2, 4, 8... bloc
 longest match ends. Counts are kept for each scope by Space-Saving, and halve every HOT_HALF_LIFE_S.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ class HotPrefix(msgspec.Struct, frozen=True):
     Attributes:
         count: prompts that had it, each halved for each half-life since; never too low.
         error: by how much the count may be too high.
+        age_s: since it has a counter.
     """
 
     scope: DecidedScope
@@ -38,6 +40,7 @@ class HotPrefix(msgspec.Struct, frozen=True):
     confirmed: int
     saved: int
     missed: int
+    age_s: float = math.inf
 
     @property
     def tokens(self) -> int:
@@ -51,8 +54,8 @@ class HotPrefix(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Prompts a second of late, at least; lower in the first half-lives of a service."""
-        return per_second(self.certain)
+        """Prompts a second of late, by what came since it has a counter."""
+        return per_second(self.certain, self.age_s)
 
 
 class HotScope(NamedTuple):
@@ -187,15 +190,16 @@ def view(parts: Iterable[HotPrefixes], now: float) -> dict[DecidedScope, HotScop
     """
     folded = list(parts)
     times = (one.last_asked for part in folded for one in part.scopes.values())
-    step = step_of(max([now, *times]))
+    now = max([now, *times])
     scopes = sorted({scope for part in folded for scope in part.scopes})
     return {
-        scope: _merged(scope, [part.scopes[scope] for part in folded if scope in part.scopes], step)
+        scope: _merged(scope, [part.scopes[scope] for part in folded if scope in part.scopes], now)
         for scope in scopes
     }
 
 
-def _merged(scope: DecidedScope, parts: list[SpaceSaving], step: int) -> HotScope:
+def _merged(scope: DecidedScope, parts: list[SpaceSaving], now: float) -> HotScope:
+    step = step_of(now)
     lowest = [part.lowest_at(step) for part in parts]
     error_max = sum(lowest)
     found: dict[int, HotPrefix] = {}
@@ -218,6 +222,7 @@ def _merged(scope: DecidedScope, parts: list[SpaceSaving], step: int) -> HotScop
                 counter.confirmed,
                 counter.saved,
                 counter.missed,
+                now - counter.since,
             )
             other = found.get(counter.prefix)
             found[counter.prefix] = one if other is None else _sum(other, one, error_max)
@@ -240,4 +245,5 @@ def _sum(one: HotPrefix, two: HotPrefix, error_max: float) -> HotPrefix:
         confirmed=one.confirmed + two.confirmed,
         saved=one.saved + two.saved,
         missed=one.missed + two.missed,
+        age_s=max(one.age_s, two.age_s),
     )

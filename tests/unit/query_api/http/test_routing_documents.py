@@ -1,6 +1,5 @@
 """Documents of folds, and what is left out of them."""
 
-import math
 from collections.abc import Sequence
 
 import msgspec
@@ -12,9 +11,10 @@ from query_api.http.routing_documents import (
     prefixes_document,
     promises_document,
 )
-from schemas.limits import HOT_HALF_LIFE_S
+from schemas.limits import HOT_RATE_S
 from schemas.routing_records import CandidateRecord, DecidedScope, OutcomeEvent, Target
 from streams.routing.advice import AdviceRules, HeldPrefix, Instance, advise
+from streams.routing.observed.decay import per_second
 from streams.routing.observed.hot_prefixes import view
 from streams.routing.observed.observations import Observations
 from streams.routing.observed.promise_totals import GroupBy
@@ -123,7 +123,7 @@ def test_prefixes_have_their_hashes_as_text_and_who_holds_them() -> None:
     assert (first.asked, first.hits_promised, first.hits_checked, first.hits_confirmed) == (
         *(3, 3, 2, 2),
     )
-    assert first.rate == pytest.approx(3 * math.log(2) / HOT_HALF_LIFE_S, rel=1e-3)
+    assert first.rate == pytest.approx(per_second(3.0, HOT_RATE_S), rel=0.02)
     assert msgspec.json.decode(msgspec.json.encode(document), type=type(document)) == document
 
 

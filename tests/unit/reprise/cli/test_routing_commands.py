@@ -14,8 +14,10 @@ from query_api.http.routing_documents import (
     promises_document,
 )
 from reprise.cli.main import main
+from schemas.command_records import CommandState
 from schemas.routing_records import DecidedScope, OutcomeEvent, Target
-from streams.routing.advice import AdviceRules, HeldPrefix, Instance, advise
+from streams.routing.acting import Act, Suppressed
+from streams.routing.advice import Action, AdviceRules, HeldPrefix, Instance, advise
 from streams.routing.observed.hot_prefixes import view
 from streams.routing.observed.observations import Observations
 from streams.routing.observed.promise_totals import GroupBy
@@ -96,7 +98,7 @@ def test_prefixes_are_a_table_for_each_scope(url: str) -> None:
     scope, header, first, second = result.output.splitlines()
     assert scope == "default / llama /  / 16 / "
     assert words(header)[0] == "PREFIX"
-    assert words(first) == ["11", "16", "0.462", "200", "1", "200", "1", "1", "16", "0"]
+    assert words(first) == ["11", "16", "3.570", "200", "1", "200", "1", "1", "16", "0"]
     assert words(second)[:2] == ["12", "1,024"]
     assert Handler.asked[0][0] == "/prefixes?hot=5&depth=16&instance=a"
 
@@ -112,11 +114,27 @@ def test_an_advice_names_the_request_that_would_do_it(url: str) -> None:
     Handler.answer = 200, advice()
     first, second, command, last = run("advice", "--url", url).output.splitlines()
     assert first == (
-        "copy to b rank 1 (overload): prefix 12 of 1,024 tokens, 0.462 a second, model llama"
+        "copy to b rank 1 (overload): prefix 12 of 1,024 tokens, 3.570 a second, model llama"
     )
     assert second.startswith("  held by a; saves ")
     assert command.startswith('  POST /move {"prefix_hash":"12"')
     assert last == "2 hot prefixes, 1 to be copied or pinned"
+
+
+def test_what_was_done_is_shown_and_why_the_rest_was_not(url: str) -> None:
+    (scope,) = view([seen().hot], 0.0).values()
+    held = [HeldPrefix(one, (A,)) for one in scope.prefixes]
+    found = advise(held, [Instance(A, 9.0), Instance(B, 1.0)], 1.0, AdviceRules())
+    done = Act("M2", Action.COPY, 13, "a", "b", 60.0, CommandState.DONE, "", 61.0, 1024)
+    failed = Act("P1", Action.PIN, 12, "a", "a", 0.0, CommandState.FAILED, "no room", 1.0)
+    held_back = {(one.prefix.scope, one.prefix.prefix): Suppressed.REPEATED for one in found}
+    Handler.answer = 200, msgspec.json.encode(advice_document(found, [done, failed], held_back))
+    lines = run("advice", "--url", url, "--all").output.splitlines()
+    assert lines.count("  not done at the last look: repeated") == 1, "none of what is `none`"
+    assert lines[-2:] == [
+        "1970-01-01T00:01:00Z copy a to b: prefix 13: done, 1,024 tokens: /commands/M2",
+        "1970-01-01T00:00:00Z pin at a: prefix 12: failed (no room): /commands/P1",
+    ]
 
 
 def test_all_hot_prefixes_are_shown_where_that_is_asked_for(url: str) -> None:

@@ -69,6 +69,7 @@ def test_options_reach_the_runs(trace: Path, tmp_path: Path) -> None:
         *("--load-age", 2.5, "--no-bookings", "--estimate-error", 0.25, "--decoders", 3),
         *("--slo-tbt", 0.5, "--decode-load", 0.75, "--decode-costs", "request_s=0.01"),
         *("--index", "decisions", "--decisions", 90, "--sessions"),
+        *("--act", 7.5),
     )
     assert result.exit_code == 0, result.output
     assert "the router knows decisions, for 90 s, sessions preferred" in result.output
@@ -88,6 +89,7 @@ def test_options_reach_the_runs(trace: Path, tmp_path: Path) -> None:
         "decoders": 3,
         "slo_tbt_s": 0.5,
         "decode_load": 0.75,
+        "act_s": 7.5,
         "policy": "algorithm-1",
         "nodes": 4,
         "gpu_blocks": 20,

@@ -59,7 +59,7 @@ def _named(collector: Collector) -> dict[str, Metric]:
 
 
 def _embedded(data: Path) -> dict[str, Metric]:
-    service = EmbeddedService(Settings(data=data, kernel="reference", lmcache=LMCACHE))
+    service = EmbeddedService(Settings(data=data, kernel="reference", lmcache=LMCACHE, act_s=10.0))
     service.metrics.register(embedded_collector(service))
     service.metrics.register(http_collector(Connections()))
     try:
@@ -86,7 +86,9 @@ async def _worker(data: Path) -> dict[str, Metric]:
 
 
 def _replica(data: Path) -> dict[str, Metric]:
-    settings = ServeSettings(kafka=KAFKA, kernel="reference", history=data, audit_rate=1.0)
+    settings = ServeSettings(
+        kafka=KAFKA, kernel="reference", history=data, audit_rate=1.0, act_s=10.0
+    )
     service = ReplicaService(settings, when_refused=lambda error: None)
     try:
         create_app(service.replica, FakeTable())

@@ -1,7 +1,9 @@
 """The fold of commands: each ends once, whatever comes in which order."""
 
 import itertools
+from typing import Any
 
+import msgspec
 import pytest
 
 from schemas import limits
@@ -147,3 +149,22 @@ def test_results_whose_command_never_comes_are_bounded(monkeypatch: pytest.Monke
 
 def test_the_bounds_hold_what_is_under_way() -> None:
     assert limits.COMMANDS_WAITING_MAX < limits.COMMANDS_KEPT_MAX
+
+
+def test_the_latest_come_first_of_whom_and_since_when_is_asked_for() -> None:
+    commands = [
+        msgspec.structs.replace(command(str(number)), issued_at=float(number), origin=origin)
+        for number, origin in enumerate(("", "advice", "", "advice"))
+    ]
+    book = folded(*commands)
+
+    def names(limit: int = 9, **wanted: Any) -> str:
+        return "".join(one.command.command_id for one in book.latest(limit, **wanted))
+
+    assert (names(), names(2)) == ("3210", "32")
+    assert (names(origin="advice"), names(1, origin="advice"), names(origin="")) == (
+        "31",
+        "3",
+        "20",
+    )
+    assert (names(since=2.0), names(since=2.0, origin="advice")) == ("32", "3")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.limits import HOT_HALF_LIFE_S
+from schemas.limits import HOT_HALF_LIFE_S, HOT_RATE_S
 from schemas.routing_records import DecidedScope, Target
 from streams.routing.advice import (
     Action,
@@ -19,6 +19,7 @@ from streams.routing.advice import (
     prompts_per_second,
 )
 from streams.routing.costs import Costs
+from streams.routing.observed.decay import per_second
 from streams.routing.observed.hot_prefixes import HotPrefix, HotPrefixes, view
 from tests.unit.streams.routing.observed.records import SCOPE, marks_of
 
@@ -211,7 +212,16 @@ def test_prompts_are_counted_by_their_first_blocks() -> None:
     prefixes.asked(0.0, SCOPE, marks_of((1, 1), (2, 2)), times=3)
     prefixes.asked(0.0, SCOPE, marks_of((1, 5)), times=4)
     (scope,) = view([prefixes], 0.0).values()
-    assert prompts_per_second(scope) == pytest.approx(7 * math.log(2.0) / HOT_HALF_LIFE_S)
+    assert prompts_per_second(scope) == pytest.approx(per_second(7.0, HOT_RATE_S))
+
+
+def test_the_rate_of_all_prompts_is_of_the_time_since_the_first() -> None:
+    """Each of many that came once is new, but prompts are not."""
+    prefixes = HotPrefixes()
+    for second in range(600):
+        prefixes.asked(float(second), SCOPE, marks_of((1, second + 1)))
+    (scope,) = view([prefixes], 600.0).values()
+    assert prompts_per_second(scope) == pytest.approx(1.0, rel=0.02)
 
 
 @given(

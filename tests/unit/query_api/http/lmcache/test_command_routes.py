@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,6 +76,11 @@ class FakeCommands:
 
     async def find(self, command_id: str) -> CommandView | None:
         return self.book.find(command_id)
+
+    async def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
+        return self.book.latest(limit, origin=origin, since=since)
 
 
 def join(table: FakeTable, instance_id: str, rank: int = 0, peer: str = "10.0.0.1:8200") -> None:
@@ -437,3 +443,37 @@ def test_an_instance_is_found_by_its_address(client: AsgiClient) -> None:
     assert json.dumps(document).count("QueryInst") == 1
     assert client.post_json("/query_instance", {"ip": "10.9.9.9"}).status == 404
     assert client.post_json("/query_instance", {}).status == 400
+
+
+def test_the_last_commands_are_listed_with_what_became_of_them(
+    client: AsgiClient, commands: FakeCommands
+) -> None:
+    commands.answer(0, tokens=9)
+    for path in ("/clear", "/pin", "/move"):
+        client.post_json(path, BODIES[path])
+    pinned = msgspec.structs.replace(
+        commands.issued[1], command_id="Pin1", origin="advice", prefix=2**63
+    )
+    commands.book.take(pinned)
+    found = client.get("/commands").document()["commands"]
+    assert [one["action"] for one in found] == ["pin", "move", "pin", "clear"]
+    assert found[0] == client.get("/commands/Pin1").document()
+    assert (found[0]["origin"], found[0]["prefix_hash"]) == ("advice", str(2**63))
+    assert [one["state"] for one in found] == ["pending", "partial", "partial", "partial"]
+    assert len(client.get("/commands?limit=2").document()["commands"]) == 2
+    [only] = client.get("/commands?origin=advice&limit=1000").document()["commands"]
+    assert only["command_id"] == "Pin1"
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        *(("limit=0", "limit"), ("limit=1001", "limit"), ("limit=-1", "limit")),
+        *(("limit=%C2%B2", "limit"), ("limit=1e2", "limit"), ("origin=me", "origin")),
+    ],
+)
+def test_a_list_of_commands_that_cannot_be_is_refused(
+    client: AsgiClient, query: str, field: str
+) -> None:
+    reply = client.get(f"/commands?{query}")
+    assert (reply.status, reply.document()["field"]) == (400, field)

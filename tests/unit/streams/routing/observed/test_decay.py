@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from schemas.limits import HOT_HALF_LIFE_S
+from schemas.limits import HOT_HALF_LIFE_S, HOT_RATE_S
 from streams.routing.observed.decay import REBASE_HALF_LIVES, per_second, rebased, step_of, weight
 
 
@@ -42,3 +42,10 @@ def test_the_base_stays_while_the_moment_is_near() -> None:
 def test_the_rate_of_what_comes_evenly_is_found_from_its_decayed_count() -> None:
     decayed = sum(2.0 ** (-second / HOT_HALF_LIFE_S) for second in range(20 * 300))
     assert math.isclose(per_second(decayed), 1.0, rel_tol=0.01)
+
+
+def test_the_rate_of_what_is_new_is_of_the_time_since_it_began() -> None:
+    for age in (60, 100, 300, 900):
+        decayed = sum(2.0 ** (-second / HOT_HALF_LIFE_S) for second in range(age))
+        assert math.isclose(per_second(decayed, age), 1.0, rel_tol=0.01)
+    assert per_second(6.0, 0.0) == per_second(6.0, HOT_RATE_S), "a few at once make no rate"

@@ -126,6 +126,15 @@ def test_a_rate_that_stays_is_read_from_the_count() -> None:
     assert find(seen(hot, 3600.0), 5).rate == pytest.approx(2.0, rel=0.02)
 
 
+def test_a_prefix_that_is_new_has_the_rate_at_which_it_came_since() -> None:
+    hot = HotPrefixes()
+    for second in range(3600):
+        hot.asked(float(second), SCOPE, marks_of((1, 5)))
+    for second in range(100):
+        hot.asked(3600.0 + second, SCOPE, marks_of((1, 6)), times=3)
+    assert find(seen(hot, 3700.0), 6).rate == pytest.approx(3.0, rel=0.02)
+
+
 def test_each_mark_counts_and_knows_the_one_before_it() -> None:
     hot = HotPrefixes()
     hot.asked(0.0, SCOPE, marks_of((1, 11), (2, 12), (3, 13)))
