@@ -65,7 +65,7 @@ bench-check: .make/dev ## compare the CPU of each operation with what was writte
 	$(BIN)/python -m benchmarks.guard $(ARGS)
 
 # What cannot be installed is left out by name.
-bench: .make/dev ## measure everything beside the peers, and print the table of aims; some forty minutes
+bench: .make/dev ## measure everything beside the peers, and print the table of aims; some fifty minutes
 	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"
 	$(BIN)/python -m benchmarks $(ARGS)
 

@@ -80,7 +80,7 @@ LONG_S: Final = {"policies": 2400.0}
 """Of those that cannot be quicker: requests come in real time."""
 
 END_S: Final = 20.0
-MINUTES: Final = 40.0
+MINUTES: Final = 50.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

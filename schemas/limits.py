@@ -636,6 +636,10 @@ QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: me
 # routing: decisions.
 TARGETS_KEPT_S: Final = 0.25  # after this it is looked again who is registered, and how it is
 ROSTERS_KEPT: Final = 256  # lists of candidates that requests have named, for as long
+ROUTE_TOKENS_MAX: Final = 2**31 - 1  # of one prompt or output, by a client: reason="out_of_range"
+ROUTE_WEIGHT_MAX: Final = 1e6  # of a term of a policy: sums of them stay finite: status="400"
+QUEUED_SUMMED_MAX: Final = 1024  # prompts of one target that a report looks at: its time
+LOAD_SUM_MAX: Final = 2**40  # of what is booked at one target; what is above it, is not told apart
 ROUTE_REPEAT_S: Final = 60.0  # a request id that comes again within this gets the same answer
 ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes
 ROUTE_CANDIDATES_KEPT: Final = 65_536  # with them, some 500 bytes each; likewise
@@ -643,6 +647,7 @@ SELECTIONS_MAX: Final = 4096  # of the select service, not booked yet; forgotten
 SELECTIONS_BYTES_MAX: Final = 32 * MIB  # of their prefix hashes; likewise
 PREFIXES_SHOWN: Final = 100  # hot ones of each scope, where a request does not say
 HOT_PREFIXES_SHOWN_MAX: Final = 1024  # of each scope, whatever a request says
+ROUTE_EXPLAINED_MAX: Final = 256  # candidates of an answer that is given again with all of them
 ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read
 ROUTING_QUEUE_ITEMS: Final = 65_536  # decisions, reports and samples that are not written yet:
 # reprise_routing_dropped_total{reason="queue_full"}

@@ -58,9 +58,9 @@ EXACT: Final = "loads as booked and reported at once"
 BOOKED: Final = "loads told each second, with bookings"
 UNBOOKED: Final = "loads told each second, reserve: false"
 
-AT_ONCE: Final = 5
-"""Worlds that go on beside one another, each with a service of its own: together they take some two
-fifths of a core."""
+AT_ONCE: Final = 8
+"""Worlds that go on beside one another, each with a service of its own: together they take some
+three quarters of a core."""
 
 ESTIMATES_PER_S: Final = 12.5
 ESTIMATES_SPEED: Final = 2.0

@@ -24,8 +24,9 @@ from simulation.traffic.index_client import Report
 from simulation.traffic.shadows import ShadowEngine
 from streams.routing.costs import Costs
 
-TRAFFIC: Final = Traffic(open_max=192, zipf=0.4)
-"""Many conversations that are nearly alike: few go on before they have got their answers."""
+TRAFFIC: Final = Traffic(open_max=192, zipf=0.4, rest=32)
+"""Many conversations that are nearly alike. None goes on for some seconds: a turn quotes the answer
+before it, which nobody can know before it is there."""
 
 DRAIN_S: Final = 10.0
 """Requests that have no first token so long after the last one was sent are given up."""

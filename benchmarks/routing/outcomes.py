@@ -111,6 +111,8 @@ def note_of(driven: Drive) -> str:
     served = driven.served
     unfinished = sum(not one.is_done for one in served)
     notes = [f"{len(driven.sent):,} requests"]
+    if driven.refused():
+        notes.append(f"{driven.refused():.1%} refused, and in no time")
     if unfinished:
         notes.append(f"{unfinished:,} had no first token in the end, and count so far")
     notes.append(
@@ -136,6 +138,8 @@ def figures_of(name: str, driven: Drive) -> list[Figure]:
         _figure(f"{name}: TTFT, p50", "ms", 1000 * driven.ttft_s(50)),
         _figure(f"{name}: TTFT, p99", "ms", 1000 * driven.ttft_s(99)),
     ]
+    if driven.refused():
+        figures.append(_figure(f"{name}: refused", "%", 100 * driven.refused()))
     promised = [one.promised_s for one in served if one.is_done and one.promised_s is not None]
     if promised:
         done = fmean(one.ttft_s for one in served if one.is_done)

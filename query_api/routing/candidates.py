@@ -80,8 +80,9 @@ def gather(
             said[target] = sample_of(target, one.load, LoadSource.REQUEST, now)
     default_s = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
     mean_work = live.mean_work_s(tenant, asked.scope.model_name, default_s)
-    carried = live.carried(roster.targets, now, mean_work, said)
-    if said:
+    token_s = default_s / MEAN_PROMPT_TOKENS
+    carried = live.carried(roster.targets, now, mean_work, said, token_s=token_s)
+    if said and asked.reserve:  # who only asks, changes nothing
         live.note(said.values())
     predicted = live.predicted(DecidedScope(*asked.scope), asked.prefixes, now)
     wanted = _ROLES[asked.phase]

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from query_api.routing.mean_work import MeanWork
-from schemas.limits import APPROXIMATE_S, LOAD_TARGETS_MAX
+from schemas.limits import APPROXIMATE_S, DECISION_MARKS_MAX, LOAD_TARGETS_MAX
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -21,11 +21,14 @@ from schemas.routing_records import (
     LoadRecord,
     LoadSample,
     Outcome,
+    OutcomeEvent,
     OutcomesRecord,
+    PrefixMark,
     RoutingRecord,
     Target,
 )
-from streams.routing.bookings import NO_LOAD, Bookings, DecisionKey
+from streams.routing.booking import DecisionKey
+from streams.routing.bookings import NO_LOAD, Bookings, Reported
 from streams.routing.fold import RoutingFold
 from streams.routing.observed.predicted import PredictedHolders, predicted_s
 from streams.routing.observed.sessions import Sessions
@@ -39,6 +42,14 @@ class Report(Enum):
     REPEATED = "repeated"
     EARLY = "early"
     """Of a decision that the log has yet to bring."""
+
+
+class Sent(NamedTuple):
+    """What a request under way was to leave where it was sent."""
+
+    target: Target
+    scope: DecidedScope
+    marks: tuple[PrefixMark, ...]
 
 
 class Carried(NamedTuple):
@@ -71,10 +82,12 @@ class LiveLoad:
         self._bookings = Bookings()
         self._samples = Samples()
         # When the newest sample was observed, and how many of those that waited nobody had booked.
-        self._unbooked: dict[Target, tuple[float, int]] = {}
+        # Likewise of the tokens that it had to compute.
+        self._unbooked: dict[Target, tuple[float, int, int]] = {}
         self._mean_work = MeanWork()
         self._predicted = PredictedHolders()
         self._sessions = Sessions()
+        self._sent: dict[DecisionKey, Sent] = {}  # of those that are under way
 
     def merge(self, fold: RoutingFold) -> None:
         """Goes on from what the log said up to now, and from its own that the log has yet to bring.
@@ -88,17 +101,25 @@ class LiveLoad:
                 self._note(sample)
             self._predicted.restore(fold.observations.predicted.state())
             self._sessions.restore(fold.observations.sessions.state())
+            for promise in fold.observations.open.state().promises:
+                key = (promise.run, promise.number)
+                if self._bookings.is_under_way(*key):
+                    self._sent[key] = Sent(promise.target, promise.scope, promise.marks)
 
     def book(self, run: int, decision: Decision) -> None:
         """A decision of this service."""
         with self._lock:
-            self._bookings.advance(decision.time)
+            self._advance(decision.time)
             self._book(run, decision)
+
+    def _advance(self, now: float) -> None:
+        for booking in self._bookings.advance(now):
+            self._sent.pop(booking.key, None)
 
     def _book(self, run: int, decision: Decision) -> None:
         if self._bookings.has_seen(run, decision.number):
             return
-        self._bookings.book(run, decision)
+        early = self._bookings.book(run, decision)
         self._mean_work.note(decision)
         now = self._bookings.clock
         self._sessions.decided(now, decision)
@@ -115,14 +136,32 @@ class LiveLoad:
             lasts_s=lasts,
             capacity_blocks=capacity,
         )
+        key = (run, decision.number)
+        if self._bookings.is_under_way(*key) or early:
+            target = decision.target(decision.chosen)
+            self._sent[key] = Sent(target, decision.scope, decision.marks[:DECISION_MARKS_MAX])
+        self._note_reported(early)
+
+    def _note_reported(self, reported: Iterable[Reported]) -> None:
+        """One that failed, or went elsewhere, leaves nothing where it was sent."""
+        for booking, outcome in reported:
+            sent = self._sent.get(booking.key)
+            if sent is not None and (
+                outcome.event is OutcomeEvent.FAILED or booking.target != sent.target
+            ):
+                self._predicted.failed(*sent)
+            if outcome.event.is_end:
+                self._sent.pop(booking.key, None)
 
     def report(self, run: int, outcome: Outcome) -> Report:
         """A report to this service."""
         with self._lock:
             bookings = self._bookings
-            bookings.advance(outcome.time)
+            self._advance(outcome.time)
             early = not bookings.has_seen(run, outcome.number)
-            if bookings.report(run, outcome):
+            reported = bookings.report(run, outcome)
+            if reported:
+                self._note_reported(reported)
                 return Report.NEW
             return Report.EARLY if early else Report.REPEATED
 
@@ -149,36 +188,42 @@ class LiveLoad:
         if before is not None and before[0] == sample.observed_at:
             return  # the log brings it again, when those that were booked are perhaps done
         self._unbooked.pop(sample.target, None)
-        self._unbooked[sample.target] = (sample.observed_at, self._unbooked_of(sample))
+        self._unbooked[sample.target] = self._unbooked_of(sample)
         if len(self._unbooked) > LOAD_TARGETS_MAX:
             del self._unbooked[next(iter(self._unbooked))]
 
-    def _unbooked_of(self, sample: LoadSample) -> int:
-        """How many wait there that nobody has booked."""
-        booked = self._bookings.queued_at(sample.target, sample.observed_at)
-        return max((sample.waiting or 0) - booked, 0)
+    def _unbooked_of(self, sample: LoadSample) -> tuple[float, int, int]:
+        """When it was, how many waited there that nobody has booked, and tokens to compute."""
+        booked, tokens = self._bookings.queued_at(sample.target, sample.observed_at)
+        waiting, left = sample.waiting or 0, sample.prefill_tokens or 0
+        return sample.observed_at, max(waiting - booked, 0), max(left - tokens, 0)
 
     def follow(self, record: RoutingRecord, now: float) -> None:
         """What the log has brought, of this service or of others; it is `now` here."""
         with self._lock:
             repeated = self._bookings.repeated
-            self._bookings.advance(min(record.time, now))
+            self._advance(min(record.time, now))
             match record:
                 case DecisionsRecord():
                     for decision in record.decisions:
                         self._book(record.run, decision)
                 case OutcomesRecord():
                     for outcome in record.outcomes:
-                        self._bookings.report(record.run, outcome)
+                        self._note_reported(self._bookings.report(record.run, outcome))
                 case LoadRecord():
                     for sample in record.samples:
                         self._note(sample)
             self._bookings.repeated = repeated  # what was told to this service comes back
 
-    def named(self, request_id: str) -> DecisionKey | None:
-        """The decision of a request that is under way."""
+    def named(self, request_id: str, tenant_id: str | None = None) -> DecisionKey | None:
+        """The decision of a request that is under way; see `Bookings.named`."""
         with self._lock:
-            return self._bookings.named(request_id)
+            return self._bookings.named(request_id, tenant_id)
+
+    def is_under_way(self, run: int, number: int) -> bool:
+        """Whether that decision is booked and has not ended."""
+        with self._lock:
+            return self._bookings.is_under_way(run, number)
 
     def predicted(self, scope: DecidedScope, prefixes: bytes, now: float) -> dict[Target, int]:
         """The longest prefix of a prompt that each target will hold, as decisions say, in blocks.
@@ -208,6 +253,8 @@ class LiveLoad:
         now: float,
         mean_work_s: float,
         said: dict[Target, LoadSample],
+        *,
+        token_s: float = 0.0,
     ) -> list[Carried]:
         """What each target carries. Cost O(targets).
 
@@ -216,13 +263,19 @@ class LiveLoad:
             now: Unix seconds.
             mean_work_s: of a request, for those that wait by a sample's word and are not booked.
             said: samples that count in place of what is known.
+            token_s: of a token, for what is to be computed by a sample's word and is not booked.
         """
         with self._lock:
-            self._bookings.advance(now)
-            return [self._carried(target, now, mean_work_s, said) for target in targets]
+            self._advance(now)
+            work = (mean_work_s, token_s)
+            return [self._carried(target, now, work, said) for target in targets]
 
     def _carried(
-        self, target: Target, now: float, mean_work_s: float, said: dict[Target, LoadSample]
+        self,
+        target: Target,
+        now: float,
+        work_s: tuple[float, float],
+        said: dict[Target, LoadSample],
     ) -> Carried:
         booked = self._bookings.load(target, now)
         new = said.get(target)
@@ -230,11 +283,18 @@ class LiveLoad:
         if booked is NO_LOAD and sample is None:
             return NOTHING
         wait, requests, pending, active, decoding, tokens = booked
-        if sample is not None and sample.waiting:
+        if sample is not None:
             # Those that are booked are known better: what each takes, and when it is done.
-            _, known = self._unbooked.get(target, (0.0, sample.waiting))
-            unbooked = known if new is None else self._unbooked_of(new)
-            wait += max(unbooked * mean_work_s - (now - sample.observed_at), 0.0)
+            known = self._unbooked.get(target)
+            if new is not None or known is None:
+                known = self._unbooked_of(sample)
+            _, unbooked, tokens_left = known
+            work = (
+                unbooked * work_s[0] if sample.prefill_tokens is None else tokens_left * work_s[1]
+            )
+            wait += max(work - (now - sample.observed_at), 0.0)
+            requests = max(requests, (sample.running or 0) + (sample.waiting or 0))
+            pending = max(pending, sample.prefill_tokens or 0)
         return Carried(wait, requests, pending, active, sample, tokens, decoding)
 
     def targets(self) -> list[Target]:

@@ -2,7 +2,6 @@
 
 import struct
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -10,6 +9,7 @@ from uuid import uuid4
 import msgspec
 
 from query_api.ports import View
+from query_api.routing.answers import KeptAnswers
 from query_api.routing.candidates import (
     MEAN_PROMPT_TOKENS,
     Candidates,
@@ -27,8 +27,6 @@ from query_api.routing.targets import (
 )
 from schemas.answer_states import AnswerState
 from schemas.limits import (
-    ROUTE_ANSWERS_MAX,
-    ROUTE_CANDIDATES_KEPT,
     ROUTE_POLICIES_MAX,
     ROUTE_REPEAT_S,
 )
@@ -37,6 +35,7 @@ from schemas.routing_records import (
     Decision,
     LoadSample,
     Outcome,
+    OutcomeEvent,
     PartitionPosition,
     Phase,
     PrefixMark,
@@ -75,12 +74,17 @@ class RouterSettings(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A report as a client makes it; see `schemas.routing_records.Outcome`."""
+    """A report as a client makes it; see `schemas.routing_records.Outcome`.
+
+    Attributes:
+        tenant_id: of the request, where it is named by its own id; None: whose it is, if it is one.
+    """
 
     decision_id: str | None
     request_id: str | None
     outcome: Outcome
     at: float | None
+    tenant_id: str | None = None
 
 
 class Taken(NamedTuple):
@@ -117,6 +121,7 @@ class Router:
         live: what is under way.
         queue: what is to be written into the routing log.
         folded: what has been learned from it.
+        answers: those that are given again.
     """
 
     def __init__(
@@ -146,9 +151,7 @@ class Router:
         self._targets = Targets(view, folded, settings.costs, monotonic)
         self._classes = HotClasses()
         self._number = 0
-        self._answered: OrderedDict[tuple[str, str], Routed] = OrderedDict()
-        self._named: dict[str, int] = {}  # numbers of the same, by request alone
-        self._kept_candidates = 0
+        self.answers = KeptAnswers()
         self._policies = {"": self._policy(settings.policy)}
 
     def now(self) -> float:
@@ -160,47 +163,36 @@ class Router:
     def route(self, asked: RouteRequest) -> Routed:
         """Decides. The same request id within ROUTE_REPEAT_S gets the same decision, booked once.
 
+        One that asks for something else is decided anew, and what was booked under that id is taken
+        back, unless its client has placed it; one that was reported to have failed is, too.
+
         Raises:
             PolicyError: there is no such policy, or it has no such parameter.
         """
         now = self._clock()
-        name = (asked.scope.tenant_id, asked.request_id)
         if asked.request_id and asked.reserve:
-            known = self._answered.get(name)
-            if known is not None and now - known.decision.time <= ROUTE_REPEAT_S:
-                return known
+            known = self.answers.find(asked, now)
+            if known is not None:
+                routed, is_same = known
+                if is_same or asked.is_placed:
+                    return routed
+                self._take_back(routed.decision.number, now)
         routed = self._decide(asked, now)
         if asked.reserve:
             if routed.decision.refused is Refused.NO:
                 self.live.book(self.run, routed.decision)
-                kept = routed if asked.explain else _without_others(routed)
-                self._keep((name[0], routed.decision.request_id), kept)
+                self.answers.keep(asked, routed)
             self.queue.push_decision(self.run, routed.decision)
         else:
             self.live.asked(routed.decision)
         return routed
 
-    def _keep(self, name: tuple[str, str], routed: Routed) -> None:
-        """For when the request comes again; what is too old goes, as does what has no room."""
-        now, answered = routed.decision.time, self._answered
-        before = answered.pop(name, None)
-        if before is not None:
-            self._kept_candidates -= len(before.decision.candidates)
-        answered[name] = routed
-        self._named[name[1]] = routed.decision.number
-        self._kept_candidates += len(routed.decision.candidates)
-        while len(answered) > 1:
-            oldest, first = next(iter(answered.items()))
-            if (
-                len(answered) <= ROUTE_ANSWERS_MAX
-                and self._kept_candidates <= ROUTE_CANDIDATES_KEPT
-                and now - first.decision.time <= ROUTE_REPEAT_S
-            ):
-                break
-            del answered[oldest]
-            self._kept_candidates -= len(first.decision.candidates)
-            if self._named.get(oldest[1]) == first.decision.number:
-                del self._named[oldest[1]]
+    def _take_back(self, number: int, now: float) -> None:
+        """What was booked is not to be: its request goes elsewhere, by a decision that follows."""
+        outcome = Outcome(number, OutcomeEvent.CANCELLED, now)
+        if self.live.is_under_way(self.run, number):
+            self.live.report(self.run, outcome)
+            self.queue.push_outcomes([(self.run, outcome)])
 
     def _decide(self, asked: RouteRequest, now: float) -> Routed:
         policy = self._known_policy(asked.policy)
@@ -377,9 +369,9 @@ class Router:
             for key, target, load in zip(roster.keys, roster.targets, carried, strict=True)
         ]
 
-    def carried(self) -> list[tuple[Target, Carried]]:
-        """What every target carries that something is known of, sorted."""
-        targets = self.live.targets()
+    def carried(self, targets: Sequence[Target] | None = None) -> list[tuple[Target, Carried]]:
+        """What these carry; None: every target that something is known of, sorted."""
+        targets = self.live.targets() if targets is None else targets
         mean_work = self._settings.costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
         return list(
             zip(targets, self.live.carried(targets, self._clock(), mean_work, {}), strict=True)
@@ -404,41 +396,33 @@ class Router:
             else:
                 accepted += 1
                 new.append((run, outcome))
+                if outcome.event is OutcomeEvent.FAILED and run == self.run:
+                    self.answers.forget_number(number)
         self.queue.push_outcomes(new)
         return Taken(accepted, repeated, unknown)
 
     def _decision_of(self, told: Told) -> tuple[int, int] | None:
         if told.decision_id is not None:
             key = parse_decision_id(told.decision_id)
-            return key if key is not None and self.live.knows_run(key[0]) else None
+            if key is None or not self.live.knows_run(key[0]):
+                return None
+            # Of others it may be known before the log has brought the decision.
+            return None if key[0] == self.run and key[1] >= self._number else key
         if told.request_id is None:
             return None
-        number = self._named.get(told.request_id)
-        return self.live.named(told.request_id) if number is None else (self.run, number)
+        number = self.answers.number_of(told.request_id, told.tenant_id)
+        if number is not None:
+            return self.run, number
+        return self.live.named(told.request_id, told.tenant_id)
 
     def knows_request(self, request_id: str) -> bool:
         """Whether a report of that request would be of a decision that is known."""
-        return request_id in self._named or self.live.named(request_id) is not None
+        return self.answers.has(request_id) or self.live.named(request_id) is not None
 
     def observe(self, samples: Sequence[LoadSample]) -> None:
         """What targets carry, by clients or by the bridge."""
         self.live.note(samples)
         self.queue.push_samples(samples)
-
-
-def _without_others(routed: Routed) -> Routed:
-    """With the candidates alone that were chosen: what the answer needs without `explain`."""
-    decision = routed.decision
-    places = sorted({place for place in (decision.chosen, decision.decode) if place >= 0})
-    decision = msgspec.structs.replace(
-        decision,
-        candidates=tuple(decision.candidates[place] for place in places),
-        chosen=places.index(decision.chosen) if decision.chosen >= 0 else -1,
-        decode=places.index(decision.decode) if decision.decode >= 0 else -1,
-        marks=(),
-    )
-    endpoints = tuple(routed.endpoints[place] for place in places)
-    return routed._replace(decision=decision, endpoints=endpoints)
 
 
 def _with_places(
@@ -465,9 +449,14 @@ def _with_places(
         decode_running=load.requests,
         decode_kv_tokens=load.kv_tokens,
         is_approximate=first.is_approximate,
-        capacity_tokens=first.capacity_tokens,
+        capacity_tokens=first.capacity_tokens or _capacity_of(candidates.carried[chosen]),
         last=last,
     )
+
+
+def _capacity_of(carried: Carried) -> int:
+    """By the word of its newest sample; 0 where that says nothing."""
+    return (carried.sample.kv_capacity_tokens or 0) if carried.sample is not None else 0
 
 
 def _marks(prefixes: bytes, longest: int) -> tuple[PrefixMark, ...]:

@@ -109,8 +109,16 @@ class RoutingLog(WindowLog):
 
     def take(self) -> Sequence[bytes]:
         """See `WindowLog`."""
-        self._taken = self.queue.take(time.time())
-        return [encode_routing(record) for record in self._taken]
+        self._taken, encoded = [], []
+        for record in self.queue.take(time.time()):
+            try:
+                encoded.append(encode_routing(record))
+            except Exception:  # a value that no record can have: the others are written
+                self.unwritten += items_of(record)
+                logger.exception("Cannot write a record of %s", self._options.name)
+            else:
+                self._taken.append(record)
+        return encoded
 
     def appended(self, first: Offset) -> None:
         """See `WindowLog`: what is in the log, is folded."""

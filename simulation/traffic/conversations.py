@@ -8,6 +8,7 @@ popular. The same seed gives the same turns, whoever runs them.
 
 import itertools
 import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens_max: a conversation ends before its prompt would be longer.
         zipf: exponent of popularity; 0 makes all equal.
         vocabulary: token ids are below it.
+        rest: a conversation that spoke leaves so many turns to others: its next turn quotes the
+            answer, which takes time to come. Fewer than are open.
     """
 
     system_tokens: tuple[int, ...] = (128, 256, 192, 160, 320, 96, 224, 288)
@@ -33,6 +36,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_max: int = 4096
     zipf: float = 0.8
     vocabulary: int = 32_000
+    rest: int = 0
 
 
 class Turn(NamedTuple):
@@ -59,18 +63,24 @@ class Conversations:
         self.traffic = Traffic() if traffic is None else traffic
         if min(self.traffic.system_tokens, default=0) < 1 or self.traffic.open_max < 1:
             raise ValueError(f"Expected system prompts and open conversations: {self.traffic}")
+        if not 0 <= self.traffic.rest < self.traffic.open_max:
+            raise ValueError(f"Expected fewer that rest than are open: {self.traffic}")
         self._random = random.Random(seed)
         self._numbers = itertools.count()
         self.system_prompts = [self._tokens((n, n)) for n in self.traffic.system_tokens]
         self._prompt_weights = self._zipf_weights(len(self.system_prompts))
         self._open = [self._begin() for _ in range(self.traffic.open_max)]
         self._speaker_weights = self._zipf_weights(len(self._open))
+        self._resting: deque[int] = deque(maxlen=self.traffic.rest)
 
     def __iter__(self) -> Iterator[Turn]:
         return self
 
     def __next__(self) -> Turn:
-        place = self._random.choices(range(len(self._open)), cum_weights=self._speaker_weights)[0]
+        place = self._speaker()
+        while place in self._resting:
+            place = self._speaker()
+        self._resting.append(place)
         user = self._tokens(self.traffic.user_tokens)
         answer = self._tokens(self.traffic.answer_tokens)
         speaker = self._open[place]
@@ -81,6 +91,9 @@ class Conversations:
         speaker.history = prompt + answer
         speaker.turns_left -= 1
         return Turn(speaker.number, prompt, answer)
+
+    def _speaker(self) -> int:
+        return self._random.choices(range(len(self._open)), cum_weights=self._speaker_weights)[0]
 
     def _begin(self) -> _Conversation:
         system_prompt = self._random.choices(self.system_prompts, cum_weights=self._prompt_weights)[

@@ -14,24 +14,24 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
 from copy import copy
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
 from schemas.limits import (
-    BOOKING_ESTIMATES,
-    BOOKING_EXPIRY_S,
     BOOKINGS_MAX,
     EARLY_OUTCOME_S,
     EARLY_OUTCOMES_MAX,
-    RECORD_STEP_S,
+    LOAD_SUM_MAX,
+    QUEUED_SUMMED_MAX,
     ROUTING_RUNS_MAX,
 )
 from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target
-from streams.routing.lessons import Lesson, lesson_of
+from streams.routing.booking import BITS, Booking, DecisionKey, booking_of, happened_at
+from streams.routing.record_clock import RecordClock
 
-DecisionKey = tuple[int, int]
-"""Run, and number in it."""
+_LATE: Final = 2.0  # times what was expected: estimates are seldom so wrong
 
 _ENDS: Final = frozenset(event for event in OutcomeEvent if event.is_end)
 
@@ -57,59 +57,6 @@ class Load(NamedTuple):
 
 
 NO_LOAD: Final = Load()
-
-
-class Booking(msgspec.Struct, array_like=True):
-    """A request under way; what a report of it is compared with stands here, too.
-
-    Attributes:
-        run, number: its decision's name.
-        request_id: of the client.
-        target: where its prompt is computed; None where it is only decoded.
-        decode: where it is decoded, if that is another one.
-        time: of the decision.
-        expires_at: by the time of records.
-        work_s: that it is expected to take of the target, waiting left out.
-        end_at: when it was expected to have its first token.
-        prompt, cached: tokens; and how many of them it was said not to have to compute.
-        output: tokens that it is expected to have.
-        seen: bits of the events that were reported.
-        first_at: when its first token was reported; 0 before.
-        lesson: what it was expected to take; None where a report teaches nothing.
-    """
-
-    run: int
-    number: int
-    request_id: str
-    target: Target | None
-    decode: Target | None
-    time: float
-    expires_at: float
-    work_s: float
-    end_at: float
-    prompt: int
-    cached: int
-    output: int
-    seen: int = 0
-    first_at: float = 0.0
-    lesson: Lesson | None = None
-
-    @property
-    def key(self) -> DecisionKey:
-        """Of its decision."""
-        return self.run, self.number
-
-    @property
-    def uncached(self) -> int:
-        """Tokens that are computed for it."""
-        return self.prompt - self.cached
-
-    def has(self, event: OutcomeEvent) -> bool:
-        """Whether it was reported."""
-        return bool(self.seen & _BITS[event])
-
-
-_BITS: Final = {event: 1 << place for place, event in enumerate(OutcomeEvent)}
 
 
 class Reported(NamedTuple):
@@ -142,14 +89,19 @@ class Bookings:
     """
 
     def __init__(self) -> None:
-        self.clock = 0.0
+        self._clock = RecordClock()
         self.expired = self.overflowed = self.repeated = self.unknown = 0
         self._bookings: dict[DecisionKey, Booking] = {}
-        self._requests: dict[str, DecisionKey] = {}
+        self._requests: dict[str, dict[str, DecisionKey]] = {}  # by request, then by tenant
         self._places: dict[Target, _Place] = {}
         self._expiry: list[tuple[float, int, int]] = []
         self._last: OrderedDict[int, int] = OrderedDict()  # number of each run's last decision
         self._early: OrderedDict[DecisionKey, tuple[float, list[Outcome]]] = OrderedDict()
+
+    @property
+    def clock(self) -> float:
+        """Unix seconds; see `RecordClock`."""
+        return self._clock.now
 
     def __len__(self) -> int:
         """How many are under way."""
@@ -157,18 +109,18 @@ class Bookings:
 
     # The fold
 
-    def advance(self, time: float) -> list[Booking]:
-        """It is that time, by whoever writes; what has expired is dropped. Returns that.
+    def advance(self, time: float, run: int | None = None) -> list[Booking]:
+        """It is that time, by whoever writes (see `RecordClock`); what has expired is dropped.
+        Returns that.
 
-        A writer whose clock is wrong costs no more than RECORD_STEP_S each time: the clock follows
-        a leap in such steps, and goes back with the next record of one whose clock is right.
+        Args:
+            time: Unix seconds.
+            run: of the writer, 0 for none; None: it is known to be that time.
         """
-        step = time - self.clock
-        if step <= 0.0:
-            if step < -RECORD_STEP_S:
-                self.clock = time
+        is_known = run is None or run in self._last
+        if not self._clock.follow(time, run, is_known=is_known):
             return []
-        time = self.clock = time if not self.clock else self.clock + min(step, RECORD_STEP_S)
+        time = self._clock.now
         gone = []
         while self._expiry and self._expiry[0][0] <= time:
             _, run, number = heapq.heappop(self._expiry)
@@ -194,8 +146,7 @@ class Bookings:
             return []
         booking = booking_of(run, decision, self.clock)
         self._bookings[key] = booking
-        if booking.request_id:
-            self._requests[booking.request_id] = key
+        self._name(booking)
         heapq.heappush(self._expiry, (booking.expires_at, *key))
         self._begin(booking)
         _, early = self._early.pop(key, (0.0, []))
@@ -211,9 +162,9 @@ class Bookings:
         if booking.has(outcome.event):
             self.repeated += 1
             return []
-        booking.seen |= _BITS[outcome.event]
+        booking.seen |= BITS[outcome.event]
         self._move(booking, outcome)
-        at = min(outcome.time, self.clock)
+        at = happened_at(outcome, booking, self.clock)
         if outcome.event in _ENDS:
             self._end(booking, at=at)
         elif outcome.event is OutcomeEvent.FIRST_TOKEN:
@@ -272,8 +223,16 @@ class Bookings:
             if not place.requests:
                 del self._places[target]
         self._bookings.pop(booking.key, None)
-        if self._requests.get(booking.request_id) == booking.key:
-            del self._requests[booking.request_id]
+        named = self._requests.get(booking.request_id, {})
+        if named.get(booking.tenant_id) == booking.key:
+            del named[booking.tenant_id]
+            if not named:
+                del self._requests[booking.request_id]
+
+    def _name(self, booking: Booking) -> None:
+        if booking.request_id:
+            named = self._requests.setdefault(booking.request_id, {})
+            named[booking.tenant_id] = booking.key
 
     def _release_prefill(self, booking: Booking, *, at: float | None) -> None:
         """It has been computed; so have those before it that were to end earlier."""
@@ -288,8 +247,11 @@ class Bookings:
             return
         # What is left follows from now on. One that was to have ended before now and is not
         # reported of (its client reports nothing, or late) keeps nobody waiting.
-        rest = sum(one.work_s for one in place.queued.values() if one.end_at > at)
-        place.free_at = at + rest
+        # Of very long queues the first ones stand for the others: nobody is sent there.
+        first = islice(place.queued.values(), QUEUED_SUMMED_MAX)
+        rest = sum(one.work_s for one in first if one.end_at > at)
+        count = len(place.queued)
+        place.free_at = at + rest * max(count / QUEUED_SUMMED_MAX, 1.0)
 
     def _move(self, booking: Booking, outcome: Outcome) -> None:
         """The client sent it elsewhere than it was told."""
@@ -303,8 +265,7 @@ class Bookings:
         self._end(booking)
         booking.target, booking.seen, booking.lesson = target, seen, None
         self._bookings[key] = booking
-        if booking.request_id:
-            self._requests[booking.request_id] = key
+        self._name(booking)
         self._begin(booking)
 
     def _place(self, target: Target) -> _Place:
@@ -324,24 +285,42 @@ class Bookings:
         return Load(
             wait if wait > 0.0 else 0.0,
             place.requests,
-            place.pending,
-            place.active,
+            min(place.pending, LOAD_SUM_MAX),
+            min(place.active, LOAD_SUM_MAX),
             place.decoding,
-            place.kv_tokens,
+            min(place.kv_tokens, LOAD_SUM_MAX),
         )
 
-    def queued_at(self, target: Target, time: float) -> int:
-        """How many of those that are not computed yet were there at that time, too, and were to be
-        there still: of others nobody may ever report. Cost O(queued).
+    def queued_at(self, target: Target, time: float) -> tuple[int, int]:
+        """How many of those that are not computed yet were there at that time, too, and had been
+        for no more than twice as long as was expected, and their tokens: of others nobody may ever
+        report. Cost O(queued), of QUEUED_SUMMED_MAX at most.
         """
         place = self._places.get(target)
         if place is None:
-            return 0
-        return sum(one.time <= time < one.end_at for one in place.queued.values())
+            return 0, 0
+        there = [
+            one.uncached
+            for one in islice(place.queued.values(), QUEUED_SUMMED_MAX)
+            if one.time <= time < one.time + _LATE * (one.end_at - one.time)
+        ]
+        return len(there), sum(there)
 
-    def named(self, request_id: str) -> DecisionKey | None:
-        """The decision of a request that is under way."""
-        return self._requests.get(request_id)
+    def named(self, request_id: str, tenant_id: str | None = None) -> DecisionKey | None:
+        """The decision of a request that is under way.
+
+        Args:
+            request_id: of its client.
+            tenant_id: of its client; None: whoever it is, if it is one.
+        """
+        named = self._requests.get(request_id, {})
+        if tenant_id is None:
+            return next(iter(named.values())) if len(named) == 1 else None
+        return named.get(tenant_id)
+
+    def is_under_way(self, run: int, number: int) -> bool:
+        """Whether it is booked and has not ended."""
+        return (run, number) in self._bookings
 
     def has_seen(self, run: int, number: int) -> bool:
         """Whether that decision, or a later one of the run, has come."""
@@ -368,11 +347,12 @@ class Bookings:
             ),
             last=tuple(self._last.items()),
             early=tuple((*key, at, tuple(found)) for key, (at, found) in self._early.items()),
+            writer=self._clock.state(),
         )
 
     def restore(self, state: "BookingsState") -> None:
         """The inverse of `state`, into one that is empty."""
-        self.clock = state.clock
+        self._clock.restore(state.clock, state.writer)
         self.expired, self.overflowed, self.repeated, self.unknown = state.counts
         for booking in state.bookings:
             self._add(booking)
@@ -394,7 +374,7 @@ class Bookings:
         for key in [key for key in self._bookings if key not in there]:
             if key[1] <= last_there.get(key[0], -1):
                 self._end(self._bookings[key])
-        self.clock = max(self.clock, state.clock)
+        self._clock.now = max(self.clock, state.clock)
         known = set(self._places)
         for booking in state.bookings:
             if self.has_seen(*booking.key):
@@ -416,8 +396,7 @@ class Bookings:
         """A booking of another fold, which goes on with its own."""
         booking = copy(booking)
         self._bookings[booking.key] = booking
-        if booking.request_id:
-            self._requests[booking.request_id] = booking.key
+        self._name(booking)
         heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
         self._begin(booking)
 
@@ -431,33 +410,4 @@ class BookingsState(msgspec.Struct, frozen=True, array_like=True):
     free_at: tuple[tuple[Target, float], ...]
     last: tuple[tuple[int, int], ...]
     early: tuple[tuple[int, int, float, tuple[Outcome, ...]], ...]
-
-
-def booking_of(run: int, decision: Decision, now: float) -> Booking:
-    """What a decision books; of one that comes from the future, from now on."""
-    target = decode = None
-    cached, work = 0, 0.0
-    if decision.chosen >= 0:
-        target = decision.target(decision.chosen)
-        one = decision.candidates[decision.chosen]
-        cached = min(one.prefix, decision.prompt_tokens)
-        work = one.load_s + one.transfer_s + one.prefill_s
-    if decision.decode >= 0 and decision.decode != decision.chosen:
-        decode = decision.target(decision.decode)
-    expires = max(BOOKING_EXPIRY_S, BOOKING_ESTIMATES * decision.predicted_s)
-    time = min(decision.time, now)
-    return Booking(
-        run,
-        decision.number,
-        decision.request_id,
-        target,
-        decode,
-        time,
-        now + expires,
-        work,
-        time + decision.predicted_s,
-        decision.prompt_tokens,
-        cached,
-        decision.expected_output_tokens,
-        lesson=lesson_of(decision),
-    )
+    writer: tuple[int, float] = (0, 0.0)

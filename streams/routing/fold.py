@@ -20,6 +20,7 @@ from schemas.routing_records import (
     OutcomesRecord,
     RoutingRecord,
 )
+from streams.routing.booking import happened_at
 from streams.routing.bookings import Bookings, BookingsState, Reported
 from streams.routing.estimates.estimates import Estimates, EstimatesError
 from streams.routing.lessons import observed_of
@@ -73,7 +74,7 @@ class RoutingFold:
         if offset <= self.offset:
             return
         self.offset = offset
-        self.bookings.advance(record.time)
+        self.bookings.advance(record.time, record.run)
         self.observations.advance(self.bookings.clock)
         match record:
             case DecisionsRecord():
@@ -104,7 +105,7 @@ class RoutingFold:
         booking, outcome = reported
         self.observations.reported(run, outcome)
         if booking.lesson is not None:
-            at = min(outcome.time, self.bookings.clock)
+            at = happened_at(outcome, booking, self.bookings.clock)
             observed = observed_of(
                 booking.lesson,
                 outcome,

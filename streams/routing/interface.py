@@ -5,9 +5,10 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 
+from schemas.limits import ROUTE_WEIGHT_MAX
 from streams.routing.costs import Costs
 
-Weight = Annotated[float, msgspec.Meta(ge=0)]
+Weight = Annotated[float, msgspec.Meta(ge=0, le=ROUTE_WEIGHT_MAX)]
 """Of a term, as a parameter."""
 
 

@@ -1,4 +1,8 @@
-"""What engines carry by their own word: the newest sample of each, a fold of load records."""
+"""What engines carry by their own word: the newest sample of each, a fold of load records.
+
+Where there is no room for one more target, the tenant of which most are known loses its oldest: one
+tenant's samples, however many, cost no other tenant any.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -17,6 +21,7 @@ class Samples:
     def __init__(self) -> None:
         self.dropped = 0
         self._newest: OrderedDict[Target, LoadSample] = OrderedDict()
+        self._tenants: dict[str, OrderedDict[Target, None]] = {}
 
     def __len__(self) -> int:
         """Of how many targets."""
@@ -27,12 +32,27 @@ class Samples:
         known = self._newest.get(sample.target)
         if known is not None and known.observed_at > sample.observed_at:
             return False
-        self._newest[sample.target] = sample
-        self._newest.move_to_end(sample.target)
+        self._keep(sample)
         if len(self._newest) > LOAD_TARGETS_MAX:
-            self._newest.popitem(last=False)
+            self._drop_one()
             self.dropped += 1
         return True
+
+    def _keep(self, sample: LoadSample) -> None:
+        target = sample.target
+        self._newest[target] = sample
+        self._newest.move_to_end(target)
+        of_tenant = self._tenants.setdefault(target.tenant_id, OrderedDict())
+        of_tenant[target] = None
+        of_tenant.move_to_end(target)
+
+    def _drop_one(self) -> None:
+        """Cost O(tenants)."""
+        tenant = max(self._tenants, key=lambda name: (len(self._tenants[name]), name))
+        target, _ = self._tenants[tenant].popitem(last=False)
+        del self._newest[target]
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
 
     def newest(self, target: Target, now: float) -> LoadSample | None:
         """That of a target; None where there is none that still says something."""
@@ -48,4 +68,4 @@ class Samples:
     def restore(self, samples: Iterable[LoadSample]) -> None:
         """The inverse of `all`."""
         for sample in samples:
-            self._newest[sample.target] = sample
+            self._keep(sample)

@@ -21,7 +21,13 @@ from query_api.routing.interface import Offered, PostedLoad, RouteRequest
 from query_api.routing.router import Told
 from schemas.events import extra_key
 from schemas.identities import DEFAULT_TENANT, PrefixScope, Rank
-from schemas.limits import BLOCK_SIZE_MAX, CANDIDATES_MAX, FEEDBACK_MAX, NAME_BYTES_MAX
+from schemas.limits import (
+    BLOCK_SIZE_MAX,
+    CANDIDATES_MAX,
+    FEEDBACK_MAX,
+    NAME_BYTES_MAX,
+    ROUTE_TOKENS_MAX,
+)
 from schemas.positions import Seconds
 from schemas.routing_records import (
     LoadSample,
@@ -30,12 +36,12 @@ from schemas.routing_records import (
     OutcomeEvent,
     Phase,
     Target,
-    TokenCount,
 )
 from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
 
 Name = Annotated[str, Meta(min_length=1)]
 Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
+RequestTokens = Annotated[int, Meta(ge=0, le=ROUTE_TOKENS_MAX)]
 
 _SLO_HEADER: Final = b"x-llm-d-slo-ttft-ms"
 _PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -58,13 +64,13 @@ class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     token_ids: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     block_hashes: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    prompt_tokens: TokenCount | None = None
+    prompt_tokens: RequestTokens | None = None
     request_id: str = ""
     tenant_id: str = DEFAULT_TENANT
     lora_name: str | None = None
     cache_salt: str | None = None
     additional_salt: str | None = None
-    expected_output_tokens: TokenCount | None = None
+    expected_output_tokens: RequestTokens | None = None
     phase: Phase = Phase.COMBINED
     candidates: Annotated[tuple[Offered, ...], Meta(max_length=CANDIDATES_MAX)] | None = None
     slo: Objectives | None = None
@@ -81,15 +87,16 @@ class FeedbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event: OutcomeEvent
     decision_id: str | None = None
     request_id: str | None = None
+    tenant_id: str | None = None
     at: Seconds | None = None
     instance_id: Name | None = None
     dp_rank: Rank | None = None
-    prompt_tokens: TokenCount | None = None
-    cached_tokens: TokenCount | None = None
+    prompt_tokens: RequestTokens | None = None
+    cached_tokens: RequestTokens | None = None
     queue_ms: Milliseconds | None = None
     prefill_ms: Milliseconds | None = None
     ttft_ms: Milliseconds | None = None
-    output_tokens: TokenCount | None = None
+    output_tokens: RequestTokens | None = None
     tbt_ms: Milliseconds | None = None
     error: str | None = None
 
@@ -269,8 +276,13 @@ def _ask(
 def _prompt_tokens(asked: RouteBody, query: Query, *, by_hash: bool) -> int:
     if not by_hash:
         return len(query.content) // 4
+    if asked.prompt_tokens is not None:
+        return asked.prompt_tokens
     covered = len(query.content) // 8 * query.block_size
-    return covered if asked.prompt_tokens is None else asked.prompt_tokens
+    if covered > ROUTE_TOKENS_MAX:
+        text = f"expected a prompt of at most {ROUTE_TOKENS_MAX} tokens, got blocks of {covered}"
+        raise RequestError("out_of_range", text, field="block_size")
+    return covered
 
 
 def _bounded(matches: list[InstanceMatch], prompt: int) -> list[InstanceMatch]:
@@ -350,7 +362,7 @@ def _told(one: FeedbackBody, index: int) -> Told:
     if (one.decision_id is None) == (one.request_id is None):
         text = "expected one of decision_id and request_id"
         raise RequestError("invalid_value", text, field="decision_id", index=index)
-    for name in ("decision_id", "request_id", "instance_id", "error"):
+    for name in ("decision_id", "request_id", "tenant_id", "instance_id", "error"):
         bounded_text(name, getattr(one, name) or "")
     outcome = Outcome(
         0,
@@ -367,7 +379,7 @@ def _told(one: FeedbackBody, index: int) -> Told:
         _seconds(one.tbt_ms),
         one.error or "",
     )
-    return Told(one.decision_id, one.request_id, outcome, one.at)
+    return Told(one.decision_id, one.request_id, outcome, one.at, one.tenant_id)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

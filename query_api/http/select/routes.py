@@ -76,7 +76,7 @@ class SelectService:
         asked = read_body(body, SelectBody)
         partition = self.catalogue.partition(asked.model_name, asked.routing_group)
         request = self._request(asked, partition, _allowed(asked, partition), reserve=reserve)
-        carried = dict(self._router.carried())
+        carried = dict(self._router.carried(partition.targets))
         routed = self._router.route(request)
         if routed.decision.refused is not Refused.NO:
             return _refusal(routed)
@@ -114,7 +114,7 @@ class SelectService:
         """Books what was selected under that name, or what the body says where it was sent."""
         asked = read_body(body, ReservationBody)
         key = (asked.model_name, asked.routing_group, asked.selection_id)
-        kept = self._forget(key)
+        kept = self._kept.get(key)  # it stays: the reservation may be asked for again
         if asked.worker_id is None:
             if kept is None or time.monotonic() - kept.at > ROUTE_REPEAT_S:
                 text = f"Expected a selection of the last {ROUTE_REPEAT_S:g} s, got:"
@@ -168,9 +168,8 @@ class SelectService:
 
     def loads(self, model_name: str | None, routing_group: str | None) -> list[ModelLoads]:
         """What all ranks carry."""
-        carried = dict(self._router.carried())
         return [
-            ModelLoads(*one[:2], load_rows(one, carried))
+            ModelLoads(*one[:2], load_rows(one, dict(self._router.carried(one.targets))))
             for one in self.catalogue.partitions(model_name, routing_group)
         ]
 
@@ -180,7 +179,7 @@ class SelectService:
         partition = self.catalogue.partition(asked.model_name, asked.routing_group)
         request = self._request(asked, partition, partition.offered(), reserve=False)
         decision = self._router.route(request).decision
-        rows = load_rows(partition, dict(self._router.carried()), decision)
+        rows = load_rows(partition, dict(self._router.carried(partition.targets)), decision)
         return Response(encode(rows, Wire.JSON), media_type=Wire.JSON.value)
 
     def overlap_scores(self, body: bytes) -> Response:

@@ -17,6 +17,7 @@ from query_api.routing.interface import Offered
 from schemas.identities import DEFAULT_TENANT
 from schemas.limits import TARGETS_KEPT_S
 from schemas.registration import PublisherKind, Registration
+from schemas.routing_records import Target
 
 
 class WorkerDocument(msgspec.Struct, frozen=True):
@@ -56,6 +57,11 @@ class Partition(NamedTuple):
     def names(self) -> list[tuple[str, int]]:
         """Instance and rank of each."""
         return [(one.instance_id, one.dp_rank) for one in self.ranks]
+
+    @property
+    def targets(self) -> list[Target]:
+        """What load is of."""
+        return [Target(self.routing_group, *name) for name in self.names]
 
     def offered(self, allowed: Iterable[int] | None = None) -> tuple[Offered, ...]:
         """As candidates; of those workers, or of all. One with an unknown number is none."""

@@ -52,3 +52,11 @@ def test_sessions_interleave_and_some_prompts_are_popular() -> None:
 def test_traffic_without_system_prompts_is_refused() -> None:
     with pytest.raises(ValueError, match="Expected system prompts"):
         Conversations(0, Traffic(system_tokens=()))
+
+
+def test_a_conversation_that_spoke_leaves_turns_to_others() -> None:
+    conversations = Conversations(3, Traffic(open_max=8, turns=(100, 100), rest=5))
+    spoke = [next(conversations).conversation for _ in range(60)]
+    assert all(spoke[at] not in spoke[max(at - 5, 0) : at] for at in range(60))
+    with pytest.raises(ValueError, match="fewer that rest"):
+        Conversations(3, Traffic(open_max=8, rest=8))

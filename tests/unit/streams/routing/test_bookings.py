@@ -10,6 +10,7 @@ from streams.routing.bookings import NO_LOAD, Bookings, Load
 from tests.unit.streams.routing.decisions import A, B, candidate, decision, outcome
 
 RUN = 7
+OTHER_RUN = 8
 FIRST, END = OutcomeEvent.FIRST_TOKEN, OutcomeEvent.COMPLETED
 
 
@@ -141,11 +142,41 @@ def test_a_long_one_expires_later() -> None:
 
 def test_a_clock_that_leaps_ends_nothing_at_once_and_is_led_back() -> None:
     bookings = booked(0)
-    bookings.advance(1e9)
+    bookings.advance(100.0, RUN)
+    bookings.advance(100.0, OTHER_RUN)
+    bookings.advance(1e9, RUN)
     assert len(bookings) == 1
     assert bookings.clock == 100.0 + RECORD_STEP_S
-    bookings.advance(99.0)
+    bookings.advance(99.0, OTHER_RUN)
     assert bookings.clock == 99.0
+
+
+def test_after_idleness_the_only_writer_is_believed() -> None:
+    bookings = booked(0)
+    bookings.advance(100.0, RUN)
+    bookings.advance(100_000.0, RUN)
+    assert (len(bookings), bookings.clock) == (0, 100_000.0)
+    bookings.book(RUN, decision(1, 100_000.0))
+    assert bookings.load(A, 100_000.0).requests == 1
+
+
+def test_after_idleness_a_service_that_has_begun_since_is_believed() -> None:
+    bookings = booked(0)
+    bookings.advance(100.0, RUN)
+    bookings.advance(100.0, OTHER_RUN)
+    bookings.advance(50_001.0, int(50_000 * 1e6))
+    assert (len(bookings), bookings.clock) == (0, 50_001.0)
+
+
+def test_the_clock_of_a_restored_fold_goes_on_likewise() -> None:
+    bookings = booked(0)
+    bookings.advance(100.0, RUN)
+    bookings.advance(100.0, OTHER_RUN)
+    restored = Bookings()
+    restored.restore(bookings.state())
+    for one in (bookings, restored):
+        one.advance(1e9, RUN)
+    assert restored.clock == bookings.clock == 100.0 + RECORD_STEP_S
 
 
 def test_a_decision_of_the_future_counts_from_now() -> None:
@@ -228,8 +259,10 @@ def test_how_many_were_queued_at_a_time() -> None:
     bookings = booked(0)  # it takes a second
     bookings.advance(100.5)
     bookings.book(RUN, decision(1, 100.5))
-    assert [bookings.queued_at(A, at) for at in (99.0, 100.0, 100.5)] == [0, 1, 2]
-    assert bookings.queued_at(A, 105.0) == 0  # both should be done, though nobody says so
-    assert bookings.queued_at(B, 100.0) == 0
+    there = [bookings.queued_at(A, at) for at in (99.0, 100.0, 100.5)]
+    assert there == [(0, 0), (1, 1000), (2, 2000)]
+    assert bookings.queued_at(A, 102.0) == (1, 1000)  # one should have been done a second ago
+    assert bookings.queued_at(A, 105.0) == (0, 0)  # both should be done, though nobody says so
+    assert bookings.queued_at(B, 100.0) == (0, 0)
     bookings.report(RUN, outcome(0, FIRST, 100.6))
-    assert bookings.queued_at(A, 100.5) == 1
+    assert bookings.queued_at(A, 100.5)[0] == 1

@@ -214,7 +214,8 @@ def test_what_was_selected_is_booked_by_its_name_once(service: Service) -> None:
         "endpoint": endpoint,
     }
     assert requests_of(service) == {1: 0, 2: 1}
-    post(service, "/reservations", WHOLE | {"selection_id": "s"}, 404)
+    assert post(service, "/reservations", WHOLE | {"selection_id": "s"}, 201) == found
+    assert requests_of(service) == {1: 0, 2: 1}
     post(service, "/reservations", WHOLE | {"selection_id": "t"}, 404)
 
 
@@ -250,7 +251,8 @@ def test_what_was_sent_somewhere_is_booked_however_much_there_is_to_do(service: 
     refused = service.client.post_json("/select", asked)
     assert (refused.status, refused.headers["retry-after"]) == (429, "60")
     post(service, "/reservations", asked | {"selection_id": "s", "worker_id": 1}, 201)
-    assert requests_of(service) == {1: 1}
+    (shown,) = call(service, "GET", "/loads")
+    assert shown["loads"][0]["potential_decode_blocks"] == 20, "booked, beside what it has said"
 
 
 def test_potential_loads_book_nothing(service: Service) -> None:

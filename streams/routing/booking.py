@@ -1,0 +1,108 @@
+"""One request under way: what its decision books, and when what is reported of it happened."""
+
+from typing import Final
+
+import msgspec
+
+from schemas.limits import BOOKING_ESTIMATES, BOOKING_EXPIRY_S
+from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target
+from streams.routing.lessons import Lesson, lesson_of
+
+DecisionKey = tuple[int, int]
+"""Run, and number in it."""
+
+
+class Booking(msgspec.Struct, array_like=True):
+    """A request under way; what a report of it is compared with stands here, too.
+
+    Attributes:
+        run, number: its decision's name.
+        request_id: of the client.
+        target: where its prompt is computed; None where it is only decoded.
+        decode: where it is decoded, if that is another one.
+        time: of the decision.
+        expires_at: by the time of records.
+        work_s: that it is expected to take of the target, waiting left out.
+        end_at: when it was expected to have its first token.
+        prompt, cached: tokens; and how many of them it was said not to have to compute.
+        output: tokens that it is expected to have.
+        seen: bits of the events that were reported.
+        first_at: when its first token was reported; 0 before.
+        lesson: what it was expected to take; None where a report teaches nothing.
+    """
+
+    run: int
+    number: int
+    request_id: str
+    target: Target | None
+    decode: Target | None
+    time: float
+    expires_at: float
+    work_s: float
+    end_at: float
+    prompt: int
+    cached: int
+    output: int
+    seen: int = 0
+    first_at: float = 0.0
+    lesson: Lesson | None = None
+
+    @property
+    def key(self) -> DecisionKey:
+        """Of its decision."""
+        return self.run, self.number
+
+    @property
+    def tenant_id(self) -> str:
+        """Of its request."""
+        target = self.target or self.decode
+        assert target is not None, "one of both is booked"
+        return target.tenant_id
+
+    @property
+    def uncached(self) -> int:
+        """Tokens that are computed for it."""
+        return self.prompt - self.cached
+
+    def has(self, event: OutcomeEvent) -> bool:
+        """Whether it was reported."""
+        return bool(self.seen & BITS[event])
+
+
+BITS: Final = {event: 1 << place for place, event in enumerate(OutcomeEvent)}
+"""Of the events in `seen`."""
+
+
+def happened_at(outcome: Outcome, booking: Booking, clock: float) -> float:
+    """When that was: whatever its client's clock says, between its decision and now."""
+    return max(min(outcome.time, clock), booking.time)
+
+
+def booking_of(run: int, decision: Decision, now: float) -> Booking:
+    """What a decision books; of one that comes from the future, from now on."""
+    target = decode = None
+    cached, work = 0, 0.0
+    if decision.chosen >= 0:
+        target = decision.target(decision.chosen)
+        one = decision.candidates[decision.chosen]
+        cached = min(one.prefix, decision.prompt_tokens)
+        work = one.load_s + one.transfer_s + one.prefill_s
+    if decision.decode >= 0 and decision.decode != decision.chosen:
+        decode = decision.target(decision.decode)
+    expires = max(BOOKING_EXPIRY_S, BOOKING_ESTIMATES * decision.predicted_s)
+    time = min(decision.time, now)
+    return Booking(
+        run,
+        decision.number,
+        decision.request_id,
+        target,
+        decode,
+        time,
+        now + expires,
+        work,
+        time + decision.predicted_s,
+        decision.prompt_tokens,
+        cached,
+        decision.expected_output_tokens,
+        lesson=lesson_of(decision),
+    )
