@@ -680,6 +680,7 @@ LAG_SAMPLES_MAX: Final = 1024  # ends of a partition that are not reached yet; t
 REPLICA_FETCH_BYTES_MAX: Final = 16 * MIB  # read from Kafka and not applied yet
 REPLICA_ROWS_PER_TURN_MAX: Final = 512
 ROUTING_RECORDS_PER_TURN_MAX: Final = 64  # folded before others have their turn
+ROUTING_READ_WAIT_S: Final = 0.02  # until it is looked again whether a long question is answered
 REPLICA_POLL_MS: Final = 250  # of one fetch without rows: how late it sees compacted offsets
 REPLICA_RETRY_S: Final = 1.0  # the pause after reading failed, by which answers get older
 REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is replaced

@@ -142,6 +142,9 @@ class RoutingLog(WindowLog):
         self._checkpoint_at = now + ROUTING_CHECKPOINT_S
         if self._log is not None:
             self._log.sync()  # a checkpoint never knows more than the log
-        offset, state = self.folded.read(lambda fold: (fold.offset, fold.dump()))
-        write_checkpoint(self._checkpoint, state)
-        self._kept = offset
+        self._kept = self.folded.read_all(self._keep)
+
+    def _keep(self, fold: RoutingFold) -> int:
+        """Writes a checkpoint; which offset it has."""
+        write_checkpoint(self._checkpoint, fold.pieces())
+        return fold.offset

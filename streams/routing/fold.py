@@ -25,7 +25,7 @@ from streams.routing.bookings import Bookings, BookingsState, Reported
 from streams.routing.estimates.estimates import Estimates, EstimatesError
 from streams.routing.lessons import observed_of
 from streams.routing.observed.observations import Observations
-from streams.routing.pieces import array_header, bytes_header, pieces_of
+from streams.routing.pieces import array_header, bytes_pieces, pieces_of
 from streams.routing.samples import Samples
 
 STATE_VERSION: Final = 1
@@ -129,21 +129,16 @@ class RoutingFold:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """The same in pieces, as an encoded `RoutingState`. Each takes some milliseconds at most,
-        so that other threads have their turn between two; nothing may be applied meanwhile.
+        """The same in pieces, some of them empty. Each takes some milliseconds at most, so that
+        others have their turn between two; nothing may be applied meanwhile.
         """
         yield array_header(len(RoutingState.__struct_fields__))
         yield _encoder.encode(STATE_VERSION)
         yield _encoder.encode(self.offset)
         yield from pieces_of(self.bookings.state())
         yield from pieces_of(self.samples.all())
-        yield _encoder.encode(self.estimates.dump())
-        observed = []
-        for piece in self.observations.pieces():
-            observed.append(piece)
-            yield b""
-        yield bytes_header(sum(map(len, observed)))
-        yield from observed
+        yield from bytes_pieces(self.estimates.pieces())
+        yield from bytes_pieces(self.observations.pieces())
 
     @classmethod
     def load(cls, encoded: bytes) -> "RoutingFold":

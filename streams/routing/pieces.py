@@ -6,31 +6,50 @@ items one after the other, so long ones are encoded some items at a time.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
-_ITEMS: Final = 256  # of a long sequence in a piece; a booking takes some 1 us
+_ITEMS: Final = 256  # a sequence of more is long
+_FIRST_ITEMS: Final = 8  # of it in its first piece, before it is known how large they are
+_PIECE_BYTES: Final = 64 * 1024  # that a piece is to have: some 0.2 ms
+_NESTED_MAX: Final = 16_384  # longer sequences have no long ones in their items
 _encoder = msgspec.msgpack.Encoder()
 
 
 def pieces_of(state: Any) -> Iterator[bytes]:
-    """The encoding of a state of structs, which are arrays, and tuples. Cost O(state), and of one
-    piece that of _ITEMS items.
+    """The encoding of a state of structs, which are arrays, tuples and lists. Cost O(state), and of
+    one piece some _PIECE_BYTES, where items of long sequences are about alike.
     """
-    fields = _items_of(state)
-    if fields is None or not _is_long(state):
+    items = _items_of(state)
+    if items is None or not _is_long(items):
         yield _encoder.encode(state)
         return
-    yield array_header(len(fields))
-    if len(fields) <= _ITEMS:
-        for field in fields:
-            yield from pieces_of(field)
+    yield array_header(len(items))
+    if len(items) > _NESTED_MAX:
+        yield from _flat(iter(items))
         return
-    for start in range(0, len(fields), _ITEMS):
-        some = fields[start : start + _ITEMS]
-        yield _encoder.encode(some)[len(array_header(len(some))) :]
+    some: list[Any] = []  # that are not long themselves
+    for item in items:
+        of_item = _items_of(item)
+        if of_item is not None and _is_long(of_item):
+            yield from _flat(iter(some))
+            some = []
+            yield from pieces_of(item)
+        else:
+            some.append(item)
+    yield from _flat(iter(some))
+
+
+def _flat(items: Iterator[Any]) -> Iterator[bytes]:
+    """Of items that are not cut themselves."""
+    count = _FIRST_ITEMS
+    while some := list(islice(items, count)):
+        piece = _encoder.encode(some)
+        yield piece[len(array_header(len(some))) :]
+        count = max(count // 2, 1) if len(piece) > _PIECE_BYTES else min(2 * count, _NESTED_MAX)
 
 
 def array_header(count: int) -> bytes:
@@ -40,11 +59,20 @@ def array_header(count: int) -> bytes:
     return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
 
 
-def bytes_header(count: int) -> bytes:
-    """What so many bytes begin with."""
+def bytes_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The encoding of bytes that come in pieces: nothing, often, until all of them are there."""
+    found = []
+    for piece in pieces:
+        found.append(piece)
+        yield b""
+    count = sum(map(len, found))
     if count < 1 << 8:
-        return struct.pack(">BB", 0xC4, count)
-    return struct.pack(">BH", 0xC5, count) if count < 1 << 16 else struct.pack(">BI", 0xC6, count)
+        yield struct.pack(">BB", 0xC4, count)
+    else:
+        yield (
+            struct.pack(">BH", 0xC5, count) if count < 1 << 16 else struct.pack(">BI", 0xC6, count)
+        )
+    yield from found
 
 
 def _items_of(value: Any) -> tuple[Any, ...] | list[Any] | None:
@@ -58,11 +86,11 @@ def _items_of(value: Any) -> tuple[Any, ...] | list[Any] | None:
     return None
 
 
-def _is_long(value: Any, depth: int = 5) -> bool:
-    """Whether it, or something in it, has more than _ITEMS items."""
-    items = _items_of(value)
-    if items is None:
-        return False
+def _is_long(items: tuple[Any, ...] | list[Any], depth: int = 4) -> bool:
+    """Whether it, or a sequence in it, has more than _ITEMS items."""
     if len(items) > _ITEMS:
         return True
-    return depth > 0 and any(_is_long(item, depth - 1) for item in items)
+    if not depth:
+        return False
+    nested = (_items_of(item) for item in items)
+    return any(one is not None and _is_long(one, depth - 1) for one in nested)

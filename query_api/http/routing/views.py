@@ -66,7 +66,7 @@ def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
     )
     async def models(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
-        return await large.make(lambda: respond(folded.read(_models), wire))
+        return await large.make(lambda: respond(folded.read_all(_models), wire))
 
     @routes.get(
         "/promises",
@@ -81,7 +81,9 @@ def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
         tenant = given.get("tenant_id", "")
         return await large.make(
             lambda: respond(
-                folded.read(lambda fold: promises_document([fold.observations], by, since, tenant)),
+                folded.read_all(
+                    lambda fold: promises_document([fold.observations], by, since, tenant)
+                ),
                 wire,
             )
         )
@@ -99,7 +101,7 @@ def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
         kernel = view.kernel
 
         def document() -> Response:
-            scopes = folded.read(_hot)
+            scopes = folded.read_all(_hot)
             found = prefixes_document(
                 scopes,
                 holders_in(kernel),
@@ -140,7 +142,7 @@ def _hot(fold: RoutingFold) -> dict[DecidedScope, HotScope]:
 def _advice(kernel: ReadOnlyKernel, router: Router, folded: FoldedRouting) -> list[Advice]:
     advice: list[Advice] = []
     rules, holders_of = AdviceRules(), holders_in(kernel)
-    for scope, hot in folded.read(_hot).items():
+    for scope, hot in folded.read_all(_hot).items():
         held = [
             HeldPrefix(
                 one,

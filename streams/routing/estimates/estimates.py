@@ -4,7 +4,7 @@ A fold of what came of decisions, in the order of the log: no clock, no I/O, no 
 folds the same outcomes from the same state has the same bytes, and so the same digest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -33,6 +33,7 @@ from streams.routing.estimates.links import (
     Path,
 )
 from streams.routing.estimates.prefill import PrefillClass, PrefillFits, PrefillRow
+from streams.routing.pieces import pieces_of
 
 ESTIMATES_VERSION: Final = 1
 
@@ -111,7 +112,6 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     ignored: Counter
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_State)
 
 
@@ -185,7 +185,11 @@ class Estimates:
 
     def dump(self) -> bytes:
         """The state, canonical: equal states have equal bytes. Cost O(state), at most 5 MB."""
-        return _encoder.encode(
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The same in pieces; nothing may be noted meanwhile."""
+        yield from pieces_of(
             _State(
                 version=ESTIMATES_VERSION,
                 prefill=self.prefill.items(),

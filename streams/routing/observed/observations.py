@@ -156,7 +156,7 @@ class Observations:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """The same in pieces, as an encoded `ObservationsState`; nothing may be folded meanwhile."""
+        """The same in pieces; nothing may be folded meanwhile."""
         yield array_header(len(ObservationsState.__struct_fields__))
         yield from pieces_of(OBSERVATIONS_VERSION)
         yield from pieces_of(self.clock)
