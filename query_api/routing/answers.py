@@ -1,6 +1,6 @@
 """Answers of the last ROUTE_REPEAT_S that a client may ask for again, by the id of its request."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
 import msgspec
@@ -20,14 +20,14 @@ class _Answer(NamedTuple):
 
 
 class KeptAnswers:
-    """Bounded in number and in candidates; the oldest goes.
+    """Bounded in number and in candidates; the oldest goes."""
 
-    Attributes:
-        forgotten: answers that found no room for as long as they were to be given again.
-    """
-
-    def __init__(self) -> None:
-        self.forgotten = 0
+    def __init__(self, forgotten: Counter[str] | None = None) -> None:
+        """Args:
+        forgotten: counts as `answers` those that found no room for as long as they were to be
+            given again.
+        """
+        self._forgotten = Counter() if forgotten is None else forgotten
         self._answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
         self._tenants: dict[str, dict[str, int]] = {}  # decisions by request, then by tenant
         self._candidates = 0
@@ -56,7 +56,7 @@ class KeptAnswers:
             if not is_old and has_room and self._candidates <= ROUTE_CANDIDATES_KEPT:
                 break
             self._forget(oldest)
-            self.forgotten += not is_old
+            self._forgotten["answers"] += not is_old
 
     def number_of(self, request_id: str, tenant_id: str | None) -> int | None:
         """The decision of that request; of no tenant: whosever it is, if it is one tenant's."""

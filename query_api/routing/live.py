@@ -8,6 +8,7 @@ Any thread may call it.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
@@ -75,9 +76,14 @@ NOTHING: Final = Carried(0.0, 0, 0, 0, None)
 
 
 class LiveLoad:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        forgotten: what those that decide by it had to give up for want of room, by what it is.
+    """
 
     def __init__(self) -> None:
+        self.forgotten: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._bookings = Bookings()
         self._samples = Samples()
@@ -314,4 +320,5 @@ class LiveLoad:
                 "repeated": bookings.repeated,
                 "unknown": bookings.unknown,
                 "samples": len(self._samples),
+                "samples_dropped": self._samples.dropped,
             }

@@ -151,7 +151,7 @@ class Router:
         self._targets = Targets(view, folded, settings.costs, monotonic)
         self._classes = HotClasses()
         self._number = 0
-        self.answers = KeptAnswers()
+        self.answers = KeptAnswers(live.forgotten)
         self._policies = {"": self._policy(settings.policy)}
 
     def now(self) -> float:

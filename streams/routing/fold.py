@@ -117,6 +117,12 @@ class RoutingFold:
             self.estimates.note(observed)
 
     @property
+    def forgotten(self) -> dict[str, int]:
+        """What was given up for want of room, by what it is."""
+        learned = self.estimates.counters()["classes_forgotten"]
+        return self.observations.forgotten | {"estimates": learned}
+
+    @property
     def digest(self) -> str:
         """Of all of the state. Cost O(state)."""
         total = xxhash.xxh3_64()

@@ -12,23 +12,24 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.limits import ROUTING_PIECE_BYTES
+
 _ITEMS: Final = 256  # a sequence of more is long
 _FIRST_ITEMS: Final = 8  # of it in its first piece, before it is known how large they are
-_PIECE_BYTES: Final = 64 * 1024  # that a piece is to have: some 0.2 ms
-_NESTED_MAX: Final = 16_384  # longer sequences have no long ones in their items
+_FLAT_ITEMS: Final = 16_384  # longer sequences have no long ones in their items
 _encoder = msgspec.msgpack.Encoder()
 
 
 def pieces_of(state: Any) -> Iterator[bytes]:
     """The encoding of a state of structs, which are arrays, tuples and lists. Cost O(state), and of
-    one piece some _PIECE_BYTES, where items of long sequences are about alike.
+    one piece some ROUTING_PIECE_BYTES, where items of long sequences are about alike.
     """
     items = _items_of(state)
     if items is None or not _is_long(items):
         yield _encoder.encode(state)
         return
     yield array_header(len(items))
-    if len(items) > _NESTED_MAX:
+    if len(items) > _FLAT_ITEMS:
         yield from _flat(iter(items))
         return
     some: list[Any] = []  # that are not long themselves
@@ -49,7 +50,9 @@ def _flat(items: Iterator[Any]) -> Iterator[bytes]:
     while some := list(islice(items, count)):
         piece = _encoder.encode(some)
         yield piece[len(array_header(len(some))) :]
-        count = max(count // 2, 1) if len(piece) > _PIECE_BYTES else min(2 * count, _NESTED_MAX)
+        count = (
+            max(count // 2, 1) if len(piece) > ROUTING_PIECE_BYTES else min(2 * count, _FLAT_ITEMS)
+        )
 
 
 def array_header(count: int) -> bytes:

@@ -394,9 +394,9 @@ def test_more_selections_than_there_is_room_for_are_forgotten_and_counted(
 ) -> None:
     monkeypatch.setattr(f"query_api.http.select.routes.{bound}", most)
     add(service, 1)
-    selecting, statuses = kept(service, table, 4)
+    _, statuses = kept(service, table, 4)
     assert statuses == [404, 404, 201, 201]
-    assert selecting.forgotten == 2
+    assert service.router.live.forgotten == {"selections": 2}
 
 
 def test_a_worker_that_comes_or_goes_is_seen_at_once(service: Service) -> None:
