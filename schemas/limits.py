@@ -538,6 +538,7 @@ WINDOW_LOG_RETRY_S: Final = 10.0  # after it could not be written; what comes me
 # outcome for the longest: counter `classes_forgotten` of the estimates; `outcomes_unusable`.
 ESTIMATED_CLASSES_MAX: Final = 1024  # of models and instances; some 4 KiB each, in one row
 ESTIMATED_MODELS_MAX: Final = 1024  # of which outputs are remembered, 100 bytes each
+ESTIMATED_TENANTS_MAX: Final = 1024  # whose speeds of paths are remembered, 2 KiB each
 ESTIMATED_OUTCOMES_REMEMBERED: Final = 500  # of a class, by which errors are told: 1 KiB
 ESTIMATED_OUTCOME_S_MAX: Final = 24 * 3600.0  # nothing takes longer; one that says so is not used
 

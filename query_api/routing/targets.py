@@ -159,18 +159,18 @@ class Targets:
         self, model: ModelKey, known: dict[RankKey, KnownTarget], fold: RoutingFold
     ) -> Roster:
         """With what is learned of each class."""
-        estimates, name = fold.estimates, model[1]
+        estimates, links = fold.estimates, fold.estimates.links(model[0])
         for rank, one in known.items():
-            key = ClassKey(name, one.class_name or rank[0])
+            key = ClassKey(*model, one.class_name or rank[0])
             costs = estimates.costs(key, self._costs)
             if one.kv_bytes:
-                costs = estimates.links.costs(costs, one.kv_bytes)
+                costs = links.costs(costs, one.kv_bytes)
             known[rank] = one._replace(
                 costs=None if costs == self._costs else costs,
                 p90=estimates.p90(key),
                 decode_terms=estimates.decode_terms(key, DecodeTerms()),
             )
-        return roster_of(model[0], known, round(estimates.output_tokens(name)))
+        return roster_of(model[0], known, round(estimates.output_tokens(*model)))
 
 
 _EMPTY: Final = roster_of("", {})

@@ -109,6 +109,7 @@ class RoutingFold:
             observed = observed_of(
                 booking.lesson,
                 outcome,
+                tenant_id=booking.tenant_id,
                 prompt=booking.prompt,
                 cached=booking.cached,
                 since_s=at - booking.time,
