@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ from tests.unit.streams.routing.decisions import decision
 WAIT_S = 10.0
 
 
-def record(number: int) -> DecisionsRecord:
+def record(number: int, **fields: Any) -> DecisionsRecord:
     """One decision."""
-    return DecisionsRecord(run=1, time=100.0, decisions=(decision(number),))
+    return DecisionsRecord(run=1, time=100.0, decisions=(decision(number, **fields),))
 
 
 def test_what_is_applied_waits_for_a_long_question_and_short_ones_do_not() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from query_api.routing import router as router_module
+from query_api.routing import answers as answers_module
 from query_api.routing.router import RouterSettings
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.events import Stored, encode_events
@@ -119,7 +119,7 @@ def test_the_same_request_gets_the_same_answer_and_is_booked_once(service: Servi
 def test_what_is_kept_for_repetitions_is_bounded(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(router_module, "ROUTE_CANDIDATES_KEPT", 4)
+    monkeypatch.setattr(answers_module, "ROUTE_CANDIDATES_KEPT", 4)
     for name in "ab":
         register(service, name)
     plain = [route(service, request_id=f"p{number}") for number in range(5)]
