@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from query_api.routing.mean_work import MeanWork
-from schemas.limits import APPROXIMATE_S, DECISION_MARKS_MAX, LOAD_TARGETS_MAX
+from schemas.limits import APPROXIMATE_S, DECISION_MARKS_MAX, LOAD_SUM_MAX, LOAD_TARGETS_MAX
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -299,7 +299,8 @@ class LiveLoad:
                 unbooked * work_s[0] if sample.prefill_tokens is None else tokens_left * work_s[1]
             )
             wait += max(work - (now - sample.observed_at), 0.0)
-            requests = max(requests, (sample.running or 0) + (sample.waiting or 0))
+            there = min((sample.running or 0) + (sample.waiting or 0), LOAD_SUM_MAX)
+            requests = max(requests, there)
             pending = max(pending, sample.prefill_tokens or 0)
         return Carried(wait, requests, pending, active, sample, tokens, decoding)
 

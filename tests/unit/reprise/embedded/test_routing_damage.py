@@ -113,3 +113,16 @@ def test_what_cannot_be_read_of_it_is_counted_by_a_proof_and_named(data: Path) -
     assert f"`reprise repair --data {data}`" in result.output
     if "from record 0 of" not in result.output:
         assert "\ndecisions " in result.output
+
+
+def test_what_no_record_can_have_costs_itself_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    routing = opened(tmp_path)
+    routing.queue.push_decision(1, decision(0, prompt_tokens=2**64))
+    routing.queue.push_decision(2, decision(0))
+    routing.write()
+    assert (routing.unwritten, routing.written) == (1, 1)
+    assert routing.folded.read(lambda fold: len(fold.bookings)) == 1
+    assert "Cannot write a record of the routing log" in caplog.text
+    routing.stop()
