@@ -305,7 +305,9 @@ class Router:
         now: float,
     ) -> Decision:
         view = self._view
-        held = max((match.longest for match in asked.matches), default=0)
+        longest = max((match.longest for match in asked.matches), default=0)
+        # Of engines without events decisions alone say what they hold.
+        held = max((longest, *(one.cached for one in decided.candidates)))
         state = view.state(asked.scope) if view.ready else AnswerState.STALE
         output = asked.expected_output_tokens
         return Decision(
@@ -333,7 +335,7 @@ class Router:
             decided.refused,
             1.0,
             decided.predicted_s,
-            _marks(asked.prefixes, held // asked.scope.block_size),
+            _marks(asked.prefixes, longest // asked.scope.block_size),
             held=held,
             degraded=self._settings.rules.degraded.value,
         )

@@ -76,7 +76,7 @@ def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
     async def promises(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
         given = _parameters(request, ("by", "since", "tenant_id"))
-        by = _group_by(given.get("by", GroupBy.POLICY.value))
+        by = _group_by(given.get("by", GroupBy.INSTANCE.value))
         since = _number("since", given.get("since", "0"))
         tenant = given.get("tenant_id", "")
         return await large.make(

@@ -190,7 +190,10 @@ class Observations:
         if outcome.cached_tokens is None or promise.has_cached:
             return
         promise.has_cached = True
-        tokens = kept(promise, outcome.cached_tokens)
+        cached = outcome.cached_tokens
+        if outcome.prompt_tokens is not None:  # an engine has no more of a prompt than all of it
+            cached = min(cached, outcome.prompt_tokens)
+        tokens = kept(promise, cached)
         self.totals.note_cached(self.clock, promise, tokens, outcome.prompt_tokens)
         self.hot.confirmed(promise, tokens.actual)
 

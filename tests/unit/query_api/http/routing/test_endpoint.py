@@ -484,3 +484,21 @@ def test_the_decision_names_whom_it_is_of(service: Service) -> None:
     service.write()
     last = service.live.last_of_session("default", "s", service.clock.now)
     assert last == Target("default", "a", 0)
+
+
+def test_what_only_decisions_say_another_holds_is_lost_to_routing(service: Service) -> None:
+    """Neither engine publishes events; `a` was given the prompt a moment ago."""
+    asked = {"token_ids": [3] * 161, "policy": "least-loaded"}
+    route(service, candidates=[{"instance_id": "a"}], **asked)
+    busy = {"waiting": 500, "running": 1}
+    both = [{"instance_id": "a", "load": busy}, {"instance_id": "b"}]
+    answer = route(service, candidates=both, **asked)
+    assert answer["prefill"]["instance_id"] == "b"
+    report = {"decision_id": answer["decision_id"], "event": "completed", "cached_tokens": 0}
+    service.client.post_json("/feedback", report)
+    service.write()
+    document = msgspec.json.decode(service.client.get("/promises").body)
+    assert document["by"] == "instance"
+    (row,) = [one for one in document["rows"] if one["name"] == "b"]
+    lost = {cause: row["lost"][cause]["tokens"] for cause in row["lost"]}
+    assert lost == {"workload": 1, "routing": 160, "index": 0}

@@ -103,7 +103,11 @@ def test_counts_and_times_beyond_all_reason_leave_a_checkpoint_that_can_be_writt
         seen.reported(
             RUN,
             an_outcome(
-                number, OutcomeEvent.COMPLETED, cached_tokens=2**40, ttft_s=1e308, prompt_tokens=0
+                number,
+                OutcomeEvent.COMPLETED,
+                cached_tokens=2**40,
+                ttft_s=1e308,
+                prompt_tokens=2**40,
             ),
         )
     assert Observations.load(seen.dump()).dump() == seen.dump()
@@ -317,7 +321,8 @@ def test_the_sums_are_those_of_a_naive_join(
             usable = max(n - 1, 0) // 16 * 16
             p = min(decision.candidates[0].cached, usable)
             h = max(min(decision.held, usable), p)
-            a = min(record.cached_tokens, n)
+            told = n if record.prompt_tokens is None else record.prompt_tokens
+            a = min(record.cached_tokens, told, n)
             index += max(p - a, 0)
             routing += max(h - max(p, a), 0)
             workload += n - max(p, h, a)
@@ -328,3 +333,10 @@ def test_the_sums_are_those_of_a_naive_join(
     for row in fold(Observations(), history).totals.rows().values():
         total.add(row)
     assert (total.index, total.routing, total.workload) == (index, routing, workload)
+
+
+def test_an_engine_had_no_more_of_a_prompt_than_it_says_there_was() -> None:
+    seen = Observations()
+    seen.decided(RUN, a_decision(cached=480, held=480, marks=MARKS, predicted_s=1.0))
+    seen.reported(RUN, an_outcome(cached_tokens=10**9, prompt_tokens=3))
+    assert (row_of(seen).actual, row_of(seen).miscounted) == (3, 1)
