@@ -555,6 +555,7 @@ AUDIT_SHOWN_MAX: Final = 100  # answers that disagree and are named; all are cou
 
 # routing: what is under way where. It is a fold, so these bounds are the same for every reader.
 BOOKINGS_MAX: Final = 65_536  # some 300 bytes each: reprise_routing_dropped_total{reason="no_room"}
+BOOKINGS_BYTES_MAX: Final = 64 * MIB  # of them, with their names: likewise
 BOOKING_EXPIRY_S: Final = 300.0  # without a report: reprise_routing_expired_total
 BOOKING_ESTIMATES: Final = 10.0  # or so many times what it was expected to take, if that is longer
 ROUTING_BYTES: Final = 2 * GIB  # of the embedded routing log; the oldest goes first
@@ -582,6 +583,7 @@ RETRY_AFTER_MAX_S: Final = 60  # what a refused client is told at the most
 # routing: what decisions and their outcomes show. It is a fold, so these bounds are the same for
 # every reader. What is dropped: reprise_routing_forgotten_total, of what is given.
 PROMISES_OPEN_MAX: Final = 32_768  # of which more may be told; 2 KiB each: of="promises"
+PROMISES_OPEN_BYTES_MAX: Final = 128 * MIB  # of them, with their names and prefixes: likewise
 PROMISE_OPEN_S: Final = 900.0  # for that to come: such a decision counts as `unreported`
 PROMISE_ROWS_MAX: Final = 16_384  # of sums, 1 KiB each: of="promise_rows", "promises_crowded"
 DECISION_MARKS_MAX: Final = 64  # prefixes of one decision; a prompt has no use for more
@@ -590,9 +592,11 @@ HOT_COUNTERS_MAX: Final = 1024  # prefixes of one scope that are counted, 600 by
 HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: of="hot_scopes"
 HOT_HALF_LIFE_S: Final = 300.0  # after it a request counts half
 PREDICTED_MARKS_MAX: Final = 262_144  # 400 bytes each; the oldest go: of="predicted"
+PREDICTED_BYTES_MAX: Final = 192 * MIB  # of them, with their names: likewise
 PREDICTED_S: Final = 2.0  # until the engine's events should have come; longer where it has to wait
 APPROXIMATE_S: Final = 600.0  # the same where it publishes none, and its capacity is not known
 SESSIONS_MAX: Final = 65_536  # 300 bytes each; the least recent goes: of="sessions"
+SESSIONS_BYTES_MAX: Final = 64 * MIB  # of them, with their names: likewise
 ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
 AFFINITY_S: Final = 300.0  # without a request, after which a session is forgotten
 
@@ -646,6 +650,7 @@ ROUTE_REPEAT_S: Final = 60.0  # a request id that comes again within this gets t
 ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes:
 # reprise_routing_forgotten_total{of="answers"}
 ROUTE_CANDIDATES_KEPT: Final = 65_536  # with them, some 500 bytes each; likewise
+ROUTE_ANSWERS_BYTES_MAX: Final = 64 * MIB  # of them, with all names: likewise
 SELECTIONS_MAX: Final = (
     4096  # of the select service, not booked yet; forgotten: 404, of="selections"
 )
@@ -656,6 +661,8 @@ ROUTE_EXPLAINED_MAX: Final = 256  # candidates of an answer that is given again 
 ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read
 ROUTING_QUEUE_ITEMS: Final = 65_536  # decisions, reports and samples that are not written yet:
 # reprise_routing_dropped_total{reason="queue_full"}
+ROUTING_QUEUE_BYTES_MAX: Final = 128 * MIB  # of these, with all their candidates: likewise
+ROUTING_RECORD_BYTES: Final = 512 * KIB  # of a record, which has one decision at the least
 FEEDBACK_MAX: Final = 1024  # reports or samples of one request: status="400"
 # grpc: what routers ask, and what they may cost: reprise_grpc_refused_total with the reason that is
 # given. grpc itself ends a connection beyond its number, and a call whose message is too large.

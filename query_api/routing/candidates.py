@@ -101,7 +101,7 @@ def gather(
         registered.append(target_known)
         roles.append(role)
         match = by_instance.get(key[0])
-        soon = predicted[target] * size if target in predicted else 0
+        soon = min(predicted.get(target, 0) * size, asked.prompt_tokens)
         found.append(_candidate(key, match, load, target_known, role in wanted, soon))
     return Candidates(found, tuple(endpoints), carried, registered, roles, roster.output_tokens)
 

@@ -290,7 +290,7 @@ class Router:
         if not blocks or not isinstance(policy.parameters, LmetricParameters):
             return Request(number, asked.prompt_tokens, tie)
         name = (asked.scope, asked.prefixes[8 * blocks - 8 : 8 * blocks])
-        tokens = blocks * asked.scope.block_size
+        tokens = min(blocks * asked.scope.block_size, asked.prompt_tokens)
         holders = sum(one.cached >= tokens for one in candidates.found)
         is_hot = self._classes.note(name, holders, len(candidates.found))
         return Request(number, asked.prompt_tokens, tie, tokens, is_hot)

@@ -114,8 +114,7 @@ class Observations:
             lasts_s=APPROXIMATE_S if approximate else predicted_s(decision.predicted_s),
             capacity_blocks=capacity_blocks if approximate else 0,
         )
-        gone = self.open.add(promise)
-        if gone is not None:
+        for gone in self.open.add(promise):
             self.totals.note_end(now, gone, None)
 
     def reported(self, run: int, outcome: Outcome) -> None:

@@ -9,9 +9,10 @@ import pytest
 from query_api.routing import answers as answers_module
 from query_api.routing.router import RouterSettings
 from schemas.answer_states import AnswerState, Doubt, Standing
+from schemas.codec import decode_routing
 from schemas.events import Stored, encode_events
 from schemas.registration import Label, PublisherKind, Registration
-from schemas.routing_records import DecisionsRecord, OutcomesRecord, Target
+from schemas.routing_records import DecisionsRecord, OutcomesRecord, Target, encode_routing
 from streams.routing.decide import OfDegraded, Rules
 from tests.fakes import FakeTable
 from tests.unit.query_api.http.routing.conftest import Service
@@ -488,7 +489,7 @@ def test_the_decision_names_whom_it_is_of(service: Service) -> None:
 
 def test_what_only_decisions_say_another_holds_is_lost_to_routing(service: Service) -> None:
     """Neither engine publishes events; `a` was given the prompt a moment ago."""
-    asked = {"token_ids": [3] * 161, "policy": "least-loaded"}
+    asked: dict[str, Any] = {"token_ids": [3] * 161, "policy": "least-loaded"}
     route(service, candidates=[{"instance_id": "a"}], **asked)
     busy = {"waiting": 500, "running": 1}
     both = [{"instance_id": "a", "load": busy}, {"instance_id": "b"}]
@@ -502,3 +503,14 @@ def test_what_only_decisions_say_another_holds_is_lost_to_routing(service: Servi
     (row,) = [one for one in document["rows"] if one["name"] == "b"]
     lost = {cause: row["lost"][cause]["tokens"] for cause in row["lost"]}
     assert lost == {"workload": 1, "routing": 160, "index": 0}
+
+
+def test_what_is_to_be_there_soon_is_no_more_than_the_prompt(service: Service) -> None:
+    hashes = {"block_size": 2**40, "block_hashes": [5, 6], "prompt_tokens": 30}
+    body = {"model": "m", "candidates": [{"instance_id": "a"}], **hashes}
+    for _ in range(2):
+        reply = service.client.post_json("/route", body)
+        assert reply.status == 200, reply.body
+    assert msgspec.json.decode(reply.body)["prefill"]["cached_tokens"] == 30
+    (record,) = service.queue.take(0.0)
+    assert decode_routing(encode_routing(record)) == record

@@ -189,8 +189,8 @@ def test_a_decision_that_comes_again_keeps_the_first_promise() -> None:
     one, two = (promise_of(RUN, 0.0, a_decision(cached=cached)) for cached in (1, 2))
     assert one is not None
     assert two is not None
-    assert open_promises.add(one) is None
-    assert open_promises.add(two) is None
+    assert open_promises.add(one) == []
+    assert open_promises.add(two) == []
     assert open_promises.find(RUN, 0) is one
     assert open_promises.forgotten == 0
 
