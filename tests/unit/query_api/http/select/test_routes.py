@@ -121,6 +121,8 @@ def test_block_hashes_say_the_same_as_tokens(service: Service) -> None:
         ({"block_hashes": [1]}, 400, "sequence_hashes"),
         ({"block_hashes": [1], "sequence_hashes": [1]}, 400, "isl_tokens"),
         ({"block_hashes": [1], "sequence_hashes": [1], "isl_tokens": 0}, 400, "isl_tokens"),
+        ({"block_hashes": [1], "sequence_hashes": [1], "isl_tokens": 2**31}, 400, "isl_tokens"),
+        ({"token_ids": TOKENS, "expected_output_tokens": 2**31}, 400, "expected_output_tokens"),
         ({"sequence_hashes": [1], "isl_tokens": 16}, 400, "block_hashes"),
         (
             {"block_hashes": [1], "sequence_hashes": [1, 2], "isl_tokens": 16},
