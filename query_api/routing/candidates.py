@@ -72,7 +72,12 @@ def gather(
     offered: dict[RankKey, Offered] = {}
     if asked.candidates is not None or not by_instance.keys() <= roster.ranks.keys():
         keys, offered = _offered(asked, roster, by_instance)
-        roster = targets.offered(tenant, asked.scope.model_name, keys)
+        labels = tuple(
+            (key, tuple(sorted(one.labels.items())))
+            for key, one in offered.items()
+            if one.labels is not None
+        )
+        roster = targets.offered(tenant, asked.scope.model_name, keys, labels)
     said = {}
     for key, one in offered.items():
         if one.load is not None:

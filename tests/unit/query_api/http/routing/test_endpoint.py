@@ -514,3 +514,27 @@ def test_what_is_to_be_there_soon_is_no_more_than_the_prompt(service: Service) -
     assert msgspec.json.decode(reply.body)["prefill"]["cached_tokens"] == 30
     (record,) = service.queue.take(0.0)
     assert decode_routing(encode_routing(record)) == record
+
+
+def test_labels_of_a_candidate_count_in_place_of_those_registered(service: Service) -> None:
+    register(service, "a", labels=(Label("class", "slow"),))
+    offered = [
+        {"instance_id": "a", "labels": {"class": "fast"}},
+        {"instance_id": "b", "labels": {"class": "fast"}},
+    ]
+    for number in range(40):
+        answer = route(service, candidates=[offered[number % 2]], token_ids=[number] * 1600)
+        report = {"decision_id": answer["decision_id"], "event": "completed", "ttft_ms": 77}
+        service.client.post_json("/feedback", report | {"queue_ms": 0})
+    service.write()
+    (row,) = msgspec.json.decode(service.client.get("/models").body)["prefill"]
+    assert (row["class_name"], row["outcomes"]) == ("fast", 40)
+    service.clock.now += 100.0
+    times = {
+        name: route(service, candidates=[one], token_ids=[77] * 1600, reserve=False)["prefill"][
+            "ttft_ms"
+        ]["prefill"]
+        for name, one in (("fast", offered[1]), ("other", {"instance_id": "b"}))
+    }
+    assert times["fast"] == pytest.approx(77, rel=0.2)
+    assert times["other"] > 150
