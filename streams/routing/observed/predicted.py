@@ -31,7 +31,7 @@ from schemas.limits import (
     PREDICTED_S,
 )
 from schemas.routing_records import DecidedScope, PrefixMark, Target
-from streams.routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
+from streams.routing.sizes import OBJECT_SIZE, text_bytes
 
 _GroupT = TypeVar("_GroupT")
 
@@ -248,9 +248,8 @@ class PredictedHolders:
 
 def _size_of(key: MarkKey) -> int:
     """Of a mark, in bytes, about; marks of one decision have the names together."""
-    target, scope, _ = key
-    names = text_bytes(scope.tenant_id, scope.model_name, scope.lora_name, scope.additional_salt)
-    return OBJECT_SIZE + names + target_bytes(target)
+    (_, instance_id, _), (tenant_id, model_name, lora_name, _, salt), _ = key
+    return OBJECT_SIZE + text_bytes(instance_id, tenant_id, model_name, lora_name, salt)
 
 
 def longest_of(

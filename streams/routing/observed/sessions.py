@@ -56,8 +56,6 @@ class Sessions:
         if not decision.session_id or not 0 <= place < len(decision.candidates):
             return
         key = (decision.scope.tenant_id, decision.session_id)
-        if key in self._last:
-            self._drop(key)
         self._keep(key, time, decision.target(place))
         self._expire(time)
         while len(self._last) > self._most or self._bytes > self._bytes_most:
@@ -65,6 +63,8 @@ class Sessions:
             self.forgotten += 1
 
     def _keep(self, key: SessionKey, time: float, target: Target) -> None:
+        if key in self._last:
+            self._drop(key)
         self._last[key] = (time, target)
         self._bytes += OBJECT_SIZE + text_bytes(*key) + target_bytes(target)
 
