@@ -149,12 +149,16 @@ class LiveLoad:
         self._note_reported(early)
 
     def _note_reported(self, reported: Iterable[Reported]) -> None:
-        """One that failed, or went elsewhere, leaves nothing where it was sent."""
+        """One that failed, was cancelled before its first token, or went elsewhere, leaves nothing
+        where it was sent.
+        """
         for booking, outcome in reported:
             sent = self._sent.get(booking.key)
-            if sent is not None and (
-                outcome.event is OutcomeEvent.FAILED or booking.target != sent.target
-            ):
+            event = outcome.event
+            is_undone = event is OutcomeEvent.FAILED or (
+                event is OutcomeEvent.CANCELLED and not booking.has(OutcomeEvent.FIRST_TOKEN)
+            )
+            if sent is not None and (is_undone or booking.target != sent.target):
                 self._predicted.failed(*sent)
             if outcome.event.is_end:
                 self._sent.pop(booking.key, None)

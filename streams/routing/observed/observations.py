@@ -132,7 +132,9 @@ class Observations:
             self.predicted.failed(promise.target, promise.scope, promise.marks)
         self._note_cached(promise, outcome)
         self._note_ttft(promise, outcome)
-        if outcome.event is OutcomeEvent.FAILED:
+        is_cancelled = outcome.event is OutcomeEvent.CANCELLED
+        is_unseen = not (promise.has_cached or promise.has_ttft)  # nothing came of it
+        if outcome.event is OutcomeEvent.FAILED or (is_cancelled and is_unseen):
             self.predicted.failed(promise.target, promise.scope, promise.marks)
         if outcome.event.is_end:
             self.totals.note_end(self.clock, promise, outcome.event)

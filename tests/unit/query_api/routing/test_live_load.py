@@ -13,6 +13,7 @@ from schemas.routing_records import (
     LoadSample,
     LoadSource,
     OutcomeEvent,
+    PrefixMark,
     Target,
 )
 from tests.unit.streams.routing.decisions import SCOPE, A, B, candidate, decision, outcome
@@ -132,3 +133,24 @@ def test_decisions_that_are_not_kept_to_tell_of_work_and_book_nothing() -> None:
     assert live.mean_work_s("default", "m", 9.0) == 0.25
     assert live.counts()["under_way"] == 0
     assert wait_s(live, 100.0, B) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("events", "blocks"),
+    [
+        ((OutcomeEvent.CANCELLED,), {}),
+        ((OutcomeEvent.FAILED,), {}),
+        ((OutcomeEvent.FIRST_TOKEN, OutcomeEvent.CANCELLED), {A: 2}),
+        ((OutcomeEvent.COMPLETED,), {A: 2}),
+    ],
+)
+def test_what_ended_before_its_first_token_leaves_nothing(
+    events: tuple[OutcomeEvent, ...], blocks: dict[Target, int]
+) -> None:
+    live = LiveLoad()
+    live.book(RUN, decision(0, is_approximate=True, marks=(PrefixMark(1, 5), PrefixMark(2, 6))))
+    prefixes = (5).to_bytes(8, "little") + (6).to_bytes(8, "little")
+    assert live.predicted(SCOPE, prefixes, 100.5) == {A: 2}
+    for event in events:
+        live.report(RUN, outcome(0, event, 100.1))
+    assert live.predicted(SCOPE, prefixes, 100.5) == blocks

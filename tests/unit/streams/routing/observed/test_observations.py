@@ -340,3 +340,13 @@ def test_an_engine_had_no_more_of_a_prompt_than_it_says_there_was() -> None:
     seen.decided(RUN, a_decision(cached=480, held=480, marks=MARKS, predicted_s=1.0))
     seen.reported(RUN, an_outcome(cached_tokens=10**9, prompt_tokens=3))
     assert (row_of(seen).actual, row_of(seen).miscounted) == (3, 1)
+
+
+def test_what_was_cancelled_before_anything_came_of_it_is_predicted_no_more() -> None:
+    seen = Observations()
+    seen.decided(RUN, a_decision(0, marks=MARKS, predicted_s=1.0))
+    seen.reported(RUN, an_outcome(0, OutcomeEvent.CANCELLED))
+    assert len(seen.predicted) == 0
+    seen.decided(RUN, a_decision(1, marks=MARKS, predicted_s=1.0))
+    seen.reported(RUN, an_outcome(1, OutcomeEvent.CANCELLED, ttft_s=1.0))
+    assert len(seen.predicted) == len(MARKS)
