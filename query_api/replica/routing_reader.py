@@ -41,6 +41,7 @@ from schemas.limits import (
     LAG_CHECK_WAIT_S,
     REPLICA_POLL_MS,
     REPLICA_RETRY_S,
+    ROUTING_READ_WAIT_S,
     ROUTING_RECORDS_PER_TURN_MAX,
 )
 from schemas.routing_records import RoutingRecord
@@ -180,11 +181,11 @@ class RoutingReader:
             )
         except CorruptRecordException as error:
             logger.error("%s; reading past it", error)
-            self._take(await self._read_past(self.next))
+            await self._take(await self._read_past(self.next))
             consumer.seek(self._part, self.next)
         else:
             for messages in batches.values():
-                self._take(
+                await self._take(
                     LogEntry(Offset(message.offset), message.value or b"") for message in messages
                 )
         self._merge_when_there()
@@ -200,16 +201,25 @@ class RoutingReader:
                 raise _LogLostError(f"it ends at {end}, before {folded}")
             self.end = end
 
-    def _take(self, entries: Iterable[LogEntry]) -> None:
-        for offset, value in entries:
-            try:
-                self._apply(offset, decode_routing(value))
-            except RecordError as error:
-                self._skip(offset, str(error))
-            except Exception as error:
-                logger.exception("Unexpected error in the fold of the routing log")
-                self._skip(offset, repr(error))
-            self.next = offset + 1
+    async def _take(self, entries: Iterable[LogEntry]) -> None:
+        # Somebody reads all of it, and this loop has other work. An event would be set by a thread.
+        while not self._folded.begin():  # noqa: ASYNC110
+            await asyncio.sleep(ROUTING_READ_WAIT_S)
+        try:
+            for offset, value in entries:
+                self._take_one(offset, value)
+        finally:
+            self._folded.end()
+
+    def _take_one(self, offset: Offset, value: bytes) -> None:
+        try:
+            self._apply(offset, decode_routing(value))
+        except RecordError as error:
+            self._skip(offset, str(error))
+        except Exception as error:
+            logger.exception("Unexpected error in the fold of the routing log")
+            self._skip(offset, repr(error))
+        self.next = offset + 1
 
     def _apply(self, offset: int, record: RoutingRecord) -> None:
         self._folded.apply(offset, record)

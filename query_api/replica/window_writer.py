@@ -195,7 +195,13 @@ class WindowWriter(ABC, Generic[ItemT]):
         items = 0
         while items < len(self._waiting):
             count, item = self._waiting[items]
-            entry = self.encode(item)
+            try:
+                entry = self.encode(item)
+            except Exception:  # a value that no record can have: the others are written
+                logger.exception("Dropped %d %s that cannot be written", count, self._topic.name)
+                self.unwritten += count
+                del self._waiting[items]
+                continue
             if entry is None:
                 self.unwritten += count
                 logger.warning("Dropped %d %s: too large for a message", count, self._topic.name)

@@ -64,7 +64,7 @@ def advised(view: View, router: Router, done: Done = NOTHING_DONE) -> list[Advic
     """
     kernel, rules = view.kernel, AdviceRules()
     advice: list[Advice] = []
-    for scope, hot in router.folded.read(hot_scopes).items():
+    for scope, hot in router.folded.read_all(hot_scopes).items():
         loads = router.instances(scope.tenant_id, scope.model_name)
         parents = {one.prefix: one.parent for one in hot.prefixes}
         copied = with_prefixes(done.copied, parents) if done.copied else {}

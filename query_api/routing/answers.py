@@ -1,36 +1,39 @@
 """Answers of the last ROUTE_REPEAT_S that a client may ask for again, by the id of its request."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
 import msgspec
 
 from query_api.routing.interface import Routed, RouteRequest
 from schemas.limits import (
+    ROUTE_ANSWERS_BYTES_MAX,
     ROUTE_ANSWERS_MAX,
     ROUTE_CANDIDATES_KEPT,
     ROUTE_EXPLAINED_MAX,
     ROUTE_REPEAT_S,
 )
+from streams.routing.sizes import decision_bytes, text_bytes
 
 
 class _Answer(NamedTuple):
     routed: Routed
     question: tuple[object, ...]
+    size_bytes: int
 
 
 class KeptAnswers:
-    """Bounded in number and in candidates; the oldest goes.
+    """Bounded in number, in candidates and in bytes; the oldest goes."""
 
-    Attributes:
-        forgotten: answers that found no room for as long as they were to be given again.
-    """
-
-    def __init__(self) -> None:
-        self.forgotten = 0
+    def __init__(self, forgotten: Counter[str] | None = None) -> None:
+        """Args:
+        forgotten: counts as `answers` those that found no room for as long as they were to be
+            given again.
+        """
+        self._forgotten = Counter() if forgotten is None else forgotten
         self._answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
         self._tenants: dict[str, dict[str, int]] = {}  # decisions by request, then by tenant
-        self._candidates = 0
+        self._candidates = self._bytes = 0
 
     def find(self, asked: RouteRequest, now: float) -> tuple[Routed, bool] | None:
         """What was answered to a request of that id, and whether it asked for the same."""
@@ -46,17 +49,24 @@ class KeptAnswers:
             routed = _without_others(routed)
         name = (asked.scope.tenant_id, decision.request_id)
         self._forget(name)
-        self._answers[name] = _Answer(routed, _question_of(asked))
+        size = _size_of(routed)
+        self._answers[name] = _Answer(routed, _question_of(asked), size)
+        self._bytes += size
         self._tenants.setdefault(name[1], {})[name[0]] = decision.number
         self._candidates += len(routed.decision.candidates)
         while len(self._answers) > 1:
             oldest, first = next(iter(self._answers.items()))
             is_old = now - first.routed.decision.time > ROUTE_REPEAT_S
-            has_room = len(self._answers) <= ROUTE_ANSWERS_MAX
-            if not is_old and has_room and self._candidates <= ROUTE_CANDIDATES_KEPT:
+            if not (is_old or self._is_over):
                 break
             self._forget(oldest)
-            self.forgotten += not is_old
+            self._forgotten["answers"] += not is_old
+
+    @property
+    def _is_over(self) -> bool:
+        if len(self._answers) > ROUTE_ANSWERS_MAX or self._bytes > ROUTE_ANSWERS_BYTES_MAX:
+            return True
+        return self._candidates > ROUTE_CANDIDATES_KEPT
 
     def number_of(self, request_id: str, tenant_id: str | None) -> int | None:
         """The decision of that request; of no tenant: whosever it is, if it is one tenant's."""
@@ -81,10 +91,16 @@ class KeptAnswers:
         if kept is None:
             return
         self._candidates -= len(kept.routed.decision.candidates)
+        self._bytes -= kept.size_bytes
         tenants = self._tenants[name[1]]
         del tenants[name[0]]
         if not tenants:
             del self._tenants[name[1]]
+
+
+def _size_of(routed: Routed) -> int:
+    """Bytes, about."""
+    return decision_bytes(routed.decision) + text_bytes(*routed.endpoints)
 
 
 def _question_of(asked: RouteRequest) -> tuple[object, ...]:

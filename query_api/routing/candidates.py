@@ -76,7 +76,12 @@ def gather(
     offered: dict[RankKey, Offered] = {}
     if asked.candidates is not None or not by_instance.keys() <= roster.ranks.keys():
         keys, offered = _offered(asked, roster, by_instance)
-        roster = targets.offered(tenant, asked.scope.model_name, keys)
+        labels = tuple(
+            (key, tuple(sorted(one.labels.items())))
+            for key, one in offered.items()
+            if one.labels is not None
+        )
+        roster = targets.offered(tenant, asked.scope.model_name, keys, labels)
     said = {}
     for key, one in offered.items():
         if one.load is not None:
@@ -105,7 +110,7 @@ def gather(
         registered.append(target_known)
         roles.append(role)
         match = by_instance.get(key[0])
-        soon = predicted[target] * size if target in predicted else 0
+        soon = min(predicted.get(target, 0) * size, asked.prompt_tokens)
         found.append(_candidate(key, match, load, target_known, role in wanted, soon))
     return Candidates(found, tuple(endpoints), carried, registered, roles, roster.output_tokens)
 

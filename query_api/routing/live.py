@@ -8,13 +8,14 @@ Any thread may call it.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
 from query_api.routing.mean_work import MeanWork
 from query_api.routing.predictions import LivePredictions
-from schemas.limits import LOAD_TARGETS_MAX
+from schemas.limits import LOAD_SUM_MAX, LOAD_TARGETS_MAX
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -67,9 +68,14 @@ NOTHING: Final = Carried(0.0, 0, 0, 0, None)
 
 
 class LiveLoad:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        forgotten: what those that decide by it had to give up for want of room, by what it is.
+    """
 
     def __init__(self) -> None:
+        self.forgotten: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._bookings = Bookings()
         self._samples = Samples()
@@ -223,7 +229,7 @@ class LiveLoad:
         mean_work_s: float,
         said: dict[Target, LoadSample],
         *,
-        token_s: float = 0.0,
+        token_s: float,
     ) -> list[Carried]:
         """What each target carries. Cost O(targets).
 
@@ -262,7 +268,8 @@ class LiveLoad:
                 unbooked * work_s[0] if sample.prefill_tokens is None else tokens_left * work_s[1]
             )
             wait += max(work - (now - sample.observed_at), 0.0)
-            requests = max(requests, (sample.running or 0) + (sample.waiting or 0))
+            there = min((sample.running or 0) + (sample.waiting or 0), LOAD_SUM_MAX)
+            requests = max(requests, there)
             pending = max(pending, sample.prefill_tokens or 0)
         return Carried(wait, requests, pending, active, sample, tokens, decoding)
 
@@ -283,4 +290,5 @@ class LiveLoad:
                 "repeated": bookings.repeated,
                 "unknown": bookings.unknown,
                 "samples": len(self._samples),
+                "samples_dropped": self._samples.dropped,
             }

@@ -8,7 +8,7 @@ from query_api.routing.interface import RouteRequest
 from streams.routing.chunk_plan import TOO_LONG, UNCACHED_LEAST, Plan, PlanNode, plan
 from streams.routing.costs import Costs
 from streams.routing.decide import Decided
-from streams.routing.estimates.links import LinkClass, fetch_path
+from streams.routing.estimates.links import LinkClass, Links, fetch_path
 
 ACTIVATIONS_OF_A_TOKEN: Final = 16 * 1024
 """Of a token, from a stage to the next: a hidden size of 8,192, two bytes each."""
@@ -45,11 +45,7 @@ def advised_plan(
         )
         for index in (first, *others)
     ]
-    speeds = folded.read(
-        lambda fold: {
-            link: fold.estimates.links.bytes_per_s(fetch_path(link)) for link in LinkClass
-        }
-    )
+    speeds = folded.read(lambda fold: _speeds(fold.estimates.links(asked.scope.tenant_id)))
     return plan(
         found[first].costs or costs,
         asked.prompt_tokens,
@@ -60,3 +56,7 @@ def advised_plan(
         block=asked.scope.block_size,
         hop=lambda link, tokens: tokens * ACTIVATIONS_OF_A_TOKEN / speeds[link],
     )
+
+
+def _speeds(links: Links) -> dict[LinkClass, float]:
+    return {link: links.bytes_per_s(fetch_path(link)) for link in LinkClass}

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from schemas.limits import ROUTING_QUEUE_ITEMS
+from schemas.limits import ROUTING_QUEUE_BYTES_MAX, ROUTING_QUEUE_ITEMS, ROUTING_RECORD_BYTES
 from schemas.routing_records import (
     Decision,
     DecisionsRecord,
@@ -20,9 +20,10 @@ from schemas.routing_records import (
     Unregistered,
     UnregisteredEngines,
 )
+from streams.routing.sizes import OBJECT_SIZE, decision_bytes, target_bytes, text_bytes
 
 RECORD_ITEMS: Final = 64
-"""Decisions or reports in one record: one of 64 candidates has some KiB."""
+"""Decisions or reports in one record, at the most: one of 64 candidates has some KiB."""
 
 _Item = tuple[int, Decision] | tuple[int, Outcome] | LoadSample | Unregistered
 
@@ -34,10 +35,14 @@ class RoutingQueue:
         kept: items that found room; `dropped`: those that found none.
     """
 
-    def __init__(self, items_max: int = ROUTING_QUEUE_ITEMS) -> None:
+    def __init__(
+        self, items_max: int = ROUTING_QUEUE_ITEMS, bytes_max: int = ROUTING_QUEUE_BYTES_MAX
+    ) -> None:
         self.kept = self.dropped = 0
         self._items_max = items_max
-        self._items: list[_Item] = []
+        self._bytes_max = bytes_max
+        self._items: list[tuple[int, _Item]] = []  # with what each takes, bytes
+        self._bytes = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -63,25 +68,32 @@ class RoutingQueue:
     def _push(self, items: Iterable[_Item]) -> None:
         with self._lock:
             for item in items:
-                if len(self._items) >= self._items_max:
+                size = _size_of(item)
+                has_room = self._bytes + size <= self._bytes_max or not self._items
+                if len(self._items) >= self._items_max or not has_room:
                     self.dropped += 1
                 else:
-                    self._items.append(item)
+                    self._items.append((size, item))
+                    self._bytes += size
                     self.kept += 1
 
     def take(self, now: float) -> list[RoutingRecord]:
         """What has come since the last call, as records that are written now, Unix seconds."""
         with self._lock:
-            items, self._items = self._items, []
+            items, self._items, self._bytes = self._items, [], 0
         records: list[RoutingRecord] = []
-        start = 0
-        while start < len(items):
-            end = start + 1
-            name = _name_of(items[start])
-            while end < len(items) and end - start < RECORD_ITEMS and _name_of(items[end]) == name:
-                end += 1
-            records.append(_record_of(items[start:end], now))
-            start = end
+        some: list[_Item] = []
+        total = 0
+        for size, item in items:
+            is_other = bool(some) and _name_of(some[0]) != _name_of(item)
+            is_full = len(some) >= RECORD_ITEMS or total + size > ROUTING_RECORD_BYTES
+            if some and (is_other or is_full):
+                records.append(_record_of(some, now))
+                some, total = [], 0
+            some.append(item)
+            total += size
+        if some:
+            records.append(_record_of(some, now))
         return records
 
 
@@ -89,6 +101,16 @@ def items_of(record: RoutingRecord) -> int:
     """How many decisions, reports, samples or engines it has."""
     content: tuple[object, ...] = getattr(record, record.__struct_fields__[-1])
     return len(content)
+
+
+def _size_of(item: _Item) -> int:
+    """Bytes, about."""
+    if isinstance(item, LoadSample | Unregistered):
+        return OBJECT_SIZE + target_bytes(item.target)
+    content = item[1]
+    if isinstance(content, Decision):
+        return decision_bytes(content)
+    return OBJECT_SIZE + text_bytes(content.instance_id or "", content.error)
 
 
 def _name_of(item: _Item) -> tuple[type, int]:

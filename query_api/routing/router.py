@@ -154,7 +154,7 @@ class Router:
         self._targets = Targets(view, folded, settings.costs, monotonic)
         self._classes = HotClasses()
         self._number = 0
-        self.answers = KeptAnswers()
+        self.answers = KeptAnswers(live.forgotten)
         self._policies = {"": self._policy(settings.policy)}
 
     def now(self) -> float:
@@ -294,7 +294,7 @@ class Router:
         if not blocks or not isinstance(policy.parameters, LmetricParameters):
             return Request(number, asked.prompt_tokens, tie)
         name = (asked.scope, asked.prefixes[8 * blocks - 8 : 8 * blocks])
-        tokens = blocks * asked.scope.block_size
+        tokens = min(blocks * asked.scope.block_size, asked.prompt_tokens)
         holders = sum(one.cached >= tokens for one in candidates.found)
         is_hot = self._classes.note(name, holders, len(candidates.found))
         return Request(number, asked.prompt_tokens, tie, tokens, is_hot)
@@ -309,7 +309,9 @@ class Router:
         now: float,
     ) -> Decision:
         view = self._view
-        held = max((match.longest for match in asked.matches), default=0)
+        longest = max((match.longest for match in asked.matches), default=0)
+        # Of engines without events decisions alone say what they hold.
+        held = max((longest, *(one.cached for one in decided.candidates)))
         state = view.state(asked.scope) if view.ready else AnswerState.STALE
         output = asked.expected_output_tokens
         return Decision(
@@ -337,7 +339,7 @@ class Router:
             decided.refused,
             1.0,
             decided.predicted_s,
-            _marks(asked.prefixes, candidates.longest(held) // asked.scope.block_size),
+            _marks(asked.prefixes, candidates.longest(longest) // asked.scope.block_size),
             held=held,
             degraded=self._settings.rules.degraded.value,
         )
@@ -362,7 +364,8 @@ class Router:
         roster = self._targets.of_model(tenant_id, model_name)
         default_s = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
         mean_work = self.live.mean_work_s(tenant_id, model_name, default_s)
-        carried = self.live.carried(roster.targets, now, mean_work, {})
+        token_s = default_s / MEAN_PROMPT_TOKENS
+        carried = self.live.carried(roster.targets, now, mean_work, {}, token_s=token_s)
         return [
             InstanceLoad(
                 target,
@@ -376,10 +379,10 @@ class Router:
     def carried(self, targets: Sequence[Target] | None = None) -> list[tuple[Target, Carried]]:
         """What these carry; None: every target that something is known of, sorted."""
         targets = self.live.targets() if targets is None else targets
-        mean_work = self._settings.costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
-        return list(
-            zip(targets, self.live.carried(targets, self._clock(), mean_work, {}), strict=True)
-        )
+        now, mean_work = self._clock(), self._settings.costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+        token_s = mean_work / MEAN_PROMPT_TOKENS
+        carried = self.live.carried(targets, now, mean_work, {}, token_s=token_s)
+        return list(zip(targets, carried, strict=True))
 
     # What came of decisions
 

@@ -105,6 +105,10 @@ def roster_of(
     )
 
 
+Said = tuple[tuple[RankKey, tuple[tuple[str, str], ...]], ...]
+"""Labels of candidates, as a request has them, sorted."""
+
+
 class Targets:
     """All registered targets by model; looked at again after TARGETS_KEPT_S, which costs
     O(publishers).
@@ -125,7 +129,7 @@ class Targets:
         self._clock = clock
         self._until = float("-inf")
         self._by_model: dict[ModelKey, Roster] = {}
-        self._offered: dict[tuple[ModelKey, tuple[RankKey, ...]], Roster] = {}
+        self._offered: dict[tuple[ModelKey, tuple[RankKey, ...], Said], Roster] = {}
 
     def of_model(self, tenant_id: str, model_name: str) -> Roster:
         """Those of a model."""
@@ -139,17 +143,24 @@ class Targets:
             self._until = now + TARGETS_KEPT_S
         return self._by_model.get((tenant_id, model_name), _EMPTY)
 
-    def offered(self, tenant_id: str, model_name: str, keys: tuple[RankKey, ...]) -> Roster:
+    def offered(
+        self, tenant_id: str, model_name: str, keys: tuple[RankKey, ...], said: Said = ()
+    ) -> Roster:
         """Of these alone, some of whom nobody may have registered. Cost O(1) where they were asked
-        for within TARGETS_KEPT_S.
+        for within TARGETS_KEPT_S. What is `said` are labels of some of them, which count in place
+        of those that were registered.
         """
         of_model = self.of_model(tenant_id, model_name)
-        name = ((tenant_id, model_name), keys)
+        name = ((tenant_id, model_name), keys, said)
         found = self._offered.get(name)
         if found is None:
-            strangers = {key: UNKNOWN for key in keys if key not in of_model.known}
-            learned = self._folded.read(lambda fold: self._learned(name[0], strangers, fold))
-            known = {key: of_model.known.get(key) or learned.known[key] for key in keys}
+            anew = {key: UNKNOWN for key in keys if key not in of_model.known}
+            for key, pairs in said:
+                labels = dict(pairs)
+                one = of_model.known.get(key, UNKNOWN)
+                anew[key] = one._replace(labels=labels, class_name=labels.get(CLASS_LABEL, ""))
+            learned = self._folded.read(lambda fold: self._learned(name[0], anew, fold))
+            known = {key: learned.known.get(key) or of_model.known[key] for key in keys}
             found = roster_of(tenant_id, known, learned.output_tokens)
             if len(self._offered) < ROSTERS_KEPT:
                 self._offered[name] = found
@@ -159,18 +170,18 @@ class Targets:
         self, model: ModelKey, known: dict[RankKey, KnownTarget], fold: RoutingFold
     ) -> Roster:
         """With what is learned of each class."""
-        estimates, name = fold.estimates, model[1]
+        estimates, links = fold.estimates, fold.estimates.links(model[0])
         for rank, one in known.items():
-            key = ClassKey(name, one.class_name or rank[0])
+            key = ClassKey(*model, one.class_name or rank[0])
             costs = estimates.costs(key, self._costs)
             if one.kv_bytes:
-                costs = estimates.links.costs(costs, one.kv_bytes)
+                costs = links.costs(costs, one.kv_bytes)
             known[rank] = one._replace(
                 costs=None if costs == self._costs else costs,
                 p90=estimates.p90(key),
                 decode_terms=estimates.decode_terms(key, DecodeTerms()),
             )
-        return roster_of(model[0], known, round(estimates.output_tokens(name)))
+        return roster_of(model[0], known, round(estimates.output_tokens(*model)))
 
 
 _EMPTY: Final = roster_of("", {})

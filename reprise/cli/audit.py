@@ -63,7 +63,9 @@ def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | 
     try:
         answers = _run(lambda tell: _answers(data, kafka, tell))
     except click.ClickException:
-        if not decisions.decisions or (data is not None and (data / "answers").exists()):
+        if not (decisions.decisions or decisions.unreadable) or (
+            data is not None and (data / "answers").exists()
+        ):
             raise
         answers = None
     lines = [] if answers is None else lines_of(answers)

@@ -31,6 +31,7 @@ def repair(data: Path, yes: bool, all_registered: bool) -> None:
     """Say what is damaged in a data directory and what would be done; with --yes, do it.
 
     What can be read of a damaged log becomes the log again, and the damaged files stay beside it.
+    The routing log likewise, which a start sets aside otherwise.
     A damaged table is moved aside, and made again by the next start. Where records are lost,
     answers are `degraded` until each publisher has sent its next batch.
 

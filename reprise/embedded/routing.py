@@ -16,11 +16,13 @@ from query_api.routing.queue import RoutingQueue, items_of
 from reprise.embedded.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
 from schemas.codec import decode_routing
 from schemas.conditions import Conditions, Part
-from schemas.errors import RecordError, StorageError
+from schemas.errors import DamagedError, RecordError, StorageError
 from schemas.identities import Offset
 from schemas.limits import ROUTING_BYTES, ROUTING_CHECKPOINT_S
 from schemas.routing_records import RoutingRecord, encode_routing
+from storage.salvage import move_aside
 from streams.log.embedded import EmbeddedLog
+from streams.log.interface import LogEntry
 from streams.routing.checkpoint import read_checkpoint, write_checkpoint
 from streams.routing.fold import RoutingFold
 
@@ -89,13 +91,30 @@ class RoutingLog(WindowLog):
             )
             fold.offset = log.end_offset - 1
         self._kept = fold.offset
-        for entry in log.read(Offset(fold.offset + 1)):
-            try:
-                fold.apply(entry.offset, decode_routing(entry.value))
-            except RecordError as error:
-                self.skipped += 1
-                logger.warning("Skipped record %d of the routing log: %s", entry.offset, error)
+        problem = self._fold_behind(fold, log)
+        if problem:
+            log.close()
+            aside = move_aside(log.path, NAME)
+            logger.warning("%s. It was moved to %s: what is before that, is kept", problem, aside)
+            self._log = self._open_log()
+            fold.offset = self._kept = -1
         return fold
+
+    def _fold_behind(self, fold: RoutingFold, log: EmbeddedLog) -> str:
+        """What the log has behind the fold; says what ended that too early, or ""."""
+        try:
+            for entry in log.read(Offset(fold.offset + 1)):
+                self._fold_one(fold, entry)
+        except DamagedError as error:
+            return str(error)
+        return ""
+
+    def _fold_one(self, fold: RoutingFold, entry: LogEntry) -> None:
+        try:
+            fold.apply(entry.offset, decode_routing(entry.value))
+        except RecordError as error:
+            self.skipped += 1
+            logger.warning("Skipped record %d of the routing log: %s", entry.offset, error)
 
     @property
     def lag(self) -> int:
@@ -142,6 +161,9 @@ class RoutingLog(WindowLog):
         self._checkpoint_at = now + ROUTING_CHECKPOINT_S
         if self._log is not None:
             self._log.sync()  # a checkpoint never knows more than the log
-        offset, state = self.folded.read(lambda fold: (fold.offset, fold.dump()))
-        write_checkpoint(self._checkpoint, state)
-        self._kept = offset
+        self._kept = self.folded.read_all(self._keep)
+
+    def _keep(self, fold: RoutingFold) -> int:
+        """Writes a checkpoint; which offset it has."""
+        write_checkpoint(self._checkpoint, fold.pieces())
+        return fold.offset

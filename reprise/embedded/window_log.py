@@ -4,6 +4,7 @@ It costs the service nothing but what it takes: where it cannot be written, requ
 before, and what was to be written is dropped and counted.
 """
 
+import gc
 import logging
 import threading
 import time
@@ -192,6 +193,8 @@ def open_or_begin_anew(path: Path, name: str, make: Callable[[Path], LogT], *, l
     try:
         return make(path)
     except DamagedError as error:
-        aside = move_aside(path, name)
-        logger.warning("%s. It was moved to %s: %s, and nothing else is lost", error, aside, lost)
-        return make(path)
+        problem = str(error)
+    gc.collect()  # an iterator that the error held on to keeps the directory locked
+    aside = move_aside(path, name)
+    logger.warning("%s. It was moved to %s: %s, and nothing else is lost", problem, aside, lost)
+    return make(path)

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
-from reprise.metrics.family import Family, Samples, counter, counters, gauge
+from reprise.metrics.family import Family, Samples, by_label, counter, counters, gauge
 
 
 class RoutingState(Protocol):
@@ -57,6 +57,17 @@ def _dropped(state: RoutingState) -> Samples:
     ]
 
 
+def _forgotten(state: RoutingState) -> Samples:
+    """Of everything that is bounded, so that each is there before anything is forgotten."""
+    here = state.live.forgotten
+    counts = {
+        "answers": here["answers"],
+        "selections": here["selections"],
+        "samples": state.live.counts()["samples_dropped"],
+    }
+    return by_label(counts | state.folded.read(lambda fold: fold.forgotten))
+
+
 ROUTING: Final[tuple[Family[RoutingState], ...]] = (
     gauge(
         "reprise_routing_under_way",
@@ -96,6 +107,16 @@ ROUTING: Final[tuple[Family[RoutingState], ...]] = (
         " way to be booked; unknown_decision are reports whose decision never came.",
         ("reason",),
         _dropped,
+    ),
+    counters(
+        "reprise_routing_forgotten",
+        "What routing remembers and had to give up for want of room: answers (a repeated request is"
+        " decided anew), selections of the select service (404), load samples, open promises"
+        " (counted as unreported), rows of promises and notes without one (promise_rows,"
+        " promises_crowded), hot_scopes, predicted prefixes, sessions, and classes and models whose"
+        " times were learned (estimates).",
+        ("of",),
+        _forgotten,
     ),
     counter(
         "reprise_routing_skipped",

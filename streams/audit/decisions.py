@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from schemas.codec import decode_routing
-from schemas.errors import RecordError
+from schemas.errors import DamagedError, RecordError, StorageError
 from schemas.identities import Offset
 from schemas.limits import AUDIT_SHOWN_MAX
 from schemas.routing_records import (
@@ -28,7 +28,7 @@ from schemas.routing_records import (
     Refused,
     decision_id,
 )
-from streams.log.embedded import ReadOnlyLog
+from streams.log.embedded import ROUTING_LOG, ReadOnlyLog
 from streams.log.interface import LogEntry
 from streams.routing.costs import Costs
 from streams.routing.decide import (
@@ -114,9 +114,20 @@ class VerifiedDecisions:
         for decision in record.decisions:
             self._take(record.run, decision, entry.offset)
 
+    def cut(self, start: int, end: int, error: StorageError) -> None:
+        """The records from `start` to before `end` cannot be read, by what the log says."""
+        self.unreadable += max(end - start, 1)
+        reason = f"from record {start} of the routing log on: {error}"
+        self.unreadable_reason = self.unreadable_reason or reason
+
     def _take(self, run: int, decision: Decision, offset: int) -> None:
         self.decisions += 1
-        differences = differences_of(run, decision)
+        try:
+            differences = differences_of(run, decision)
+        except (ArithmeticError, ValueError, LookupError) as error:  # no service has written that
+            differences = [
+                Difference("record", "a decision", f"nothing follows from it: {error!r}")
+            ]
         if not differences:
             self.agreed += 1
             self.decoding += decision.phase in _DECODES
@@ -300,14 +311,24 @@ def verify_decisions(
     routing log has none.
 
     Raises:
-        StorageError: something cannot be read.
+        StorageError: it is in no state to be opened. What is damaged of it is `unreadable`.
     """
     verified = VerifiedDecisions()
-    path = data / "routing" / "log"
+    path = data / ROUTING_LOG
     if not path.exists():
         return verified
-    with closing(ReadOnlyLog(path)) as log:
-        for entry in log.read(Offset(0)):
-            verified.take(entry)
-            on_progress(entry.offset + 1, log.end_offset)
+    try:
+        log = ReadOnlyLog(path)
+    except DamagedError as error:
+        verified.cut(0, 1, error)
+        return verified
+    with closing(log):
+        following = log.complete_from
+        try:
+            for entry in log.read(Offset(0)):
+                verified.take(entry)
+                following = Offset(entry.offset + 1)
+                on_progress(following, log.end_offset)
+        except StorageError as error:
+            verified.cut(following, log.end_offset, error)
     return verified

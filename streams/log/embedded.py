@@ -42,6 +42,15 @@ _FORMAT_KEY, _COMPLETE_KEY, _NEXT_KEY = b"mformat", b"mcomplete_from", b"mnext_o
 _END: Final = 2**64 - 1
 
 
+ROUTING_LOG: Final = Path("routing", "log")
+"""Where the routing log is, in the directory of the data."""
+
+
+def _data_of(path: Path) -> Path:
+    """The directory of the data in which that log is."""
+    return path.parents[1] if path.parts[-2:] == ROUTING_LOG.parts else path.parent
+
+
 def repaired_path(path: Path) -> Path:
     """Where a repaired log stands until it takes the place of the log at `path`."""
     return path.with_name(path.name + ".repaired")
@@ -101,7 +110,7 @@ class EmbeddedLog:
             with disk_errors(action, self.path):
                 yield
         except DamagedError as error:
-            remedy = f"See what can be saved with `reprise repair --data {self.path.parent}`"
+            remedy = f"See what can be saved with `reprise repair --data {_data_of(self.path)}`"
             raise error.with_remedy(remedy) from error
 
     def _load_facts(self) -> None:

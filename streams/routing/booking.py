@@ -7,6 +7,7 @@ import msgspec
 from schemas.limits import BOOKING_ESTIMATES, BOOKING_EXPIRY_S
 from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target
 from streams.routing.lessons import Lesson, lesson_of
+from streams.routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
 
 DecisionKey = tuple[int, int]
 """Run, and number in it."""
@@ -63,6 +64,15 @@ class Booking(msgspec.Struct, array_like=True):
     def uncached(self) -> int:
         """Tokens that are computed for it."""
         return self.prompt - self.cached
+
+    @property
+    def size_bytes(self) -> int:
+        """That it takes, about."""
+        size = OBJECT_SIZE + text_bytes(self.request_id)
+        lesson = self.lesson
+        if lesson is not None:
+            size += text_bytes(lesson.model_name, lesson.class_name, lesson.decode_class)
+        return size + target_bytes(self.target) + target_bytes(self.decode)
 
     def has(self, event: OutcomeEvent) -> bool:
         """Whether it was reported."""

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from schemas.limits import (
+    BOOKINGS_BYTES_MAX,
     BOOKINGS_MAX,
     EARLY_OUTCOME_S,
     EARLY_OUTCOMES_MAX,
@@ -92,6 +93,7 @@ class Bookings:
         self._clock = RecordClock()
         self.expired = self.overflowed = self.repeated = self.unknown = 0
         self._bookings: dict[DecisionKey, Booking] = {}
+        self._bytes = 0  # that they take
         self._requests: dict[str, dict[str, DecisionKey]] = {}  # by request, then by tenant
         self._places: dict[Target, _Place] = {}
         self._expiry: list[tuple[float, int, int]] = []
@@ -141,11 +143,11 @@ class Bookings:
             return []  # known already
         if decision.chosen < 0 and decision.decode < 0:
             return []
-        if len(self._bookings) >= BOOKINGS_MAX:
+        if self._is_full:
             self.overflowed += 1
             return []
         booking = booking_of(run, decision, self.clock)
-        self._bookings[key] = booking
+        self._keep(booking)
         self._name(booking)
         heapq.heappush(self._expiry, (booking.expires_at, *key))
         self._begin(booking)
@@ -225,12 +227,21 @@ class Bookings:
             place.active -= booking.uncached
             if not place.requests:
                 del self._places[target]
-        self._bookings.pop(booking.key, None)
+        if self._bookings.pop(booking.key, None) is not None:
+            self._bytes -= booking.size_bytes
         named = self._requests.get(booking.request_id, {})
         if named.get(booking.tenant_id) == booking.key:
             del named[booking.tenant_id]
             if not named:
                 del self._requests[booking.request_id]
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._bookings) >= BOOKINGS_MAX or self._bytes >= BOOKINGS_BYTES_MAX
+
+    def _keep(self, booking: Booking) -> None:
+        self._bookings[booking.key] = booking
+        self._bytes += booking.size_bytes
 
     def _name(self, booking: Booking) -> None:
         if booking.request_id:
@@ -264,10 +275,10 @@ class Bookings:
         target = booking.target._replace(instance_id=outcome.instance_id, dp_rank=rank)
         if target == booking.target or target == booking.decode:
             return
-        seen, key = booking.seen, booking.key
+        seen = booking.seen
         self._end(booking)
         booking.target, booking.seen, booking.lesson = target, seen, None
-        self._bookings[key] = booking
+        self._keep(booking)
         self._name(booking)
         self._begin(booking)
 
@@ -382,10 +393,10 @@ class Bookings:
         for booking in state.bookings:
             if self.has_seen(*booking.key):
                 continue
-            if len(self._bookings) < BOOKINGS_MAX:
-                self._add(booking)
-            else:
+            if self._is_full:
                 self.overflowed += 1
+            else:
+                self._add(booking)
         for target, free_at in state.free_at:
             if target in self._places and target not in known:
                 self._places[target].free_at = free_at
@@ -398,7 +409,7 @@ class Bookings:
     def _add(self, booking: Booking) -> None:
         """A booking of another fold, which goes on with its own."""
         booking = copy(booking)
-        self._bookings[booking.key] = booking
+        self._keep(booking)
         self._name(booking)
         heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
         self._begin(booking)

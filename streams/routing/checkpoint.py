@@ -5,6 +5,7 @@ It is written beside the last one and put into its place, so that a crash leaves
 
 import os
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,17 +17,26 @@ from streams.routing.fold import RoutingFold
 _SUM: Final = struct.Struct("<Q")
 
 
-def write_checkpoint(path: Path, state: bytes) -> None:
+def write_checkpoint(path: Path, pieces: Iterable[bytes]) -> None:
     """Keeps what a fold has dumped; durable when it returns.
+
+    Args:
+        path: of the checkpoint.
+        pieces: of the state, see `RoutingFold.pieces`.
 
     Raises:
         StorageError: the disk fails; the last one is still there.
     """
     beside = path.with_name(path.name + ".new")
+    total = xxhash.xxh3_64()
     try:
         with beside.open("wb") as file:
-            file.write(_SUM.pack(xxhash.xxh3_64_intdigest(state)))
-            file.write(state)
+            file.write(_SUM.pack(0))
+            for piece in pieces:
+                total.update(piece)
+                file.write(piece)
+            file.seek(0)
+            file.write(_SUM.pack(total.intdigest()))
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

@@ -5,6 +5,7 @@ records have the same state, byte for byte, and so the same digest, whoever made
 from the beginning or from a checkpoint.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -25,6 +26,7 @@ from streams.routing.bookings import Bookings, BookingsState, Reported
 from streams.routing.estimates.estimates import Estimates, EstimatesError
 from streams.routing.lessons import observed_of
 from streams.routing.observed.observations import Observations
+from streams.routing.pieces import array_header, bytes_pieces, pieces_of
 from streams.routing.samples import Samples
 
 STATE_VERSION: Final = 1
@@ -105,6 +107,7 @@ class RoutingFold:
             observed = observed_of(
                 booking.lesson,
                 outcome,
+                tenant_id=booking.tenant_id,
                 prompt=booking.prompt,
                 cached=booking.cached,
                 since_s=at - booking.time,
@@ -113,22 +116,34 @@ class RoutingFold:
             self.estimates.note(observed)
 
     @property
+    def forgotten(self) -> dict[str, int]:
+        """What was given up for want of room, by what it is."""
+        learned = self.estimates.counters()["classes_forgotten"]
+        return self.observations.forgotten | {"estimates": learned}
+
+    @property
     def digest(self) -> str:
         """Of all of the state. Cost O(state)."""
-        return f"{xxhash.xxh3_64_intdigest(self.dump()):016x}"
+        total = xxhash.xxh3_64()
+        for piece in self.pieces():
+            total.update(piece)
+        return f"{total.intdigest():016x}"
 
     def dump(self) -> bytes:
         """The state as a checkpoint. Cost O(state)."""
-        return _encoder.encode(
-            RoutingState(
-                STATE_VERSION,
-                self.offset,
-                self.bookings.state(),
-                self.samples.all(),
-                self.estimates.dump(),
-                self.observations.dump(),
-            )
-        )
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The same in pieces, some of them empty. Each takes some milliseconds at most, so that
+        others have their turn between two; nothing may be applied meanwhile.
+        """
+        yield array_header(len(RoutingState.__struct_fields__))
+        yield _encoder.encode(STATE_VERSION)
+        yield _encoder.encode(self.offset)
+        yield from pieces_of(self.bookings.state())
+        yield from pieces_of(self.samples.all())
+        yield from bytes_pieces(self.estimates.pieces())
+        yield from bytes_pieces(self.observations.pieces())
 
     @classmethod
     def load(cls, encoded: bytes) -> "RoutingFold":

@@ -70,19 +70,27 @@ def lesson_of(decision: Decision) -> Lesson | None:
 
 
 def observed_of(
-    lesson: Lesson, outcome: Outcome, *, prompt: int, cached: int, since_s: float, decode_s: float
+    lesson: Lesson,
+    outcome: Outcome,
+    *,
+    tenant_id: str,
+    prompt: int,
+    cached: int,
+    since_s: float,
+    decode_s: float,
 ) -> Observed:
     """A report as estimates take it.
 
     Args:
         lesson: of its decision.
         outcome: the report; each time in it counts, so it must be told once.
+        tenant_id: of its request.
         prompt: tokens, as the decision had them.
         cached: of these, those that were not to be computed.
         since_s: from the decision to the report.
         decode_s: from the first token to the report; 0 where that is not known.
     """
-    key = ClassKey(lesson.model_name, lesson.class_name)
+    key = ClassKey(tenant_id, lesson.model_name, lesson.class_name)
     if outcome.event in _USELESS:
         return Observed(key, is_usable=False)
     is_first = outcome.event is OutcomeEvent.FIRST_TOKEN
@@ -107,7 +115,7 @@ def observed_of(
         kv_bytes=lesson.kv_bytes or KV_BYTES_PER_TOKEN,
         output_tokens=outcome.output_tokens if is_end else None,
         decode_s=decode_s if is_end and decode_s > 0.0 else None,
-        decode_key=ClassKey(lesson.model_name, decoder),
+        decode_key=ClassKey(tenant_id, lesson.model_name, decoder),
         running=lesson.running,
         kv_tokens=lesson.kv_tokens,
         tbt_s=outcome.tbt_s,

@@ -7,8 +7,10 @@
             damaged, or with a hole   refuses                        what can be read is the log
     table   whole                     goes on                        nothing
             damaged                   sets it aside, folds it again  sets it aside
+    routing damaged, or with a hole   sets it aside, begins anew     what can be read is the log
 
-Nothing is deleted: what is damaged stays beside, as `log.damaged-1` or `table.damaged-1`.
+Nothing is deleted: what is damaged stays beside, as `log.damaged-1` or `table.damaged-1`. The
+routing log is `routing/log`: what its checkpoint has of it, a start goes on with all the same.
 
 Repairing the log; a kill at any moment leaves what a further repair goes on with:
 
@@ -27,12 +29,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from schemas.errors import DamagedError, RowCorruptError, StorageError
+from schemas.errors import DamagedError, RecordFormatError, RowCorruptError, StorageError
 from schemas.identities import Offset
 from storage.rocksdb import LOG, TABLE, Database, disk_errors, examine
 from storage.salvage import check_not_in_use, free_name, move_aside, salvage
-from streams.log.embedded import ExaminedLog, RepairedLog, repaired_path
+from streams.log.embedded import ROUTING_LOG, ExaminedLog, RepairedLog, repaired_path
 from streams.log.losses import Loss, LossNote
+from streams.routing.checkpoint import read_checkpoint
 from streams.table.rows import format as rows
 
 _LOCAL: Final = b"L"
@@ -42,7 +45,7 @@ class Finding(NamedTuple):
     """One part of the data directory.
 
     Attributes:
-        part: `log` or `table`.
+        part: `log`, `table` or `routing`.
         text: what was found, in words.
         remedy: what the repair does; "" where there is nothing to do.
     """
@@ -67,45 +70,47 @@ class Repair:
         self._data = data
         self._log = data / "log"
         self._table = data / "table"
+        self._routing = data / ROUTING_LOG
         self._repaired = repaired_path(self._log)
         self._note = LossNote(data)
         if not any(path.is_dir() for path in (self._log, self._table, self._repaired)):
             raise StorageError(
                 f"Expected a data directory of `reprise up`, got one without a log: {data}"
             )
-        for path in (self._log, self._table):
+        for path in (self._log, self._table, self._routing):
             check_not_in_use(path)
 
     # Looking
 
     def examine(self) -> list[Finding]:
         """What is damaged, and what would be done; changes nothing. Reads all there is."""
-        return [self._examine_log(), self._examine_table()]
+        return [self._examine_log(), self._examine_table(), *self._examine_routing()]
 
     def _examine_log(self) -> Finding:
-        remedy = (
-            f"what can be read becomes the log, and the damaged one is kept as"
-            f" {free_name(self._log)}"
-        )
         if not self._log.exists():
             if self._repaired.exists():
                 return Finding("log", "its repair was interrupted", "finishes it")
             return Finding("log", "none: a start begins an empty one behind the table")
+        return _examined("log", self._log)
+
+    def _examine_routing(self) -> Iterator[Finding]:
+        """Nothing where nothing was ever decided."""
+        if self._routing.exists():
+            found = _examined("routing", self._routing)
+            if found.remedy:
+                text = f"{found.text}; a start sets it aside and goes on with its checkpoint"
+                found = found._replace(text=text)
+            yield found
         try:
-            torn = examine(self._log, LOG)
-            log = ExaminedLog(self._log)
-            try:
-                holes, bounds = log.holes(), log.bounds
-            finally:
-                log.close()
-        except DamagedError as error:
-            return Finding("log", _said(error), remedy)
-        if holes:
-            return Finding("log", f"damaged: records {_said_of(holes)} are missing", remedy)
-        text = f"whole, with records {bounds.start} to {bounds.end - 1}"
-        if torn:
-            text += f"; its end is torn ({torn}), and a start goes on with what is before"
-        return Finding("log", text)
+            read_checkpoint(self._routing.with_name("checkpoint"))
+        except RecordFormatError as error:
+            yield Finding("routing", f"{error}: a start folds its log from the beginning")
+        for path in sorted(self._routing.parent.glob(f"{self._routing.name}.damaged-*")):
+            text = (
+                f"{path} was set aside. To have what can be read of it in place of what was decided"
+                f" since, move it to {self._routing} and repair it"
+            )
+            yield Finding("routing", text)
 
     def _examine_table(self) -> Finding:
         if not self._table.exists():
@@ -144,6 +149,26 @@ class Repair:
             yield f"table  moved to {move_aside(self._table, TABLE.name)}"
         if "log" in damaged:
             yield from self._repair_log()
+        if "routing" in damaged:
+            yield from self._repair_routing()
+
+    def _repair_routing(self) -> Iterator[str]:
+        """A kill before its end leaves none, which the next start begins anew."""
+        making = self._routing.with_name(self._routing.name + ".repairing")
+        salvaged = salvage(self._routing, LOG, making)
+        made = RepairedLog(making)
+        try:
+            holes = made.holes()
+            if holes:
+                made.complete_only_from(Offset(holes[-1][1] + 1))
+            made.sync()
+        finally:
+            made.close()
+        missing = f"; records {_said_of(holes)} are missing" if holes else ""
+        yield f"routing {salvaged.entries} entries could be read{missing}"
+        yield f"routing the damaged one is {move_aside(self._routing, LOG.name)}"
+        with disk_errors("put the repaired routing log in place", self._routing):
+            making.rename(self._routing)
 
     def _repair_log(self) -> Iterator[str]:
         if self._log.exists():
@@ -190,6 +215,26 @@ class Repair:
             DiskError: the note stands.
         """
         self._note.end_doubt()
+
+
+def _examined(part: str, path: Path) -> Finding:
+    """A log that is there; reads all of it."""
+    remedy = f"what can be read becomes the log, and the damaged one is kept as {free_name(path)}"
+    try:
+        torn = examine(path, LOG)
+        log = ExaminedLog(path)
+        try:
+            holes, bounds = log.holes(), log.bounds
+        finally:
+            log.close()
+    except DamagedError as error:
+        return Finding(part, _said(error), remedy)
+    if holes:
+        return Finding(part, f"damaged: records {_said_of(holes)} are missing", remedy)
+    text = f"whole, with records {bounds.start} to {bounds.end - 1}"
+    if torn:
+        text += f"; its end is torn ({torn}), and a start goes on with what is before"
+    return Finding(part, text)
 
 
 def _said(error: StorageError) -> str:

@@ -170,8 +170,11 @@ class RoutingTable:
         fold = self._fold
         if fold is None or fold.offset == self._kept:
             return
-        offset = fold.offset
-        await self._state.write(offset, fold.dump())
+        offset, pieces = fold.offset, []
+        for piece in fold.pieces():  # nothing is folded meanwhile: the caller has `_working`
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        await self._state.write(offset, b"".join(pieces))
         self._kept = offset
         self.counters["checkpoints"] += 1
         self._checkpoint_at = self._clock() + ROUTING_CHECKPOINT_S

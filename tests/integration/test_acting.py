@@ -102,7 +102,8 @@ class Stage(LmcacheService):
         for name in self.names:
             if name not in HOLDS:
                 continue
-            status, _ = self.api.post("/load", {"instance_id": name, "waiting": 8})
+            load = {"instance_id": name, "waiting": 8, "prefill_tokens": 100_000}
+            status, _ = self.api.post("/load", load)
             assert status == 202
             for _ in range(prompts):
                 status, answer = self.route(name)

@@ -321,7 +321,7 @@ def feedback_document(taken: Taken) -> FeedbackDocument:
 
 def routing_document(router: Router) -> RoutingDocument:
     """The answer of `GET /routing`. Cost O(state)."""
-    position, digest, under_way = router.folded.read(
+    position, digest, under_way = router.folded.read_all(
         lambda fold: (fold.offset, fold.digest, len(fold.bookings))
     )
     queue = router.queue

@@ -55,7 +55,7 @@ def routing_views(
     )
     async def models(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
-        return await large.make(lambda: respond(folded.read(_models), wire))
+        return await large.make(lambda: respond(folded.read_all(_models), wire))
 
     @routes.get(
         "/promises",
@@ -65,12 +65,14 @@ def routing_views(
     async def promises(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
         given = _parameters(request, ("by", "since", "tenant_id"))
-        by = _group_by(given.get("by", GroupBy.POLICY.value))
+        by = _group_by(given.get("by", GroupBy.INSTANCE.value))
         since = _number("since", given.get("since", "0"))
         tenant = given.get("tenant_id", "")
         return await large.make(
             lambda: respond(
-                folded.read(lambda fold: promises_document([fold.observations], by, since, tenant)),
+                folded.read_all(
+                    lambda fold: promises_document([fold.observations], by, since, tenant)
+                ),
                 wire,
             )
         )
@@ -88,7 +90,7 @@ def routing_views(
         kernel = view.kernel
 
         def document() -> Response:
-            scopes = folded.read(hot_scopes)
+            scopes = folded.read_all(hot_scopes)
             found = prefixes_document(
                 scopes,
                 holders_in(kernel),

@@ -13,7 +13,7 @@ from msgspec import Meta
 from query_api.http.errors import RequestError
 from query_api.http.requests.fields import bounded_text
 from query_api.http.requests.queries import missing
-from query_api.http.routing.requests import RouteBody, decode_body, route_request
+from query_api.http.routing.requests import RequestTokens, RouteBody, decode_body, route_request
 from query_api.http.wire import Wire
 from query_api.routing.interface import Offered, RouteRequest
 from schemas.events import TOKEN_HASH_SEED
@@ -53,7 +53,7 @@ class PromptBody(msgspec.Struct, frozen=True):
     token_ids: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     block_hashes: list[SignedHash] | None = None
     sequence_hashes: list[SignedHash] | None = None
-    isl_tokens: TokenCount | None = None
+    isl_tokens: RequestTokens | None = None
     lora_name: str | None = None
     cache_salt: str | None = None
     is_eagle: bool | None = None
@@ -71,7 +71,7 @@ class SelectBody(PromptBody, frozen=True, kw_only=True):
     """The body of `POST /select` and `/select_and_reserve`."""
 
     selection_id: str | None = None
-    expected_output_tokens: TokenCount | None = None
+    expected_output_tokens: RequestTokens | None = None
     session_id: str | None = None
     session_context: SessionContext | None = None
     pinned_worker: PinnedWorker | None = None
@@ -86,8 +86,8 @@ class ReservationBody(PromptBody, frozen=True, kw_only=True):
     selection_id: Annotated[str, Meta(min_length=1)]
     worker_id: WorkerId | None = None
     dp_rank: Rank | None = None
-    expected_output_tokens: TokenCount | None = None
-    effective_prefill_tokens: TokenCount | None = None
+    expected_output_tokens: RequestTokens | None = None
+    effective_prefill_tokens: RequestTokens | None = None
     track_prefill_tokens: bool | None = None
 
 

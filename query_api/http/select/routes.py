@@ -54,8 +54,8 @@ class Kept(NamedTuple):
 class SelectService:
     """Selections, reservations and what is known of them. On the loop that decides.
 
-    Attributes:
-        forgotten: selections that were given up for want of room before they were booked.
+    Selections that are given up for want of room before they are booked are counted as `selections`
+    of `LiveLoad.forgotten`.
     """
 
     def __init__(self, view: View, registry: PublisherRegistry, router: Router) -> None:
@@ -65,7 +65,6 @@ class SelectService:
         router: that decides.
         """
         self.catalogue = Catalogue(view, registry)
-        self.forgotten = 0
         self._view = view
         self._router = router
         self._kept: OrderedDict[Key, Kept] = OrderedDict()
@@ -102,7 +101,7 @@ class SelectService:
             if not is_old and not full:
                 break
             self._forget(oldest)
-            self.forgotten += not is_old
+            self._router.live.forgotten["selections"] += not is_old
 
     def _forget(self, key: Key) -> Kept | None:
         kept = self._kept.pop(key, None)

@@ -1,4 +1,7 @@
-"""Of whom something is learnt: a model on a class of instances. Bounded, in the order of use."""
+"""Of whom something is learnt: a tenant's model on a class of instances. Bounded, in the order of
+use. What one tenant reports teaches nothing of another's: a name may mean something else there, and
+a report may be false.
+"""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -15,17 +18,28 @@ class ClassKey(NamedTuple):
     """What takes the same time for the same work.
 
     Attributes:
+        tenant_id: whose it is.
         model_name: that is served.
         class_name: of the instances, which are alike.
     """
 
+    tenant_id: Text
     model_name: Text
     class_name: Text
 
 
-def class_of(model_name: str, instance_id: str, labels: Mapping[str, str]) -> ClassKey:
+class ModelKey(NamedTuple):
+    """A tenant's model."""
+
+    tenant_id: Text
+    model_name: Text
+
+
+def class_of(
+    tenant_id: str, model_name: str, instance_id: str, labels: Mapping[str, str]
+) -> ClassKey:
     """The class of an instance: what its label `class` says; one of its own where it has none."""
-    return ClassKey(model_name, labels.get(CLASS_LABEL) or instance_id)
+    return ClassKey(tenant_id, model_name, labels.get(CLASS_LABEL) or instance_id)
 
 
 class Recent(Generic[KeyT, ValueT]):

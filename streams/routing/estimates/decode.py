@@ -12,10 +12,9 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from schemas.identities import Text
 from schemas.limits import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX
 from streams.routing.estimates.accuracy import Accuracy, is_time
-from streams.routing.estimates.classes import ClassKey, Recent
+from streams.routing.estimates.classes import ClassKey, ModelKey, Recent
 from streams.routing.estimates.regression import Regression, Three, begin
 
 OUTPUT_TOKENS_FIRST: Final = 256.0
@@ -78,6 +77,7 @@ class OutputMeans(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class DecodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """A class, for people; see `PrefillRow`. None where the prior holds."""
 
+    tenant_id: str
     model_name: str
     class_name: str
     outcomes: int
@@ -91,6 +91,7 @@ class DecodeRow(msgspec.Struct, frozen=True, kw_only=True):
 class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     """The outputs of a model, for people."""
 
+    tenant_id: str
     model_name: str
     outputs: int
     output_tokens: float
@@ -98,7 +99,7 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DecodeItems = list[tuple[ClassKey, DecodeClass]]
-OutputItems = list[tuple[Text, OutputMeans]]
+OutputItems = list[tuple[ModelKey, OutputMeans]]
 
 
 class DecodeFits:
@@ -118,7 +119,7 @@ class DecodeFits:
         self._classes: Recent[ClassKey, DecodeClass] = Recent(
             ESTIMATED_CLASSES_MAX, items or (), forgotten
         )
-        self._outputs: Recent[str, OutputMeans] = Recent(ESTIMATED_MODELS_MAX, outputs or ())
+        self._outputs: Recent[ModelKey, OutputMeans] = Recent(ESTIMATED_MODELS_MAX, outputs or ())
 
     @property
     def forgotten(self) -> int:
@@ -145,10 +146,10 @@ class DecodeFits:
         if not one.fit.note(features, tbt_s):
             self.unusable += 1
 
-    def note_output(self, model_name: str, tokens: int | None, decode_s: float | None) -> None:
+    def note_output(self, model: ModelKey, tokens: int | None, decode_s: float | None) -> None:
         """An output has ended; None for what is not known."""
         if tokens is not None or decode_s is not None:
-            self._outputs.use(model_name, OutputMeans).note(tokens, decode_s)
+            self._outputs.use(model, OutputMeans).note(tokens, decode_s)
 
     def terms(self, key: ClassKey, prior: DecodeTerms) -> DecodeTerms:
         """What decoding takes there."""
@@ -157,23 +158,24 @@ class DecodeFits:
             return prior
         return DecodeTerms(*one.fit.coefficients())
 
-    def output_tokens(self, model_name: str) -> float:
+    def output_tokens(self, model: ModelKey) -> float:
         """The mean of the model's last outputs, in tokens."""
-        return (self._outputs.get(model_name) or OutputMeans()).tokens
+        return (self._outputs.get(model) or OutputMeans()).tokens
 
-    def decode_s(self, model_name: str) -> float:
+    def decode_s(self, model: ModelKey) -> float:
         """The mean of the model's last outputs, from the first token to the last."""
-        return (self._outputs.get(model_name) or OutputMeans()).decode_s
+        return (self._outputs.get(model) or OutputMeans()).decode_s
 
     def rows(self) -> list[DecodeRow]:
-        """All classes, by model and class."""
+        """All classes, by tenant, model and class."""
         return [_row(key, one) for key, one in sorted(self.items(), key=lambda item: item[0])]
 
     def output_rows(self) -> list[OutputRow]:
-        """All models, by name."""
+        """All models, by tenant and name."""
         return [
             OutputRow(
-                model_name=name,
+                tenant_id=name.tenant_id,
+                model_name=name.model_name,
                 outputs=one.outputs,
                 output_tokens=one.tokens,
                 decode_s=one.decode_s,
@@ -198,6 +200,7 @@ def _row(key: ClassKey, one: DecodeClass) -> DecodeRow:
     believed = one.fit.is_believed
     fixed, request, token = one.fit.coefficients() if believed else (None, None, None)
     return DecodeRow(
+        tenant_id=key.tenant_id,
         model_name=key.model_name,
         class_name=key.class_name,
         outcomes=one.fit.count,

@@ -4,7 +4,7 @@ A fold of what came of decisions, in the order of the log: no clock, no I/O, no 
 folds the same outcomes from the same state has the same bytes, and so the same digest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -13,9 +13,9 @@ from msgspec import Meta
 
 from schemas.errors import RepriseError
 from schemas.identities import Text
-from schemas.limits import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX
+from schemas.limits import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX, ESTIMATED_TENANTS_MAX
 from streams.routing.costs import Costs
-from streams.routing.estimates.classes import ClassKey
+from streams.routing.estimates.classes import ClassKey, ModelKey, Recent
 from streams.routing.estimates.decode import (
     DecodeClass,
     DecodeFits,
@@ -33,8 +33,9 @@ from streams.routing.estimates.links import (
     Path,
 )
 from streams.routing.estimates.prefill import PrefillClass, PrefillFits, PrefillRow
+from streams.routing.pieces import pieces_of
 
-ESTIMATES_VERSION: Final = 1
+ESTIMATES_VERSION: Final = 2  # 1: whatever tenant it was
 
 
 class EstimatesError(RepriseError):
@@ -48,7 +49,7 @@ class Observed(NamedTuple):
     once, so it stands in one part alone.
 
     Attributes:
-        key: model and class of the instance that computed the prompt.
+        key: tenant, model and class of the instance that computed the prompt.
         prior: what that instance's costs were set to; see `PrefillFits.note`.
         is_usable: False for what failed, was cancelled, or is of no decision: it is counted only.
         prompt_tokens, cached_tokens: as the engine counted them, else as was promised.
@@ -96,7 +97,7 @@ class EstimateRows(msgspec.Struct, frozen=True, kw_only=True):
 
 Classes = Annotated[list[tuple[ClassKey, PrefillClass]], Meta(max_length=ESTIMATED_CLASSES_MAX)]
 Decoders = Annotated[list[tuple[ClassKey, DecodeClass]], Meta(max_length=ESTIMATED_CLASSES_MAX)]
-Outputs = Annotated[list[tuple[Text, OutputMeans]], Meta(max_length=ESTIMATED_MODELS_MAX)]
+Outputs = Annotated[list[tuple[ModelKey, OutputMeans]], Meta(max_length=ESTIMATED_MODELS_MAX)]
 Counter = Annotated[int, Meta(ge=0)]
 
 
@@ -105,13 +106,14 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     prefill: Classes
     decode: Decoders
     outputs: Outputs
-    links: list[tuple[Path, Correction]]
-    forgotten: tuple[Counter, Counter]
+    links: Annotated[
+        list[tuple[Text, list[tuple[Path, Correction]]]], Meta(max_length=ESTIMATED_TENANTS_MAX)
+    ]
+    forgotten: tuple[Counter, Counter, Counter]
     unusable: Counter
     ignored: Counter
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_State)
 
 
@@ -119,7 +121,7 @@ class Estimates:
     """What outcomes have taught. A first token or an end takes some 60 us to `note`, asking 2 us.
 
     Attributes:
-        prefill, decode, links: its parts, to be asked.
+        prefill, decode: its parts, to be asked.
     """
 
     def __init__(self, speeds: Mapping[Path, float] | None = None) -> None:
@@ -131,7 +133,7 @@ class Estimates:
         self._unusable = 0
         self.prefill = PrefillFits()
         self.decode = DecodeFits()
-        self.links = Links(speeds)
+        self._links: Recent[str, Links] = Recent(ESTIMATED_TENANTS_MAX)
 
     def note(self, observed: Observed) -> None:
         """What came of a decision."""
@@ -153,24 +155,30 @@ class Estimates:
         """What decoding takes at an instance of that class."""
         return self.decode.terms(key, prior)
 
-    def output_tokens(self, model_name: str) -> float:
+    def output_tokens(self, tenant_id: str, model_name: str) -> float:
         """How many tokens an output of the model has, on average."""
-        return self.decode.output_tokens(model_name)
+        return self.decode.output_tokens(ModelKey(tenant_id, model_name))
 
-    def decode_s(self, model_name: str) -> float:
+    def decode_s(self, tenant_id: str, model_name: str) -> float:
         """How long an output of the model takes, on average, from its first token on."""
-        return self.decode.decode_s(model_name)
+        return self.decode.decode_s(ModelKey(tenant_id, model_name))
+
+    def links(self, tenant_id: str) -> Links:
+        """The speeds of paths, by what the tenant's outcomes say; only to be asked."""
+        return self._links.get(tenant_id) or Links(self._speeds)
 
     def counters(self) -> dict[str, int]:
         """What was dropped: `classes_forgotten`, `outcomes_unusable` (impossible numbers),
         `outcomes_ignored` (failed, or of no decision).
         """
         return {
-            "classes_forgotten": self.prefill.forgotten + self.decode.forgotten,
+            "classes_forgotten": self.prefill.forgotten
+            + self.decode.forgotten
+            + self._links.forgotten,
             "outcomes_unusable": self._unusable
             + self.prefill.unusable
             + self.decode.unusable
-            + self.links.unusable,
+            + sum(links.unusable for _, links in self._links.items()),
             "outcomes_ignored": self._ignored,
         }
 
@@ -180,19 +188,29 @@ class Estimates:
             prefill=self.prefill.rows(),
             decode=self.decode.rows(),
             outputs=self.decode.output_rows(),
-            links=self.links.rows(),
+            links=[
+                row for tenant, links in sorted(self._links.items()) for row in links.rows(tenant)
+            ],
         )
 
     def dump(self) -> bytes:
         """The state, canonical: equal states have equal bytes. Cost O(state), at most 5 MB."""
-        return _encoder.encode(
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The same in pieces; nothing may be noted meanwhile."""
+        yield from pieces_of(
             _State(
                 version=ESTIMATES_VERSION,
                 prefill=self.prefill.items(),
                 decode=self.decode.items(),
                 outputs=self.decode.output_items(),
-                links=self.links.items(),
-                forgotten=(self.prefill.forgotten, self.decode.forgotten),
+                links=[(tenant, links.items()) for tenant, links in self._links.items()],
+                forgotten=(
+                    self.prefill.forgotten,
+                    self.decode.forgotten,
+                    self._links.forgotten,
+                ),
                 unusable=self.counters()["outcomes_unusable"],
                 ignored=self._ignored,
             )
@@ -212,12 +230,13 @@ class Estimates:
             raise EstimatesError(
                 f"Expected a state of version {ESTIMATES_VERSION}, got: {state.version}"
             )
-        prefill_forgotten, decode_forgotten = state.forgotten
+        prefill_forgotten, decode_forgotten, links_forgotten = state.forgotten
         self._ignored = state.ignored
         self._unusable = state.unusable
         self.prefill = PrefillFits(state.prefill, prefill_forgotten)
         self.decode = DecodeFits(state.decode, state.outputs, decode_forgotten)
-        self.links = Links(self._speeds, state.links)
+        known = [(tenant, Links(self._speeds, items)) for tenant, items in state.links]
+        self._links = Recent(ESTIMATED_TENANTS_MAX, known, links_forgotten)
 
     def digest(self) -> int:
         """XXH3-64 of the dump."""
@@ -227,13 +246,14 @@ class Estimates:
         if observed.ttft_s is not None and observed.expected_s is not None:
             key, prior = observed.key, observed.prior
             self.prefill.note_promise(key, prior, observed.expected_s, observed.ttft_s)
-        rest = self._without_waiting(observed)
+        rest, tenant = self._without_waiting(observed), observed.key.tenant_id
         prefill_s = observed.prefill_s
         if observed.moves and rest is not None:
             if prefill_s is not None:
                 moved = rest - prefill_s
-                self.links.note(observed.moves, observed.kv_bytes, max(moved, 0.0))
-            rest -= self.links.seconds(observed.moves, observed.kv_bytes)
+                links = self._links.use(tenant, lambda: Links(self._speeds))
+                links.note(observed.moves, observed.kv_bytes, max(moved, 0.0))
+            rest -= self.links(tenant).seconds(observed.moves, observed.kv_bytes)
         if prefill_s is None:
             prefill_s = rest
         if prefill_s is not None:
@@ -251,7 +271,7 @@ class Estimates:
         return None if observed.expected_queue_s else observed.ttft_s
 
     def _note_decoding(self, observed: Observed) -> None:
-        model = observed.key.model_name
+        model = ModelKey(observed.key.tenant_id, observed.key.model_name)
         self.decode.note_output(model, observed.output_tokens, observed.decode_s)
         if observed.tbt_s is None or observed.decode_key is None:
             return

@@ -115,8 +115,9 @@ class Correction(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class LinkRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A path, for people: what is set, what outcomes say, and how many these are."""
+    """A path, for people: whose outcomes, what is set, what they say, and how many they are."""
 
+    tenant_id: str
     source: str
     target: str
     link: str
@@ -203,10 +204,11 @@ class Links:
             pool_tokens_per_s=self.bytes_per_s(pool_path(pool)) / kv_bytes,
         )
 
-    def rows(self) -> list[LinkRow]:
+    def rows(self, tenant_id: str) -> list[LinkRow]:
         """All paths that are set, and those that outcomes were about."""
         return [
             LinkRow(
+                tenant_id=tenant_id,
                 source=path.source,
                 target=path.target,
                 link=path.link,

@@ -39,7 +39,7 @@ class PrefillRow(msgspec.Struct, frozen=True, kw_only=True):
     """A class, for people.
 
     Attributes:
-        model_name, class_name: which.
+        tenant_id, model_name, class_name: which.
         outcomes: of computing; how many the fit has.
         is_believed: whether the fit holds, and not the prior.
         fixed_s, token_s, token_squared_s: the coefficients of the fit; None where the prior holds.
@@ -50,6 +50,7 @@ class PrefillRow(msgspec.Struct, frozen=True, kw_only=True):
         p90_coverage: share of the last ones within it; 0.9 is aimed at.
     """
 
+    tenant_id: str
     model_name: str
     class_name: str
     outcomes: int
@@ -130,7 +131,7 @@ class PrefillFits:
         return Accuracy().ratio if one is None else one.first_token.ratio
 
     def rows(self) -> list[PrefillRow]:
-        """All classes, by model and class."""
+        """All classes, by tenant, model and class."""
         return [_row(key, one) for key, one in sorted(self.items(), key=lambda item: item[0])]
 
     def items(self) -> PrefillItems:
@@ -152,6 +153,7 @@ def _row(key: ClassKey, one: PrefillClass) -> PrefillRow:
     believed = one.fit.is_believed
     fixed, token, squared = one.fit.coefficients() if believed else (None, None, None)
     return PrefillRow(
+        tenant_id=key.tenant_id,
         model_name=key.model_name,
         class_name=key.class_name,
         outcomes=one.fit.count,

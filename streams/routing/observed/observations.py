@@ -4,7 +4,7 @@ Whoever folds the routing log calls `advance` with the time of each record, `dec
 its decisions and `reported` with each outcome of a known one, in the order of the log.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from streams.routing.observed.predicted import (
 from streams.routing.observed.promise_totals import PromiseKey, PromiseTotals, TotalsState
 from streams.routing.observed.promises import Promise, kept, promise_of
 from streams.routing.observed.sessions import Sessions, SessionsState
+from streams.routing.pieces import array_header, pieces_of
 
 OBSERVATIONS_VERSION: Final = 1
 
@@ -45,7 +46,6 @@ class ObservationsState(msgspec.Struct, frozen=True, array_like=True):
     sessions: SessionsState
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ObservationsState)
 
 
@@ -96,8 +96,7 @@ class Observations:
             return
         self.hot.decided(now, promise)
         sent.hold(self.predicted, now, promise)
-        gone = self.open.add(promise)
-        if gone is not None:
+        for gone in self.open.add(promise):
             self.totals.note_end(now, gone, None)
 
     def reported(self, run: int, outcome: Outcome) -> None:
@@ -139,17 +138,15 @@ class Observations:
 
     def dump(self) -> bytes:
         """The state as a checkpoint. Cost O(state)."""
-        return _encoder.encode(
-            ObservationsState(
-                OBSERVATIONS_VERSION,
-                self.clock,
-                self.open.state(),
-                self.totals.state(),
-                self.hot.state(),
-                self.predicted.state(),
-                self.sessions.state(),
-            )
-        )
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The same in pieces; nothing may be folded meanwhile."""
+        yield array_header(len(ObservationsState.__struct_fields__))
+        yield from pieces_of(OBSERVATIONS_VERSION)
+        yield from pieces_of(self.clock)
+        for part in (self.open, self.totals, self.hot, self.predicted, self.sessions):
+            yield from pieces_of(part.state())
 
     @classmethod
     def load(cls, encoded: bytes) -> "Observations":
@@ -178,7 +175,10 @@ class Observations:
         if outcome.cached_tokens is None or promise.has_cached:
             return
         promise.has_cached = True
-        tokens = kept(promise, outcome.cached_tokens)
+        cached = outcome.cached_tokens
+        if outcome.prompt_tokens is not None:  # an engine has no more of a prompt than all of it
+            cached = min(cached, outcome.prompt_tokens)
+        tokens = kept(promise, cached)
         self.totals.note_cached(self.clock, promise, tokens, outcome.prompt_tokens)
         self.hot.confirmed(promise, tokens.actual)
 

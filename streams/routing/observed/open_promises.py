@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_MAX
+from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_BYTES_MAX, PROMISES_OPEN_MAX
 from streams.routing.observed.promises import Promise
 
 
@@ -16,28 +16,45 @@ class OpenState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OpenPromises:
-    """At most `most`, the oldest goes first. Cost O(1) a promise.
+    """At most `most`, in `bytes_most`; the oldest goes first. Cost O(1) a promise.
 
     Attributes:
         forgotten: that were given up for want of room.
     """
 
-    def __init__(self, most: int = PROMISES_OPEN_MAX) -> None:
+    def __init__(
+        self, most: int = PROMISES_OPEN_MAX, bytes_most: int = PROMISES_OPEN_BYTES_MAX
+    ) -> None:
         self.forgotten = 0
         self._most = most
+        self._bytes_most = bytes_most
+        self._bytes = 0
         self._open: OrderedDict[tuple[int, int], Promise] = OrderedDict()
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self._open)
 
-    def add(self, promise: Promise) -> Promise | None:
+    def add(self, promise: Promise) -> list[Promise]:
         """Keeps it; what has to go for it. One that is there already stays as it is."""
         key = (promise.run, promise.number)
-        if self._open.setdefault(key, promise) is not promise or len(self._open) <= self._most:
-            return None
-        self.forgotten += 1
-        return self._open.popitem(last=False)[1]
+        if self._open.setdefault(key, promise) is not promise:
+            return []
+        self._bytes += promise.size_bytes
+        gone = []
+        while len(self._open) > 1 and self._is_over:
+            gone.append(self._pop())
+        self.forgotten += len(gone)
+        return gone
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self._open) > self._most or self._bytes > self._bytes_most
+
+    def _pop(self) -> Promise:
+        promise = self._open.popitem(last=False)[1]
+        self._bytes -= promise.size_bytes
+        return promise
 
     def find(self, run: int, number: int) -> Promise | None:
         """That of the decision, where it is open."""
@@ -45,7 +62,8 @@ class OpenPromises:
 
     def close(self, promise: Promise) -> None:
         """Nothing comes after this."""
-        self._open.pop((promise.run, promise.number), None)
+        if self._open.pop((promise.run, promise.number), None) is not None:
+            self._bytes -= promise.size_bytes
 
     def expire(self, now: float) -> list[Promise]:
         """Takes out those of which nothing has been told for too long."""
@@ -54,7 +72,7 @@ class OpenPromises:
             oldest = next(iter(self._open.values()))
             if oldest.time + PROMISE_OPEN_S > now:
                 break
-            gone.append(self._open.popitem(last=False)[1])
+            gone.append(self._pop())
         return gone
 
     def state(self) -> OpenState:
@@ -65,3 +83,4 @@ class OpenPromises:
         """The inverse of `state`, into one that is empty."""
         self.forgotten = state.forgotten
         self._open.update(((one.run, one.number), one) for one in state.promises)
+        self._bytes = sum(one.size_bytes for one in state.promises)

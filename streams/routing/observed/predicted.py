@@ -24,8 +24,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from schemas.limits import DECISION_MARKS_MAX, PREDICTED_MARKS_MAX, PREDICTED_S
+from schemas.limits import (
+    DECISION_MARKS_MAX,
+    PREDICTED_BYTES_MAX,
+    PREDICTED_MARKS_MAX,
+    PREDICTED_S,
+)
 from schemas.routing_records import DecidedScope, PrefixMark, Target
+from streams.routing.sizes import OBJECT_SIZE, text_bytes
 
 _GroupT = TypeVar("_GroupT")
 
@@ -86,9 +92,13 @@ class PredictedHolders:
         forgotten: marks that were given up for want of room, here and not at an engine.
     """
 
-    def __init__(self, most: int = PREDICTED_MARKS_MAX) -> None:
+    def __init__(
+        self, most: int = PREDICTED_MARKS_MAX, bytes_most: int = PREDICTED_BYTES_MAX
+    ) -> None:
         self.forgotten = 0
         self._most = most
+        self._bytes_most = bytes_most
+        self._bytes = 0
         self._marks: dict[MarkKey, PredictedMark] = {}
         # By how long they last, the least recently used first: so each is in order of its end.
         self._order: dict[float, OrderedDict[MarkKey, None]] = {}
@@ -134,7 +144,7 @@ class PredictedHolders:
         mine = self._bounded.get(target)
         while mine and (not capacity_blocks or self._widths[target] > capacity_blocks):
             self._drop(next(iter(mine)))
-        while len(self._marks) > self._most:
+        while len(self._marks) > self._most or self._bytes > self._bytes_most:
             self._drop(self._first_to_end())
             self.forgotten += 1
 
@@ -188,6 +198,7 @@ class PredictedHolders:
         self._drop(key)
         target, scope, prefix = key
         self._marks[key] = mark
+        self._bytes += _size_of(key)
         _append(self._order, mark.lasts_s, key)
         self._by_prefix.setdefault((scope, prefix), set()).add(target)
         depths = self._depths.get(scope)
@@ -202,6 +213,7 @@ class PredictedHolders:
         mark = self._marks.pop(key, None)
         if mark is None:
             return
+        self._bytes -= _size_of(key)
         target, scope, prefix = key
         _discard(self._order, mark.lasts_s, key)
         holders = self._by_prefix[scope, prefix]
@@ -238,6 +250,12 @@ class PredictedHolders:
             if lasts != _BY_CAPACITY
         ]
         return firsts[min(timed)[1] if timed else _BY_CAPACITY]
+
+
+def _size_of(key: MarkKey) -> int:
+    """Of a mark, in bytes, about; marks of one decision have the names together."""
+    (_, instance_id, _), (tenant_id, model_name, lora_name, _, salt), _ = key
+    return OBJECT_SIZE + text_bytes(instance_id, tenant_id, model_name, lora_name, salt)
 
 
 def longest_of(

@@ -31,6 +31,7 @@ import msgspec
 from schemas.answer_states import AnswerState
 from schemas.limits import DECISION_MARKS_MAX, QUERY_TOKENS_MAX
 from schemas.routing_records import DecidedScope, Decision, Outcome, PrefixMark, Target
+from streams.routing.sizes import MARK_SIZE, OBJECT_SIZE, target_bytes, text_bytes
 
 
 class IndexCause(StrEnum):
@@ -73,6 +74,7 @@ class Promise(msgspec.Struct, array_like=True):
         marks: prefixes of the prompt, by rising depth; the first DECISION_MARKS_MAX of them.
         moved: whether it is known that it went elsewhere.
         has_cached, has_ttft: what was reported of it.
+        has_begun: whether it was reported to have had its first token.
         is_approximate, capacity_blocks: whether the target publishes no events; of its cache then,
             0 where that is not known.
     """
@@ -98,12 +100,20 @@ class Promise(msgspec.Struct, array_like=True):
     has_ttft: bool = False
     is_approximate: bool = False
     capacity_blocks: int = 0
+    has_begun: bool = False
 
     @property
     def usable(self) -> int:
         """Tokens that an engine can take from its cache: all but the prompt's last block."""
         size = self.scope.block_size
         return max(self.prompt - 1, 0) // size * size
+
+    @property
+    def size_bytes(self) -> int:
+        """That it takes, about; the same all its life."""
+        names = text_bytes(*self.scope[:3], self.scope.additional_salt, self.policy)
+        names += target_bytes(self.target) + target_bytes(self.decode)
+        return OBJECT_SIZE + MARK_SIZE * len(self.marks) + names
 
     def note_place(self, outcome: Outcome) -> bool:
         """Whether the outcome is the first to say that the request went elsewhere than told."""

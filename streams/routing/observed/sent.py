@@ -2,7 +2,7 @@
 
 decided                 they will be there, for `predicted_s`; of an engine without events they
 are, for APPROXIMATE_S or as long as its cache has room
-sent elsewhere, failed  they are not
+sent elsewhere, failed  they are not; nor where it was cancelled before its first token
 completed               they are, from now on, where the engine publishes no events
 """
 
@@ -35,7 +35,10 @@ def follow(
     holders: PredictedHolders, now: float, promise: Promise, outcome: Outcome, *, is_moved: bool
 ) -> None:
     """Something was reported of it; `is_moved`: and that it went elsewhere, for the first time."""
-    if is_moved or outcome.event is OutcomeEvent.FAILED:
+    event = outcome.event
+    promise.has_begun |= event is OutcomeEvent.FIRST_TOKEN
+    is_cancelled = event is OutcomeEvent.CANCELLED and not promise.has_begun
+    if is_moved or is_cancelled or event is OutcomeEvent.FAILED:
         holders.failed(promise.target, promise.scope, promise.marks)
-    elif outcome.event is OutcomeEvent.COMPLETED and promise.is_approximate and not promise.moved:
+    elif event is OutcomeEvent.COMPLETED and promise.is_approximate and not promise.moved:
         hold(holders, now, promise)

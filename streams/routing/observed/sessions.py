@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
-from schemas.limits import AFFINITY_S, SESSIONS_MAX
+from schemas.limits import AFFINITY_S, SESSIONS_BYTES_MAX, SESSIONS_MAX
 from schemas.routing_records import Decision, Target
 from streams.routing.interface import Choice
+from streams.routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
 
 AFFINITY_SHARE: Final = 0.1
 """The last instance wins where its key is above the best by at most this share of it."""
@@ -37,15 +38,17 @@ class SessionsState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sessions:
-    """At most `most`; the one without a request for the longest goes first. Cost O(1).
+    """At most `most`, in `bytes_most`; the one without a request for longest goes first. Cost O(1).
 
     Attributes:
         forgotten: that were given up for want of room.
     """
 
-    def __init__(self, most: int = SESSIONS_MAX) -> None:
+    def __init__(self, most: int = SESSIONS_MAX, bytes_most: int = SESSIONS_BYTES_MAX) -> None:
         self.forgotten = 0
         self._most = most
+        self._bytes_most = bytes_most
+        self._bytes = 0
         self._last: OrderedDict[SessionKey, tuple[float, Target]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -62,12 +65,21 @@ class Sessions:
 
     def note(self, time: float, key: SessionKey, target: Target) -> None:
         """A request of the session was sent there."""
-        self._last[key] = (time, target)
-        self._last.move_to_end(key)
+        self._keep(key, time, target)
         self._expire(time)
-        if len(self._last) > self._most:
-            self._last.popitem(last=False)
+        while len(self._last) > self._most or self._bytes > self._bytes_most:
+            self._drop(next(iter(self._last)))
             self.forgotten += 1
+
+    def _keep(self, key: SessionKey, time: float, target: Target) -> None:
+        if key in self._last:
+            self._drop(key)
+        self._last[key] = (time, target)
+        self._bytes += OBJECT_SIZE + text_bytes(*key) + target_bytes(target)
+
+    def _drop(self, key: SessionKey) -> None:
+        _, target = self._last.pop(key)
+        self._bytes -= OBJECT_SIZE + text_bytes(*key) + target_bytes(target)
 
     def last(self, tenant_id: str, session_id: str, now: float) -> tuple[float, Target] | None:
         """When its last request went where; None where that is not known, or too long ago."""
@@ -84,11 +96,12 @@ class Sessions:
     def restore(self, state: SessionsState) -> None:
         """The inverse of `state`, into one that is empty."""
         self.forgotten = state.forgotten
-        self._last.update((key, (time, target)) for key, time, target in state.sessions)
+        for key, time, target in state.sessions:
+            self._keep(key, time, target)
 
     def _expire(self, now: float) -> None:
         while self._last and next(iter(self._last.values()))[0] + AFFINITY_S <= now:
-            self._last.popitem(last=False)
+            self._drop(next(iter(self._last)))
 
 
 def last_of(

@@ -187,7 +187,7 @@ def test_what_was_decided_here_before_stays(following: Following) -> None:
     asyncio.run(following.until(following.is_there))
     # Of this service the log has yet to bring the end of the first one, and the second.
     assert following.under_way == 2
-    assert following.live.carried([TARGET], NOW, 0.0, {})[0].requests == 2
+    assert following.live.carried([TARGET], NOW, 0.0, {}, token_s=0.0)[0].requests == 2
 
 
 def test_what_comes_later_is_followed_and_what_comes_back_changes_nothing(

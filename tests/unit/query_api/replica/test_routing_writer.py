@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from brokers.errors import KafkaError, MessageSizeTooLargeError
@@ -177,6 +178,20 @@ def test_what_is_too_large_for_the_broker_is_dropped_and_counted_and_the_next_is
     asyncio.run(writing.until(lambda: writing.writer.written_items == 1))
     (entry,) = writing.broker.entries
     assert isinstance(decode_routing(entry[1]), OutcomesRecord)
+
+
+def test_what_no_record_can_have_is_dropped_and_counted_and_the_others_are_written(
+    writing: Writing, caplog: pytest.LogCaptureFixture
+) -> None:
+    impossible = msgspec.structs.replace(decision(0), prompt_tokens=2**64)
+    writing.queue.push_decision(RUN, impossible)
+    writing.queue.push_outcomes([(RUN, outcome(0))])
+    asyncio.run(writing.until(lambda: writing.writer.written_items == 1))
+    assert writing.writer.unwritten == 1
+    assert "Dropped 1 decisions that cannot be written" in caplog.text
+    (entry,) = writing.broker.entries
+    assert isinstance(decode_routing(entry[1]), OutcomesRecord)
+    assert not writing.conditions.has(Part.ROUTING)
 
 
 def test_at_its_end_it_writes_what_is_left(writing: Writing) -> None:

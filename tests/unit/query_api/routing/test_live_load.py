@@ -13,6 +13,7 @@ from schemas.routing_records import (
     LoadSample,
     LoadSource,
     OutcomeEvent,
+    PrefixMark,
     Target,
 )
 from tests.unit.streams.routing.decisions import SCOPE, A, B, candidate, decision, outcome
@@ -35,7 +36,7 @@ def sample(waiting: int, at: float = 100.0, target: Target = A) -> LoadSample:
 
 def wait_s(live: LiveLoad, now: float, target: Target = A, said: LoadSample | None = None) -> float:
     told = {} if said is None else {target: said}
-    return live.carried([target], now, MEAN_S, told)[0].wait_s
+    return live.carried([target], now, MEAN_S, told, token_s=0.001)[0].wait_s
 
 
 def test_those_that_wait_and_are_booked_count_as_they_are_booked() -> None:
@@ -145,11 +146,32 @@ def test_tokens_that_nobody_has_booked_come_on_top() -> None:
 def test_what_runs_there_counts_as_requests() -> None:
     live = live_with(0)
     live.note([LoadSample(A, 100.0, LoadSource.POSTED, running=7, waiting=2)])
-    assert live.carried([A], 100.0, MEAN_S, {})[0].requests == 9
+    assert live.carried([A], 100.0, MEAN_S, {}, token_s=0.001)[0].requests == 9
 
 
 def test_a_sample_makes_what_is_booked_no_less() -> None:
     live = live_with(0, 1, 2)
     live.note([LoadSample(A, 100.0, LoadSource.POSTED, running=0, waiting=0, prefill_tokens=0)])
-    [load] = live.carried([A], 100.0, MEAN_S, {})
+    [load] = live.carried([A], 100.0, MEAN_S, {}, token_s=0.001)
     assert (load.wait_s, load.requests, load.pending) == (3.0, 3, 3000)
+
+
+@pytest.mark.parametrize(
+    ("events", "blocks"),
+    [
+        ((OutcomeEvent.CANCELLED,), {}),
+        ((OutcomeEvent.FAILED,), {}),
+        ((OutcomeEvent.FIRST_TOKEN, OutcomeEvent.CANCELLED), {A: 2}),
+        ((OutcomeEvent.COMPLETED,), {A: 2}),
+    ],
+)
+def test_what_ended_before_its_first_token_leaves_nothing(
+    events: tuple[OutcomeEvent, ...], blocks: dict[Target, int]
+) -> None:
+    live = LiveLoad()
+    live.book(RUN, decision(0, is_approximate=True, marks=(PrefixMark(1, 5), PrefixMark(2, 6))))
+    prefixes = (5).to_bytes(8, "little") + (6).to_bytes(8, "little")
+    assert live.predicted(SCOPE, prefixes, 100.5) == {A: 2}
+    for event in events:
+        live.report(RUN, outcome(0, event, 100.1))
+    assert live.predicted(SCOPE, prefixes, 100.5) == blocks

@@ -17,7 +17,7 @@ from query_api.routing.queue import RoutingQueue
 from query_api.routing.router import Router
 from reprise.cli.main import main
 from schemas.identities import PrefixScope
-from schemas.routing_records import DecisionsRecord, LoadRecord, encode_routing
+from schemas.routing_records import CostModel, DecisionsRecord, LoadRecord, encode_routing
 from streams.audit.decisions import VerifiedDecisions
 from streams.audit.verification import Verified
 from streams.log.embedded import EmbeddedLog
@@ -119,6 +119,22 @@ def test_a_decision_that_disagrees_is_shown_with_its_values(tmp_path: Path) -> N
     assert lines[2].startswith("  chosen: said -1, is so ")
     assert lines[3].startswith("1 records of the routing log cannot be read: record 2 of")
     assert lines[4].startswith("decisions 2: agreed 1, disagreed 1;")
+
+
+def test_where_no_record_can_be_read_that_is_counted_and_named(tmp_path: Path) -> None:
+    routing_log(tmp_path, b"\xc1", b"\xc1")
+    result = verify("--data", str(tmp_path))
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith("2 records of the routing log cannot be read: record 0 of")
+
+
+def test_a_decision_of_impossible_numbers_disagrees(tmp_path: Path) -> None:
+    costs = (CostModel(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
+    routing_log(tmp_path, decided(costs=costs), decided())
+    result = verify("--data", str(tmp_path))
+    assert result.exit_code == 1
+    assert "decisions 2: agreed 1, disagreed 1;" in result.output
 
 
 def test_where_there_is_neither_it_says_so(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from query_api.routing import answers as answers_module
 from query_api.routing.live import LiveLoad
 from query_api.routing.router import RouterSettings
 from schemas.answer_states import AnswerState, Doubt, Standing
+from schemas.codec import decode_routing
 from schemas.events import Stored, encode_events
 from schemas.registration import NO_EVENTS, Label, PublisherKind, Registration
 from schemas.routing_records import (
@@ -19,6 +20,7 @@ from schemas.routing_records import (
     LoadSource,
     OutcomesRecord,
     Target,
+    encode_routing,
 )
 from streams.routing.decide import OfDegraded, Rules
 from streams.routing.fold import RoutingFold
@@ -524,7 +526,7 @@ def test_it_is_a_candidate_of_its_model_by_what_it_is_called(service: Service) -
 
 @pytest.mark.parametrize("by_the_log", [False, True])
 @pytest.mark.parametrize(
-    ("event", "held"), [("failed", 0), ("cancelled", 64), ("completed", 64), ("first_token", 64)]
+    ("event", "held"), [("failed", 0), ("cancelled", 0), ("completed", 64), ("first_token", 64)]
 )
 def test_a_failed_prompt_is_not_held_here_nor_by_who_reads_the_log(
     service: Service, event: str, held: int, by_the_log: bool
@@ -585,3 +587,56 @@ def test_one_whose_address_does_not_answer_is_no_candidate_until_it_does(service
     service.clock.now += 1.0
     service.router.observe([LoadSample(target, service.clock.now, LoadSource.SCRAPED, running=1)])
     assert route(service)["prefill"]["instance_id"] == "a"
+
+
+def test_what_only_decisions_say_another_holds_is_lost_to_routing(service: Service) -> None:
+    """Neither engine publishes events; `a` was given the prompt a moment ago."""
+    asked: dict[str, Any] = {"token_ids": [3] * 161, "policy": "least-loaded"}
+    route(service, candidates=[{"instance_id": "a"}], **asked)
+    busy = {"waiting": 500, "running": 1}
+    both = [{"instance_id": "a", "load": busy}, {"instance_id": "b"}]
+    answer = route(service, candidates=both, **asked)
+    assert answer["prefill"]["instance_id"] == "b"
+    report = {"decision_id": answer["decision_id"], "event": "completed", "cached_tokens": 0}
+    service.client.post_json("/feedback", report)
+    service.write()
+    document = msgspec.json.decode(service.client.get("/promises").body)
+    assert document["by"] == "instance"
+    (row,) = [one for one in document["rows"] if one["name"] == "b"]
+    lost = {cause: row["lost"][cause]["tokens"] for cause in row["lost"]}
+    assert lost == {"workload": 1, "routing": 160, "index": 0}
+
+
+def test_what_is_to_be_there_soon_is_no_more_than_the_prompt(service: Service) -> None:
+    hashes = {"block_size": 2**40, "block_hashes": [5, 6], "prompt_tokens": 30}
+    body = {"model": "m", "candidates": [{"instance_id": "a"}], **hashes}
+    for _ in range(2):
+        reply = service.client.post_json("/route", body)
+        assert reply.status == 200, reply.body
+    assert msgspec.json.decode(reply.body)["prefill"]["cached_tokens"] == 30
+    (record,) = service.queue.take(0.0)
+    assert decode_routing(encode_routing(record)) == record
+
+
+def test_labels_of_a_candidate_count_in_place_of_those_registered(service: Service) -> None:
+    register(service, "a", labels=(Label("class", "slow"),))
+    offered = [
+        {"instance_id": "a", "labels": {"class": "fast"}},
+        {"instance_id": "b", "labels": {"class": "fast"}},
+    ]
+    for number in range(40):
+        answer = route(service, candidates=[offered[number % 2]], token_ids=[number] * 1600)
+        report = {"decision_id": answer["decision_id"], "event": "completed", "ttft_ms": 77}
+        service.client.post_json("/feedback", report | {"queue_ms": 0})
+    service.write()
+    (row,) = msgspec.json.decode(service.client.get("/models").body)["prefill"]
+    assert (row["class_name"], row["outcomes"]) == ("fast", 40)
+    service.clock.now += 100.0
+    times = {
+        name: route(service, candidates=[one], token_ids=[77] * 1600, reserve=False)["prefill"][
+            "ttft_ms"
+        ]["prefill"]
+        for name, one in (("fast", offered[1]), ("other", {"instance_id": "b"}))
+    }
+    assert times["fast"] == pytest.approx(77, rel=0.2)
+    assert times["other"] > 150

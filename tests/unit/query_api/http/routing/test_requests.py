@@ -84,3 +84,16 @@ def test_a_request_that_went_elsewhere_leaves_no_prefix_where_it_was_to_go(
     tell(service, decision_id=first["decision_id"], event="dispatched", instance_id=other)
     only = [{"instance_id": chosen}]
     assert route(service, reserve=False, candidates=only)["prefill"]["predicted_tokens"] == 0
+
+
+def test_tokens_that_an_engine_has_yet_to_compute_are_wait_for_whoever_looks(
+    service: Service,
+) -> None:
+    register(service, "a")
+    load = {"instance_id": "a", "waiting": 8, "prefill_tokens": 100_000}
+    assert service.client.post_json("/load", load).status == 202
+    (of_model,) = service.router.instances("default", "m")
+    ((_, carried),) = service.router.carried()
+    asked = route(service, reserve=False)["prefill"]["ttft_ms"]["queue"]
+    assert of_model.wait_s == carried.wait_s > 10
+    assert asked / 1000 == carried.wait_s

@@ -124,6 +124,8 @@ def test_block_hashes_say_the_same_as_tokens(service: Service) -> None:
         ({"block_hashes": [1]}, 400, "sequence_hashes"),
         ({"block_hashes": [1], "sequence_hashes": [1]}, 400, "isl_tokens"),
         ({"block_hashes": [1], "sequence_hashes": [1], "isl_tokens": 0}, 400, "isl_tokens"),
+        ({"block_hashes": [1], "sequence_hashes": [1], "isl_tokens": 2**31}, 400, "isl_tokens"),
+        ({"token_ids": TOKENS, "expected_output_tokens": 2**31}, 400, "expected_output_tokens"),
         ({"sequence_hashes": [1], "isl_tokens": 16}, 400, "block_hashes"),
         (
             {"block_hashes": [1], "sequence_hashes": [1, 2], "isl_tokens": 16},
@@ -416,9 +418,9 @@ def test_more_selections_than_there_is_room_for_are_forgotten_and_counted(
 ) -> None:
     monkeypatch.setattr(f"query_api.http.select.routes.{bound}", most)
     add(service, 1)
-    selecting, statuses = kept(service, table, 4)
+    _, statuses = kept(service, table, 4)
     assert statuses == [404, 404, 201, 201]
-    assert selecting.forgotten == 2
+    assert service.router.live.forgotten == {"selections": 2}
 
 
 def test_a_worker_that_comes_or_goes_is_seen_at_once(service: Service) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from streams.routing.estimates.classes import ClassKey
+from streams.routing.estimates.classes import ClassKey, ModelKey
 from streams.routing.estimates.decode import (
     DECODE_S_FIRST,
     OUTPUT_TOKENS_FIRST,
@@ -12,7 +12,8 @@ from streams.routing.estimates.decode import (
     DecodeTerms,
 )
 
-KEY = ClassKey("m", "d")
+KEY = ClassKey("t", "m", "d")
+MODEL = ModelKey("t", "m")
 TRUTH = DecodeTerms(0.008, 0.0004, 30e-9)
 
 
@@ -44,14 +45,17 @@ def test_terms_are_learnt_of_thirty_outcomes_on() -> None:
 
 def test_outputs_are_the_means_of_the_last_ones() -> None:
     fits = DecodeFits()
-    assert (fits.output_tokens("m"), fits.decode_s("m")) == (OUTPUT_TOKENS_FIRST, DECODE_S_FIRST)
-    fits.note_output("m", 100, None)
-    fits.note_output("m", 300, 4.0)
-    assert (fits.output_tokens("m"), fits.decode_s("m")) == (200.0, 4.0)
-    assert fits.output_tokens("other") == OUTPUT_TOKENS_FIRST
+    assert (fits.output_tokens(MODEL), fits.decode_s(MODEL)) == (
+        OUTPUT_TOKENS_FIRST,
+        DECODE_S_FIRST,
+    )
+    fits.note_output(MODEL, 100, None)
+    fits.note_output(MODEL, 300, 4.0)
+    assert (fits.output_tokens(MODEL), fits.decode_s(MODEL)) == (200.0, 4.0)
+    assert fits.output_tokens(ModelKey("t", "other")) == OUTPUT_TOKENS_FIRST
     for _ in range(5_000):
-        fits.note_output("m", 50, 1.0)
-    assert fits.output_tokens("m") == pytest.approx(50, rel=0.01)
+        fits.note_output(MODEL, 50, 1.0)
+    assert fits.output_tokens(MODEL) == pytest.approx(50, rel=0.01)
     (row,) = fits.output_rows()
     assert (row.model_name, row.outputs) == ("m", 5_002)
 
@@ -60,6 +64,6 @@ def test_impossible_numbers_are_counted() -> None:
     fits = DecodeFits()
     for running, kv, tbt in ((-1, 0, 0.1), (0, -1, 0.1), (0, 0, -0.1), (2**50, 0, 0.1)):
         fits.note_tbt(KEY, DecodeTerms(), running, kv, 10, tbt)
-    fits.note_output("m", -5, float("nan"))
+    fits.note_output(MODEL, -5, float("nan"))
     assert (fits.unusable, fits.items()) == (4, [])
-    assert fits.output_tokens("m") == OUTPUT_TOKENS_FIRST
+    assert fits.output_tokens(MODEL) == OUTPUT_TOKENS_FIRST

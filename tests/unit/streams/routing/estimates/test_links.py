@@ -92,7 +92,7 @@ def test_what_takes_no_time_or_is_none_says_nothing() -> None:
 def test_rows_name_every_path() -> None:
     links = Links()
     links.note([Moved(READ, 10**6)], KV_BYTES_PER_TOKEN, 100.0)
-    by_path = {(row.source, row.target, row.link): row for row in links.rows()}
+    by_path = {(row.source, row.target, row.link): row for row in links.rows("t")}
     assert len(by_path) == 2 + 2 * len(LinkClass)
     disk = by_path["disk", "cpu", "host"]
     assert (disk.outcomes, disk.set_bytes_per_s) == (1, 5e9)

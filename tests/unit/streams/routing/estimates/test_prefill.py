@@ -11,7 +11,7 @@ from streams.routing.estimates import prefill
 from streams.routing.estimates.classes import ClassKey, class_of
 from streams.routing.estimates.prefill import PrefillFits
 
-KEY = ClassKey("m", "a100")
+KEY = ClassKey("t", "m", "a100")
 TRUTH = Costs(fixed_s=0.03, prefill_tokens_per_s=5_000, token_squared_s=2e-9)
 
 
@@ -25,9 +25,9 @@ def teach(fits: PrefillFits, key: ClassKey, truth: Costs, count: int, seed: int 
 
 
 def test_a_class_is_its_label_and_else_the_instance() -> None:
-    assert class_of("m", "engine-1", {"class": "a100"}) == KEY
-    assert class_of("m", "engine-1", {}) == class_of("m", "engine-1", {"class": ""})
-    assert class_of("m", "engine-1", {}).class_name == "engine-1"
+    assert class_of("t", "m", "engine-1", {"class": "a100"}) == KEY
+    assert class_of("t", "m", "engine-1", {}) == class_of("t", "m", "engine-1", {"class": ""})
+    assert class_of("t", "m", "engine-1", {}).class_name == "engine-1"
 
 
 def test_the_prior_holds_until_outcomes_are_believed() -> None:
@@ -54,7 +54,7 @@ def test_costs_are_learnt_and_speeds_are_those_of_the_prior() -> None:
 
 def test_classes_are_apart() -> None:
     fits = PrefillFits()
-    other = ClassKey("m", "h100")
+    other = ClassKey("t", "m", "h100")
     teach(fits, KEY, TRUTH, 100)
     teach(fits, other, Costs(prefill_tokens_per_s=30_000), 100)
     assert fits.costs(KEY, Costs()).prefill_tokens_per_s < 6_000
@@ -106,7 +106,7 @@ def test_the_class_without_outcomes_for_the_longest_goes(monkeypatch: pytest.Mon
     monkeypatch.setattr(prefill, "ESTIMATED_CLASSES_MAX", 2)
     fits = PrefillFits()
     for name in ("a", "b", "a", "c"):
-        fits.note(ClassKey("m", name), Costs(), 100, 0, 1.0)
-        fits.costs(ClassKey("m", "b"), Costs())  # reading is no use
+        fits.note(ClassKey("t", "m", name), Costs(), 100, 0, 1.0)
+        fits.costs(ClassKey("t", "m", "b"), Costs())  # reading is no use
     assert [row.class_name for row in fits.rows()] == ["a", "c"]
     assert fits.forgotten == 1

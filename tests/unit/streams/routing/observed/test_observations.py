@@ -110,7 +110,11 @@ def test_counts_and_times_beyond_all_reason_leave_a_checkpoint_that_can_be_writt
         seen.reported(
             RUN,
             an_outcome(
-                number, OutcomeEvent.COMPLETED, cached_tokens=2**40, ttft_s=1e308, prompt_tokens=0
+                number,
+                OutcomeEvent.COMPLETED,
+                cached_tokens=2**40,
+                ttft_s=1e308,
+                prompt_tokens=2**40,
             ),
         )
     assert Observations.load(seen.dump()).dump() == seen.dump()
@@ -229,8 +233,8 @@ def test_a_decision_that_comes_again_keeps_the_first_promise() -> None:
     one, two = (promise_of(RUN, 0.0, a_decision(cached=cached)) for cached in (1, 2))
     assert one is not None
     assert two is not None
-    assert open_promises.add(one) is None
-    assert open_promises.add(two) is None
+    assert open_promises.add(one) == []
+    assert open_promises.add(two) == []
     assert open_promises.find(RUN, 0) is one
     assert open_promises.forgotten == 0
 
@@ -361,7 +365,8 @@ def test_the_sums_are_those_of_a_naive_join(
             usable = max(n - 1, 0) // 16 * 16
             p = min(decision.candidates[0].cached, usable)
             h = max(min(decision.held, usable), p)
-            a = min(record.cached_tokens, n)
+            told = n if record.prompt_tokens is None else record.prompt_tokens
+            a = min(record.cached_tokens, told, n)
             index += max(p - a, 0)
             routing += max(h - max(p, a), 0)
             workload += n - max(p, h, a)
@@ -372,3 +377,20 @@ def test_the_sums_are_those_of_a_naive_join(
     for row in fold(Observations(), history).totals.rows().values():
         total.add(row)
     assert (total.index, total.routing, total.workload) == (index, routing, workload)
+
+
+def test_an_engine_had_no_more_of_a_prompt_than_it_says_there_was() -> None:
+    seen = Observations()
+    seen.decided(RUN, a_decision(cached=480, held=480, marks=MARKS, predicted_s=1.0))
+    seen.reported(RUN, an_outcome(cached_tokens=10**9, prompt_tokens=3))
+    assert (row_of(seen).actual, row_of(seen).miscounted) == (3, 1)
+
+
+def test_what_was_cancelled_before_anything_came_of_it_is_predicted_no_more() -> None:
+    seen = Observations()
+    seen.decided(RUN, a_decision(0, marks=MARKS, predicted_s=1.0))
+    seen.reported(RUN, an_outcome(0, OutcomeEvent.CANCELLED))
+    assert len(seen.predicted) == 0
+    seen.decided(RUN, a_decision(1, marks=MARKS, predicted_s=1.0))
+    seen.reported(RUN, an_outcome(1, OutcomeEvent.CANCELLED, ttft_s=1.0))
+    assert len(seen.predicted) == len(MARKS)
