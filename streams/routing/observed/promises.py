@@ -74,7 +74,7 @@ class Promise(msgspec.Struct, array_like=True):
         marks: prefixes of the prompt, by rising depth; the first DECISION_MARKS_MAX of them.
         moved: whether it is known that it went elsewhere.
         has_cached, has_ttft: what was reported of it.
-        has_begun: whether it was reported to have had its first token.
+        has_begun: whether its first token was reported, or what came with it.
         is_approximate, capacity_blocks: whether the target publishes no events; of its cache then,
             0 where that is not known.
     """

@@ -36,7 +36,8 @@ def follow(
 ) -> None:
     """Something was reported of it; `is_moved`: and that it went elsewhere, for the first time."""
     event = outcome.event
-    promise.has_begun |= event is OutcomeEvent.FIRST_TOKEN
+    is_told = outcome.ttft_s is not None or outcome.cached_tokens is not None
+    promise.has_begun |= is_told or event is OutcomeEvent.FIRST_TOKEN
     is_cancelled = event is OutcomeEvent.CANCELLED and not promise.has_begun
     if is_moved or is_cancelled or event is OutcomeEvent.FAILED:
         holders.failed(promise.target, promise.scope, promise.marks)

@@ -5,6 +5,7 @@ and what becomes a gap. Against ROUTER sockets on the loopback, and without.
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import pytest
 import zmq
@@ -68,6 +69,11 @@ def too_large(incarnation: int, sequence: int) -> tuple[object, ...]:
     return (TOO_LARGE, incarnation, sequence, sequence)
 
 
+def asked(engine: Engine) -> list[int]:
+    """From where; one that a busy machine makes wait asks again."""
+    return [number for number, _ in groupby(engine.asked)]
+
+
 # A message that is too large, over sockets
 
 
@@ -75,7 +81,7 @@ def test_only_the_batch_that_is_too_large_is_a_gap(made: list[Engine]) -> None:
     made.append(engine := LargeEngine(0, 30, 15))
     records = repair(held(ANCHOR), engine.endpoint)
     assert told(records) == [*batches(3, 11, 14), too_large(3, 15), *batches(3, 16, 30)]
-    assert engine.asked == [10, 14, 16, 30]
+    assert asked(engine) == [10, 14, 16, 30]
 
 
 def test_it_is_asked_for_no_more_afterwards(made: list[Engine]) -> None:
@@ -85,14 +91,14 @@ def test_it_is_asked_for_no_more_afterwards(made: list[Engine]) -> None:
     engine.asked.clear()
     sequencer.hold(KEY)
     assert told(repair(sequencer, engine.endpoint)) == []
-    assert engine.asked == [30]
+    assert asked(engine) == [30]
 
 
 def test_what_waits_behind_it_follows(made: list[Engine]) -> None:
     made.append(engine := LargeEngine(0, 30, 15))
     records = repair(held(ANCHOR, live(16, 116.0), live(17, 117.0)), engine.endpoint)
     assert told(records) == [*batches(3, 11, 14), too_large(3, 15), *batches(3, 16, 17)]
-    assert engine.asked == [10, 14]
+    assert asked(engine) == [10, 14]
 
 
 def test_one_that_is_the_last_is_a_gap_though_nothing_follows(made: list[Engine]) -> None:
@@ -100,7 +106,7 @@ def test_one_that_is_the_last_is_a_gap_though_nothing_follows(made: list[Engine]
     sequencer = held(ANCHOR)
     records = repair(sequencer, engine.endpoint)
     assert told(records) == [*batches(3, 11, 14), too_large(3, 15)]
-    assert engine.asked == [10, 14, 16]
+    assert asked(engine) == [10, 14, 16]
     assert sequencer.counters()[KEY].dropped == {TOO_LARGE: 1}
     assert sequencer.counters()[KEY].lost_batches == 1
 
@@ -121,14 +127,14 @@ def test_several_behind_each_other_are_a_gap_each(made: list[Engine], first: int
 def test_the_first_of_a_new_publisher_may_be_one(made: list[Engine]) -> None:
     made.append(engine := LargeEngine(0, 5, 0))
     assert told(repair(held(NO_ANCHOR), engine.endpoint)) == [too_large(1, 0), *batches(1, 1, 5)]
-    assert engine.asked == [0, PROBE, 0, 1, 5]
+    assert asked(engine) == [0, PROBE, 0, 1, 5]
 
 
 def test_the_first_of_a_new_incarnation_may_be_one(made: list[Engine]) -> None:
     made.append(engine := LargeEngine(0, 12, 0, born=500.0))
     records = repair(held(ANCHOR), engine.endpoint)
     assert told(records) == [("restarted", 4, -1, -1), too_large(4, 0), *batches(4, 1, 12)]
-    assert engine.asked == [10, 0, 0, 1, 12]
+    assert asked(engine) == [10, 0, 0, 1, 12]
 
 
 def ask(sequencer: Sequencer, endpoint: str) -> tuple[Doubt | None, list[SequencedRecord]]:
@@ -293,4 +299,4 @@ def test_an_engine_that_is_still_at_the_reply_before_is_waited_for() -> None:
         is_busy.set()
         engine.close()
     assert told(records) == batches(3, 11, 31)
-    assert engine.asked == [10, 14]
+    assert asked(engine) == [10, 14]
