@@ -134,7 +134,7 @@ def test_the_first_of_a_new_incarnation_may_be_one(made: list[Engine]) -> None:
     made.append(engine := LargeEngine(0, 12, 0, born=500.0))
     records = repair(held(ANCHOR), engine.endpoint)
     assert told(records) == [("restarted", 4, -1, -1), too_large(4, 0), *batches(4, 1, 12)]
-    assert asked(engine) == [10, 0, 0, 1, 12]
+    assert asked(engine) == [10, 0, 1, 12]
 
 
 def ask(sequencer: Sequencer, endpoint: str) -> tuple[Doubt | None, list[SequencedRecord]]:
