@@ -72,7 +72,7 @@ def test_it_goes_on_where_its_room_in_the_inbox_is_nearly_used_up() -> None:
         assert bench.sink.told() == numbers(0, 0)
         await bench.receive(live(7), live(8))
         bench.pump.watch()
-        await bench.settle()
+        await bench.until(lambda: bench.sink.told() == numbers(0, 8))
         assert bench.sink.told() == numbers(0, 8), "rather late than lost"
         assert bench.sink.overflowing == {ONE}, "the sink is told why it comes"
         assert ONE in bench.pump.held_back, "there is room again"
