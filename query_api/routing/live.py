@@ -93,10 +93,13 @@ class LiveLoad:
         time back.
         """
         with self._lock:
-            self._bookings.merge(fold.bookings.state())
+            found = self._bookings.merge(fold.bookings.state())
             for sample in fold.samples.all():
                 self._note(sample)
             self._predicted.merge(fold.observations)
+            for reported in found:
+                run, now = reported.booking.run, self._bookings.clock
+                self._predicted.reported(run, now, reported.outcome)
             self._sessions.restore(fold.observations.sessions.state())
 
     def book(self, run: int, decision: Decision) -> None:

@@ -377,11 +377,13 @@ class Bookings:
         for run, number, at, outcomes in state.early:
             self._early[run, number] = (at, list(outcomes))
 
-    def merge(self, state: "BookingsState") -> None:
+    def merge(self, state: "BookingsState") -> list[Reported]:
         """Takes what another fold of the same decisions knows more: its bookings that never came
-        here, and the ends of those that are under way here and not there. Cost O(bookings).
+        here, first tokens, the ends of those that are under way here and not there, and reports
+        that wait for their decision. Cost O(bookings).
 
-        What has ended here stays so. Counts stay, too: they are of this one.
+        What has ended here stays so. Counts stay, too: they are of this one. Returns what was told
+        here of decisions that came only now.
         """
         there = {booking.key for booking in state.bookings}
         last_there = dict(state.last)
@@ -390,21 +392,47 @@ class Bookings:
                 self._end(self._bookings[key])
         self._clock.now = max(self.clock, state.clock)
         known = set(self._places)
+        added = []
         for booking in state.bookings:
             if self.has_seen(*booking.key):
-                continue
-            if self._is_full:
+                self._follow(booking)
+            elif self._is_full:
                 self.overflowed += 1
             else:
                 self._add(booking)
+                added.append(booking.key)
         for target, free_at in state.free_at:
             if target in self._places and target not in known:
                 self._places[target].free_at = free_at
         for run, number in state.last:
             self._note_number(run, number)
         for run, number, at, outcomes in state.early:
-            if not self.has_seen(run, number):
-                self._early.setdefault((run, number), (at, list(outcomes)))
+            self._merge_early((run, number), at, outcomes)
+        early = [(key[0], self._early.pop(key, (0.0, []))[1]) for key in added]
+        return [new for run, found in early for one in found for new in self.report(run, one)]
+
+    def _follow(self, booking: Booking) -> None:
+        """That of another fold, of a decision that has come here, too."""
+        here = self._bookings.get(booking.key)
+        first = OutcomeEvent.FIRST_TOKEN
+        if here is None or here.has(first) or not booking.has(first):
+            return
+        if here.target != booking.target:  # its client sent it elsewhere
+            self._end(here)
+            self._add(booking)
+            return
+        here.seen |= booking.seen
+        here.first_at = booking.first_at
+        self._release_prefill(here, at=booking.first_at)
+
+    def _merge_early(self, key: DecisionKey, at: float, outcomes: Iterable[Outcome]) -> None:
+        """Reports that another fold keeps for a decision that it does not have."""
+        if self.has_seen(*key):
+            return
+        at_here, here = self._early.get(key, (at, []))
+        told = {outcome.event for outcome in here}
+        more = [outcome for outcome in outcomes if outcome.event not in told]
+        self._early[key] = (max(at, at_here), [*here, *more])
 
     def _add(self, booking: Booking) -> None:
         """A booking of another fold, which goes on with its own."""

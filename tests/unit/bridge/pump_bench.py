@@ -253,13 +253,6 @@ class Bench:
         for _ in range(50):
             await asyncio.sleep(0)
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Until it holds: a busy machine may end the pump's turns early."""
-        for _ in range(2000):
-            if holds():
-                return
-            await asyncio.sleep(0.005)
-
     async def receive(self, *messages: RawMessage) -> None:
         self.pump.inbox.put(messages)
         await self.settle()

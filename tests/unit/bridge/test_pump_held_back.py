@@ -60,7 +60,12 @@ def test_what_comes_of_it_waits_until_it_may_go_on_and_others_do_meanwhile() -> 
     assert not bench.pump.faults
 
 
-def test_it_goes_on_where_its_room_in_the_inbox_is_nearly_used_up() -> None:
+def test_it_goes_on_where_its_room_in_the_inbox_is_nearly_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # On a busy machine a turn may end amid the waiting ones; then the rest may wait again.
+    monkeypatch.setattr("bridge.pump.TURN_S", 5.0)
+
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
         bench.pump.inbox._messages_max = 20
@@ -72,7 +77,7 @@ def test_it_goes_on_where_its_room_in_the_inbox_is_nearly_used_up() -> None:
         assert bench.sink.told() == numbers(0, 0)
         await bench.receive(live(7), live(8))
         bench.pump.watch()
-        await bench.until(lambda: bench.sink.told() == numbers(0, 8))
+        await bench.settle()
         assert bench.sink.told() == numbers(0, 8), "rather late than lost"
         assert bench.sink.overflowing == {ONE}, "the sink is told why it comes"
         assert ONE in bench.pump.held_back, "there is room again"

@@ -196,6 +196,7 @@ def test_a_worker_that_is_unregistered_writes_nothing_until_it_comes_back(tmp_pa
             bench.service.forget([PUBLISHER])
             assert PUBLISHER not in bench.service.followed
             count = len(bench.sink.records)
+            await bench.until(lambda: not bench.service.controller.known())
             worker.admit([2])
             await asyncio.to_thread(worker.look_up, [1])
             assert len(bench.sink.records) == count

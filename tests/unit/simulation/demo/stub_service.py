@@ -195,7 +195,7 @@ class StubService:
             socket.subscribe(b"")
             socket.connect(str(wanted["endpoint"]))
             ready.set()
-            first = True
+            first, next_sequence = True, 0
             while not self._stop.is_set() and key in self.registered:
                 if not socket.poll(50):
                     continue
@@ -206,6 +206,9 @@ class StubService:
                     first = False
                     if self._stop.is_set():
                         return  # of what was missed a part may not have come
+                elif batches[0][0] != next_sequence:
+                    return  # it was killed, and another engine has its port
+                next_sequence = batches[-1][0] + 1
                 with self._lock:
                     for one in batches:
                         self._apply(key, *one)

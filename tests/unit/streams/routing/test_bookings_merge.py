@@ -1,5 +1,7 @@
 """Two folds of the same decisions, of which each knows something that the other does not."""
 
+from msgspec import structs
+
 from streams.routing.bookings import Bookings
 from streams.routing.fold import RoutingFold
 from tests.routing import NOW, RUN, TARGET, decision, decisions, outcome, outcomes
@@ -60,6 +62,44 @@ def test_a_report_that_waits_for_its_decision_waits_here_too() -> None:
     here.merge(log.state())
     here.book(OTHER, decision(3))
     assert len(here) == 0
+
+
+def test_what_both_were_told_before_the_decision_is_put_together() -> None:
+    here, log = of(), of()
+    here.report(OTHER, outcome(3, "first_token"))
+    for event in ("first_token", "completed"):
+        log.report(OTHER, outcome(3, event))
+    here.merge(log.state())
+    here.book(OTHER, decision(3))
+    assert (len(here), here.load(TARGET, NOW).requests) == (0, 0)
+
+
+def test_what_was_told_here_before_the_decision_came_with_the_log_is_of_it() -> None:
+    here = of()
+    here.report(OTHER, outcome(0))
+    (found,) = here.merge(of(0, run=OTHER).state())
+    assert (found.booking.key, found.outcome) == ((OTHER, 0), outcome(0))
+    assert (len(here), here.load(TARGET, NOW).requests) == (0, 0)
+
+
+def test_a_first_token_that_the_log_has_releases_what_is_booked_of_computing() -> None:
+    here, log = of(0, 1), of(0, 1)
+    log.report(RUN, outcome(0, "first_token"))
+    here.merge(log.state())
+    assert here.load(TARGET, NOW) == log.load(TARGET, NOW)
+    assert here.load(TARGET, NOW).decoding == 1
+    here.report(RUN, outcome(0))
+    assert here.load(TARGET, NOW).requests == 1
+
+
+def test_a_request_that_went_elsewhere_by_the_log_is_booked_there() -> None:
+    here, log = of(0, 1), of(0, 1)
+    moved = structs.replace(outcome(0, "first_token"), instance_id="elsewhere")
+    log.report(RUN, moved)
+    here.merge(log.state())
+    for target in (TARGET, TARGET._replace(instance_id="elsewhere")):
+        assert here.load(target, NOW).requests == log.load(target, NOW).requests == 1
+        assert here.load(target, NOW).decoding == log.load(target, NOW).decoding
 
 
 def test_a_report_here_changes_nothing_in_the_fold_that_was_merged() -> None:
