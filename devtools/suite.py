@@ -1,10 +1,10 @@
 """The whole suite, as `make test` runs it.
 
 Tests wait for what processes, threads and timers do with each other. Beside other tests on a
-machine with few cores one of ten thousand now and then waits in vain. Where no more than a few have failed,
-they are run once more, one after the other, and that decides: what is wrong fails again (Hypothesis
-keeps the example). What has passed only then is named in the last lines: its failure stands above,
-and is to be read.
+machine with few cores one of ten thousand now and then waits in vain. Where no more than a few have
+failed, they are run once more, one after the other, and that decides: what is wrong fails again
+(Hypothesis keeps the example). What has passed only then is named in the last lines: its failure
+stands above, and is to be read.
 """
 
 import subprocess

@@ -382,8 +382,8 @@ class Bookings:
         here, first tokens, the ends of those that are under way here and not there, and reports
         that wait for their decision. Cost O(bookings).
 
-        What has ended here stays so. Counts stay, too: they are of this one. Returns what was told
-        here of decisions that came only now.
+        What has ended here stays so. Counts stay, too: they are of this one. Returns the reports
+        that came before their decisions, and are of it now.
         """
         there = {booking.key for booking in state.bookings}
         last_there = dict(state.last)
@@ -406,10 +406,20 @@ class Bookings:
                 self._places[target].free_at = free_at
         for run, number in state.last:
             self._note_number(run, number)
+        told = [(key, self._early.pop(key, (0.0, []))[1]) for key in added]
         for run, number, at, outcomes in state.early:
-            self._merge_early((run, number), at, outcomes)
-        early = [(key[0], self._early.pop(key, (0.0, []))[1]) for key in added]
-        return [new for run, found in early for one in found for new in self.report(run, one)]
+            if (run, number) in self._bookings:  # decided here, and the log has yet to have that
+                told.append(((run, number), list(outcomes)))
+            elif not self.has_seen(run, number):
+                self._merge_early((run, number), at, outcomes)
+        return [new for key, found in told for one in found for new in self._tell(key, one)]
+
+    def _tell(self, key: DecisionKey, outcome: Outcome) -> list[Reported]:
+        """The same as `report` of one that may have been told here, too: not counted again."""
+        booking = self._bookings.get(key)
+        if booking is None or booking.has(outcome.event):
+            return []
+        return self.report(key[0], outcome)
 
     def _follow(self, booking: Booking) -> None:
         """That of another fold, of a decision that has come here, too."""
@@ -426,9 +436,7 @@ class Bookings:
         self._release_prefill(here, at=booking.first_at)
 
     def _merge_early(self, key: DecisionKey, at: float, outcomes: Iterable[Outcome]) -> None:
-        """Reports that another fold keeps for a decision that it does not have."""
-        if self.has_seen(*key):
-            return
+        """Reports that another fold keeps for a decision that neither has."""
         at_here, here = self._early.get(key, (at, []))
         told = {outcome.event for outcome in here}
         more = [outcome for outcome in outcomes if outcome.event not in told]
