@@ -1,10 +1,9 @@
 """The whole suite, as `make test` runs it.
 
-Tests wait for what processes, threads and timers do with each other. Beside other tests on a
-machine with few cores one of ten thousand now and then waits in vain. Where no more than a few have
-failed, they are run once more, one after the other, and that decides: what is wrong fails again
-(Hypothesis keeps the example). What has passed only then is named in the last lines: its failure
-stands above, and is to be read.
+Some tests start a dozen processes and wait for what these do with each other. Beside other tests on
+a machine with few cores one of them now and then waits in vain. Where no more than a few of these
+have failed, and nothing else has, they are run once more, one after the other, and that decides.
+What has passed only then is named in the last lines: its failure stands above, and is to be read.
 """
 
 import subprocess
@@ -16,6 +15,9 @@ import pytest
 
 AGAIN_MAX: Final = 3
 """So many may have failed beside others; more are no accident."""
+
+OF_PROCESSES: Final = ("tests/integration/", "tests/contract/")
+"""Where tests of real processes are; a test of anything else has failed when it fails."""
 
 
 class _Failures:
@@ -37,7 +39,11 @@ def may_run_again(code: int, failed: Sequence[str]) -> bool:
         code: what pytest ended with.
         failed: node ids of the tests.
     """
-    return code == pytest.ExitCode.TESTS_FAILED and 0 < len(failed) <= AGAIN_MAX
+    return (
+        code == pytest.ExitCode.TESTS_FAILED
+        and 0 < len(failed) <= AGAIN_MAX
+        and all(test.startswith(OF_PROCESSES) for test in failed)
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -30,7 +30,7 @@ from schemas.routing_records import (
     UnregisteredEngines,
 )
 from streams.routing.booking import DecisionKey
-from streams.routing.bookings import NO_LOAD, Bookings
+from streams.routing.bookings import NO_LOAD, Bookings, Reported
 from streams.routing.fold import RoutingFold
 from streams.routing.observed.sessions import Sessions
 from streams.routing.samples import Samples
@@ -97,9 +97,7 @@ class LiveLoad:
             for sample in fold.samples.all():
                 self._note(sample)
             self._predicted.merge(fold.observations)
-            for reported in found:
-                run, now = reported.booking.run, self._bookings.clock
-                self._predicted.reported(run, now, reported.outcome)
+            self._note_reported(found)
             self._sessions.restore(fold.observations.sessions.state())
 
     def book(self, run: int, decision: Decision) -> None:
@@ -116,15 +114,18 @@ class LiveLoad:
         now = self._bookings.clock
         self._sessions.decided(now, decision)
         self._predicted.decided(run, now, decision)
-        for reported in early:
-            self._predicted.reported(run, now, reported.outcome)
+        self._note_reported(early)
 
     def _report(self, run: int, outcome: Outcome) -> bool:
         """Whether it was new."""
         found = self._bookings.report(run, outcome)
-        for reported in found:
-            self._predicted.reported(run, self._bookings.clock, reported.outcome)
+        self._note_reported(found)
         return bool(found)
+
+    def _note_reported(self, found: Iterable[Reported]) -> None:
+        now = self._bookings.clock
+        for booking, outcome in found:
+            self._predicted.reported(booking.run, now, outcome)
 
     def report(self, run: int, outcome: Outcome) -> Report:
         """A report to this service."""

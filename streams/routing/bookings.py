@@ -406,20 +406,14 @@ class Bookings:
                 self._places[target].free_at = free_at
         for run, number in state.last:
             self._note_number(run, number)
-        told = [(key, self._early.pop(key, (0.0, []))[1]) for key in added]
-        for run, number, at, outcomes in state.early:
-            if (run, number) in self._bookings:  # decided here, and the log has yet to have that
-                told.append(((run, number), list(outcomes)))
-            elif not self.has_seen(run, number):
-                self._merge_early((run, number), at, outcomes)
-        return [new for key, found in told for one in found for new in self._tell(key, one)]
-
-    def _tell(self, key: DecisionKey, outcome: Outcome) -> list[Reported]:
-        """The same as `report` of one that may have been told here, too: not counted again."""
-        booking = self._bookings.get(key)
-        if booking is None or booking.has(outcome.event):
-            return []
-        return self.report(key[0], outcome)
+        told: list[tuple[DecisionKey, Iterable[Outcome]]] = [
+            (key, self._early.pop(key)[1]) for key in added if key in self._early
+        ]
+        told += [((run, number), outcomes) for run, number, _, outcomes in state.early]
+        repeated = self.repeated
+        found = [new for key, some in told for one in some for new in self.report(key[0], one)]
+        self.repeated = repeated
+        return found
 
     def _follow(self, booking: Booking) -> None:
         """That of another fold, of a decision that has come here, too."""
@@ -434,13 +428,6 @@ class Bookings:
         here.seen |= booking.seen
         here.first_at = booking.first_at
         self._release_prefill(here, at=booking.first_at)
-
-    def _merge_early(self, key: DecisionKey, at: float, outcomes: Iterable[Outcome]) -> None:
-        """Reports that another fold keeps for a decision that neither has."""
-        at_here, here = self._early.get(key, (at, []))
-        told = {outcome.event for outcome in here}
-        more = [outcome for outcome in outcomes if outcome.event not in told]
-        self._early[key] = (max(at, at_here), [*here, *more])
 
     def _add(self, booking: Booking) -> None:
         """A booking of another fold, which goes on with its own."""

@@ -10,21 +10,24 @@ from devtools.suite import AGAIN_MAX, may_run_again
 
 ROOT = Path(__file__).parents[3]
 FAILED = pytest.ExitCode.TESTS_FAILED
-TESTS = [f"tests/integration/test_one.py::test_{number}" for number in range(AGAIN_MAX + 1)]
+PROCESSES = [f"tests/integration/test_one.py::test_{number}" for number in range(AGAIN_MAX + 1)]
 
 
 @pytest.mark.parametrize(
     ("code", "failed", "expected"),
     [
-        (FAILED, TESTS[:1], True),
-        (FAILED, TESTS[:AGAIN_MAX], True),
-        (FAILED, TESTS, False),
+        (FAILED, PROCESSES[:1], True),
+        (FAILED, PROCESSES[:AGAIN_MAX], True),
+        (FAILED, PROCESSES, False),
+        (FAILED, [*PROCESSES[:1], "tests/unit/test_two.py::test_it"], False),
         (FAILED, [], False),
         (pytest.ExitCode.OK, [], False),
-        (pytest.ExitCode.INTERRUPTED, TESTS[:1], False),
+        (pytest.ExitCode.INTERRUPTED, PROCESSES[:1], False),
     ],
 )
-def test_few_tests_are_run_again(code: int, failed: list[str], expected: bool) -> None:
+def test_few_tests_of_processes_alone_are_run_again(
+    code: int, failed: list[str], expected: bool
+) -> None:
     assert may_run_again(code, failed) is expected
 
 

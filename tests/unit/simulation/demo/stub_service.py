@@ -195,20 +195,19 @@ class StubService:
             socket.subscribe(b"")
             socket.connect(str(wanted["endpoint"]))
             ready.set()
-            first, next_sequence = True, 0
+            expected: int | None = None
             while not self._stop.is_set() and key in self.registered:
                 if not socket.poll(50):
                     continue
                 _, sequence, payload = socket.recv_multipart()
                 batches = [(int.from_bytes(sequence, "big"), payload)]
-                if first:  # a subscription takes a moment
+                if expected is None:  # a subscription takes a moment
                     batches = self._missed(str(wanted["replay_endpoint"]), batches[0][0]) + batches
-                    first = False
                     if self._stop.is_set():
                         return  # of what was missed a part may not have come
-                elif batches[0][0] != next_sequence:
+                elif batches[0][0] != expected:
                     return  # it was killed, and another engine has its port
-                next_sequence = batches[-1][0] + 1
+                expected = batches[-1][0] + 1
                 with self._lock:
                     for one in batches:
                         self._apply(key, *one)
