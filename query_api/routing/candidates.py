@@ -1,6 +1,6 @@
 """The candidates of a request: who may be chosen, with all that is known of each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from query_api.routing.decoding import Place
@@ -40,8 +40,8 @@ class Candidates(NamedTuple):
     found: list[Candidate]
     endpoints: tuple[str, ...]
     carried: list[Carried]
-    known: list[KnownTarget]
-    roles: list[str]
+    known: Sequence[KnownTarget]
+    roles: Sequence[str]
     output_tokens: int
 
     def longest(self, held: int) -> int:
@@ -95,24 +95,32 @@ def gather(
         live.note(said.values())
     predicted = live.predicted(DecidedScope(*asked.scope), asked.prefixes, now)
     wanted = _ROLES[asked.phase]
+    roles, endpoints = _places_of(roster, offered)
     found: list[Candidate] = []
-    endpoints: list[str] = []
-    registered: list[KnownTarget] = []
-    roles: list[str] = []
-    known, size = roster.known, asked.scope.block_size
-    for key, target, load in zip(roster.keys, roster.targets, carried, strict=True):
-        target_known = known[key]
-        role, endpoint = target_known.role, target_known.endpoint
-        offer = offered.get(key)
-        if offer is not None:
-            role, endpoint = offer.role or role, offer.endpoint or endpoint
-        endpoints.append(endpoint)
-        registered.append(target_known)
-        roles.append(role)
+    size, prompt = asked.scope.block_size, asked.prompt_tokens
+    for key, target, load, known, role in zip(
+        roster.keys, roster.targets, carried, roster.entries, roles, strict=True
+    ):
+        soon = predicted.get(target, 0) * size
+        if soon > prompt:
+            soon = prompt
         match = by_instance.get(key[0])
-        soon = min(predicted.get(target, 0) * size, asked.prompt_tokens)
-        found.append(_candidate(key, match, load, target_known, role in wanted, soon))
-    return Candidates(found, tuple(endpoints), carried, registered, roles, roster.output_tokens)
+        found.append(_candidate(key, match, load, known, role in wanted, soon))
+    return Candidates(found, endpoints, carried, roster.entries, roles, roster.output_tokens)
+
+
+def _places_of(
+    roster: Roster, offered: Mapping[RankKey, Offered]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Roles and endpoints, in the order of the keys: as the request says, or as registered."""
+    roles, endpoints = roster.roles, roster.endpoints
+    if any(one.role or one.endpoint for one in offered.values()):
+        said = [offered.get(key) for key in roster.keys]
+        roles = tuple((one and one.role) or role for one, role in zip(said, roles, strict=True))
+        endpoints = tuple(
+            (one and one.endpoint) or known for one, known in zip(said, endpoints, strict=True)
+        )
+    return roles, endpoints
 
 
 def sample_of(target: Target, posted: PostedLoad, source: LoadSource, now: float) -> LoadSample:

@@ -9,7 +9,7 @@ Any thread may call it.
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -30,7 +30,7 @@ from schemas.routing_records import (
     UnregisteredEngines,
 )
 from streams.routing.booking import DecisionKey
-from streams.routing.bookings import NO_LOAD, Bookings, Reported
+from streams.routing.bookings import NO_LOAD, Bookings, Load, Reported
 from streams.routing.fold import RoutingFold
 from streams.routing.observed.sessions import Sessions
 from streams.routing.samples import Samples
@@ -65,6 +65,11 @@ class Carried(NamedTuple):
 
 
 NOTHING: Final = Carried(0.0, 0, 0, 0, None)
+
+
+def _carried_of(booked: Load, sample: LoadSample | None) -> Carried:
+    wait, requests, pending, active, decoding, tokens = booked
+    return Carried(wait, requests, pending, active, sample, tokens, decoding)
 
 
 class LiveLoad:
@@ -228,7 +233,7 @@ class LiveLoad:
 
     def carried(
         self,
-        targets: Iterable[Target],
+        targets: Sequence[Target],
         now: float,
         mean_work_s: float,
         said: dict[Target, LoadSample],
@@ -247,35 +252,40 @@ class LiveLoad:
         with self._lock:
             self._bookings.advance(now)
             work = (mean_work_s, token_s)
-            return [self._carried(target, now, work, said) for target in targets]
+            loads = self._bookings.loads(targets, now)
+            if not said and not len(self._samples):
+                return [
+                    NOTHING if booked is NO_LOAD else _carried_of(booked, None) for booked in loads
+                ]
+            return [
+                self._carried(target, booked, now, work, said.get(target))
+                for target, booked in zip(targets, loads, strict=True)
+            ]
 
     def _carried(
         self,
         target: Target,
+        booked: Load,
         now: float,
         work_s: tuple[float, float],
-        said: dict[Target, LoadSample],
+        said: LoadSample | None,
     ) -> Carried:
-        booked = self._bookings.load(target, now)
-        new = said.get(target)
-        sample = new or self._samples.newest(target, now)
-        if booked is NO_LOAD and sample is None:
-            return NOTHING
-        wait, requests, pending, active, decoding, tokens = booked
-        if sample is not None:
-            # Those that are booked are known better: what each takes, and when it is done.
-            known = self._unbooked.get(target)
-            if new is not None or known is None:
-                known = self._unbooked_of(sample)
-            _, unbooked, tokens_left = known
-            work = (
-                unbooked * work_s[0] if sample.prefill_tokens is None else tokens_left * work_s[1]
-            )
-            wait += max(work - (now - sample.observed_at), 0.0)
-            there = min((sample.running or 0) + (sample.waiting or 0), LOAD_SUM_MAX)
-            requests = max(requests, there)
-            pending = max(pending, sample.prefill_tokens or 0)
-        return Carried(wait, requests, pending, active, sample, tokens, decoding)
+        sample = said or self._samples.newest(target, now)
+        if sample is None:
+            return NOTHING if booked is NO_LOAD else _carried_of(booked, None)
+        # Those that are booked are known better: what each takes, and when it is done.
+        known = self._unbooked.get(target)
+        if said is not None or known is None:
+            known = self._unbooked_of(sample)
+        _, unbooked, tokens_left = known
+        work = unbooked * work_s[0] if sample.prefill_tokens is None else tokens_left * work_s[1]
+        there = min((sample.running or 0) + (sample.waiting or 0), LOAD_SUM_MAX)
+        booked = booked._replace(
+            wait_s=booked.wait_s + max(work - (now - sample.observed_at), 0.0),
+            requests=max(booked.requests, there),
+            pending=max(booked.pending, sample.prefill_tokens or 0),
+        )
+        return _carried_of(booked, sample)
 
     def targets(self) -> list[Target]:
         """Those of which something is known, sorted."""

@@ -77,7 +77,7 @@ class Roster(NamedTuple):
         known: by instance and rank.
         ranks: of each instance.
         keys: sorted.
-        targets: in the order of the keys.
+        targets, entries, endpoints, roles: in the order of the keys.
         output_tokens: that a request of the model is expected to have.
     """
 
@@ -85,6 +85,9 @@ class Roster(NamedTuple):
     ranks: Mapping[str, frozenset[int]]
     keys: tuple[RankKey, ...]
     targets: tuple[Target, ...]
+    entries: tuple[KnownTarget, ...]
+    endpoints: tuple[str, ...]
+    roles: tuple[str, ...]
     output_tokens: int = OUTPUT_TOKENS
 
 
@@ -93,6 +96,7 @@ def roster_of(
 ) -> Roster:
     """The roster of these. Cost O(targets log(targets))."""
     keys = tuple(sorted(known))
+    entries = tuple(known[key] for key in keys)
     ranks: dict[str, set[int]] = {}
     for name, rank in keys:
         ranks.setdefault(name, set()).add(rank)
@@ -101,6 +105,9 @@ def roster_of(
         {name: frozenset(each) for name, each in ranks.items()},
         keys,
         tuple(Target(tenant_id, *key) for key in keys),
+        entries,
+        tuple(one.endpoint for one in entries),
+        tuple(one.role for one in entries),
         output_tokens,
     )
 

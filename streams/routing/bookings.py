@@ -78,6 +78,19 @@ class _Place:
         self.requests = self.pending = self.active = self.decoding = self.kv_tokens = 0
 
 
+def _load_of(place: _Place, now: float) -> Load:
+    wait = place.free_at - now if place.queued else 0.0
+    pending, active, tokens = place.pending, place.active, place.kv_tokens
+    return Load(
+        wait if wait > 0.0 else 0.0,
+        place.requests,
+        pending if pending < LOAD_SUM_MAX else LOAD_SUM_MAX,
+        active if active < LOAD_SUM_MAX else LOAD_SUM_MAX,
+        place.decoding,
+        tokens if tokens < LOAD_SUM_MAX else LOAD_SUM_MAX,
+    )
+
+
 class Bookings:
     """See the module. Cost O(log(bookings)) a decision and a report.
 
@@ -292,18 +305,14 @@ class Bookings:
 
     def load(self, target: Target, now: float) -> Load:
         """What is booked there. Cost O(1)."""
-        place = self._places.get(target)
-        if place is None:
-            return NO_LOAD
-        wait = place.free_at - now if place.queued else 0.0
-        return Load(
-            wait if wait > 0.0 else 0.0,
-            place.requests,
-            min(place.pending, LOAD_SUM_MAX),
-            min(place.active, LOAD_SUM_MAX),
-            place.decoding,
-            min(place.kv_tokens, LOAD_SUM_MAX),
-        )
+        return self.loads((target,), now)[0]
+
+    def loads(self, targets: Iterable[Target], now: float) -> list[Load]:
+        """What is booked at each. Cost O(targets)."""
+        places = self._places
+        return [
+            NO_LOAD if place is None else _load_of(place, now) for place in map(places.get, targets)
+        ]
 
     def queued_at(self, target: Target, time: float) -> tuple[int, int]:
         """How many of those that are not computed yet were there at that time, too, and had been

@@ -111,12 +111,7 @@ def decide(asked: Asked, candidates: Sequence[Candidate], costs: Costs) -> Decid
     """
     rules = asked.rules
     models = _CostModels(costs)
-    reasons = [reason_of(one, rules) for one in candidates]
-    left = [
-        one if not one.is_degraded else _discounted(one, rules)
-        for one, reason in zip(candidates, reasons, strict=True)
-        if reason is None
-    ]
+    reasons, left = _sort_out(candidates, rules)
     if not left:
         return _refuse_all(candidates, reasons, rules, models)
     choices = asked.rank(asked.request, left, costs, asked.parameters)
@@ -125,16 +120,43 @@ def decide(asked: Asked, candidates: Sequence[Candidate], costs: Costs) -> Decid
     judged = _judge(choices, asked, costs)
     chosen, records = -1, []
     for place, (one, reason) in enumerate(zip(candidates, reasons, strict=True)):
-        name = (one.instance_id, one.dp_rank)
-        if name == judged.chosen:
+        ranked = judged.by_name.get((one.instance_id, one.dp_rank)) if reason is None else None
+        if ranked is None:
+            records.append(_left_out(one, reason, models))
+            continue
+        choice, terms, is_late = ranked
+        if choice is judged.chosen:
             chosen = place
-        ranked = judged.by_name.get(name) if reason is None else None
-        records.append(_record(one, reason, ranked, models))
+        records.append(_record(one, choice, terms, models, is_late=is_late))
     if chosen >= 0:
         return Decided(tuple(records), models.all(), chosen, predicted_s=judged.predicted_s)
     after = min(judged.retry_after_s, RETRY_AFTER_MAX_S)
     refused = Refused.SLO_UNREACHABLE
     return Decided(tuple(records), models.all(), -1, refused, judged.predicted_s, after)
+
+
+def _sort_out(
+    candidates: Sequence[Candidate], rules: Rules
+) -> tuple[list[Reason | None], list[Candidate]]:
+    """Why each is left out, None for no reason; and those that are not, as the policy sees them."""
+    _, usage_max, wait_max, waiting_max = rules
+    reasons: list[Reason | None] = []
+    left = []
+    for one in candidates:
+        reason = None
+        # Mostly all can be chosen, so that is looked at first.
+        if (
+            one.is_degraded
+            or not (one.is_allowed and one.is_reachable)
+            or one.kv_usage > usage_max
+            or one.wait_s > wait_max
+            or one.waiting > waiting_max
+        ):
+            reason = reason_of(one, rules)
+        reasons.append(reason)
+        if reason is None:
+            left.append(_discounted(one, rules) if one.is_degraded else one)
+    return reasons, left
 
 
 def reason_of(one: Candidate, rules: Rules) -> Reason | None:
@@ -196,7 +218,7 @@ class _Judged(NamedTuple):
     """The choices beside the objective: each with its terms, and whether it is late."""
 
     by_name: dict[tuple[str, int], tuple[Choice, Terms, bool]]
-    chosen: tuple[str, int] | None
+    chosen: Choice | None
     predicted_s: float
     retry_after_s: float
 
@@ -204,11 +226,12 @@ class _Judged(NamedTuple):
 def _judge(choices: Sequence[Choice], asked: Asked, costs: Costs) -> _Judged:
     prompt, slo = asked.request.prompt_tokens, asked.ttft_slo_s
     by_name: dict[tuple[str, int], tuple[Choice, Terms, bool]] = {}
-    chosen, predicted, shortest = None, 0.0, math.inf
+    chosen: Choice | None = None
+    predicted, shortest = 0.0, math.inf
     for choice in choices:
         one = choice.candidate
-        name = (one.instance_id, one.dp_rank)
-        terms = terms_of(choice, prompt, one.costs or costs)
+        # As `terms_of`, which most need not be asked.
+        terms = choice[4:] if choice.prefill_s else terms_of(choice, prompt, one.costs or costs)
         late = False
         if chosen is None or slo:
             expected = sum(terms)
@@ -218,52 +241,26 @@ def _judge(choices: Sequence[Choice], asked: Asked, costs: Costs) -> _Judged:
                 # Waiting shortens the wait and nothing else.
                 shortest = min(shortest, needed if needed <= one.wait_s else math.inf)
             elif chosen is None:
-                chosen, predicted = name, expected
-        by_name[name] = (choice, terms, late)
+                chosen, predicted = choice, expected
+        by_name[one.instance_id, one.dp_rank] = (choice, terms, late)
     if chosen is None:
         best = choices[0]
         predicted = sum(terms_of(best, prompt, best.candidate.costs or costs))
     return _Judged(by_name, chosen, predicted, shortest)
 
 
-def _record(
-    one: Candidate,
-    reason: Reason | None,
-    ranked: tuple[Choice, Terms, bool] | None,
-    models: "_CostModels",
-) -> CandidateRecord:
-    cpu = one.cached - one.disk
-    if ranked is None:
-        reasons: tuple[str, ...] = _DEGRADED_POLICY if one.is_degraded else _POLICY
-        if reason is not None:
-            reasons = (reason.value,)
-        return CandidateRecord(
-            one.instance_id,
-            one.dp_rank,
-            reasons,
-            one.cached,
-            one.gpu,
-            cpu,
-            one.cached,
-            one.wait_s,
-            one.requests,
-            one.pending,
-            one.active,
-            one.shared,
-            models.number(one.costs),
-            predicted=one.predicted,
-        )
-    choice, terms, late = ranked
-    reasons = _DEGRADED if one.is_degraded else _NONE
-    if late:
-        reasons = (*reasons, Reason.SLO.value)
+def _left_out(one: Candidate, reason: Reason | None, models: "_CostModels") -> CandidateRecord:
+    """One that was left out for that reason; for none: by the policy."""
+    reasons: tuple[str, ...] = _DEGRADED_POLICY if one.is_degraded else _POLICY
+    if reason is not None:
+        reasons = (reason.value,)
     return CandidateRecord(
         one.instance_id,
         one.dp_rank,
         reasons,
         one.cached,
         one.gpu,
-        cpu,
+        one.cached - one.disk,
         one.cached,
         one.wait_s,
         one.requests,
@@ -271,6 +268,32 @@ def _record(
         one.active,
         one.shared,
         models.number(one.costs),
+        predicted=one.predicted,
+    )
+
+
+def _record(
+    one: Candidate, choice: Choice, terms: Terms, models: "_CostModels", *, is_late: bool
+) -> CandidateRecord:
+    """One that the policy has ranked."""
+    reasons = _DEGRADED if one.is_degraded else _NONE
+    if is_late:
+        reasons = (*reasons, Reason.SLO.value)
+    name, cached, gpu, wait, disk, requests, pending, active, shared, costs, rank, *_ = one
+    return CandidateRecord(
+        name,
+        rank,
+        reasons,
+        cached,
+        gpu,
+        cached - disk,
+        cached,
+        wait,
+        requests,
+        pending,
+        active,
+        shared,
+        0 if costs is None else models.number(costs),
         choice.key,
         choice.prefix,
         choice.fetch_from,
@@ -320,7 +343,7 @@ def _refuse_all(
 ) -> Decided:
     """Nobody was left for the policy."""
     records = tuple(
-        _record(one, reason, None, models) for one, reason in zip(candidates, reasons, strict=True)
+        _left_out(one, reason, models) for one, reason in zip(candidates, reasons, strict=True)
     )
     busy = [one for one, reason in zip(candidates, reasons, strict=True) if reason not in _HARD]
     if not busy:

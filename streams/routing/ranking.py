@@ -1,7 +1,7 @@
 """Order, ties, and who is overloaded: what the policies share."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -22,8 +22,22 @@ def tie_break(tie: int, instance_id: str, dp_rank: int = 0) -> int:
     """Where a candidate stands among equals, u64. Other for each decision, so that equals take
     turns, and the same wherever it is computed.
     """
+    return _digest(_DECISION.pack(tie), instance_id, dp_rank)
+
+
+def _digest(packed: bytes, instance_id: str, dp_rank: int) -> int:
     name = f"{instance_id}\0{dp_rank}" if dp_rank else instance_id
-    return xxhash.xxh3_64_intdigest(_DECISION.pack(tie) + name.encode())
+    return xxhash.xxh3_64_intdigest(packed + name.encode())
+
+
+def _tie_breaker(tie: int) -> Callable[[Choice], int]:
+    """`tie_break` of choices, with what they have in common done once."""
+    packed = _DECISION.pack(tie)
+
+    def key(choice: Choice) -> int:
+        return _digest(packed, choice.candidate.instance_id, choice.candidate.dp_rank)
+
+    return key
 
 
 def ordered(request: Request, choices: list[Choice]) -> list[Choice]:
@@ -35,12 +49,7 @@ def ordered(request: Request, choices: list[Choice]) -> list[Choice]:
         while end < count and choices[end].key == key:
             end += 1
         if end - start > 1:
-            choices[start:end] = sorted(
-                choices[start:end],
-                key=lambda choice: tie_break(
-                    request.tie, choice.candidate.instance_id, choice.candidate.dp_rank
-                ),
-            )
+            choices[start:end] = sorted(choices[start:end], key=_tie_breaker(request.tie))
         start = end
     return choices
 

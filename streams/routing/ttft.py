@@ -70,15 +70,40 @@ def wait_and_work(
 ) -> list[Choice]:
     """The lowest `T_queue + T_load + T_transfer + (1 + work) * T_prefill`."""
     total = request.prompt_tokens
-    best = max(candidates, key=_CACHED)
     work = parameters.work
+    if not parameters.fetch:
+        return ordered(request, _all_computing(candidates, total, costs, work))
+    best = max(candidates, key=_CACHED)
     choices = []
     for one in candidates:
         choice = _computing(one, total, costs, work)
-        if parameters.fetch and best.cached > one.cached:
+        if best.cached > one.cached:
             choice = min(choice, _fetching(one, best, total, costs, work), key=_KEY)
         choices.append(choice)
     return ordered(request, choices)
+
+
+def _all_computing(
+    candidates: Sequence[Candidate], total: int, costs: Costs, work: float
+) -> list[Choice]:
+    """`_computing` of all. Many hold equally much and take equally long, so what was computed for
+    the one before mostly holds for the next.
+    """
+    choices = []
+    last: tuple[Costs | None, int, int, int] | None = None
+    load = prefill = worked = 0.0
+    for one in candidates:
+        cached = one.cached
+        same = (one.costs, cached, one.gpu, one.disk)
+        if same != last:
+            last, own = same, one.costs or costs
+            load = own.load_s(cached - one.gpu, one.disk)
+            prefill = own.prefill_s(total, cached)
+            worked = work * prefill
+        wait = one.wait_s
+        key = wait + load + prefill + worked
+        choices.append(Choice(key, one, cached, "", wait, load, 0.0, prefill))
+    return choices
 
 
 def _computing(one: Candidate, total: int, costs: Costs, work: float) -> Choice:

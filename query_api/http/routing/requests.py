@@ -5,7 +5,8 @@ objects of: they stay encoded, and are read as `/query` reads them.
 """
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -288,7 +289,7 @@ def _prompt_tokens(asked: RouteBody, query: Query, *, by_hash: bool) -> int:
 
 def _bounded(matches: list[InstanceMatch], prompt: int) -> list[InstanceMatch]:
     """No more than the prompt: it may be said to be shorter than its hashes."""
-    if all(match.longest <= prompt for match in matches):
+    if max((match.longest for match in matches), default=0) <= prompt:
         return matches
     return [
         match._replace(
@@ -333,15 +334,25 @@ def _milliseconds(text: str) -> float:
 def _candidates(asked: RouteBody) -> tuple[Offered, ...] | None:
     if asked.candidates is None:
         return None
-    seen: set[tuple[str, int | None]] = set()
-    for index, one in enumerate(asked.candidates):
-        bounded_text("candidates.instance_id", one.instance_id)
-        name = (one.instance_id, one.dp_rank)
-        if name in seen:
-            text = f"expected each candidate once, got twice: {one.instance_id[:80]}"
-            raise RequestError("invalid_value", text, field="candidates", index=index)
-        seen.add(name)
+    names = [(one.instance_id, one.dp_rank) for one in asked.candidates]
+    if len(set(names)) < len(names):
+        index = _first_repeated(names)
+        text = f"expected each candidate once, got twice: {names[index][0][:80]}"
+        raise RequestError("invalid_value", text, field="candidates", index=index)
+    for name, _ in names:
+        if 4 * len(name) > NAME_BYTES_MAX:
+            bounded_text("candidates.instance_id", name)
     return asked.candidates
+
+
+def _first_repeated(names: Sequence[Hashable]) -> int:
+    """Where a name stands for the second time; there is one."""
+    counts: Counter[Hashable] = Counter()
+    for name in names:
+        counts[name] += 1
+        if counts[name] > 1:
+            break
+    return counts.total() - 1
 
 
 # /feedback and /load

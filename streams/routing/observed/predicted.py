@@ -105,7 +105,7 @@ class PredictedHolders:
         # Those that last by capacity, likewise, with the sum of their widths.
         self._bounded: dict[Target, OrderedDict[MarkKey, None]] = {}
         self._widths: Counter[Target] = Counter()
-        self._by_prefix: dict[tuple[DecidedScope, int], set[Target]] = {}
+        self._by_prefix: dict[tuple[DecidedScope, int], dict[Target, PredictedMark]] = {}
         self._depths: dict[DecidedScope, dict[int, int]] = {}
 
     def __len__(self) -> int:
@@ -164,7 +164,7 @@ class PredictedHolders:
     ) -> dict[Target, int]:
         """The longest prefix of a prompt that each target is to hold, in blocks.
 
-        Cost O(depths at which anything is marked in the scope).
+        Cost O(depths at which anything is marked in the scope, and their holders).
 
         Args:
             scope: of the prompt.
@@ -173,11 +173,15 @@ class PredictedHolders:
         """
         found: dict[Target, int] = {}
         for blocks, prefix in _falling(self._depths.get(scope, {}), hashes):
-            for target in self._by_prefix.get((scope, prefix), ()):
-                mark = self._marks[target, scope, prefix]
+            holders = self._by_prefix.get((scope, prefix))
+            if holders is None:
+                continue
+            # Most hold what is above, too: those that are found already cost nothing here.
+            for target in holders.keys() - found.keys():
+                mark = holders[target]
                 if mark.blocks == blocks and mark.is_true(now):
-                    found.setdefault(target, blocks)
-        return {target: found[target] for target in sorted(found)}
+                    found[target] = blocks
+        return found
 
     def state(self) -> PredictedState:
         """All of it, as it stands: to be encoded before anything else is folded."""
@@ -200,7 +204,7 @@ class PredictedHolders:
         self._marks[key] = mark
         self._bytes += _size_of(key)
         _append(self._order, mark.lasts_s, key)
-        self._by_prefix.setdefault((scope, prefix), set()).add(target)
+        self._by_prefix.setdefault((scope, prefix), {})[target] = mark
         depths = self._depths.get(scope)
         if depths is None:
             depths = self._depths[scope] = {}
@@ -217,7 +221,7 @@ class PredictedHolders:
         target, scope, prefix = key
         _discard(self._order, mark.lasts_s, key)
         holders = self._by_prefix[scope, prefix]
-        holders.discard(target)
+        del holders[target]
         if not holders:
             del self._by_prefix[scope, prefix]
         depths = self._depths[scope]
@@ -269,7 +273,7 @@ def longest_of(
     for part in parts:
         for target, blocks in part.longest(scope, hashes, now).items():
             found[target] = max(found.get(target, 0), blocks)
-    return {target: found[target] for target in sorted(found)}
+    return found
 
 
 def _append(
