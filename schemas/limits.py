@@ -314,6 +314,12 @@ WATCH_PAUSED_S: Final = 5.0  # not looked at for this long: the process was paus
 MEMORY_PERIOD_S: Final = 1.0  # between two looks at the directory: some 15 us a segment
 MEMORY_PERIOD_MIN_S: Final = 0.25
 MEMORY_PERIOD_MAX_S: Final = 60.0
+TOP_PERIOD_S: Final = 2.0  # between two looks of `reprise top`: seven requests to a service
+TOP_PERIOD_MIN_S: Final = 0.25
+TOP_PERIOD_MAX_S: Final = 60.0
+TOP_PROMISES_S: Final = 60.0  # its hits are of decisions since then
+TOP_STALE_S: Final = 5.0  # longer without an answer is said
+TOP_TURN_S: Final = 0.1  # until a key, or a newer answer, shows
 MEMORY_SEGMENTS_READ_MAX: Final = 256  # of one directory: reason="too_many"
 MEMORY_ENTRIES_MAX: Final = 16_384  # names of the directory that are looked at: some 10 ms
 MEMORY_NAMES_SHOWN_MAX: Final = 32  # files that were left out and are named; all are counted
@@ -897,6 +903,7 @@ assert ACT_COMMANDS_MAX < COMMANDS_WAITING_MAX, "people's own commands have room
 assert COMMAND_TOKENS_MAX <= ACT_TOKENS_MAX, "the longest prefix of a command has room"
 
 # memory
+assert TOP_PERIOD_MIN_S <= TOP_PERIOD_S <= TOP_PERIOD_MAX_S, "the default must be allowed"
 assert MEMORY_PERIOD_MIN_S <= MEMORY_PERIOD_S <= MEMORY_PERIOD_MAX_S, "the default must be allowed"
 assert MEMORY_PERIOD_MAX_S + MEMORY_REPEAT_S <= MEMORY_STALE_S, (
     "a segment that is read is not stale, however seldom it is"

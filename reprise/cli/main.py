@@ -24,6 +24,7 @@ from reprise.cli.serve import serve
 from reprise.cli.simulate import simulate
 from reprise.cli.streams import streams
 from reprise.cli.tail import tail
+from reprise.cli.top import top
 from reprise.cli.up import up
 from reprise.cli.verify import verify
 
@@ -49,6 +50,7 @@ def main() -> None:
     reprise promises                   say what decisions promised, and where lost tokens went
     reprise prefixes                   list the prefixes that are asked for most
     reprise advice                     say which of them should be copied, or pinned
+    reprise top                        show every instance: state, blocks, hits, load, losses
     reprise memory list                show what engines' KV caches take of their memory
     reprise repair --data DIR          say what is damaged in DIR, and repair it
     reprise backup --out BACKUP        copy a data directory while a service uses it
@@ -63,7 +65,7 @@ def main() -> None:
 
 
 for command in (
-    *(up, verify, audit, tail, gaps, explain, memory, repair, backup, restore),
+    *(up, verify, audit, tail, top, gaps, explain, memory, repair, backup, restore),
     *(promises, prefixes, advice),
     *(capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),
