@@ -64,7 +64,7 @@ def top(
 
 
 def _print_json(url: str, interval: float, looks: int | None) -> None:
-    from reprise.top.fleet import ask_fleet
+    from reprise.cli.top_view.fleet import ask_fleet
 
     number = 0
     while True:
@@ -84,8 +84,8 @@ def _print_json(url: str, interval: float, looks: int | None) -> None:
 
 
 def _print_once(url: str, sort: str, wanted: str) -> None:
-    from reprise.top.fleet import ask_fleet
-    from reprise.top.lines import Order, chosen_of, head_of, rows_of, segments_of
+    from reprise.cli.top_view.fleet import ask_fleet
+    from reprise.cli.top_view.lines import Order, chosen_of, head_of, rows_of, segments_of
 
     fleet = ask_fleet(url)
     rows = chosen_of(fleet.instances, Order(sort), wanted=wanted)
@@ -99,9 +99,9 @@ def _follow(url: str, interval: float, sort: str, wanted: str) -> None:
     except ImportError as error:
         message = "This Python has no curses to draw with: use --once or --json"
         raise click.ClickException(message) from error
-    from reprise.top.lines import Order
-    from reprise.top.screen import Screen
-    from reprise.top.watching import Watcher
+    from reprise.cli.top_view.lines import Order
+    from reprise.cli.top_view.screen import Screen
+    from reprise.cli.top_view.watching import Watcher
 
     watcher = Watcher(url, interval)
     watcher.start()

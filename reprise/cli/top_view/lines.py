@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from query_api.http.memory_models import MemorySegment
 from reprise.cli.terminal import printable, table_lines
-from reprise.top.fleet import STATES, Fleet, InstanceRow
+from reprise.cli.top_view.fleet import STATES, Fleet, InstanceRow
 
 _HEADER: Final = (
     *("TENANT", "INSTANCE", "STATE", "REASON", "FOR", "ACTIVITY", "BLOCKS", "HITS", "PROMISED"),

@@ -6,8 +6,16 @@ import pytest
 
 from query_api.http.memory_models import MemorySegment
 from query_api.http.models import Alive, ConditionDocument
-from reprise.top.fleet import Fleet, InstanceRow
-from reprise.top.lines import Order, Tone, chosen_of, duration, head_of, rows_of, segments_of
+from reprise.cli.top_view.fleet import Fleet, InstanceRow
+from reprise.cli.top_view.lines import (
+    Order,
+    Tone,
+    chosen_of,
+    duration,
+    head_of,
+    rows_of,
+    segments_of,
+)
 
 NOW = 10_000.0
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import click
 
-from reprise.top.fleet import Fleet, ask_fleet
+from reprise.cli.top_view.fleet import Fleet, ask_fleet
 
 
 class Look(NamedTuple):

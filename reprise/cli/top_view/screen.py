@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Final
 
 from reprise.cli.terminal import printable
-from reprise.top.fleet import Fleet
-from reprise.top.lines import (
+from reprise.cli.top_view.fleet import Fleet
+from reprise.cli.top_view.lines import (
     Line,
     Order,
     Tone,
@@ -17,7 +17,7 @@ from reprise.top.lines import (
     rows_of,
     segments_of,
 )
-from reprise.top.watching import Look, Watcher
+from reprise.cli.top_view.watching import Look, Watcher
 from schemas.limits import TOP_STALE_S, TOP_TURN_S
 
 _ENTER: Final = frozenset({10, 13, curses.KEY_ENTER})

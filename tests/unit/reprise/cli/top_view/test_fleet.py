@@ -16,7 +16,7 @@ from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
 from query_api.routing.router import Router
 from reprise.cli.main import main
-from reprise.top.fleet import ask_fleet
+from reprise.cli.top_view.fleet import ask_fleet
 from tests.fakes import AsgiClient, FakeTable
 
 
