@@ -1,6 +1,6 @@
 """Of LMCache's controller: its workers, what they hold, and what became of what they sent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from bridge.lmcache.controller.counters import LmcacheCounters
@@ -33,7 +33,66 @@ _SIZES: Final = {
     "keys": "Chunks that LMCache workers hold, at all locations.",
 }
 
+
+def _controller(name: str, text: str, value: Callable[[LmcacheCounters], float]) -> Family[Lmcache]:
+    """As LMCache's own controller names it, for dashboards that were made for that one."""
+    return gauge(f"lmcache:cache_controller_{name}", text, lambda found: value(found.counters))
+
+
+def _progress(counters: LmcacheCounters) -> float:
+    return counters.sizes.get("whole", 0) / max(counters.sizes.get("workers", 0), 1)
+
+
+_CONTROLLER: Final = (
+    _controller(
+        "kv_pool_keys_count",
+        "Chunks that LMCache workers hold; as reprise_lmcache_keys.",
+        lambda counters: counters.sizes.get("keys", 0),
+    ),
+    _controller(
+        "registered_workers_count",
+        "LMCache workers that are registered; as reprise_lmcache_workers.",
+        lambda counters: counters.sizes.get("workers", 0),
+    ),
+    _controller(
+        "pull_socket_message_count",
+        "Messages that LMCache workers have pushed, of all types.",
+        lambda counters: counters.pushed,
+    ),
+    _controller(
+        "reply_socket_message_count",
+        "Requests of LMCache workers, of all types, heartbeats among them.",
+        lambda counters: counters.asked,
+    ),
+    _controller(
+        "kv_op_seq_discontinuity_count",
+        "Places at which operations are missing; as reprise_lmcache_jumps_total.",
+        lambda counters: counters.jumps,
+    ),
+    _controller(
+        "full_sync_workers_syncing",
+        "LMCache workers that are sending all that they hold; as reprise_lmcache_syncing.",
+        lambda counters: counters.sizes.get("syncing", 0),
+    ),
+    _controller(
+        "full_sync_workers_completed",
+        "LMCache workers of which all that they hold is known; as reprise_lmcache_whole.",
+        lambda counters: counters.sizes.get("whole", 0),
+    ),
+    _controller(
+        "full_sync_global_progress",
+        "The share of LMCache workers of which all that they hold is known, 0 to 1.",
+        _progress,
+    ),
+    _controller(
+        "full_sync_missing_batches_total",
+        "Batches of full syncs under way that have not come yet.",
+        lambda counters: counters.sizes.get("missing_batches", 0),
+    ),
+)
+
 LMCACHE: Final[tuple[Family[Lmcache], ...]] = (
+    *_CONTROLLER,
     *map(_size, _SIZES),
     counters(
         "reprise_lmcache_messages",

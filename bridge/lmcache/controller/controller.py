@@ -113,6 +113,7 @@ class Controller:
         go to `heartbeat_url`.
         """
         self.counters.messages[type(request).__name__] += 1
+        self.counters.asked += 1
         match request:
             case Heartbeat():
                 return self._beat(request, link, now, wall)
@@ -128,6 +129,7 @@ class Controller:
     def take(self, message: Message, link: LinkId, now: float) -> None:
         """Takes what a worker has pushed; a request is out of place there."""
         self.counters.messages[type(message).__name__] += 1
+        self.counters.pushed += 1
         if isinstance(message, Request):
             self.counters.drop(UNEXPECTED)
             return
@@ -385,6 +387,7 @@ class Controller:
             "whole": sum(one.is_whole for one in workers),
             "syncing": sum(one.is_syncing for one in workers),
             "keys": sum(len(one.keys) for one in workers),
+            "missing_batches": sum(one.missing_batches for one in workers),
         }
 
     # What is told

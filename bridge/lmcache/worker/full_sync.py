@@ -79,6 +79,11 @@ class FullSync:
         """Whether the keys that came are as many as were announced."""
         return self._keys == self.total
 
+    @property
+    def missing_count(self) -> int:
+        """How many batches have not come."""
+        return self._count - len(self._batches)
+
     def missing(self) -> list[int]:
         """The first batches that have not come."""
         if self.is_whole:

@@ -273,6 +273,11 @@ class Worker:
         """Whether a full sync is under way."""
         return self._sync is not None and not self._sync.is_whole
 
+    @property
+    def missing_batches(self) -> int:
+        """Of a full sync under way, those that have not come yet."""
+        return self._sync.missing_count if self._sync is not None and self.is_syncing else 0
+
     def is_freezing(self, now: float) -> bool:
         """Whether its cache is frozen, or may soon be."""
         return self.is_syncing or now < self._ask_at

@@ -171,7 +171,13 @@ def test_sizes_and_sums_survive_those_who_leave(scene: Scene) -> None:
     cache.sync()
     scene.wait(1)
     counters = scene.controller.counters
-    assert counters.sizes == {"workers": 1, "whole": 1, "syncing": 0, "keys": 2}
+    assert counters.sizes == {
+        "workers": 1,
+        "whole": 1,
+        "syncing": 0,
+        "keys": 2,
+        "missing_batches": 0,
+    }
     assert (counters.jumps, counters.syncs_asked, counters.syncs_whole) == (1, 1, 1)
     cache.scene.push(cache.message("DeRegister", ip="", port=0), link=PULL + cache.links)
     scene.wait(1)
