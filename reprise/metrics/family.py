@@ -1,10 +1,16 @@
 """A metric family as one entry: name, help, labels and value beside each other."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import accumulate
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 SourceT = TypeVar("SourceT")
@@ -55,6 +61,30 @@ class Family(NamedTuple, Generic[SourceT]):
         return metric
 
 
+class Histogram(NamedTuple, Generic[SourceT]):
+    """A metric of which the source has counts by bucket, and no sum of the values.
+
+    Attributes:
+        name, help: see `Family`.
+        bounds: of the buckets, rising; one more holds what is above.
+        counts: reads as many off the source at a scrape, each bucket's own.
+    """
+
+    name: str
+    help: str
+    bounds: tuple[float, ...]
+    counts: Callable[[SourceT], Sequence[int]]
+
+    def collect(self, source: SourceT | None) -> Metric:
+        """See `Family.collect`."""
+        metric = HistogramMetricFamily(self.name, self.help)
+        if source is not None:
+            names = [*map(str, self.bounds), "+Inf"]
+            counts = accumulate(self.counts(source))
+            metric.add_metric((), list(zip(names, counts, strict=True)), sum_value=None)
+        return metric
+
+
 def gauge(name: str, text: str, value: Callable[[SourceT], float]) -> Family[SourceT]:
     """One value that rises and falls."""
     return Family(Kind.GAUGE, name, text, (), lambda source: [((), float(value(source)))])
@@ -91,7 +121,9 @@ class RoleCollector(Collector):
         self._groups: list[Callable[[], Iterator[Metric]]] = []
 
     def add(
-        self, families: Iterable[Family[SourceT]], source: Callable[[], SourceT | None]
+        self,
+        families: Iterable[Family[SourceT] | Histogram[SourceT]],
+        source: Callable[[], SourceT | None],
     ) -> None:
         """Collects the families of what `source` returns at each scrape; None for nothing yet."""
 

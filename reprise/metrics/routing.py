@@ -1,11 +1,22 @@
 """Decisions of `/route`: what is under way, and the routing log, of both forms."""
 
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Final, Protocol
 
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
-from reprise.metrics.family import Family, Samples, by_label, counter, counters, gauge
+from reprise.metrics.family import (
+    Family,
+    Histogram,
+    Samples,
+    by_label,
+    counter,
+    counters,
+    gauge,
+)
+from streams.routing.observed.promise_totals import RATIO_BOUNDS, SHARE_BOUNDS, Totals
 
 
 class RoutingState(Protocol):
@@ -68,7 +79,36 @@ def _forgotten(state: RoutingState) -> Samples:
     return by_label(counts | state.folded.read(lambda fold: fold.forgotten))
 
 
-ROUTING: Final[tuple[Family[RoutingState], ...]] = (
+def _noted(state: RoutingState) -> Totals:
+    """Sums over all promises that this service has folded, as they are now."""
+    return state.folded.read(lambda fold: deepcopy(fold.observations.totals.noted))
+
+
+def _by_name(state: RoutingState, **values: Callable[[Totals], int]) -> Samples:
+    noted = _noted(state)
+    return [((name,), float(value(noted))) for name, value in values.items()]
+
+
+def _fields(state: RoutingState, *names: str) -> Samples:
+    noted = _noted(state)
+    return [((name,), float(getattr(noted, name))) for name in names]
+
+
+def _lost(state: RoutingState) -> Samples:
+    noted = _noted(state)
+    return [
+        (("workload", ""), noted.workload),
+        (("routing", "elsewhere"), noted.routing - noted.not_fetched),
+        (("routing", "not_fetched"), noted.not_fetched),
+        (("index", "stale"), noted.stale),
+        (("index", "degraded"), noted.degraded),
+        (("index", "unconfirmed"), noted.unconfirmed),
+        (("index", "evicted"), noted.evicted),
+        (("index", "predicted"), noted.not_predicted),
+    ]
+
+
+ROUTING: Final[tuple[Family[RoutingState] | Histogram[RoutingState], ...]] = (
     gauge(
         "reprise_routing_under_way",
         "Requests that were routed and have neither ended nor expired, as far as this service"
@@ -132,5 +172,80 @@ ROUTING: Final[tuple[Family[RoutingState], ...]] = (
         "reprise_routing_lag_records",
         "Records of the routing log that are not folded yet.",
         lambda state: state.lag,
+    ),
+    counters(
+        "reprise_routing_decisions",
+        "Decisions that were folded from the routing log, by whether somebody was chosen to compute"
+        " the prompt: chosen or refused.",
+        ("outcome",),
+        lambda state: _by_name(
+            state,
+            chosen=lambda noted: noted.decisions - noted.refused,
+            refused=lambda noted: noted.refused,
+        ),
+    ),
+    counters(
+        "reprise_routing_outcomes",
+        "What became of routed requests, as told: reported (the engine's hits are known),"
+        " unreported (they ended or expired without), moved, failed, cancelled, miscounted (the"
+        " engine's prompt has another length).",
+        ("outcome",),
+        lambda state: _fields(
+            state, "reported", "unreported", "moved", "failed", "cancelled", "miscounted"
+        ),
+    ),
+    counters(
+        "reprise_routing_tokens",
+        "Tokens of prompts of which an engine told its hits: prompt (all), promised (said to be"
+        " cached), actual (found to be), predicted (promised by decisions alone), fetched,"
+        " unpromised (found, and not promised).",
+        ("kind",),
+        lambda state: _fields(
+            state, "prompt", "promised", "actual", "predicted", "fetched", "unpromised"
+        ),
+    ),
+    counters(
+        "reprise_routing_lost_tokens",
+        "Tokens that were computed again, by whose loss it is and why: of the workload (nobody held"
+        " them), of routing (elsewhere, not_fetched), of the index (it said that they were held:"
+        " stale, degraded, unconfirmed, evicted, predicted).",
+        ("share", "cause"),
+        _lost,
+    ),
+    counters(
+        "reprise_routing_ttft_seconds",
+        "Times to the first token, summed: promised, actual, and error: the differences, whichever"
+        " of the two was longer.",
+        ("of",),
+        lambda state: [
+            ((of,), micro / 1e6)
+            for (of,), micro in _by_name(
+                state,
+                promised=lambda noted: noted.ttft_promised_us,
+                actual=lambda noted: noted.ttft_actual_us,
+                error=lambda noted: noted.ttft_error_us,
+            )
+        ],
+    ),
+    counters(
+        "reprise_routing_timed",
+        "Requests of which the time to the first token was promised and told, by whether it was"
+        " within the 90th percentile promised.",
+        ("in_p90",),
+        lambda state: _by_name(
+            state, yes=lambda noted: noted.in_p90, no=lambda noted: noted.timed - noted.in_p90
+        ),
+    ),
+    Histogram(
+        "reprise_routing_ttft_ratio",
+        "The actual time to the first token, divided by the time that was promised.",
+        RATIO_BOUNDS,
+        lambda state: _noted(state).ttft_ratios,
+    ),
+    Histogram(
+        "reprise_routing_over_promise",
+        "The share of a prompt that was promised to be cached, and was not.",
+        SHARE_BOUNDS,
+        lambda state: _noted(state).over_promises,
     ),
 )

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -25,11 +26,23 @@ COMPOSE = (ROOT / "docker-compose.yml").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 ALERTS = (ROOT / "monitoring/alerts.yml").read_text()
 METRIC = re.compile(r"\b(?:reprise_[a-z_]+|up)\b")
-DASHBOARD = json.loads((ROOT / "monitoring/grafana/dashboards/reprise.json").read_text())
+DASHBOARDS = sorted((ROOT / "monitoring/grafana/dashboards").glob("*.json"))
 
 
-def test_panels_have_ids_of_their_own_and_the_provisioned_datasource() -> None:
-    panels = DASHBOARD["panels"]
+@pytest.fixture(params=DASHBOARDS, ids=lambda path: path.stem)
+def dashboard(request: pytest.FixtureRequest) -> Any:
+    return json.loads(request.param.read_text())
+
+
+def test_dashboards_have_ids_and_titles_of_their_own() -> None:
+    found = [json.loads(path.read_text()) for path in DASHBOARDS]
+    assert {path.stem for path in DASHBOARDS} == {"reprise", "loss", "decisions"}
+    for name in ("uid", "title"):
+        assert len({one[name] for one in found}) == len(found)
+
+
+def test_panels_have_ids_of_their_own_and_the_provisioned_datasource(dashboard: Any) -> None:
+    panels = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     provisioned = (ROOT / "monitoring/grafana/provisioning/datasources/prometheus.yml").read_text()
     for panel in panels:
@@ -37,9 +50,9 @@ def test_panels_have_ids_of_their_own_and_the_provisioned_datasource() -> None:
             assert f"uid: {target['datasource']['uid']}\n" in provisioned
 
 
-def test_panels_do_not_overlap() -> None:
+def test_panels_do_not_overlap(dashboard: Any) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
+    for panel in dashboard["panels"]:
         at = panel["gridPos"]
         cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
         assert at["x"] + at["w"] <= 24

@@ -165,10 +165,13 @@ class PromiseTotals:
     Attributes:
         forgotten: rows that were given up with their minutes.
         crowded_out: notes without a row, since one minute has as many rows as there may be.
+        noted: sums over all that was noted here, whoever's it was: no part of the state, and never
+            less than before, as counters of metrics are.
     """
 
     def __init__(self, rows_max: int = PROMISE_ROWS_MAX) -> None:
         self.forgotten = self.crowded_out = 0
+        self.noted = Totals()
         self._rows_max = rows_max
         self._minutes: dict[int, dict[PromiseKey, Totals]] = {}
         self._count = 0
@@ -179,8 +182,7 @@ class PromiseTotals:
 
     def note_decision(self, time: float, key: PromiseKey) -> None:
         """A decision was made."""
-        row = self._row(time, key)
-        if row is not None:
+        for row in self._rows(time, key):
             row.decisions += 1
             row.refused += not key.instance_id
 
@@ -188,27 +190,23 @@ class PromiseTotals:
         self, time: float, promise: Promise, tokens: Kept, engine_prompt: int | None
     ) -> None:
         """An engine has told its hits, and perhaps how long the prompt was."""
-        row = self._row(time, key_of(promise))
-        if row is not None:
+        for row in self._rows(time, key_of(promise)):
             row.note_tokens(tokens, promise.cause)
             row.miscounted += engine_prompt not in (None, promise.prompt)
 
     def note_ttft(self, time: float, promise: Promise, actual_s: float) -> None:
         """A request had its first token after so many seconds, and was promised one."""
-        row = self._row(time, key_of(promise))
-        if row is not None:
+        for row in self._rows(time, key_of(promise)):
             row.note_ttft(promise.ttft_s, promise.p90_s, actual_s)
 
     def note_moved(self, time: float, promise: Promise) -> None:
         """A request went elsewhere than told."""
-        row = self._row(time, key_of(promise))
-        if row is not None:
+        for row in self._rows(time, key_of(promise)):
             row.moved += 1
 
     def note_end(self, time: float, promise: Promise, event: OutcomeEvent | None) -> None:
         """A request has ended; None where nobody has told how."""
-        row = self._row(time, key_of(promise))
-        if row is not None:
+        for row in self._rows(time, key_of(promise)):
             row.failed += event is OutcomeEvent.FAILED
             row.cancelled += event is OutcomeEvent.CANCELLED
             row.unreported += not promise.has_cached
@@ -263,6 +261,11 @@ class PromiseTotals:
             whole.crowded_out += part.crowded_out
         whole._count = sum(map(len, whole._minutes.values()))
         return whole
+
+    def _rows(self, time: float, key: PromiseKey) -> tuple[Totals, ...]:
+        """Where something is noted: in the row of the minute, if there is room, and in all."""
+        row = self._row(time, key)
+        return (self.noted,) if row is None else (self.noted, row)
 
     def _row(self, time: float, key: PromiseKey) -> Totals | None:
         minute = int(time // _MINUTE)
