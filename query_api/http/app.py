@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -45,6 +46,7 @@ from schemas.errors import RepriseError
 from streams.kernel.interface import AuditQueue
 
 ROUTING_MODELS: Final = (*ROUTING_ANSWERS, *ROUTING_BODIES, *ROUTING_VIEWS)
+DOCS_FILES: Final = "/docs/files"
 _OTHER_ROUTE: Final = "other"
 _CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
 logger = logging.getLogger(__name__)
@@ -84,12 +86,13 @@ def create_app(
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
     """
-    app = FastAPI(
+    app = FastAPIOffline(  # what `/docs` needs is served from here, and from nowhere else
         title="Reprise",
         summary="Which engine holds the longest cached prefix of a prompt",
         version=package_version(),
         docs_url="/docs",
         redoc_url=None,
+        static_url=DOCS_FILES,
         openapi_url="/openapi.json",
         redirect_slashes=False,
     )

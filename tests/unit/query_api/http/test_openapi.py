@@ -1,5 +1,6 @@
 """The OpenAPI document is complete and says what the service does."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -202,3 +203,13 @@ def test_the_documentation_page_is_served(client: AsgiClient) -> None:
     reply = client.get("/docs")
     assert reply.status == 200
     assert b"/openapi.json" in reply.body
+
+
+def test_the_documentation_page_needs_no_other_host(client: AsgiClient) -> None:
+    text = client.get("/docs").body.decode()
+    named = re.findall(r"""(?:src|href)=["']([^"']+)""", text)
+    assert len(named) == 3, "a script, a style sheet, an icon"
+    for address in named:
+        assert address.startswith("/docs/files/")
+        assert client.get(address).status == 200
+    assert "://" not in text
