@@ -20,7 +20,9 @@ from typing import Any, Final
 DASHBOARDS: Final = Path(__file__).parent / "grafana" / "dashboards"
 SOMETIMES: Final = frozenset(
     {
+        "reprise_audit_dropped_total",  # with --audit
         "reprise_bridge_dropped_total",  # once something was dropped
+        "reprise_bridge_lost_batches_total",  # the query asks for publishers that have lost some
         "reprise_ledger_batches_total",  # once a batch did not simply come
         "reprise_bridge_passed_over_total",  # once a pool sent what is about something else
         "reprise_worker_records_total",  # once the worker was given records
