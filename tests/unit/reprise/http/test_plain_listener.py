@@ -58,21 +58,45 @@ def server() -> Iterator[Server]:
 # The same as the app
 
 
-class Client(asyncio.Protocol):
-    """Keeps all that comes, also before a reset."""
+class Client:
+    """Keeps all that comes, also what came before a reset.
 
-    def __init__(self) -> None:
+    A transport of asyncio would not: a write that fails ends it, with what it had not yet read.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
         self.received = b""
         self.closed = False
         self.changed = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
 
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-        self.changed.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(ConnectionError):
+            while data := await loop.sock_recv(self._connection, 65536):
+                self.received += data
+                self.changed.set()
         self.closed = True
         self.changed.set()
+
+    async def send(self, data: bytes) -> None:
+        with suppress(ConnectionError):  # what was answered before is still to be read
+            await asyncio.get_running_loop().sock_sendall(self._connection, data)
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._reading
+        self._connection.close()
+
+
+async def connected(address: tuple[str, int]) -> Client:
+    connection = socket.socket()
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as asyncio's own
+    await asyncio.get_running_loop().sock_connect(connection, address)
+    return Client(connection)
 
 
 class Turn(NamedTuple):
@@ -86,12 +110,11 @@ async def converse(server: Server, turns: Sequence[Turn]) -> bytes:
     """All that is answered. Each turn is sent once the one before it was answered, or nothing more
     came although the server has had its turns: on a busy machine, time alone says nothing.
     """
-    loop = asyncio.get_running_loop()
-    transport, client = await loop.create_connection(Client, *server.address)
+    client = await connected(server.address)
     for pieces, answers in turns:
         for piece in pieces:
             if not client.closed:
-                transport.write(piece)
+                await client.send(piece)
                 await asyncio.sleep(0.001)
         while not client.closed and not complete(client.received, answers):
             client.changed.clear()
@@ -104,7 +127,7 @@ async def converse(server: Server, turns: Sequence[Turn]) -> bytes:
                     break
         if client.closed:
             break
-    transport.abort()
+    await client.close()
     return undated(client.received)
 
 
