@@ -13,6 +13,7 @@ import msgspec
 from bridge.engine_http.load import check_period
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
@@ -46,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         lmcache: serves LMCache's workers as their controller; None: it does not.
         grpc: where routers ask by gRPC; None: nowhere.
         act_s: how often it acts on its own advice; 0 for never. Needs `lmcache`.
+        access: who may ask.
         memory: where segments of memory are; None for nowhere.
         routing: what decisions go by where a request does not say otherwise.
         select_service: whether it can be asked as Dynamo's select service, too.
@@ -73,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     scrape_load_s: float = 0.0
     grpc: GrpcSettings | None = None
     act_s: float = 0.0
+    access: AccessSettings = AccessSettings()
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""

@@ -10,8 +10,10 @@ from typing import Final
 
 import grpc.aio
 
+from query_api.access.guard import Guard
 from query_api.grpc.calls import Calls
 from query_api.grpc.counts import GrpcCounts
+from query_api.grpc.key_check import KeyCheck
 from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
 from schemas.errors import ConfigurationError
@@ -47,8 +49,24 @@ class GrpcServer:
         counts: of its calls, for the metrics.
     """
 
-    def __init__(self, view: View, settings: GrpcSettings, *, only_exact: bool = False) -> None:
-        """Raises ConfigurationError where the address cannot be bound."""
+    def __init__(
+        self,
+        view: View,
+        settings: GrpcSettings,
+        *,
+        only_exact: bool = False,
+        guard: Guard | None = None,
+    ) -> None:
+        """Args:
+        view: what is answered from.
+        settings: see `GrpcSettings`.
+        only_exact: whether publishers are left out that are not `exact`.
+        guard: who may ask; this server's alone. None: everybody.
+
+        Raises:
+            ConfigurationError: the address cannot be bound.
+        """
+        self._checks = () if guard is None else (KeyCheck(guard, settings.tenant_id),)
         self.counts = GrpcCounts()
         self._calls = Calls(view, self.counts, settings, only_exact=only_exact)
         self._begun = asyncio.Event()
@@ -79,7 +97,7 @@ class GrpcServer:
     async def _serve(
         self, settings: GrpcSettings, bound: "Future[tuple[asyncio.AbstractEventLoop, str]]"
     ) -> None:
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=_OPTIONS, interceptors=self._checks)
         server.add_generic_rpc_handlers(self._calls.handlers())
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:

@@ -9,8 +9,12 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from query_api.access.errors import AccessError
+from query_api.access.guard import Guard
 from query_api.http import openapi
+from query_api.http.access_metrics import AccessMetrics
 from query_api.http.audit import AnswerAudit
+from query_api.http.caller import admit
 from query_api.http.errors import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
@@ -65,6 +69,7 @@ def create_app(
     commands: WorkerCommands | None = None,
     select_service: bool = False,
     acting: Acting | None = None,
+    guard: Guard | None = None,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -82,6 +87,7 @@ def create_app(
         commands: has LMCache's workers execute commands; None where nobody does.
         select_service: whether it can also be asked as Dynamo's select service is.
         acting: acts on advice; None where nobody does.
+        guard: who may ask; None: everybody.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -127,8 +133,13 @@ def create_app(
     app.add_exception_handler(HTTPException, refusals.by_router)
     app.add_exception_handler(RepriseError, refusals.error)
     app.openapi = lambda: openapi.describe_app(app, *ROUTING_MODELS)  # type: ignore[method-assign]
-    plain = plain_answers(view, metrics, only_exact=only_exact)
-    return _Front(app, endpoints, metrics, refusals, plain)
+    plain = None
+    if guard is None or guard.is_open:
+        guard = None
+        plain = plain_answers(view, metrics, only_exact=only_exact)
+    else:
+        view.metrics.register(AccessMetrics(guard))
+    return _Front(app, endpoints, metrics, refusals, plain, guard)
 
 
 class _Refusals:
@@ -153,7 +164,7 @@ class _Refusals:
         """The same, for a request whose headers these are."""
         wire = reply_wire(headers, self._default_wire)
         status, body = encode_error(error, wire)
-        own = error.headers if isinstance(error, RequestError) else None
+        own = error.headers if isinstance(error, RequestError | AccessError) else None
         return Response(body, status_code=status, media_type=wire.value, headers=own)
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
@@ -191,23 +202,36 @@ class _Front:
         metrics: HttpMetrics,
         refusals: _Refusals,
         plain: PlainAnswers | None,
+        guard: Guard | None,
     ) -> None:
         self.plain = plain
         self._app = app
         self._hot = {path: endpoint for endpoint in endpoints for path in endpoint.paths}
         self._metrics = metrics
         self._refusals = refusals
+        self._guard = guard
         self._paths = frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._guard is not None:
+            try:
+                admit(self._guard, scope)
+            except AccessError as error:
+                await self._refuse(error, scope, receive, send)
+                return
         hot = self._hot.get(scope["path"]) if scope["method"] == "POST" else None
         if hot is not None:
             await hot.serve(scope["path"], scope, receive, send)
         else:
             await self._serve(scope, receive, send)
+
+    async def _refuse(self, error: AccessError, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._refusals.refuse(scope["headers"], error)(scope, receive, send)
+        path = scope["path"]
+        self._metrics.count_request(path if path in self._paths else _OTHER_ROUTE, error.status)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = 0
@@ -221,7 +245,7 @@ class _Front:
         try:
             check_origin(scope["method"], scope["headers"])
             await self._app(scope, receive, watch)
-        except RequestError as error:
+        except (RequestError, AccessError) as error:
             refusal = self._refusals.refuse(scope["headers"], error)
             await refusal(scope, receive, watch)
         except Exception:

@@ -3,6 +3,7 @@
 Every failure is answered with one map, `{error, reason?, field?, index?}`, in the wire form of the
 request.
 
+    AccessError                401, 403 or 429, with reason    see `query_api.access`
     RequestError               as it says: 400, 403, 408, 413, 503  with reason, often field, index
     RegistrationError          400  invalid_registration       conflicts included; Conductor's texts
     OpenFilesError             503  open_files
@@ -24,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from query_api.access.errors import AccessError
 from schemas.errors import (
     EndpointError,
     NotRegisteredError,
@@ -128,6 +130,8 @@ def describe(error: RepriseError) -> tuple[int, ErrorEnvelope]:
     """Status and envelope of an error; the table is in the module's docstring."""
     if isinstance(error, RequestError):
         return error.status, ErrorEnvelope(error.message, error.reason, error.field, error.index)
+    if isinstance(error, AccessError):
+        return error.status, ErrorEnvelope(error.message, error.reason, error.field)
     text = str(error)
     if isinstance(error, EndpointError):
         prefix = "Failed to subscribe: failed to start ZMQ client: initial connection failed: "

@@ -1,6 +1,7 @@
 """`/health`, `/ready` and `/digest`: is it alive, may it be asked, what exactly does it hold."""
 
 import hashlib
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from query_api.http.answers import Document
 from query_api.ports import Lag, View, positions_text
 from schemas import conditions
+from schemas.identities import ModelContext
 from streams.kernel.interface import ContextView, ReadOnlyKernel
 
 _encode_context = msgspec.msgpack.Encoder().encode
@@ -44,9 +46,21 @@ def ready_document(view: View) -> tuple[int, Document]:
     return status, document | {"position": positions_text(health.positions)}
 
 
-def digest_document(kernel: ReadOnlyKernel, position: str) -> Document:
-    """The answer of `GET /digest`; tables that folded the same records have the same `digest`."""
-    contexts = sorted(context for context in kernel.contexts() if context.entries)
+def digest_document(
+    kernel: ReadOnlyKernel, position: str, admits: Callable[[str], bool] = lambda tenant_id: True
+) -> Document:
+    """The answer of `GET /digest`; tables that folded the same records have the same `digest`.
+
+    Args:
+        kernel: that has the table.
+        position: of the table.
+        admits: whether contexts of a tenant are shown, and part of the digest.
+    """
+    contexts = sorted(
+        context
+        for context in kernel.contexts()
+        if context.entries and admits(ModelContext(*context.context).tenant_id)
+    )
     return {
         "position": position,
         "kernel": kernel.name,

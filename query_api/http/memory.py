@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from query_api.access.rights import Access
 from query_api.http.memory_models import MemoryInstance, MemorySegment, MemoryView
 from query_api.ports import SegmentView, View
 from schemas.registration import Registration
@@ -16,6 +17,20 @@ def memory_document(segments: Iterable[SegmentView], view: View | None = None) -
     """
     shown = [_segment(one, view) for one in segments]
     return MemoryView(count=len(shown), segments=shown)
+
+
+def shown_segments(segments: Iterable[SegmentView], access: Access) -> list[SegmentView]:
+    """Those that the caller may see: of which an instance of its tenants is told, and no others'
+    instances.
+    """
+    if access.tenants is None:
+        return list(segments)
+    found = []
+    for one in segments:
+        own = tuple(each for each in one.instances if access.admits(each.tenant_id))
+        if own:
+            found.append(one._replace(instances=own))
+    return found
 
 
 def _segment(one: SegmentView, view: View | None) -> MemorySegment:

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from query_api.http import models, openapi
 from query_api.http.answers import explanation_document
+from query_api.http.caller import access_of
 from query_api.http.errors import RequestError, no_history, recovering
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_as_of, read_parameters
@@ -41,7 +42,7 @@ def past_routes(
         wire = reply_wire(request.headers.raw, default_wire)
         texts = dict(read_parameters(request.scope["query_string"], errors="strict"))
         as_of = texts.pop("as_of", "")
-        return await explained(url_query(texts), as_of, wire)
+        return await explained(url_query(texts, access_of(request)), as_of, wire)
 
     @router.post(
         "/explain",
@@ -51,7 +52,8 @@ def past_routes(
     async def explain_from_body(request: Request) -> Response:
         body, wire = await read_request(request, bodies, default_wire)
         texts = dict(read_parameters(request.scope["query_string"]))
-        return await explained(read_query(body, wire), texts.get("as_of", ""), wire)
+        query = read_query(body, wire, access_of(request))
+        return await explained(query, texts.get("as_of", ""), wire)
 
     return router
 

@@ -11,6 +11,9 @@ from typing import Final, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
+from query_api.access.errors import AccessError
+from query_api.access.rights import OPEN, Access
+from query_api.http.caller import access_of
 from query_api.http.errors import (
     INTERNAL,
     ClientGoneError,
@@ -44,6 +47,7 @@ class Posted(NamedTuple):
         body: all of it.
         url_query: what stands behind the `?`.
         headers: as they came.
+        access: of the caller.
     """
 
     path: str
@@ -52,6 +56,7 @@ class Posted(NamedTuple):
     body: bytes
     url_query: bytes
     headers: HttpHeaders
+    access: Access = OPEN
 
 
 class Answered(NamedTuple):
@@ -111,7 +116,8 @@ class PostEndpoint(ABC):
             else:
                 body = await self._bodies.complete(message, receive, scope["headers"])
             url_query: bytes = scope.get("query_string", b"")
-            posted = Posted(path, wire, form, body, url_query, scope["headers"])
+            access = access_of(scope)
+            posted = Posted(path, wire, form, body, url_query, scope["headers"], access)
             status, headers, answer = await self.answer(posted)
             del posted
         except ClientGoneError:
@@ -120,7 +126,7 @@ class PostEndpoint(ABC):
         except RepriseError as error:
             status, answer = encode_error(error, wire)
             headers = [TYPE_HEADERS[wire]]
-            if isinstance(error, RequestError):
+            if isinstance(error, RequestError | AccessError):
                 headers += [(k.encode(), v.encode()) for k, v in error.headers.items()]
         except Exception:
             logger.exception("Unexpected error in route: %s", path)

@@ -12,6 +12,7 @@ from operator import attrgetter
 from time import perf_counter
 from typing import Final, NamedTuple
 
+from query_api.access.rights import Access
 from query_api.http.answers import encode_detailed, encode_matches
 from query_api.http.audit import AnswerAudit, Stepped
 from query_api.http.errors import no_history, recovering
@@ -66,6 +67,7 @@ class _Request(NamedTuple):
     body: bytes
     url_query: bytes
     options: AnswerOptions
+    access: Access
 
 
 class HotRoutes(PostEndpoint):
@@ -109,9 +111,9 @@ class HotRoutes(PostEndpoint):
     async def answer(self, posted: Posted) -> Answered:
         """See `PostEndpoint`."""
         route = self._routes[posted.path]
-        _, wire, form, body, url_query, _ = posted
+        _, wire, form, body, url_query, _, access = posted
         options = read_options(url_query, self._default) if url_query else self._default
-        request = _Request(wire, form, body, url_query, options)
+        request = _Request(wire, form, body, url_query, options, access)
         headers, answer = self._answer(route, request) or await self._answer_past(route, request)
         return Answered(200, headers, answer)
 
@@ -126,8 +128,9 @@ class HotRoutes(PostEndpoint):
         kernel = view.kernel
         position = self._position_header(view.positions())  # before it is asked: at least this
         plain = None
-        wire, form, body, url_query, options = request
-        if options in (_PLAIN, _HITS_ONLY):
+        wire, form, body, url_query, options, access = request
+        # The kernel looks before it says whose; the time that takes would tell of other tenants.
+        if access.tenants is None and options in (_PLAIN, _HITS_ONLY):
             if options is _PLAIN and form is not BodyForm.OCTETS:
                 url_query = b""  # it says nothing
             plain = kernel.answer(body, form, route.by_hash, url_query)
@@ -222,16 +225,17 @@ class HotRoutes(PostEndpoint):
 
     @staticmethod
     def _read(route: _Route, kernel: ReadOnlyKernel, request: _Request) -> Query:
-        wire, body = request.wire, request.body
+        wire, body, access = request.wire, request.body, request.access
         if request.form is BodyForm.OCTETS:
-            return read_octets_query(body, request.url_query, by_hash=route.by_hash)
+            return read_octets_query(body, request.url_query, access, by_hash=route.by_hash)
         if route.by_hash:
-            return read_hash_query(body, wire)
+            return read_hash_query(body, wire, access)
         if wire is Wire.JSON:
             scanned = scan_query(kernel, body)
-            if scanned is not None:
+            # It does not tell a tenant that is named from one that is not.
+            if scanned is not None and access.admits(scanned.tenant_id):
                 return scanned
-        return read_query(body, wire)
+        return read_query(body, wire, access)
 
     def _position_header(self, positions: Positions) -> tuple[bytes, bytes]:
         shown, header = self._position

@@ -12,9 +12,10 @@ from starlette.types import Receive, Scope, Send
 from query_api.gaps import Wanted, gaps_document
 from query_api.http import memory_models, models, openapi
 from query_api.http.answers import Document, services_document, view_document
+from query_api.http.caller import access_of
 from query_api.http.errors import unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
-from query_api.http.memory import memory_document
+from query_api.http.memory import memory_document, shown_segments
 from query_api.http.metrics import Exposition
 from query_api.http.post_endpoint import PostEndpoint
 from query_api.http.query_endpoint import HotRoutes
@@ -23,6 +24,7 @@ from query_api.http.requests.options import read_parameters
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
 from query_api.ports import PublisherRegistry, View, positions_text
+from schemas.identities import PrefixScope
 
 BOTH_WIRES: Final = (Wire.JSON, Wire.MSGPACK)
 
@@ -78,7 +80,7 @@ def registration_routes(
     )
     async def register(request: Request) -> Response:
         body, wire = await read_request(request, bodies, default_wire)
-        registration = read_registration(body, wire, registry.kinds)
+        registration = read_registration(body, wire, registry.kinds, access_of(request))
         del body  # what follows may wait for the disk
         await registry.register(registration)
         status = "registered successfully"
@@ -97,7 +99,7 @@ def registration_routes(
     )
     async def unregister(request: Request) -> Response:
         body, wire = await read_request(request, bodies, default_wire)
-        target = read_unregistration(body, wire)
+        target = read_unregistration(body, wire, access_of(request))
         del body
         removed = await registry.unregister(**target._asdict())
         keys = sorted({registration.service_key for registration in removed})
@@ -118,7 +120,9 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
     )
     async def services(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
-        return respond(services_document(view.services()), wire)
+        admits = access_of(request).admits
+        shown = [one for one in view.services() if admits(one.registration.tenant_id)]
+        return respond(services_document(shown), wire)
 
     @router.get(
         "/gaps",
@@ -129,7 +133,9 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
         wire = reply_wire(request.headers.raw, default_wire)
         given = dict(read_parameters(request.scope["query_string"], errors="strict"))
         wanted = Wanted(**{name: given[name] for name in Wanted._fields if name in given})
-        found, position = view.ledgers(), positions_text(view.positions())
+        admits = access_of(request).admits
+        found = [one for one in view.ledgers() if admits(one.publisher.stream.tenant_id)]
+        position = positions_text(view.positions())
         return await large.make(lambda: respond(gaps_document(found, position, wanted), wire))
 
     @router.get(
@@ -139,7 +145,8 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
     )
     async def memory(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
-        return await large.make(lambda: respond(memory_document(view.memory(), view), wire))
+        segments = shown_segments(view.memory(), access_of(request))
+        return await large.make(lambda: respond(memory_document(segments, view), wire))
 
     @router.get(
         "/global_view",
@@ -148,33 +155,46 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
     )
     async def global_view(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
-        kernel, services = view.kernel, view.services()
-        return await large.make(lambda: respond(view_document(kernel.scopes(), services), wire))
+        kernel, services, admits = view.kernel, view.services(), access_of(request).admits
+
+        def document() -> Response:
+            scopes = [one for one in kernel.scopes() if admits(PrefixScope(*one.scope).tenant_id)]
+            return respond(view_document(scopes, services), wire)
+
+        return await large.make(document)
 
     @router.get(
         "/digest",
         summary="What exactly the table holds",
         openapi_extra=openapi.view_operation(models.TableDigest),
     )
-    async def digest() -> Response:
+    async def digest(request: Request) -> Response:
         kernel, position = view.kernel, positions_text(view.positions())
-        return await large.make(lambda: respond(digest_document(kernel, position), Wire.JSON))
+        admits = access_of(request).admits
+        return await large.make(
+            lambda: respond(digest_document(kernel, position, admits), Wire.JSON)
+        )
 
     @router.get(
         "/health",
         summary="Whether the process is alive",
         openapi_extra=openapi.view_operation(models.Alive),
     )
-    async def health() -> Response:
-        return respond(health_document(view, version), Wire.JSON)
+    async def health(request: Request) -> Response:
+        document = health_document(view, version)
+        if access_of(request).is_probe:
+            document = {"ready": document["ready"]}
+        return respond(document, Wire.JSON)
 
     @router.get(
         "/ready",
         summary="Whether queries are answered",
         openapi_extra=openapi.ready_operation(),
     )
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
         status, document = ready_document(view)
+        if access_of(request).is_probe:
+            document = {"ready": document["ready"]}
         return respond(document, Wire.JSON, status)
 
     return router

@@ -43,7 +43,10 @@ HoldersOf = Callable[[DecidedScope, int], Sequence[PrefixHolder]]
 
 
 def promises_document(
-    parts: Sequence[Observations], by: GroupBy, since: float = 0.0, tenant_id: str = ""
+    parts: Sequence[Observations],
+    by: GroupBy,
+    since: float = 0.0,
+    admits: Callable[[str], bool] = lambda tenant_id: True,
 ) -> PromisesDocument:
     """The answer of `GET /promises`. Cost O(rows).
 
@@ -51,7 +54,7 @@ def promises_document(
         parts: what the partitions of the routing log show.
         by: what a row is of.
         since: Unix seconds; the minute in which it lies is the first one.
-        tenant_id: whose; "" for all.
+        admits: whether rows of a tenant are shown.
     """
     totals = PromiseTotals.merged(part.totals for part in parts)
     rows = grouped(totals.rows(since), by)
@@ -61,11 +64,7 @@ def promises_document(
         open=sum(len(part.open) for part in parts),
         forgotten=totals.forgotten,
         crowded_out=totals.crowded_out,
-        rows=[
-            _promise_row(tenant, name, row)
-            for (tenant, name), row in rows
-            if tenant_id in ("", tenant)
-        ],
+        rows=[_promise_row(tenant, name, row) for (tenant, name), row in rows if admits(tenant)],
     )
 
 
@@ -146,7 +145,7 @@ def prefixes_document(
     hot: int,
     depth_tokens: int = 0,
     instance_id: str = "",
-    tenant_id: str = "",
+    admits: Callable[[str], bool] = lambda tenant_id: True,
 ) -> PrefixesDocument:
     """The answer of `GET /prefixes`. Cost O(counters), and of `holders_of` for each that is shown,
     or is asked whether the instance has it.
@@ -157,11 +156,11 @@ def prefixes_document(
         hot: at most so many of each scope.
         depth_tokens: only prefixes of at least so many tokens.
         instance_id: only prefixes that this instance holds; "" for all.
-        tenant_id: whose; "" for all.
+        admits: whether prefixes of a tenant are shown.
     """
     found = []
     for scope, of_scope in scopes.items():
-        if tenant_id not in ("", scope.tenant_id):
+        if not admits(scope.tenant_id):
             continue
         shown: list[PrefixDocument] = []
         for one in of_scope.prefixes:

@@ -209,6 +209,11 @@ class LiveLoad:
         with self._lock:
             return self._bookings.is_under_way(run, number)
 
+    def tenant_of(self, run: int, number: int) -> str | None:
+        """Whose that decision is; None where it is not under way."""
+        with self._lock:
+            return self._bookings.tenant_of(run, number)
+
     def predicted(self, scope: DecidedScope, prefixes: bytes, now: float) -> dict[Target, int]:
         """The longest prefix of a prompt that each target will hold, as decisions say, in blocks.
 

@@ -79,6 +79,8 @@ class Told(NamedTuple):
 
     Attributes:
         tenant_id: of the request, where it is named by its own id; None: whose it is, if it is one.
+        tenants: whose decisions the client may speak of; None: everybody's. Of theirs it may those
+            alone that are known to be under way: others are of nobody that is known.
     """
 
     decision_id: str | None
@@ -86,6 +88,7 @@ class Told(NamedTuple):
     outcome: Outcome
     at: float | None
     tenant_id: str | None = None
+    tenants: frozenset[str] | None = None
 
 
 class Taken(NamedTuple):
@@ -412,6 +415,8 @@ class Router:
         if told.decision_id is not None:
             key = parse_decision_id(told.decision_id)
             if key is None or not self.live.knows_run(key[0]):
+                return None
+            if told.tenants is not None and self.live.tenant_of(*key) not in told.tenants:
                 return None
             # Of others it may be known before the log has brought the decision.
             return None if key[0] == self.run and key[1] >= self._number else key

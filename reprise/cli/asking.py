@@ -1,8 +1,9 @@
 """A running service that is asked for a document."""
 
+import os
 from collections.abc import Mapping
 from http.client import HTTPException
-from typing import TypeVar
+from typing import Final, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -17,7 +18,19 @@ from schemas.limits import EXPLAIN_S
 DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 """Where a service answers that was given no address."""
 
+KEY_VARIABLE: Final = "REPRISE_KEY"
+"""The key that a service is asked with, where it needs one."""
+
 DocumentT = TypeVar("DocumentT")
+
+
+def request_headers() -> dict[str, str]:
+    """Of every request: what is to come, and the key of KEY_VARIABLE, if there is one."""
+    headers = {"Accept": "application/json"}
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
 
 
 def asked(
@@ -37,9 +50,7 @@ def asked(
     given = {name: value for name, value in parameters.items() if value not in ("", None)}
     address = f"{url.rstrip('/')}{path}" + (f"?{urlencode(given)}" if given else "")
     try:
-        with urlopen(
-            Request(address, headers={"Accept": "application/json"}), timeout=EXPLAIN_S
-        ) as answer:
+        with urlopen(Request(address, headers=request_headers()), timeout=EXPLAIN_S) as answer:
             found = answer.read()
     except HTTPError as error:
         raise click.ClickException(printable(error.read().decode(errors="replace"))) from error

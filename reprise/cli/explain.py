@@ -9,6 +9,7 @@ from urllib.request import Request, urlopen
 
 import click
 
+from reprise.cli.asking import request_headers
 from reprise.cli.terminal import printable
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
 from schemas.limits import EXPLAIN_S
@@ -48,7 +49,9 @@ def explain(url: str, instance: str, as_of: str, as_json: bool, query: IO[bytes]
         ) from error
     body["instance_id"] = instance
     address = f"{url.rstrip('/')}/explain?{urlencode({'as_of': as_of} if as_of else {})}"
-    request = Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = Request(
+        address, json.dumps(body).encode(), request_headers() | {"Content-Type": "application/json"}
+    )
     try:
         with urlopen(request, timeout=EXPLAIN_S) as answer:
             found = answer.read()

@@ -8,6 +8,8 @@ from typing import Any, Final, TypeVar
 import click
 
 from brokers.settings import KafkaSettings
+from query_api.access.settings import check_loopback
+from reprise.cli.access_options import INSECURE_OPTION
 from schemas.errors import ConfigurationError
 from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS
 
@@ -171,7 +173,9 @@ def _is_field(name: str) -> bool:
 
 
 def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of roles that serve nothing else: passes `metrics_host` and `metrics_port`."""
+    """The options of roles that serve nothing else: passes `metrics_host` and `metrics_port`, and
+    refuses a host that strangers reach, unless `--insecure` says that they may.
+    """
     port = click.option(
         "--metrics-port",
         envvar="REPRISE_METRICS_PORT",
@@ -187,4 +191,16 @@ def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="Address of /health, /ready and /metrics.",
     )
-    return host(port(command))
+
+    @wraps(command)
+    def run(
+        *args: Any, metrics_host: str, metrics_port: int | None, insecure: bool, **options: Any
+    ) -> None:
+        if metrics_port is not None:
+            try:
+                check_loopback(metrics_host, "--metrics-host", insecure)
+            except ConfigurationError as error:
+                raise click.ClickException(str(error)) from error
+        command(*args, metrics_host=metrics_host, metrics_port=metrics_port, **options)
+
+    return host(port(INSECURE_OPTION(run)))

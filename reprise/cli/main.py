@@ -12,6 +12,7 @@ from reprise.cli.explain import explain
 from reprise.cli.export import export
 from reprise.cli.gaps import gaps
 from reprise.cli.interruption import Commands
+from reprise.cli.keys import keys
 from reprise.cli.load import load
 from reprise.cli.memory import memory
 from reprise.cli.miss_ratio import miss_ratio
@@ -50,6 +51,7 @@ def main() -> None:
     reprise promises                   say what decisions promised, and where lost tokens went
     reprise prefixes                   list the prefixes that are asked for most
     reprise advice                     say which of them should be copied, or pinned
+    reprise keys add ID --right RIGHT  make a key, which requests must have beyond loopback
     reprise top                        show every instance: state, blocks, hits, load, losses
     reprise memory list                show what engines' KV caches take of their memory
     reprise repair --data DIR          say what is damaged in DIR, and repair it
@@ -66,7 +68,7 @@ def main() -> None:
 
 for command in (
     *(up, verify, audit, tail, top, gaps, explain, memory, repair, backup, restore),
-    *(promises, prefixes, advice),
+    *(promises, prefixes, advice, keys),
     *(capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),
 ):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from query_api.access.settings import check_loopback
+from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.interruption import asked_to_stop
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
@@ -41,6 +43,7 @@ _INTERRUPTED = 130
     help="A capture, or a data directory: say which contexts have other digests there.",
 )
 @click.option("--serve", is_flag=True, help="Answer HTTP queries from it, until Ctrl-C.")
+@INSECURE_OPTION
 @click.option("--host", help=f"With --serve: address to listen on.  [default: {DEFAULT_HOST}]")
 @click.option(
     "--port",
@@ -94,6 +97,7 @@ def replay(
     serve: bool,
     host: str | None,
     port: int | None,
+    insecure: bool,
     as_publisher: str | None,
     replay_socket: str | None,
     only: str | None,
@@ -122,7 +126,7 @@ def replay(
         serve,
         as_publisher,
         {
-            "--serve": {"--host": host, "--port": port},
+            "--serve": {"--host": host, "--port": port, "--insecure": insecure or None},
             "--as-publisher": {
                 "--replay-socket": replay_socket,
                 "--publisher": only,
@@ -143,6 +147,7 @@ def replay(
             context.exit(_INTERRUPTED if not ended else 0 if is_whole else _DAMAGED)
         warn_without_native(None)
         if serve:
+            check_loopback(host or DEFAULT_HOST, "--host", insecure)
             _serve(file, seed, speed, of_publishers, host or DEFAULT_HOST, port)
             return
         table, is_whole, ended = _folded(file, seed, speed, of_publishers)

@@ -6,9 +6,11 @@ from pathlib import Path
 import click
 
 from brokers.settings import KafkaSettings
+from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
+from reprise.cli.access_options import access_options
 from reprise.cli.acting_options import acting_options
 from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
@@ -85,6 +87,7 @@ from schemas.errors import RepriseError
 @acting_options
 @grpc_options
 @query_options()
+@access_options
 def serve(
     kafka: KafkaSettings,
     history: bool,
@@ -101,6 +104,7 @@ def serve(
     act_s: float,
     grpc: GrpcSettings | None,
     select_service: bool,
+    access: AccessSettings,
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
@@ -133,6 +137,7 @@ def serve(
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
             grpc=grpc,
+            access=access,
         )
         begin_service(log_level_from(os.environ))
         warn_without_native(kernel)

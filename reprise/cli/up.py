@@ -7,9 +7,11 @@ import click
 
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
+from reprise.cli.access_options import access_options
 from reprise.cli.acting_options import acting_options
 from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
@@ -81,6 +83,7 @@ from schemas.errors import RepriseError
 @acting_options
 @grpc_options
 @query_options()
+@access_options
 def up(
     demo: bool,
     config: Path | None,
@@ -100,6 +103,7 @@ def up(
     act_s: float,
     grpc: GrpcSettings | None,
     select_service: bool,
+    access: AccessSettings,
     lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
@@ -140,6 +144,7 @@ def up(
             memory=memory,
             scrape_load_s=scrape_load_s,
             grpc=grpc,
+            access=access,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

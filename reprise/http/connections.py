@@ -17,9 +17,9 @@ from reprise.http.open_files import files_for_clients
 from schemas.limits import (
     HTTP_ANSWERS_BYTES_MAX,
     HTTP_CONNECTIONS_MAX,
-    HTTP_REFUSALS_LOG_S,
     HTTP_SCAN_IDLE_SHARE,
     HTTP_SCAN_PAUSE_S,
+    REFUSALS_LOG_S,
 )
 
 _ANY_DESCRIPTOR: Final = 2**31 - 1
@@ -235,7 +235,7 @@ class Connections:
 
     def _log(self, now: float) -> None:
         news = self.refused - self._logged
-        if not news or now < self._log_at + HTTP_REFUSALS_LOG_S:
+        if not news or now < self._log_at + REFUSALS_LOG_S:
             return
         self._log_at = now
         self._logged = self.refused.copy()

@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
+from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
 from reprise.roles.service import Service
@@ -30,7 +31,12 @@ class WithGrpc:
 
 
 def beside_grpc(
-    service: Service, view: View, settings: GrpcSettings | None, *, only_exact: bool
+    service: Service,
+    view: View,
+    settings: GrpcSettings | None,
+    access: AccessSettings,
+    *,
+    only_exact: bool,
 ) -> Service:
     """The service with its gRPC server, or as it is where none is wanted.
 
@@ -44,6 +50,7 @@ def beside_grpc(
     # Imported here: it takes a tenth of a second that nobody needs who has it off.
     from query_api.grpc.server import GrpcServer
 
-    server = GrpcServer(view, settings, only_exact=only_exact)
+    guard = None if access.keys is None else access.open_guard()
+    server = GrpcServer(view, settings, only_exact=only_exact, guard=guard)
     view.metrics.register(server.counts)
     return WithGrpc(service, server)

@@ -9,6 +9,9 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from query_api.access.guard import Guard
+from query_api.access.settings import AccessSettings
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.app import create_app
 from query_api.http.plain_listener import PlainAnswers
 from reprise.embedded.service import EmbeddedService
@@ -152,6 +155,18 @@ class Server:
             self._server.should_exit = True
 
 
+def guard_of(access: AccessSettings, host: str, grpc: GrpcSettings | None) -> Guard:
+    """What stands before the routes of a service that listens there.
+
+    Raises:
+        ConfigurationError: strangers would be answered, or the file of keys cannot be read.
+    """
+    access.check_host(host, "--host")
+    if grpc is not None:
+        access.check_host(grpc.host, "the host of --grpc")
+    return access.open_guard()
+
+
 def serve(
     settings: Settings,
     registrations: Sequence[Registration] = (),
@@ -171,6 +186,7 @@ def serve(
         ConfigurationError: the address cannot be bound.
         StorageError: the data directory cannot be opened, or its log is damaged.
     """
+    guard = guard_of(settings.access, settings.host, settings.grpc)
     server = Server(settings.host, settings.port)
     try:
         service = EmbeddedService(settings, on_damage=server.end)
@@ -180,7 +196,9 @@ def serve(
         server.close()
         raise
     try:
-        beside = beside_grpc(service, service, settings.grpc, only_exact=settings.only_exact)
+        beside = beside_grpc(
+            service, service, settings.grpc, settings.access, only_exact=settings.only_exact
+        )
     except ConfigurationError:
         service.stop()
         server.close()
@@ -205,6 +223,7 @@ def serve(
             commands=service.commands,
             select_service=settings.select_service,
             acting=service.actor,
+            guard=guard,
         ),
         beside,
         when_serving=when_serving,

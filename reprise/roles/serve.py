@@ -25,6 +25,7 @@ from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from query_api.access.settings import AccessSettings
 from query_api.acting.actor import Actor
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.app import create_app
@@ -42,7 +43,7 @@ from query_api.routing.router import Router, RouterSettings
 from reprise.metrics.roles import history_collector, http_collector, replica_collector
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
-from reprise.roles.http_server import Server
+from reprise.roles.http_server import Server, guard_of
 from reprise.settings import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -78,6 +79,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         grpc: where routers ask by gRPC; None: nowhere.
         select_service: whether it can be asked as Dynamo's select service, too.
         act_s: how often it acts on its own advice; 0 for never.
+        access: who may ask.
     """
 
     kafka: KafkaSettings
@@ -94,6 +96,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     grpc: GrpcSettings | None = None
     select_service: bool = False
     act_s: float = 0.0
+    access: AccessSettings = AccessSettings()
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate or the period is none."""
@@ -274,6 +277,7 @@ def serve_replica(
         StorageError: what is kept of the past cannot be opened.
     """
     quiet_client()
+    guard = guard_of(settings.access, settings.host, settings.grpc)
     server = Server(settings.host, settings.port)
     refusals: list[RepriseError] = []
 
@@ -286,7 +290,11 @@ def serve_replica(
         service = ReplicaService(settings, registrations, when_refused=refuse)
         service.replica.metrics.register(http_collector(server.connections))
         beside = beside_grpc(
-            service, service.replica, settings.grpc, only_exact=settings.only_exact
+            service,
+            service.replica,
+            settings.grpc,
+            settings.access,
+            only_exact=settings.only_exact,
         )
     except BaseException:
         server.close()
@@ -309,6 +317,7 @@ def serve_replica(
         commands=service.commands,
         select_service=settings.select_service,
         acting=service.actor,
+        guard=guard,
     )
     server.run(app, beside, when_serving=when_serving)
     if refusals:

@@ -341,6 +341,11 @@ class Bookings:
             return next(iter(named.values())) if len(named) == 1 else None
         return named.get(tenant_id)
 
+    def tenant_of(self, run: int, number: int) -> str | None:
+        """Whose that decision is; None where it is not under way."""
+        found = self._bookings.get((run, number))
+        return None if found is None else found.tenant_id
+
     def is_under_way(self, run: int, number: int) -> bool:
         """Whether it is booked and has not ended."""
         return (run, number) in self._bookings

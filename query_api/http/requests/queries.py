@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
+from query_api.access.rights import OPEN, Access
 from query_api.http.errors import RequestError
 from query_api.http.requests.fields import (
     INT64_MAX,
@@ -79,28 +80,28 @@ def scan_query(kernel: ReadOnlyKernel, body: bytes) -> Query | None:
     return Query(model, block_size, tokens, tenant_id, lora_name, cache_salt, None, instance_id)
 
 
-def read_query(body: bytes, wire: Wire) -> Query:
+def read_query(body: bytes, wire: Wire, access: Access = OPEN) -> Query:
     """The body of `POST /query`, checked in the order of its fields, then for missing ones.
 
     Raises:
         RequestError: the first thing that is wrong.
+        AccessError: it is about a tenant that the caller may not ask about.
     """
-    return _read(body, wire, content="token_ids", aliases=("token_ids",), read=read_tokens)
+    return _read(body, wire, access, content="token_ids", aliases=("token_ids",), read=read_tokens)
 
 
-def read_hash_query(body: bytes, wire: Wire) -> Query:
-    """The body of `POST /query_by_hash`; `block_hash` is an older name of `seq_hashes`.
-
-    Raises:
-        RequestError: the first thing that is wrong.
+def read_hash_query(body: bytes, wire: Wire, access: Access = OPEN) -> Query:
+    """The body of `POST /query_by_hash`; `block_hash` is an older name of `seq_hashes`. Raises as
+    `read_query`.
     """
     aliases = ("seq_hashes", "block_hash")
-    return _read(body, wire, content="seq_hashes", aliases=aliases, read=read_hashes)
+    return _read(body, wire, access, content="seq_hashes", aliases=aliases, read=read_hashes)
 
 
 def _read(
     body: bytes,
     wire: Wire,
+    access: Access,
     *,
     content: str,
     aliases: tuple[str, ...],
@@ -128,15 +129,14 @@ def _read(
         raise missing("block_size")
     if packed is None:
         raise missing(content)
-    return _query(model, block_size, packed, texts, lora_id)
+    return _query(model, block_size, packed, texts, lora_id, access)
 
 
-def read_octets_query(body: bytes, url_query: bytes, *, by_hash: bool) -> Query:
+def read_octets_query(
+    body: bytes, url_query: bytes, access: Access = OPEN, *, by_hash: bool
+) -> Query:
     """A body that is nothing but tokens, (n,) u32 LE, or hashes, (n,) u64 LE; the other fields, by
-    the names that they have in JSON, stand in the URL.
-
-    Raises:
-        RequestError: the first thing that is wrong.
+    the names that they have in JSON, stand in the URL. Raises as `read_query`.
     """
     texts = {
         name: bounded_text(name, value)
@@ -155,14 +155,12 @@ def read_octets_query(body: bytes, url_query: bytes, *, by_hash: bool) -> Query:
     block_size = _check_block_size(_url_integer(texts, "block_size"))
     name, width = ("seq_hashes", 8) if by_hash else ("token_ids", 4)
     content = checked_binary(name, body, width=width)
-    return _query(texts["model"], block_size, content, texts, lora_id)
+    return _query(texts["model"], block_size, content, texts, lora_id, access)
 
 
-def url_query(texts: dict[str, str]) -> Query:
-    """A query whose fields all stand in the URL, `token_ids` as numbers with commas between.
-
-    Raises:
-        RequestError: the first thing that is wrong.
+def url_query(texts: dict[str, str], access: Access = OPEN) -> Query:
+    """A query whose fields all stand in the URL, `token_ids` as numbers with commas between. Raises
+    as `read_query`.
     """
     numbers = texts.pop("token_ids", None)
     if numbers is None:
@@ -170,17 +168,22 @@ def url_query(texts: dict[str, str]) -> Query:
     body = b'{"model":"-","block_size":1,"token_ids":[' + numbers.encode() + b"]}"
     content = read_query(body, Wire.JSON).content
     parameters = urlencode(texts).encode()
-    return read_octets_query(content, parameters, by_hash=False)
+    return read_octets_query(content, parameters, access, by_hash=False)
 
 
 def _query(
-    model: str, block_size: int, content: bytes, texts: dict[str, str], lora_id: int | None
+    model: str,
+    block_size: int,
+    content: bytes,
+    texts: dict[str, str],
+    lora_id: int | None,
+    access: Access,
 ) -> Query:
     return Query(
         model,
         block_size,
         content,
-        texts.get("tenant_id") or DEFAULT_TENANT,
+        access.tenant_of(texts.get("tenant_id")),
         _lora_level(texts.get("lora_name", ""), lora_id),
         texts.get("cache_salt", ""),
         texts.get("additional_salt"),

@@ -8,6 +8,7 @@ hashes tokens itself. The type `none`, of an engine without events, is of the JS
 from collections.abc import Collection
 from typing import Final, NamedTuple, get_args
 
+from query_api.access.rights import OPEN, Access
 from query_api.http.errors import RequestError
 from query_api.http.requests.fields import (
     bounded_text,
@@ -19,7 +20,6 @@ from query_api.http.requests.fields import (
 )
 from query_api.http.requests.queries import missing, read_lora_name, unknown_field
 from query_api.http.wire import Field, Wire, is_map, split_fields
-from schemas.identities import DEFAULT_TENANT
 from schemas.limits import (
     BLOCK_SIZE_MAX,
     DP_RANK_MAX,
@@ -96,16 +96,20 @@ class Unregistration(NamedTuple):
     block_size: int | None
 
 
-def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind]) -> Registration:
+def read_registration(
+    body: bytes, wire: Wire, kinds: Collection[PublisherKind], access: Access = OPEN
+) -> Registration:
     """The body of `POST /register`.
 
     Args:
         body: as it came.
         wire: what it is encoded in.
         kinds: of publishers that can be followed.
+        access: of the caller.
 
     Raises:
         RequestError: the first thing that is wrong.
+        AccessError: it is about a tenant that is not the caller's.
     """
     allowed = REGISTER_FIELDS
     if wire is Wire.JSON:
@@ -123,7 +127,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
     replay_endpoint = _text(fields, "replay_endpoint", wire)
     http_endpoint = _text(fields, "http_endpoint", wire)
     lora_name = read_lora_name(fields["lora_name"], wire) if "lora_name" in fields else ""
-    tenant_id = _text(fields, "tenant_id", wire) or DEFAULT_TENANT
+    tenant_id = access.tenant_of(_text(fields, "tenant_id", wire))
     _check_cache_group(fields, wire)
     hash_profile = _read_hash_profile(fields, wire)
     additional_salt = ""
@@ -153,15 +157,13 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
     )
 
 
-def read_unregistration(body: bytes, wire: Wire) -> Unregistration:
-    """The body of `POST /unregister`. `type` and `lora_name` are checked and not used.
-
-    Raises:
-        RequestError: the first thing that is wrong.
+def read_unregistration(body: bytes, wire: Wire, access: Access = OPEN) -> Unregistration:
+    """The body of `POST /unregister`. `type` and `lora_name` are checked and not used. Raises as
+    `read_registration`.
     """
     fields = _known_fields(split_fields(body, wire), _UNREGISTER_FIELDS)
     instance_id = _required_name(fields, "instance_id", wire)
-    tenant_id = _text(fields, "tenant_id", wire) or DEFAULT_TENANT
+    tenant_id = access.tenant_of(_text(fields, "tenant_id", wire))
     dp_rank = _read_target_rank(fields, wire)
     _text(fields, "type", wire)
     if "lora_name" in fields:

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -319,14 +320,23 @@ def feedback_document(taken: Taken) -> FeedbackDocument:
     return FeedbackDocument(*taken)
 
 
-def routing_document(router: Router) -> RoutingDocument:
-    """The answer of `GET /routing`. Cost O(state)."""
+def routing_document(
+    router: Router, admits: Callable[[str], bool] = lambda tenant_id: True
+) -> RoutingDocument:
+    """The answer of `GET /routing`. Cost O(state).
+
+    Args:
+        router: that decides.
+        admits: whether targets of a tenant are shown.
+    """
     position, digest, under_way = router.folded.read_all(
         lambda fold: (fold.offset, fold.digest, len(fold.bookings))
     )
     queue = router.queue
     counts = router.live.counts() | {"waiting": len(queue), "dropped": queue.dropped}
-    targets = [_target(target, carried) for target, carried in router.carried()]
+    targets = [
+        _target(target, carried) for target, carried in router.carried() if admits(target.tenant_id)
+    ]
     return RoutingDocument(position, digest, under_way, targets, counts)
 
 

@@ -64,7 +64,12 @@ class RoutingEndpoint(PostEndpoint):
         started = perf_counter()
         view = self._view
         asked = read_route(
-            posted.body, posted.wire, posted.headers, view.kernel, is_ready=view.ready
+            posted.body,
+            posted.wire,
+            posted.headers,
+            view.kernel,
+            posted.access,
+            is_ready=view.ready,
         )
         try:
             routed = self._router.route(asked)
@@ -84,12 +89,12 @@ class RoutingEndpoint(PostEndpoint):
         return Answered(status, headers, body)
 
     def _feedback(self, posted: Posted) -> Answered:
-        taken = self._router.take(read_feedback(posted.body, posted.wire))
+        taken = self._router.take(read_feedback(posted.body, posted.wire, posted.access))
         body = encode(feedback_document(taken), posted.wire)
         return Answered(202, [TYPE_HEADERS[posted.wire]], body)
 
     def _load(self, posted: Posted) -> Answered:
-        samples = read_load(posted.body, posted.wire, self._router.now())
+        samples = read_load(posted.body, posted.wire, self._router.now(), posted.access)
         self._router.observe(samples)
         body = encode(LoadDocument(len(samples)), posted.wire)
         return Answered(202, [TYPE_HEADERS[posted.wire]], body)

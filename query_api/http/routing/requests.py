@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
+from query_api.access.rights import OPEN, Access
 from query_api.http.errors import RequestError
 from query_api.http.post_endpoint import HttpHeaders
 from query_api.http.requests.fields import bounded_text, read_hashes, read_tokens
@@ -21,7 +22,7 @@ from query_api.routing.candidates import is_in_the_future, sample_of
 from query_api.routing.interface import Offered, PostedLoad, RouteRequest
 from query_api.routing.router import Told
 from schemas.events import extra_key
-from schemas.identities import DEFAULT_TENANT, PrefixScope, Rank
+from schemas.identities import PrefixScope, Rank
 from schemas.limits import (
     BLOCK_SIZE_MAX,
     CANDIDATES_MAX,
@@ -67,7 +68,7 @@ class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_hashes: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     prompt_tokens: RequestTokens | None = None
     request_id: str = ""
-    tenant_id: str = DEFAULT_TENANT
+    tenant_id: str = ""
     lora_name: str | None = None
     cache_salt: str | None = None
     additional_salt: str | None = None
@@ -107,7 +108,7 @@ class LoadBody(PostedLoad, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     instance_id: Name
     dp_rank: Rank = 0
-    tenant_id: str = DEFAULT_TENANT
+    tenant_id: str = ""
 
 
 class _Decoders(NamedTuple):
@@ -168,7 +169,13 @@ def _inner(where: str, name: str) -> str:
 
 
 def read_route(
-    body: bytes, wire: Wire, headers: HttpHeaders, kernel: ReadOnlyKernel, *, is_ready: bool
+    body: bytes,
+    wire: Wire,
+    headers: HttpHeaders,
+    kernel: ReadOnlyKernel,
+    access: Access = OPEN,
+    *,
+    is_ready: bool,
 ) -> RouteRequest:
     """The body of `POST /route`, with what the index says of its prompt.
 
@@ -177,22 +184,30 @@ def read_route(
         wire: its form.
         headers: of the request, of which one may have the objective.
         kernel: that is asked.
+        access: of the caller.
         is_ready: whether what it says counts.
 
     Raises:
         RequestError: the first thing that is wrong.
+        AccessError: it is about a tenant that is not the caller's.
     """
     asked = decode_body(_DECODERS[wire].route, body, wire)
-    return route_request(asked, wire, headers, kernel, is_ready=is_ready)
+    return route_request(asked, wire, headers, kernel, access, is_ready=is_ready)
 
 
 def route_request(
-    asked: RouteBody, wire: Wire, headers: HttpHeaders, kernel: ReadOnlyKernel, *, is_ready: bool
+    asked: RouteBody,
+    wire: Wire,
+    headers: HttpHeaders,
+    kernel: ReadOnlyKernel,
+    access: Access = OPEN,
+    *,
+    is_ready: bool,
 ) -> RouteRequest:
     """As `read_route`, of a body that was decoded."""
     _check_texts(asked)
     by_hash = asked.block_hashes is not msgspec.UNSET
-    query = _query(asked, wire, kernel, by_hash=by_hash)
+    query = _query(asked, wire, kernel, access, by_hash=by_hash)
     scope, prefixes, matches = _ask(kernel, query, by_hash=by_hash, is_ready=is_ready)
     prompt = _prompt_tokens(asked, query, by_hash=by_hash)
     matches = _bounded(matches, prompt)
@@ -224,7 +239,9 @@ def _check_texts(asked: RouteBody) -> None:
         bounded_text(name, getattr(asked, name) or "")
 
 
-def _query(asked: RouteBody, wire: Wire, kernel: ReadOnlyKernel, *, by_hash: bool) -> Query:
+def _query(
+    asked: RouteBody, wire: Wire, kernel: ReadOnlyKernel, access: Access, *, by_hash: bool
+) -> Query:
     content = asked.block_hashes if by_hash else asked.token_ids
     if content is msgspec.UNSET:
         raise missing("token_ids")
@@ -237,7 +254,7 @@ def _query(asked: RouteBody, wire: Wire, kernel: ReadOnlyKernel, *, by_hash: boo
         asked.model,
         asked.block_size,
         packed,
-        asked.tenant_id or DEFAULT_TENANT,
+        access.tenant_of(asked.tenant_id),
         asked.lora_name or "",
         asked.cache_salt or "",
         asked.additional_salt,
@@ -358,19 +375,20 @@ def _first_repeated(names: Sequence[Hashable]) -> int:
 # /feedback and /load
 
 
-def read_feedback(body: bytes, wire: Wire) -> list[Told]:
+def read_feedback(body: bytes, wire: Wire, access: Access = OPEN) -> list[Told]:
     """The body of `POST /feedback`.
 
     Raises:
         RequestError: the first thing that is wrong.
+        AccessError: it names a tenant that is not the caller's.
     """
     decoded = decode_body(_DECODERS[wire].feedback, body, wire)
     reports = decoded if isinstance(decoded, list) else [decoded]
     _check_count(len(reports), "reports")
-    return [_told(one, index) for index, one in enumerate(reports)]
+    return [_told(one, index, access) for index, one in enumerate(reports)]
 
 
-def _told(one: FeedbackBody, index: int) -> Told:
+def _told(one: FeedbackBody, index: int, access: Access) -> Told:
     if (one.decision_id is None) == (one.request_id is None):
         text = "expected one of decision_id and request_id"
         raise RequestError("invalid_value", text, field="decision_id", index=index)
@@ -391,18 +409,22 @@ def _told(one: FeedbackBody, index: int) -> Told:
         _seconds(one.tbt_ms),
         one.error or "",
     )
-    return Told(one.decision_id, one.request_id, outcome, one.at, one.tenant_id)
+    tenant_id = one.tenant_id
+    if access.tenants is not None and (tenant_id or one.decision_id is None):
+        tenant_id = access.tenant_of(tenant_id)
+    return Told(one.decision_id, one.request_id, outcome, one.at, tenant_id, access.tenants)
 
 
 def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000.0
 
 
-def read_load(body: bytes, wire: Wire, now: float) -> list[LoadSample]:
+def read_load(body: bytes, wire: Wire, now: float, access: Access = OPEN) -> list[LoadSample]:
     """The body of `POST /load`.
 
     Raises:
         RequestError: the first thing that is wrong.
+        AccessError: it is of a tenant that is not the caller's.
     """
     decoded = decode_body(_DECODERS[wire].load, body, wire)
     samples = decoded if isinstance(decoded, list) else [decoded]
@@ -415,7 +437,7 @@ def read_load(body: bytes, wire: Wire, now: float) -> list[LoadSample]:
             raise RequestError("in_the_future", text, field="observed_at", index=index)
     return [
         sample_of(
-            Target(one.tenant_id or DEFAULT_TENANT, one.instance_id, one.dp_rank),
+            Target(access.tenant_of(one.tenant_id), one.instance_id, one.dp_rank),
             one,
             LoadSource.POSTED,
             now,

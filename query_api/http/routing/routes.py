@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from query_api.http import openapi
+from query_api.http.caller import access_of
 from query_api.http.post_endpoint import PostEndpoint
 from query_api.http.routes import BOTH_WIRES, Handoff, LargeAnswers, respond
 from query_api.http.routing.documents import (
@@ -53,7 +54,8 @@ def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> A
     )
     async def routing(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
-        return await large.make(lambda: respond(routing_document(deciding), wire))
+        admits = access_of(request).admits
+        return await large.make(lambda: respond(routing_document(deciding, admits), wire))
 
     @router.post(
         ROUTE,

@@ -1,12 +1,15 @@
 """What is known of decisions: `GET /models`, `/promises`, `/prefixes` and `/advice`."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from query_api.access.rights import Access
 from query_api.http import openapi
+from query_api.http.caller import access_of
 from query_api.http.errors import RequestError
 from query_api.http.models_routing import (
     AdvicesDocument,
@@ -64,18 +67,19 @@ def routing_views(
     )
     async def promises(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
+        access = access_of(request)
         given = _parameters(request, ("by", "since", "tenant_id"))
         by = _group_by(given.get("by", GroupBy.INSTANCE.value))
         since = _number("since", given.get("since", "0"))
-        tenant = given.get("tenant_id", "")
-        return await large.make(
-            lambda: respond(
-                folded.read_all(
-                    lambda fold: promises_document([fold.observations], by, since, tenant)
-                ),
-                wire,
+        admits = _wanted(given, access)
+
+        def document() -> Response:
+            found = folded.read_all(
+                lambda fold: promises_document([fold.observations], by, since, admits)
             )
-        )
+            return respond(_shown(found, access), wire)
+
+        return await large.make(document)
 
     @routes.get(
         "/prefixes",
@@ -88,6 +92,7 @@ def routing_views(
         hot = int(_number("hot", given.get("hot", str(PREFIXES_SHOWN))))
         depth = int(_number("depth", given.get("depth", "0")))
         kernel = view.kernel
+        admits = _wanted(given, access_of(request))
 
         def document() -> Response:
             scopes = folded.read_all(hot_scopes)
@@ -97,7 +102,7 @@ def routing_views(
                 hot=min(hot, HOT_PREFIXES_SHOWN_MAX),
                 depth_tokens=depth,
                 instance_id=given.get("instance", ""),
-                tenant_id=given.get("tenant_id", ""),
+                admits=admits,
             )
             return respond(found, wire)
 
@@ -111,12 +116,34 @@ def routing_views(
     async def advice(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
 
+        access = access_of(request)
+
         def document() -> Response:
-            return respond(_advice_document(view, router, acting), wire)
+            found = _advice_document(view, router, acting)
+            if access.tenants is not None:  # what was done names no tenant
+                own = [one for one in found.advice if access.admits(one.tenant_id)]
+                found = msgspec.structs.replace(found, advice=own, acted=[])
+            return respond(found, wire)
 
         return await large.make(document)
 
     return routes
+
+
+def _wanted(given: Mapping[str, str], access: Access) -> Callable[[str], bool]:
+    """Which tenants are asked for: the one that is named, or all that the caller may see."""
+    named = given.get("tenant_id", "")
+    if not named:
+        return access.admits
+    named = access.tenant_of(named)
+    return lambda tenant_id: tenant_id == named
+
+
+def _shown(found: PromisesDocument, access: Access) -> PromisesDocument:
+    """Without what is counted of all tenants, for who sees some."""
+    if access.tenants is None:
+        return found
+    return msgspec.structs.replace(found, open=0, forgotten=0, crowded_out=0)
 
 
 def _models(fold: RoutingFold) -> ModelsDocument:

@@ -112,8 +112,9 @@ def ask_fleet(url: str, *, clock: Callable[[], float] = time.time) -> Fleet:
             missing[path] = error.format_message()
             return None
 
-    service = asked(url, "/health", {}, Alive)
+    # Health is told to probes, too, which have no key: what the key is wrong with is asked first.
     rows = _rows_of(asked(url, "/services", {}, Services).services)
+    service = asked(url, "/health", {}, Alive)
     table = have("/digest", TableDigest)
     if table is not None:
         _add_blocks(rows, table)

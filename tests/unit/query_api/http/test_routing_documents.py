@@ -79,14 +79,14 @@ def test_the_promises_of_an_instance_are_sums_and_shares_of_its_prompts() -> Non
 
 
 def test_times_are_means_with_the_share_within_the_90th_percentile() -> None:
-    first = promises_document([seen()], GroupBy.MODEL, tenant_id="default").rows[0].ttft
+    first = promises_document([seen()], GroupBy.MODEL, admits="default".__eq__).rows[0].ttft
     assert (first.count, first.promised_ms, first.actual_ms) == (2, 1000.0, 1500.0)
     assert first.within_p90 == 0.5
     assert first.error == pytest.approx(1 / 3, abs=1e-6)
 
 
 def test_of_nothing_there_are_no_shares() -> None:
-    (row,) = promises_document([seen()], GroupBy.POLICY, tenant_id="acme").rows
+    (row,) = promises_document([seen()], GroupBy.POLICY, admits="acme".__eq__).rows
     assert row.name == "wait-and-work"
     assert (row.lost.workload.share, row.ttft.actual_ms, row.ttft.within_p90) == (0.0, 0.0, 0.0)
     assert promises_document([], GroupBy.POLICY).rows == []
@@ -113,7 +113,7 @@ def test_prefixes_have_their_hashes_as_text_and_who_holds_them() -> None:
         return [PrefixHolder(instance_id="a", dp_rank=rank, medium="GPU") for rank in ranks]
 
     scopes = view([seen().hot], 600.0)
-    document = prefixes_document(scopes, holders_of, hot=10, tenant_id="default")
+    document = prefixes_document(scopes, holders_of, hot=10, admits="default".__eq__)
     (scope,) = document.scopes
     assert (scope.model_name, scope.block_size) == ("llama", 16)
     first, second = scope.prefixes
@@ -134,7 +134,7 @@ def test_prefixes_are_chosen_by_number_depth_holder_and_tenant() -> None:
     scopes = view([seen().hot], 600.0)
 
     def found(**given: object) -> list[str]:
-        options: dict[str, object] = {"hot": 10, "tenant_id": "default", **given}
+        options: dict[str, object] = {"hot": 10, "admits": "default".__eq__, **given}
         document = prefixes_document(scopes, holders_of, **options)  # type: ignore[arg-type]
         return [one.prefix_hash for scope in document.scopes for one in scope.prefixes]
 
@@ -145,11 +145,11 @@ def test_prefixes_are_chosen_by_number_depth_holder_and_tenant() -> None:
     assert found(depth_tokens=17) == [deep]
     assert found(instance_id="of-11") == ["11"]
     assert found(instance_id="other") == []
-    assert found(tenant_id="nobody") == []
+    assert found(admits="nobody".__eq__) == []
 
 
 def test_a_scope_without_a_prefix_is_shown_empty() -> None:
-    document = prefixes_document(view([seen().hot], 600.0), nobody, hot=5, tenant_id="acme")
+    document = prefixes_document(view([seen().hot], 600.0), nobody, hot=5, admits="acme".__eq__)
     assert [scope.prefixes for scope in document.scopes] == [[]]
 
 

@@ -21,8 +21,8 @@ from schemas.limits import (
     HTTP_IDLE_S,
     HTTP_LINGER_BYTES_MAX,
     HTTP_PIPELINED_MAX,
-    HTTP_REFUSALS_LOG_S,
     HTTP_URL_BYTES_MAX,
+    REFUSALS_LOG_S,
 )
 
 OK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -711,7 +711,7 @@ def test_refusals_are_logged_together(caplog: pytest.LogCaptureFixture) -> None:
         assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
             "100 malformed"
         ]
-        server.connections.sweep(HTTP_REFUSALS_LOG_S + 1)
+        server.connections.sweep(REFUSALS_LOG_S + 1)
         assert "1 malformed" in caplog.records[-1].getMessage()
 
     run(case)

@@ -1,5 +1,6 @@
 import pytest
 
+from query_api.access.guard import Guard
 from query_api.http.app import create_app
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
@@ -27,6 +28,7 @@ class Service:
         *,
         select_service: bool = False,
         settings: RouterSettings | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.table = table
         self.clock = Clock()
@@ -43,7 +45,7 @@ class Service:
             monotonic=self.clock,
         )
         self.client = AsgiClient(
-            create_app(table, table, router=self.router, select_service=select_service)
+            create_app(table, table, router=self.router, select_service=select_service, guard=guard)
         )
         self._offset = 0
 

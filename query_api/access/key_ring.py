@@ -1,0 +1,159 @@
+"""The keys of a service: read from their file, again whenever it changes."""
+
+import hmac
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from query_api.access.errors import expired_key, no_key, unknown_key
+from query_api.access.keys import Key, read_authorization, read_keys
+from schemas.errors import ConfigurationError
+from schemas.limits import KEY_FILE_BYTES_MAX, KEY_FILE_CHECK_S, KEYS_VERIFIED_MAX
+
+logger = logging.getLogger(__name__)
+_NO_DIGEST: Final = bytes(32)
+
+
+class _Version(NamedTuple):
+    """Tells one state of a file from another."""
+
+    changed_ns: int
+    size: int
+    inode: int
+
+
+class KeyRing:
+    """See the module. Used on one thread.
+
+    A file that can no longer be read, or is wrong, changes nothing: the keys of before go on, and
+    `problem` and the log say so, for an editor that is half through must not lock everybody out.
+
+    Attributes:
+        problem: what is wrong with the file now, in one sentence, or "".
+        failures: how often it could not be read anew.
+        when_changed: called after the keys have changed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        path: of the file.
+        clock: Unix seconds.
+        monotonic: seconds.
+
+        Raises:
+            ConfigurationError: the file cannot be read, or is wrong.
+        """
+        self.problem = ""
+        self.failures = 0
+        self.when_changed: Callable[[], None] = lambda: None
+        self._path = path
+        self._clock = clock
+        self._monotonic = monotonic
+        self._version = self._look()
+        self._keys = self._read()
+        self._verified: dict[bytes, Key] = {}
+        self._next_look = monotonic() + KEY_FILE_CHECK_S
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, header: bytes) -> Key:
+        """The key that an `Authorization` header has. Cost: under 1 us for one seen before; of a
+        new one a hash, and of the first each KEY_FILE_CHECK_S a look at the file.
+
+        Raises:
+            AccessError: there is none, it is unknown or has expired.
+        """
+        if self._monotonic() >= self._next_look:
+            self.refresh()
+        key = self._verified.get(header)
+        if key is None:
+            key = self._verify(header)
+            if len(self._verified) >= KEYS_VERIFIED_MAX:
+                self._verified.clear()
+            self._verified[header] = key
+        if key.expires is not None and self._clock() >= key.expires:
+            raise expired_key(key.id)
+        return key
+
+    def _verify(self, header: bytes) -> Key:
+        if not header:
+            raise no_key()
+        given = read_authorization(header)
+        if given is None:
+            raise unknown_key()
+        key = self._keys.get(given.id)
+        # Of an id that does not exist as long as of one that does.
+        is_same = hmac.compare_digest(given.digest, _NO_DIGEST if key is None else key.digest)
+        if key is None or not is_same:
+            raise unknown_key()
+        return key
+
+    def refresh(self) -> None:
+        """Reads the file, if it has changed."""
+        self._next_look = self._monotonic() + KEY_FILE_CHECK_S
+        try:
+            version = self._look()
+            if version == self._version and not self.problem:
+                return
+            keys = self._read()
+        except ConfigurationError as error:
+            self._complain(str(error))
+            return
+        self._version = version
+        if self.problem:
+            self.problem = ""
+            logger.info("The file of keys can be read again: %s", self._path)
+        if keys != self._keys:
+            logger.info("Keys read from %s: %d", self._path, len(keys))
+            self._keys = keys
+            self._verified.clear()
+            self.when_changed()
+
+    def _complain(self, problem: str) -> None:
+        self.failures += 1
+        if problem != self.problem:
+            self.problem = problem
+            logger.error("%s. The keys that were read last stay in force", problem.rstrip("."))
+
+    def _look(self) -> _Version:
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+        return _Version(found.st_mtime_ns, found.st_size, found.st_ino)
+
+    def _read(self) -> dict[str, Key]:
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(KEY_FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+        if len(content) > KEY_FILE_BYTES_MAX:
+            raise ConfigurationError(
+                f"Expected at most {KEY_FILE_BYTES_MAX} bytes in the file of keys {self._path}"
+            )
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(
+                f"Expected UTF-8 in the file of keys {self._path}: {error.reason} at byte"
+                f" {error.start}"
+            ) from error
+        return read_keys(text, str(self._path))
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"Cannot read the file of keys {path}: {error.strerror or error};"
+        " `reprise keys add --file` makes one"
+    )

@@ -1,0 +1,72 @@
+"""The options of the commands that answer by HTTP: who may ask."""
+
+from collections.abc import Callable
+from functools import reduce, wraps
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from query_api.access.settings import AccessSettings
+from reprise.cli.param_types import Amount
+from schemas.limits import KEY_RATE_MAX
+
+R = TypeVar("R")
+
+INSECURE_OPTION: Final = click.option(
+    "--insecure",
+    envvar="REPRISE_INSECURE",
+    show_envvar=True,
+    is_flag=True,
+    help="Listen beyond loopback without keys: whoever reaches the address may ask, and change what"
+    " is followed.",
+)
+_OPTIONS: Final = (
+    click.option(
+        "--keys",
+        envvar="REPRISE_KEYS",
+        show_envvar=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The file of keys, of which every request must have one; read again when it changes."
+        " `reprise keys add` makes it.  [default: none, and loopback only]",
+    ),
+    INSECURE_OPTION,
+    click.option(
+        "--rate-per-address",
+        envvar="REPRISE_RATE_PER_ADDRESS",
+        show_envvar=True,
+        type=Amount(0.1, KEY_RATE_MAX),
+        help="Requests a second of one address.  [default: as many as there are]",
+    ),
+    click.option(
+        "--open-probes",
+        envvar="REPRISE_OPEN_PROBES",
+        show_envvar=True,
+        is_flag=True,
+        help="Say at /health and /ready to whoever has no key whether the service is up, and"
+        " nothing else; to loopback it always does.",
+    ),
+)
+
+
+def access_options(command: Callable[..., R]) -> Callable[..., R]:
+    """`--keys` and what belongs to it, handed over as `access`: AccessSettings."""
+
+    @wraps(command)
+    def run(
+        *args: Any,
+        keys: Path | None,
+        insecure: bool,
+        rate_per_address: float | None,
+        open_probes: bool,
+        **options: Any,
+    ) -> R:
+        access = AccessSettings(
+            keys=keys,
+            address_rate=rate_per_address,
+            opens_probes=open_probes,
+            is_insecure=insecure,
+        )
+        return command(*args, access=access, **options)
+
+    return reduce(lambda done, option: option(done), reversed(_OPTIONS), run)
