@@ -20,9 +20,10 @@ DYNAMO ?= ai-dynamo-runtime==1.6.1
 LMCACHE ?= lmcache==0.5.6
 LITELLM ?= litellm==1.110.2
 RAY ?= ray[serve]==2.60.0
+SBOM ?= cyclonedx-bom==7.5.0
 JOBS ?= 3
 
-.PHONY: help run install test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
+.PHONY: help run install sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +32,18 @@ run: .make/run ## set everything up and start the service with four simulated en
 	@exec $(BIN)/reprise up --demo $(ARGS)
 
 install: .make/run ## set up what the service needs, and build the Rust kernel
+
+# Of a clean environment: what the package needs, and nothing that only tests do.
+sbom: .make/run ## what is installed with the package, as CycloneDX: .make/sbom.json
+	@rm -rf .make/sbom .make/sbom-tool
+	@$(BIN)/python -m venv .make/sbom
+	@.make/sbom/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt .
+	@$(BIN)/python -m venv .make/sbom-tool
+	@.make/sbom-tool/bin/pip install --quiet --disable-pip-version-check "$(SBOM)"
+	@.make/sbom-tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file .make/sbom.json .make/sbom/bin/python
+	@rm -rf .make/sbom .make/sbom-tool
+	@echo "==> .make/sbom.json"
 
 # Most tests of several processes wait more than they compute, so more workers than cores pay.
 test: .make/dev ## all tests; they start by themselves every process that they need

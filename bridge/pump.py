@@ -45,6 +45,7 @@ from bridge.sequencing.bulk import Bulk
 from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
 from bridge.sequencing.replay_client import Emit, Replayer
 from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.endpoints import check_replay_endpoint
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader
@@ -380,6 +381,7 @@ class Pump:
         self.sequencer.hold(publisher)
         self.followed[publisher] = followed
         check_http(registration)
+        check_replay_endpoint(registration.replay_endpoint)
         if registration.has_url:
             self.discovery.add(followed)
         else:

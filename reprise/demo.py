@@ -17,6 +17,7 @@ from simulation.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
 from simulation.engines.process import EngineStartError
 from simulation.traffic.index_client import ServiceError
 
+KEY_VARIABLE: Final = "REPRISE_KEY"
 BASE_PORT_VARIABLE: Final = "REPRISE_DEMO_BASE_PORT"
 
 
@@ -28,7 +29,11 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
     Raises:
         ConfigurationError, StorageError: see `reprise.roles.http_server.serve`.
     """
-    options = DemoOptions(base_port=base_port_from(os.environ), owner=str(settings.data.resolve()))
+    options = DemoOptions(
+        base_port=base_port_from(os.environ),
+        owner=str(settings.data.resolve()),
+        key=os.environ.get(KEY_VARIABLE, "").strip(),
+    )
     stop = threading.Event()
     thread: list[threading.Thread] = []
 

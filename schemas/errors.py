@@ -67,6 +67,12 @@ class EndpointError(RegistrationError):
     """
 
 
+class AddressRefusedError(EndpointError):
+    """An address that nobody may have the service connect to. Operator action: `--allow-engines`,
+    or the address of an engine.
+    """
+
+
 class OpenFilesError(RegistrationError):
     """No file is left for the sockets of one more publisher; nothing is wrong with the request.
 

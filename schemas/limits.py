@@ -841,6 +841,7 @@ HTTP_FILES_SHARE: Final = 16  # so much of the limit of open files is left to th
 HTTP_FILES_LEFT_MAX: Final = 512  # but no more than so many
 HTTP_SCAN_PAUSE_S: Final = 0.1  # between two looks for idle ones, where so few are found:
 HTTP_SCAN_IDLE_SHARE: Final = 32  # less than one of so many
+ALLOWED_ENGINES_MAX: Final = 1_000  # networks and names that may be registered
 KEYS_MAX: Final = 10_000  # in a file of keys
 KEY_FILE_BYTES_MAX: Final = 16 * MIB
 KEY_FILE_CHECK_S: Final = 1.0  # between two looks whether it has changed

@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 import httptools
 
 from bridge.engine_http.address import BaseUrl, read_base_url
+from bridge.sockets.allowed import ALLOWED
 from bridge.sockets.endpoints import names_host, split_endpoint
 from bridge.sockets.lookup import LOOKUPS
-from schemas.errors import EndpointError, RepriseError
+from schemas.errors import AddressRefusedError, EndpointError, RepriseError
 from schemas.limits import (
     ERROR_DETAIL_CHARS_MAX,
     HTTP_BODIES_BYTES_MAX,
@@ -251,6 +252,10 @@ async def _address_of(url: BaseUrl) -> str:
     """
     endpoint = f"tcp://{url.authority}"
     if not names_host(endpoint):
+        try:
+            ALLOWED.check(url.host)
+        except AddressRefusedError as error:
+            raise OSError(str(error)) from error
         return url.host
     looking_up = asyncio.wrap_future(LOOKUPS.look_up(endpoint))
     # Others may wait for the same name; asyncio logs an error of which nobody ever asked.

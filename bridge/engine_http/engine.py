@@ -29,6 +29,7 @@ from bridge.engine_http.answers import (
 )
 from bridge.engine_http.client import NoAnswerError, Reply, Room, get
 from bridge.engine_http.load import WAYS
+from bridge.sockets.allowed import ALLOWED
 from schemas.errors import EndpointError, RegistrationError
 from schemas.limits import (
     HTTP_ENGINE_BYTES_MAX,
@@ -87,11 +88,12 @@ def check_http(registration: Registration) -> None:
     """Accepts a registration without an HTTP address, or with one that can be asked.
 
     Raises:
-        EndpointError: it is no base URL, or engines of its kind are not asked over HTTP.
+        EndpointError: it is no base URL, may not be connected to, or engines of its kind are not
+            asked over HTTP.
     """
     if not registration.http_url:
         return
-    read_base_url(registration.http_url)
+    ALLOWED.check(read_base_url(registration.http_url).host)
     if registration.has_url:
         read_base_url(registration.endpoint)
     kinds = tuple(_KINDS if registration.has_url else WAYS)

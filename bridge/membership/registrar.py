@@ -22,6 +22,7 @@ from bridge.engine_http.engine import check_http
 from bridge.ports import RecordSink
 from bridge.pump import Pump
 from bridge.sequencing.anchor import NO_ANCHOR, Anchor
+from bridge.sockets.endpoints import check_replay_endpoint
 from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
@@ -123,6 +124,7 @@ class Registrar:
             await self._follow(registration)  # Step 2.
         else:
             check_http(registration)
+            check_replay_endpoint(registration.replay_endpoint)
         self._sink.append(  # Step 3.
             [
                 RegisteredRecord(

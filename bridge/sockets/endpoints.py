@@ -3,6 +3,7 @@
 from ipaddress import ip_address
 from typing import Final
 
+from bridge.sockets.allowed import ALLOWED
 from schemas.errors import EndpointError
 from schemas.limits import PORT_MAX
 
@@ -14,7 +15,7 @@ def check_endpoint(endpoint: str) -> None:
     """Accepts `tcp://host:port` and `ipc://path`; does not check whether anything listens there.
 
     Raises:
-        EndpointError: no connection to such an address can ever be made.
+        EndpointError: no connection to such an address can ever be made, or none may be.
     """
     if endpoint.startswith(_IPC) and len(endpoint) > len(_IPC):
         return
@@ -27,6 +28,16 @@ def check_endpoint(endpoint: str) -> None:
         )
     if not 0 < int(port) <= PORT_MAX:
         raise EndpointError(f"Expected a port from 1 to {PORT_MAX}, got: {endpoint[:200]}")
+    ALLOWED.check(host)
+
+
+def check_replay_endpoint(endpoint: str) -> None:
+    """Accepts "" and whatever may be asked for a replay; whether it ever answers is seen then.
+
+    Raises:
+        AddressRefusedError: it may not be connected to.
+    """
+    ALLOWED.check(split_endpoint(endpoint)[0])
 
 
 def names_host(endpoint: str) -> bool:

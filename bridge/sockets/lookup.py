@@ -10,7 +10,9 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 
+from bridge.sockets.allowed import ALLOWED
 from bridge.sockets.endpoints import split_endpoint
+from schemas.errors import AddressRefusedError
 from schemas.limits import LOOKUPS_AT_ONCE_MAX
 
 Addresses = list[str]
@@ -30,7 +32,8 @@ class Lookups:
         """The endpoints that `tcp://name:port` stands for.
 
         Raises, by the future:
-            OSError: there are none, or the name servers do not know now.
+            OSError: there are none, the name servers do not know now, or one of them may not be
+            connected to.
         """
         with self._lock:
             found = self._under_way.get(endpoint)
@@ -81,5 +84,10 @@ def addresses_of(endpoint: str) -> Addresses:
         raise OSError(f"`{host[:80]}` is no host name") from error
     found.sort(key=lambda one: one[0] != socket.AF_INET)
     named = [str(address[0]) for *_, address in found]
+    try:
+        for address in named:
+            ALLOWED.check(address, host)
+    except AddressRefusedError as error:
+        raise OSError(str(error)) from error
     hosts = [f"[{host}]" if ":" in host else host for host in dict.fromkeys(named)]
     return [f"tcp://{host}:{port}" for host in hosts]

@@ -21,12 +21,14 @@ class GrpcSettings(msgspec.Struct, frozen=True, kw_only=True):
         port: 0 for any.
         tenant_id: whose publishers are asked: no request names a tenant.
         model_name: the model that SGLang's router asks about, which names none; "" for any.
+        is_insecure: whether it is asked without keys: routers have no place for one.
     """
 
     host: str = _LOOPBACK
     port: int = 0
     tenant_id: str = DEFAULT_TENANT
     model_name: str = ""
+    is_insecure: bool = False
 
 
 def read_address(text: str) -> tuple[str, int]:

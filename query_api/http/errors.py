@@ -6,6 +6,7 @@ request.
     AccessError                401, 403 or 429, with reason    see `query_api.access`
     RequestError               as it says: 400, 403, 408, 413, 503  with reason, often field, index
     RegistrationError          400  invalid_registration       conflicts included; Conductor's texts
+    AddressRefusedError        403  address_refused
     OpenFilesError             503  open_files
     EndpointError              500  (no reason)                `Failed to subscribe: ...`
     PastError                  400, or 503 where it may be tried again  with reason
@@ -27,6 +28,7 @@ import msgspec
 
 from query_api.access.errors import AccessError
 from schemas.errors import (
+    AddressRefusedError,
     EndpointError,
     NotRegisteredError,
     OpenFilesError,
@@ -133,6 +135,8 @@ def describe(error: RepriseError) -> tuple[int, ErrorEnvelope]:
     if isinstance(error, AccessError):
         return error.status, ErrorEnvelope(error.message, error.reason, error.field)
     text = str(error)
+    if isinstance(error, AddressRefusedError):
+        return 403, ErrorEnvelope(text, "address_refused")
     if isinstance(error, EndpointError):
         prefix = "Failed to subscribe: failed to start ZMQ client: initial connection failed: "
         return 500, ErrorEnvelope(prefix + text)

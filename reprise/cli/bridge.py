@@ -8,6 +8,7 @@ import click
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
+from reprise.cli.engine_options import engine_options
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
 from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
@@ -53,6 +54,7 @@ from schemas.errors import RepriseError
 @lmcache_options
 @memory_options
 @scrape_load_option
+@engine_options
 def bridge(
     kafka: KafkaSettings,
     data: Path,

@@ -37,6 +37,13 @@ _OPTIONS: Final = (
         show_envvar=True,
         help="Whose engines are asked by gRPC, where no request names a tenant.",
     ),
+    click.option(
+        "--grpc-insecure",
+        is_flag=True,
+        envvar="REPRISE_GRPC_INSECURE",
+        show_envvar=True,
+        help="Answer gRPC without keys, also beyond loopback: routers have no place for one.",
+    ),
 )
 
 
@@ -45,7 +52,12 @@ def grpc_options(command: Callable[..., R]) -> Callable[..., R]:
 
     @wraps(command)
     def run(
-        *args: Any, grpc: str | None, grpc_model: str | None, grpc_tenant: str, **options: Any
+        *args: Any,
+        grpc: str | None,
+        grpc_model: str | None,
+        grpc_tenant: str,
+        grpc_insecure: bool,
+        **options: Any,
     ) -> R:
         settings = None
         if grpc:
@@ -54,7 +66,11 @@ def grpc_options(command: Callable[..., R]) -> Callable[..., R]:
             except ConfigurationError as error:
                 raise click.ClickException(str(error)) from error
             settings = GrpcSettings(
-                host=host, port=port, tenant_id=grpc_tenant, model_name=grpc_model or ""
+                host=host,
+                port=port,
+                tenant_id=grpc_tenant,
+                model_name=grpc_model or "",
+                is_insecure=grpc_insecure,
             )
         return command(*args, grpc=settings, **options)
 

@@ -12,6 +12,7 @@ from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
 from reprise.cli.access_options import access_options
 from reprise.cli.acting_options import acting_options
+from reprise.cli.engine_options import engine_options
 from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import kafka_options
@@ -88,6 +89,7 @@ from schemas.errors import RepriseError
 @grpc_options
 @query_options()
 @access_options
+@engine_options
 def serve(
     kafka: KafkaSettings,
     history: bool,

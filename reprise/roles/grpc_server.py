@@ -50,7 +50,9 @@ def beside_grpc(
     # Imported here: it takes a tenth of a second that nobody needs who has it off.
     from query_api.grpc.server import GrpcServer
 
-    guard = None if access.keys is None else access.open_guard()
+    guard = None
+    if access.keys is not None and not settings.is_insecure:
+        guard = access.open_guard()
     server = GrpcServer(view, settings, only_exact=only_exact, guard=guard)
     view.metrics.register(server.counts)
     return WithGrpc(service, server)

@@ -162,7 +162,7 @@ def guard_of(access: AccessSettings, host: str, grpc: GrpcSettings | None) -> Gu
         ConfigurationError: strangers would be answered, or the file of keys cannot be read.
     """
     access.check_host(host, "--host")
-    if grpc is not None:
+    if grpc is not None and not grpc.is_insecure:
         access.check_host(grpc.host, "the host of --grpc")
     return access.open_guard()
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from bridge.engine_http.engine import check_http
-from bridge.sockets.endpoints import check_endpoint
+from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
 from bridge.wire import KINDS
 from brokers.availability import quiet_client
 from brokers.options import client_options
@@ -243,6 +243,7 @@ def _check_endpoints(registration: Registration) -> None:
     if registration.has_events and not registration.has_url:
         check_endpoint(registration.endpoint)
     check_http(registration)
+    check_replay_endpoint(registration.replay_endpoint)
 
 
 def _log_refusal(registration: Registration, done: "Future[None]") -> None:

@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -40,6 +41,9 @@ WAIT_S: Final = 120.0
 DECISIONS_REMEMBERED_MAX: Final = 1_000
 """Which replica made them: more than there are requests in flight."""
 
+READ_KEY: Final = "KEY=$(docker compose exec -T serve-1 cat /keys/operator.key)"
+"""How people read the key that the compose file has made."""
+
 _RETRY_S: Final = 0.5
 _SEED: Final = 1
 
@@ -51,9 +55,9 @@ class Replicas(IndexClient):
     one thread.
     """
 
-    def __init__(self, base_urls: Sequence[str]) -> None:
-        super().__init__(base_urls[0])
-        self.clients = {url: IndexClient(url) for url in base_urls}
+    def __init__(self, base_urls: Sequence[str], *, key: str = "") -> None:
+        super().__init__(base_urls[0], key=key)
+        self.clients = {url: IndexClient(url, key=key) for url in base_urls}
         self._order = list(self.clients.values())
         self._decided: OrderedDict[str, IndexClient] = OrderedDict()
 
@@ -143,10 +147,12 @@ class ComposeDemo:
         ask: str,
         requests_per_s: float,
         line_every_s: float,
+        key: str = "",
         say: Callable[[str], None] = print,
     ) -> None:
         self.stop = threading.Event()
-        self._index = Replicas(replicas)
+        self._index = Replicas(replicas, key=key)
+        self._has_key = bool(key)
         self._engine_urls = engines
         self._ask = ask
         self._requests_per_s = requests_per_s
@@ -223,7 +229,13 @@ class ComposeDemo:
         body = {"model": engine.model, "block_size": engine.block_size, "token_ids": self._head()}
         text = json.dumps(body, separators=(",", ":"))
         self._say("Try it: who holds the longest prefix of the most popular prompt?")
-        self._say(f"curl -s {self._ask}/query -H 'Content-Type: application/json' -d '{text}'")
+        header = ""
+        if self._has_key:
+            self._say(READ_KEY)
+            header = ' -H "Authorization: Bearer $KEY"'
+        self._say(
+            f"curl -s {self._ask}/query{header} -H 'Content-Type: application/json' -d '{text}'"
+        )
 
     def _say_lines(self, router: Router, engine: EngineReady) -> None:
         """What routing is worth, and what each replica says of one prompt."""
@@ -252,15 +264,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--replica", action="append", required=True, help="URL; once for each")
     parser.add_argument("--engine", action="append", required=True, help="URL; once for each")
     parser.add_argument("--ask", default="http://127.0.0.1:13333", help="URL that people paste")
+    parser.add_argument("--key-file", type=Path, help="file of the key that replicas ask for")
     parser.add_argument("--requests-per-s", type=float, default=20.0)
     parser.add_argument("--line-every-s", type=float, default=5.0)
     given = parser.parse_args(arguments)
+    try:
+        key = given.key_file.read_text().strip() if given.key_file is not None else ""
+    except OSError as error:
+        sys.stderr.write(f"simulation.demo.compose: {error}\n")
+        return 1
     demo = ComposeDemo(
         given.replica,
         given.engine,
         ask=given.ask,
         requests_per_s=given.requests_per_s,
         line_every_s=given.line_every_s,
+        key=key,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: demo.stop.set())

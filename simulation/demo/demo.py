@@ -55,6 +55,7 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
         owner: what a run must have in common with a killed one to adopt its engines: the data
             directory.
         orphan_grace_s: how long engines wait for that.
+        key: that Reprise asks for; "" for none.
         hold_s: no traffic for so long after engines were adopted, to compare answers by hand.
     """
 
@@ -72,6 +73,7 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     service_wait_s: float = 15.0
     owner: str = ""
     orphan_grace_s: float = 60.0
+    key: str = ""
     hold_s: float = 5.0
 
 
@@ -110,7 +112,7 @@ class Demo:
             OSError: the service cannot be reached at the start.
             ServiceError: it refused the registrations.
         """
-        index = IndexClient(self._base_url)
+        index = IndexClient(self._base_url, key=self._options.key)
         try:
             if self._await_service(index):
                 self._fleet.gather(index)

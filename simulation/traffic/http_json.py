@@ -19,8 +19,15 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 class JsonConnection:
     """Sends requests one after another to one server. For one thread."""
 
-    def __init__(self, base_url: str, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(
+        self, base_url: str, timeout_s: float = REQUEST_TIMEOUT_S, *, key: str = ""
+    ) -> None:
         """Nothing is sent yet.
+
+        Args:
+            base_url: of the server.
+            timeout_s: of each request.
+            key: that the server asks for; "" for none.
 
         Raises:
             ValueError: not an `http://host[:port]` address.
@@ -29,6 +36,9 @@ class JsonConnection:
         if url.scheme != "http" or not url.hostname:
             raise ValueError(f"Expected an address such as `http://127.0.0.1:13333`: {base_url}")
         self._prefix = url.path.rstrip("/")
+        self._headers = {"Accept": "application/json"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
         self._connection = http.client.HTTPConnection(url.hostname, url.port, timeout=timeout_s)
 
     def request(self, method: str, path: str, body: object = None) -> HttpAnswer:
@@ -51,7 +61,7 @@ class JsonConnection:
         self._connection.close()
 
     def _exchange(self, method: str, path: str, encoded: bytes | None) -> HttpAnswer:
-        headers = {"Accept": "application/json"}
+        headers = dict(self._headers)
         if encoded is not None:
             headers["Content-Type"] = "application/json"
         try:

@@ -96,9 +96,14 @@ class ServiceError(Exception):
 class IndexClient:
     """The calls of Reprise's HTTP interface that a router needs. For one thread."""
 
-    def __init__(self, base_url: str, *, tenant_id: str = DEFAULT_TENANT) -> None:
+    def __init__(self, base_url: str, *, tenant_id: str = DEFAULT_TENANT, key: str = "") -> None:
+        """Args:
+        base_url: of the service.
+        tenant_id: whose requests and engines.
+        key: with `query`, `route`, `feedback`, `register` and `read`; "" where none is asked for.
+        """
         self.tenant_id = tenant_id
-        self._connection = JsonConnection(base_url)
+        self._connection = JsonConnection(base_url, key=key)
         self._matches = msgspec.json.Decoder(dict[str, dict[str, InstanceMatch]])
         self._view = msgspec.json.Decoder(_GlobalView)
         self._services = msgspec.json.Decoder(_Services)

@@ -5,10 +5,11 @@ form takes the published ones and OWN_FIELDS, and `hash_profile` may be absent, 
 hashes tokens itself. The type `none`, of an engine without events, is of the JSON form alone.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple, get_args
 
-from query_api.access.rights import OPEN, Access
+from query_api.access.errors import AccessError
+from query_api.access.rights import OPEN, Access, Right
 from query_api.http.errors import RequestError
 from query_api.http.requests.fields import (
     bounded_text,
@@ -74,6 +75,7 @@ OWN_FIELDS: Final = frozenset(
 _OF_EVENTS: Final = ("endpoint", "replay_endpoint", "kv_cache_report_mode")
 """Fields that say how events are published."""
 
+_OVER_A_NETWORK: Final = ("tcp://", "http://", "https://")
 _NO_EVENTS_JSON: Final = f'"{NO_EVENTS}"'.encode()
 
 _UNREGISTER_FIELDS: Final = frozenset(
@@ -125,6 +127,7 @@ def read_registration(
     instance_id = _required_name(fields, "instance_id", wire)
     block_size = _read_block_size(fields, wire)
     replay_endpoint = _text(fields, "replay_endpoint", wire)
+    _check_files((("endpoint", endpoint), ("replay_endpoint", replay_endpoint)), access)
     http_endpoint = _text(fields, "http_endpoint", wire)
     lora_name = read_lora_name(fields["lora_name"], wire) if "lora_name" in fields else ""
     tenant_id = access.tenant_of(_text(fields, "tenant_id", wire))
@@ -155,6 +158,19 @@ def read_registration(
         kv_capacity_tokens=_read_size(fields, "kv_capacity_tokens", wire, KV_TOKENS_MAX),
         url=_text(fields, "url", wire),
     )
+
+
+def _check_files(endpoints: Iterable[tuple[str, str]], access: Access) -> None:
+    """A socket of this machine's file system may be anybody's: it is for who may do everything."""
+    if Right.ADMIN in access.rights:
+        return
+    for field, endpoint in endpoints:
+        if endpoint and not endpoint.startswith(_OVER_A_NETWORK):
+            text = (
+                "Expected an address of a network, as tcp://10.0.0.7:5557; others are registered"
+                " by the configuration file, or with a key that has the right admin"
+            )
+            raise AccessError("no_right", text, field=field)
 
 
 def read_unregistration(body: bytes, wire: Wire, access: Access = OPEN) -> Unregistration:
