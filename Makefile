@@ -42,7 +42,7 @@ sbom: .make/run ## what is installed with the package, as CycloneDX: .make/sbom.
 	@.make/sbom-tool/bin/pip install --quiet --disable-pip-version-check "$(SBOM)"
 	@.make/sbom-tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 		--output-file .make/sbom.json .make/sbom/bin/python
-	@rm -rf .make/sbom .make/sbom-tool
+	@rm -rf .make/sbom .make/sbom-tool build
 	@echo "==> .make/sbom.json"
 
 # Most tests of several processes wait more than they compute, so more workers than cores pay.

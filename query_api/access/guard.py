@@ -3,7 +3,8 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
@@ -16,6 +17,7 @@ from schemas.limits import (
     KEY_FAILURES_BURST,
     KEY_FAILURES_PER_S,
     KEYS_SHOWN_MAX,
+    KEYS_VERIFIED_MAX,
     REFUSALS_LOG_S,
 )
 
@@ -31,6 +33,9 @@ class Guard:
         address_rate: requests a second of one address; None: as many as there are.
         opens_probes: whether `GET /health` and `/ready` say without a key, to any address, whether
             the service is up; to loopback they always do.
+        when_admitted: called with the header of a query that was let through, where it may as well
+            be elsewhere for so many seconds: its key sees all tenants, as often as it likes.
+        when_changed: called when what `when_admitted` said holds no more.
         refused: requests, by reason.
         by_key: requests that were let through, by the key's id.
     """
@@ -46,6 +51,11 @@ class Guard:
         self.ring = ring
         self.address_rate = address_rate
         self.opens_probes = opens_probes
+        self.when_admitted: Callable[[bytes, float], None] = lambda header, seconds: None
+        self.when_changed: Callable[[], None] = lambda: None
+        if ring is not None:
+            ring.when_changed = self._change
+        self._admitted: dict[bytes, str] = {}
         self.refused: Counter[str] = Counter()
         self.by_key: Counter[str] = Counter()
         self._monotonic = monotonic
@@ -99,9 +109,42 @@ class Guard:
             if wait:
                 text = f"Expected at most {key.rate:g} requests/s of the key {key.id}"
                 raise too_often("key_rate", text, whole_seconds(wait))
-        has_room = key.id in self.by_key or len(self.by_key) < KEYS_SHOWN_MAX
-        self.by_key[key.id if has_room else OTHER_KEYS] += 1
+        self._count(key.id, 1)
+        if right is Right.QUERY and key.rate is None and access.tenants is None:
+            self._tell(self.ring, authorization, key)
         return access
+
+    def _tell(self, ring: KeyRing, authorization: bytes, key: Key) -> None:
+        holds_s = ring.holds_s(key)
+        if len(self._admitted) >= KEYS_VERIFIED_MAX:
+            self._admitted.clear()
+        self._admitted[authorization] = key.id
+        self.when_admitted(authorization, holds_s)
+
+    def _change(self) -> None:
+        self.when_changed()
+
+    def renew(self, answered: Iterable[tuple[bytes, int]]) -> None:
+        """Looks at the file of keys, and tells those again that are in use. To be called about once
+        in KEY_FILE_CHECK_S where `when_admitted` is heeded.
+
+        Args:
+            answered: headers that were told, and how many requests of each were answered elsewhere
+                since the last call.
+        """
+        if self.ring is None:
+            return
+        self.ring.refresh()
+        for authorization, requests in answered:
+            self._count(self._admitted.get(authorization, OTHER_KEYS), requests)
+            with suppress(AccessError):  # it is told to its next request
+                key = self.ring.find(authorization)
+                if key.rate is None and key.access.tenants is None:
+                    self._tell(self.ring, authorization, key)
+
+    def _count(self, key_id: str, requests: int) -> None:
+        has_room = key_id in self.by_key or len(self.by_key) < KEYS_SHOWN_MAX
+        self.by_key[key_id if has_room else OTHER_KEYS] += requests
 
     def _find(self, ring: KeyRing, authorization: bytes, address: str) -> Key:
         """The key. Who tries many wrong ones is told to wait; a right one of the same address is

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from query_api.access.errors import expired_key, no_key, unknown_key
 from query_api.access.keys import Key, read_authorization, read_keys
 from schemas.errors import ConfigurationError
-from schemas.limits import KEY_FILE_BYTES_MAX, KEY_FILE_CHECK_S, KEYS_VERIFIED_MAX
+from schemas.limits import KEY_ADMITTED_S, KEY_FILE_BYTES_MAX, KEY_FILE_CHECK_S, KEYS_VERIFIED_MAX
 
 logger = logging.getLogger(__name__)
 _NO_DIGEST: Final = bytes(32)
@@ -84,6 +84,14 @@ class KeyRing:
         if key.expires is not None and self._clock() >= key.expires:
             raise expired_key(key.id)
         return key
+
+    def holds_s(self, key: Key) -> float:
+        """For how long the key need not be looked for again, where `refresh` is called meanwhile
+        and `when_changed` is heeded: until it expires, or somebody has forgotten to.
+        """
+        if key.expires is None:
+            return KEY_ADMITTED_S
+        return max(min(KEY_ADMITTED_S, key.expires - self._clock()), 0.0)
 
     def _verify(self, header: bytes) -> Key:
         if not header:

@@ -133,12 +133,12 @@ def create_app(
     app.add_exception_handler(HTTPException, refusals.by_router)
     app.add_exception_handler(RepriseError, refusals.error)
     app.openapi = lambda: openapi.describe_app(app, *ROUTING_MODELS)  # type: ignore[method-assign]
-    plain = None
-    if guard is None or guard.is_open:
-        guard = None
-        plain = plain_answers(view, metrics, only_exact=only_exact)
-    else:
-        view.metrics.register(AccessMetrics(guard))
+    if guard is not None:
+        if guard.is_open:
+            guard = None
+        else:
+            view.metrics.register(AccessMetrics(guard))
+    plain = plain_answers(view, metrics, only_exact=only_exact, guard=guard)
     return _Front(app, endpoints, metrics, refusals, plain, guard)
 
 

@@ -15,6 +15,7 @@ from os import cpu_count
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
+from query_api.access.guard import Guard
 from query_api.http.metrics import HttpMetrics, QueryMetrics
 from query_api.ports import View
 from schemas.answer_states import AnswerState
@@ -96,6 +97,20 @@ class PlainListener(Protocol):
         """What `PlainAnswers` said holds no more."""
         ...
 
+    def admit(self, field: bytes, seconds: float, /) -> None:
+        """Queries with that `Authorization` field are answered for so long, where keys are needed;
+        others are handed over.
+        """
+        ...
+
+    def forget_admitted(self) -> None:
+        """None is any more, until `admit` says so again."""
+        ...
+
+    def take_admitted(self) -> list[tuple[bytes, int]]:
+        """How many queries of each field were answered since the last call."""
+        ...
+
     def note_others(self, count: int, /) -> None:
         """So many connections are the server's: they count towards the bound of all."""
         ...
@@ -123,14 +138,16 @@ class PlainAnswers:
     Args:
         view: what is answered from.
         metrics: of the app; shows what the listener has answered.
+        guard: says whose queries may be answered there; None: everybody's.
 
     Attributes:
         answered: requests, as of the last `count`.
     """
 
-    def __init__(self, view: View, metrics: HttpMetrics) -> None:
+    def __init__(self, view: View, metrics: HttpMetrics, guard: Guard | None = None) -> None:
         self._view = view
         self._metrics = metrics
+        self._guard = guard
         self._listener: PlainListener | None = None
         self.answered = 0
         metrics.when_collected = self.count
@@ -166,8 +183,12 @@ class PlainAnswers:
             idle_s=HTTP_IDLE_S,
             connections=connections_max,
             descriptor_max=descriptor_max,
+            needs_keys=self._guard is not None,
         )
         self._listener = listener
+        if self._guard is not None:
+            self._guard.when_admitted = listener.admit
+            self._guard.when_changed = listener.forget_admitted
         self._view.notify(listener.change)
         return listener
 
@@ -189,12 +210,20 @@ class PlainAnswers:
         state, until = self._view.verdict(scope)
         return _NUMBERS[state], max(min(until - monotonic(), PLAIN_STATE_S), 0.0)
 
+    def renew(self) -> None:
+        """Lets those through for longer whose keys are still keys; to be called about once a
+        second, on the loop.
+        """
+        if self._guard is not None and self._listener is not None:
+            self._guard.renew(self._listener.take_admitted())
+
     # Metrics
 
     def count(self) -> None:
         """Adds what the listener has answered to the app's metrics. On the loop."""
         if self._listener is None:
             return
+        self.renew()
         taken = map(Counted._make, self._listener.take_counted())
         for path, counted in zip(PATHS, taken, strict=True):
             if counted.answered:
@@ -207,10 +236,14 @@ class PlainAnswers:
                 )
 
 
-def plain_answers(view: View, metrics: HttpMetrics, *, only_exact: bool) -> PlainAnswers | None:
-    """None where there can be none: without the Rust kernel, and where answers leave out what is
-    not exact.
+def plain_answers(
+    view: View, metrics: HttpMetrics, *, only_exact: bool, guard: Guard | None = None
+) -> PlainAnswers | None:
+    """None where there can be none: without the Rust kernel, where answers leave out what is not
+    exact, and where each address may ask so often only.
     """
     if native_listener is None or only_exact or view.kernel.name != "rust":
         return None
-    return PlainAnswers(view, metrics)
+    if guard is not None and guard.address_rate is not None:
+        return None
+    return PlainAnswers(view, metrics, guard)

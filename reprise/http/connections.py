@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
@@ -44,6 +45,7 @@ class Connections:
         bound: how many there may be.
         descriptor_max: above it a new one is refused.
         listener: who has further connections, and takes those that wait for a request.
+        when_swept: called about once a second.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Connections:
         self.bound = connections_max
         self._lifetime_s = lifetime_s
         self.listener: PlainListener | None = None
+        self.when_swept: Callable[[], None] = lambda: None
         self.descriptor_max = _ANY_DESCRIPTOR
         self._open: set[Connection] = set()
         self._never_served: _Silent = deque()
@@ -195,6 +198,7 @@ class Connections:
         Args:
             now: time of the loop.
         """
+        self.when_swept()
         if self.listener is not None:
             closed, failed = self.listener.take_ended()
             if closed:

@@ -81,6 +81,7 @@ class Handover:
             descriptor_max=connections.descriptor_max,
         )
         connections.listener = self._listener
+        connections.when_swept = plain.renew
         self._loop.add_reader(self._listener.bell, self._take)
 
     async def stop(self) -> None:

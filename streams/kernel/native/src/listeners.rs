@@ -61,7 +61,7 @@ impl Listener {
     #[new]
     #[pyo3(signature = (
         descriptor, answers, *, threads, states, seconds, tokens, body_bytes, bodies_bytes,
-        request_s, idle_s, connections, descriptor_max,
+        request_s, idle_s, connections, descriptor_max, needs_keys=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named where it is called")]
     fn new(
@@ -77,6 +77,7 @@ impl Listener {
         idle_s: f64,
         connections: usize,
         descriptor_max: RawFd,
+        needs_keys: bool,
     ) -> PyResult<Self> {
         let bounds = Bounds {
             body_bytes,
@@ -89,8 +90,9 @@ impl Listener {
         let queries = Queries::new(seconds, tokens);
         let listening = owned(descriptor).into();
         let answers = Answers(answers);
-        let started =
-            listener::Listener::start(listening, threads, answers, bounds, states, &queries)?;
+        let started = listener::Listener::start(
+            listening, threads, answers, bounds, needs_keys, states, &queries,
+        )?;
         Ok(Self(started))
     }
 
@@ -130,6 +132,20 @@ impl Listener {
 
     fn change(&self) {
         self.0.change();
+    }
+
+    #[pyo3(signature = (field, seconds, /))]
+    fn admit(&self, field: &[u8], seconds: f64) {
+        self.0.admit(field, duration(seconds));
+    }
+
+    fn forget_admitted(&self) {
+        self.0.forget_admitted();
+    }
+
+    fn take_admitted<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, u64)> {
+        let taken = self.0.take_admitted().into_iter();
+        taken.map(|(field, answered)| (PyBytes::new(py, &field), answered)).collect()
     }
 
     #[pyo3(signature = (count, /))]

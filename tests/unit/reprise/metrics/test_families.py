@@ -13,6 +13,8 @@ from bridge.lmcache.settings import Address, LmcacheSettings, TopicSettings
 from bridge.service import Bridge, BridgeSettings
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
+from query_api.access.guard import Guard
+from query_api.access.settings import AccessSettings
 from query_api.grpc.counts import GrpcCounts
 from query_api.http.app import create_app
 from reprise.embedded.service import EmbeddedService
@@ -58,12 +60,18 @@ def _named(collector: Collector) -> dict[str, Metric]:
     return {family.name: family for family in found}
 
 
+def _guard(data: Path) -> Guard:
+    keys = data.with_suffix(".toml")
+    keys.touch()
+    return AccessSettings(keys=keys).open_guard()
+
+
 def _embedded(data: Path) -> dict[str, Metric]:
     service = EmbeddedService(Settings(data=data, kernel="reference", lmcache=LMCACHE, act_s=10.0))
     service.metrics.register(embedded_collector(service))
     service.metrics.register(http_collector(Connections()))
     try:
-        create_app(service, service)
+        create_app(service, service, guard=_guard(data))
         service.metrics.register(GrpcCounts())
         return _named(service.metrics)
     finally:
@@ -91,7 +99,7 @@ def _replica(data: Path) -> dict[str, Metric]:
     )
     service = ReplicaService(settings, when_refused=lambda error: None)
     try:
-        create_app(service.replica, FakeTable())
+        create_app(service.replica, FakeTable(), guard=_guard(data))
         return _named(service.replica.metrics)
     finally:
         service.stop()

@@ -40,6 +40,7 @@ pub struct Head<'a> {
     /// Else it has tokens.
     pub by_hash: bool,
     pub request_id: Option<&'a [u8]>,
+    pub authorization: Option<&'a [u8]>,
     /// What stands behind the `?` of the URL.
     pub url_query: &'a [u8],
 }
@@ -60,6 +61,7 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
         return None;
     }
     let (mut body_len, mut request_id, mut form) = (None, None, None);
+    let mut authorization = None;
     for field in request.headers {
         match field.name.len() {
             // By length first: most fields are none of these.
@@ -80,6 +82,7 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
                 }
                 once(&mut request_id, field.value)?;
             }
+            13 if is(field, "authorization") => once(&mut authorization, field.value)?,
             10 if is(field, "connection") => {
                 field.value.eq_ignore_ascii_case(b"keep-alive").then_some(())?;
             }
@@ -87,7 +90,8 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
             _ => {}
         }
     }
-    Some(Head { body_at, body_len: body_len?, form: form?, by_hash, request_id, url_query })
+    let (body_len, form) = (body_len?, form?);
+    Some(Head { body_at, body_len, form, by_hash, request_id, authorization, url_query })
 }
 
 /// Whether what came is the beginning of a head that may yet be a plain one.
@@ -162,7 +166,8 @@ mod tests {
         let by_hash = format!("POST /query_by_hash HTTP/1.1\r\n{PLAIN}\r\n").into_bytes();
         assert!(read_head(&by_hash).unwrap().by_hash);
         let received = head(&format!("{PLAIN}Connection: Keep-Alive\r\nAuthorization: x\r\n"));
-        assert!(read_head(&received).unwrap().request_id.is_none());
+        let read = read_head(&received).unwrap();
+        assert_eq!((read.request_id, read.authorization), (None, Some(&b"x"[..])));
     }
 
     #[test]
@@ -200,6 +205,7 @@ mod tests {
             "Content-Encoding: gzip\r\n",
             "Content-Length: 4\r\n",
             "Content-Type: application/json\r\n",
+            "Authorization: a\r\nAuthorization: a\r\n",
             "X-Request-ID: a\r\nX-Request-ID: a\r\n",
             "X-Request-ID: \u{e9}\r\n",
             "X-Request-ID:\r\n",

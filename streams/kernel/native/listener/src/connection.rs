@@ -218,6 +218,7 @@ fn answer<S: Service>(
     scratch: &mut Scratch,
 ) -> Option<Vec<u8>> {
     let started = Instant::now();
+    let admission = shared.admitted.find(head.authorization, started)?;
     let core = shared.shown.core()?;
     let position = core.positions.text(); // before it is asked: at least this
     if position.is_empty() {
@@ -260,5 +261,7 @@ fn answer<S: Service>(
     let seconds = started.elapsed().as_secs_f64();
     let mut queries = shared.queries[usize::from(head.by_hash)].lock();
     queries.count(seconds, answered.tokens, answered.hit_tokens);
+    drop(queries);
+    admission.use_up();
     Some(text)
 }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Waker};
@@ -39,6 +39,7 @@ impl<S: Service + 'static> Listener<S> {
         threads: usize,
         service: S,
         bounds: Bounds,
+        needs_keys: bool,
         states: Vec<String>,
         queries: &Queries,
     ) -> io::Result<Self> {
@@ -54,7 +55,7 @@ impl<S: Service + 'static> Listener<S> {
         };
         let lanes = polls.iter().map(lane).collect::<io::Result<_>>()?;
         let shown = Shown::new(service);
-        let shared = Arc::new(Shared::new(shown, bounds, states, queries, bell, lanes));
+        let shared = Arc::new(Shared::new(shown, bounds, needs_keys, states, queries, bell, lanes));
         let mut listening = Some(TcpListener::from_std(listening));
         let mut started = Vec::new();
         for (lane, poll) in polls.into_iter().enumerate() {
@@ -111,6 +112,21 @@ impl<S> Listener<S> {
     pub fn change(&self) {
         self.shared.shown.change();
         self.refresher.unpark();
+    }
+
+    /// Queries with that `Authorization` field are answered here for so long.
+    pub fn admit(&self, field: &[u8], holds: Duration) {
+        self.shared.admitted.admit(field, Instant::now() + holds);
+    }
+
+    /// None is any more, until it is let through again.
+    pub fn forget_admitted(&self) {
+        self.shared.admitted.forget(Instant::now());
+    }
+
+    /// How many queries of each field were answered since the last call.
+    pub fn take_admitted(&self) -> Vec<(Vec<u8>, u64)> {
+        self.shared.admitted.take_counts(Instant::now())
     }
 
     /// How many connections are another server's now.

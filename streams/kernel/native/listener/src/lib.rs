@@ -8,10 +8,12 @@
 //!     connection          one request after the other
 //!     shown               what is answered from, as it was when it was last looked at
 //!     counts              what was answered
+//!     admitted            whose requests Python has let through
 
 #![deny(clippy::all)]
 #![forbid(unsafe_code)]
 
+mod admitted;
 mod connection;
 pub mod counts;
 mod handle;

@@ -12,6 +12,7 @@ use mio::net::TcpStream;
 use parking_lot::Mutex;
 
 use crate::Bounds;
+use crate::admitted::Admitted;
 use crate::counts::Queries;
 use crate::shown::Shown;
 
@@ -54,6 +55,7 @@ impl Lane {
 pub(crate) struct Shared<S> {
     pub shown: Shown<S>,
     pub bounds: Bounds,
+    pub admitted: Admitted,
     /// As answers name them.
     pub states: Vec<String>,
     /// Of `/query` and of `/query_by_hash`.
@@ -77,6 +79,7 @@ impl<S> Shared<S> {
     pub fn new(
         shown: Shown<S>,
         bounds: Bounds,
+        needs_keys: bool,
         states: Vec<String>,
         queries: &Queries,
         bell: UnixStream,
@@ -85,6 +88,7 @@ impl<S> Shared<S> {
         Self {
             shown,
             bounds,
+            admitted: Admitted::new(needs_keys),
             states,
             queries: [Mutex::new(queries.clone()), Mutex::new(queries.clone())],
             held: AtomicUsize::new(0),

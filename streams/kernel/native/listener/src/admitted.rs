@@ -1,0 +1,146 @@
+//! Whose queries are answered without Python: those whose `Authorization` field Python has let
+//! through a moment ago, and says that it need not look at again for a while.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::RwLock;
+
+/// Beyond, the others are left to Python.
+const FIELDS_MAX: usize = 4096;
+
+pub struct Admitted {
+    /// None: whoever reaches the address may ask.
+    fields: Option<RwLock<HashMap<Vec<u8>, Field>>>,
+}
+
+struct Field {
+    until: Instant,
+    answered: Arc<AtomicU64>,
+}
+
+/// That a request may be answered; says so when it was.
+pub struct Admission(Option<Arc<AtomicU64>>);
+
+impl Admission {
+    pub fn use_up(&self) {
+        if let Some(answered) = &self.0 {
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Admitted {
+    pub fn new(needs_keys: bool) -> Self {
+        Self { fields: needs_keys.then(RwLock::default) }
+    }
+
+    /// None where Python has to look.
+    pub fn find(&self, field: Option<&[u8]>, now: Instant) -> Option<Admission> {
+        let Some(fields) = &self.fields else {
+            return Some(Admission(None));
+        };
+        let fields = fields.read();
+        let found = fields.get(field?)?;
+        (now < found.until).then(|| Admission(Some(found.answered.clone())))
+    }
+
+    /// It need not be looked at until then.
+    pub fn admit(&self, field: &[u8], until: Instant) {
+        let Some(fields) = &self.fields else { return };
+        let mut fields = fields.write();
+        if let Some(found) = fields.get_mut(field) {
+            found.until = until;
+        } else if fields.len() < FIELDS_MAX {
+            fields.insert(field.to_vec(), Field { until, answered: Arc::default() });
+        }
+    }
+
+    /// None of them holds any more.
+    pub fn forget(&self, now: Instant) {
+        let Some(fields) = &self.fields else { return };
+        for field in fields.write().values_mut() {
+            field.until = now;
+        }
+    }
+
+    /// How many queries of each were answered since the last call; those that hold no more are
+    /// dropped.
+    pub fn take_counts(&self, now: Instant) -> Vec<(Vec<u8>, u64)> {
+        let Some(fields) = &self.fields else { return Vec::new() };
+        let mut taken = Vec::new();
+        fields.write().retain(|name, field| {
+            let answered = field.answered.swap(0, Ordering::Relaxed);
+            if answered > 0 {
+                taken.push((name.clone(), answered));
+            }
+            // One that is being answered now says so later.
+            now < field.until || answered > 0 || Arc::strong_count(&field.answered) > 1
+        });
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn without_keys_everybody_is_let_through() {
+        let admitted = Admitted::new(false);
+        let now = Instant::now();
+        for field in [None, Some(&b"x"[..])] {
+            admitted.find(field, now).unwrap().use_up();
+        }
+        admitted.admit(b"x", now + SECOND);
+        assert!(admitted.take_counts(now).is_empty());
+    }
+
+    #[test]
+    fn a_field_is_let_through_for_as_long_as_was_said() {
+        let (admitted, now) = (Admitted::new(true), Instant::now());
+        assert!(admitted.find(None, now).is_none());
+        assert!(admitted.find(Some(b"a"), now).is_none());
+        admitted.admit(b"a", now + SECOND);
+        assert!(admitted.find(Some(b"a"), now).is_some());
+        assert!(admitted.find(Some(b"A"), now).is_none());
+        assert!(admitted.find(Some(b"a "), now).is_none());
+        assert!(admitted.find(None, now).is_none());
+        assert!(admitted.find(Some(b"a"), now + SECOND).is_none());
+        admitted.admit(b"a", now + 2 * SECOND);
+        assert!(admitted.find(Some(b"a"), now + SECOND).is_some());
+    }
+
+    #[test]
+    fn what_is_forgotten_holds_no_more_and_is_counted_all_the_same() {
+        let (admitted, now) = (Admitted::new(true), Instant::now());
+        admitted.admit(b"a", now + SECOND);
+        admitted.admit(b"b", now + SECOND);
+        let under_way = admitted.find(Some(b"a"), now).unwrap();
+        admitted.find(Some(b"b"), now).unwrap().use_up();
+        admitted.forget(now);
+        assert!(admitted.find(Some(b"a"), now).is_none());
+        assert_eq!(admitted.take_counts(now), [(b"b".to_vec(), 1)]);
+        under_way.use_up();
+        drop(under_way);
+        assert_eq!(admitted.take_counts(now), [(b"a".to_vec(), 1)]);
+        assert!(admitted.take_counts(now).is_empty());
+        assert_eq!(admitted.fields.unwrap().read().len(), 0);
+    }
+
+    #[test]
+    fn there_are_so_many_at_the_most() {
+        let (admitted, now) = (Admitted::new(true), Instant::now());
+        for number in 0..=FIELDS_MAX {
+            admitted.admit(number.to_string().as_bytes(), now + SECOND);
+        }
+        assert!(admitted.find(Some(b"0"), now).is_some());
+        assert!(admitted.find(Some(FIELDS_MAX.to_string().as_bytes()), now).is_none());
+    }
+}
