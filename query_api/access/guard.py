@@ -34,7 +34,8 @@ class Guard:
         opens_probes: whether `GET /health` and `/ready` say without a key, to any address, whether
             the service is up; to loopback they always do.
         when_admitted: called with the header of a query that was let through, where it may as well
-            be elsewhere for so many seconds: its key sees all tenants, as often as it likes.
+            be elsewhere, since its key has no rate: for so many seconds, about these tenants; None:
+            about any.
         when_changed: called when what `when_admitted` said holds no more.
         refused: requests, by reason.
         by_key: requests that were let through, by the key's id.
@@ -51,7 +52,7 @@ class Guard:
         self.ring = ring
         self.address_rate = address_rate
         self.opens_probes = opens_probes
-        self.when_admitted: Callable[[bytes, float], None] = lambda header, seconds: None
+        self.when_admitted: Callable[[bytes, float, list[str] | None], None] = _nobody
         self.when_changed: Callable[[], None] = lambda: None
         if ring is not None:
             ring.when_changed = self._change
@@ -110,7 +111,7 @@ class Guard:
                 text = f"Expected at most {key.rate:g} requests/s of the key {key.id}"
                 raise too_often("key_rate", text, whole_seconds(wait))
         self._count(key.id, 1)
-        if right is Right.QUERY and key.rate is None and access.tenants is None:
+        if right is Right.QUERY and key.rate is None:
             self._tell(self.ring, authorization, key)
         return access
 
@@ -119,7 +120,8 @@ class Guard:
         if len(self._admitted) >= KEYS_VERIFIED_MAX:
             self._admitted.clear()
         self._admitted[authorization] = key.id
-        self.when_admitted(authorization, holds_s)
+        tenants = key.access.tenants
+        self.when_admitted(authorization, holds_s, None if tenants is None else list(tenants))
 
     def _change(self) -> None:
         self.when_changed()
@@ -139,7 +141,7 @@ class Guard:
             self._count(self._admitted.get(authorization, OTHER_KEYS), requests)
             with suppress(AccessError):  # it is told to its next request
                 key = self.ring.find(authorization)
-                if key.rate is None and key.access.tenants is None:
+                if key.rate is None:
                     self._tell(self.ring, authorization, key)
 
     def _count(self, key_id: str, requests: int) -> None:
@@ -168,6 +170,10 @@ class Guard:
         self._log_at, self._logged = now, self.refused.copy()
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(news.items()))
         logger.warning("Requests were refused to their callers: %s", counts)
+
+
+def _nobody(header: bytes, seconds: float, tenants: list[str] | None) -> None:
+    """Everything is answered here."""
 
 
 def _network(address: str) -> str:

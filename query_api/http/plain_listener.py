@@ -97,9 +97,9 @@ class PlainListener(Protocol):
         """What `PlainAnswers` said holds no more."""
         ...
 
-    def admit(self, field: bytes, seconds: float, /) -> None:
-        """Queries with that `Authorization` field are answered for so long, where keys are needed;
-        others are handed over.
+    def admit(self, field: bytes, seconds: float, tenants: list[str] | None, /) -> None:
+        """Queries with that `Authorization` field are answered for so long, where keys are needed,
+        if they are about these tenants; None: about any. Others are handed over.
         """
         ...
 

@@ -134,9 +134,9 @@ impl Listener {
         self.0.change();
     }
 
-    #[pyo3(signature = (field, seconds, /))]
-    fn admit(&self, field: &[u8], seconds: f64) {
-        self.0.admit(field, duration(seconds));
+    #[pyo3(signature = (field, seconds, tenants, /))]
+    fn admit(&self, field: &[u8], seconds: f64, tenants: Option<Vec<String>>) {
+        self.0.admit(field, duration(seconds), tenants);
     }
 
     fn forget_admitted(&self) {

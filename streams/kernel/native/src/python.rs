@@ -387,7 +387,7 @@ impl Kernel {
             PyValueError::new_err(format!("Expected a form below {}, got {form}", FORMS.len()))
         })?;
         let url_query = url_query.map_or(&[][..], |text| text.as_bytes());
-        let kind = Kind { form, by_hash, url_query };
+        let kind = Kind { form, by_hash, url_query, tenants: None };
         let body = bytes_of(body)?;
         let bytes = body.as_bytes();
         let is_json = form == Form::Json;

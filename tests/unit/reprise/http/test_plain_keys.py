@@ -3,7 +3,9 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
+import msgspec
 import pytest
 
 from query_api.access.key_editing import add_key, revoke_key
@@ -68,7 +70,7 @@ def counted(server: Server, key_id: str) -> float:
     return server.counts().get(f"reprise_key_requests_total{{'key': '{key_id}'}}", 0.0)
 
 
-@pytest.mark.parametrize("key_id", ["all", "ops"])
+@pytest.mark.parametrize("key_id", ["all", "ops", "default"])
 def test_a_key_of_all_tenants_is_answered_without_python_and_counted(
     server: Server, key_id: str
 ) -> None:
@@ -103,10 +105,32 @@ def test_nobody_else_is(server: Server) -> None:
     ):
         assert set(statuses(server, refused, 5)) == {401}
     assert set(statuses(server, with_key("reader"), 5)) == {403}
-    # Of what Python has to count or to cut.
-    assert set(statuses(server, with_key("default"), 5)) == {200}
+    # Python has to count these.
     assert statuses(server, with_key("slow"), 12) == [200] * 10 + [429] * 2
     assert server.answered == before
+
+
+@pytest.mark.parametrize("form", ["json", "octets"])
+def test_a_key_of_a_tenant_is_answered_about_that_tenant_alone(server: Server, form: str) -> None:
+    def asked(tenant: str) -> bytes:
+        if form == "json":
+            body = msgspec.json.encode(msgspec.json.decode(BODY) | {"tenant_id": tenant})
+            sent = request(body)
+        else:
+            line = (
+                b"POST /query?model=m&block_size=4&tenant_id=%b HTTP/1.1" % quote(tenant).encode()
+            )
+            sent = request(bytes(160), line=line).replace(b"json", b"octet-stream")
+        field = f"Authorization: Bearer {spell('default', SECRET)}\r\n".encode()
+        return sent.replace(b"\r\n", b"\r\n" + field, 1)
+
+    assert statuses(server, asked("default"), 1) == [200]
+    before = server.answered
+    assert statuses(server, asked("default")) == [200] * MANY
+    assert server.answered == before + MANY
+    for other in ("blue", "Default", "default ", "defaul"):
+        assert set(statuses(server, asked(other), 3)) == {403}
+    assert server.answered == before + MANY
 
 
 def test_a_field_that_stands_twice_is_pythons_to_read(server: Server) -> None:

@@ -38,6 +38,14 @@ pub struct Kind<'a> {
     pub by_hash: bool,
     /// What stands behind the `?` of the URL.
     pub url_query: &'a [u8],
+    /// Whom it may be about; None: everybody.
+    pub tenants: Option<&'a [String]>,
+}
+
+impl Kind<'_> {
+    fn admits(&self, tenant_id: &str) -> bool {
+        self.tenants.is_none_or(|tenants| tenants.iter().any(|one| one == tenant_id))
+    }
 }
 
 pub struct Answered<'a> {
@@ -62,6 +70,8 @@ struct Query<'a> {
 /// The answer; the lock is taken after the body has been read.
 pub fn answer<'a>(body: &'a [u8], kind: Kind<'a>, core: &Core) -> Option<Answered<'a>> {
     let Query { mut scope, instance_id, cache_salt, content, hits_only } = read(body, kind)?;
+    // Before anything is looked up: the time that takes would tell of others' prompts.
+    kind.admits(scope.tenant_id).then_some(())?;
     let mut first_key = Vec::new();
     let audit = core.audit.get().filter(|queue| queue.draw());
     let mut seen = audit.map(|_| Vec::new());
@@ -357,7 +367,8 @@ mod tests {
 
         fn octets(&self, url: &str, body: &[u8], by_hash: bool) -> Option<(usize, u64, String)> {
             let url = format!("tenant_id=t&model=m&block_size=2{url}");
-            let kind = Kind { form: Form::Octets, by_hash, url_query: url.as_bytes() };
+            let kind =
+                Kind { form: Form::Octets, by_hash, url_query: url.as_bytes(), tenants: None };
             let answered = self.core.answer(body, kind)?;
             let text = String::from_utf8(answered.text).expect("JSON");
             Some((answered.tokens, answered.hit_tokens, text))
@@ -367,7 +378,7 @@ mod tests {
             let body = format!(
                 r#"{{"tenant_id":"t","model":"m","block_size":2,"token_ids":{TOKENS:?}{more}}}"#
             );
-            let kind = Kind { form: Form::Json, by_hash: false, url_query };
+            let kind = Kind { form: Form::Json, by_hash: false, url_query, tenants: None };
             let answered = self.core.answer(body.as_bytes(), kind)?;
             let text = String::from_utf8(answered.text).expect("JSON");
             Some((answered.tokens, answered.hit_tokens, text))
@@ -395,9 +406,29 @@ mod tests {
         assert_eq!(answers.json(of_nobody, b""), Some((7, 0, "{}".into())));
         assert_eq!(answers.json(r#","lora_name":"x""#, b""), Some((7, 0, "{}".into())));
         assert_eq!(answers.json("", b"hits_only=2"), None);
-        let by_hash = Kind { form: Form::Json, by_hash: true, url_query: b"" };
+        let by_hash = Kind { form: Form::Json, by_hash: true, url_query: b"", tenants: None };
         let body = br#"{"tenant_id":"t","model":"m","block_size":2,"token_ids":[1]}"#;
         assert!(answers.core.answer(body, by_hash).is_none());
+    }
+
+    #[test]
+    fn it_may_be_about_some_tenants_only() {
+        let answers = Answers::new();
+        let body = br#"{"tenant_id":"t","model":"m","block_size":2,"token_ids":[1]}"#;
+        let unnamed = br#"{"model":"m","block_size":2,"token_ids":[1]}"#;
+        let ask = |body: &[u8], names: &[&str]| {
+            let tenants: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+            let tenants = Some(&tenants[..]);
+            let kind = Kind { form: Form::Json, by_hash: false, url_query: b"", tenants };
+            answers.core.answer(body, kind).is_some()
+        };
+        assert!(ask(body, &["t"]));
+        assert!(ask(body, &["s", "t"]));
+        assert!(ask(unnamed, &["default"]));
+        for names in [&["s"][..], &["T", "tt", ""], &["default"], &[]] {
+            assert!(!ask(body, names), "{names:?}");
+        }
+        assert!(!ask(unnamed, &["t"]));
     }
 
     #[test]
@@ -431,7 +462,7 @@ mod tests {
     #[test]
     fn what_json_would_escape_is_left_to_the_caller() {
         let answers = Answers::new();
-        let kind = |form, url_query| Kind { form, by_hash: false, url_query };
+        let kind = |form, url_query| Kind { form, by_hash: false, url_query, tenants: None };
         let url = b"tenant_id=\"&model=m&block_size=2";
         assert!(answers.core.answer(b"", kind(Form::Octets, url)).is_none());
         let body = br#"{"tenant_id":"T","model":"m","block_size":2,"token_ids":[]}"#;
@@ -495,7 +526,7 @@ mod tests {
             if listed == 2 {
                 instance(&mut expected, "b", [0; 3], &["0", "3"]);
             }
-            let kind = Kind { form: Form::Msgpack, by_hash: false, url_query };
+            let kind = Kind { form: Form::Msgpack, by_hash: false, url_query, tenants: None };
             let answered = answers.core.answer(&body, kind).expect("a plain body");
             assert_eq!((answered.tokens, answered.hit_tokens), (7, 6));
             assert_eq!(answered.text, expected);
@@ -552,14 +583,24 @@ mod tests {
                 u8::from(hits_only),
                 instance_id.map_or(String::new(), |name| format!("&instance_id={name}")),
             );
-            let kind = Kind { form: Form::Octets, by_hash: false, url_query: url.as_bytes() };
+            let kind = Kind {
+                form: Form::Octets,
+                by_hash: false,
+                url_query: url.as_bytes(),
+                tenants: None,
+            };
             let body = u32s(&tokens);
             let answered = answers.core.answer(&body, kind).expect("a plain query");
             assert_eq!(answered.audited, Some(expected));
         }
         assert_eq!(answers.queue.counts().unsettled, 0);
         answers.core.begin_write();
-        let kind = Kind { form: Form::Octets, by_hash: false, url_query: b"model=m&block_size=2" };
+        let kind = Kind {
+            form: Form::Octets,
+            by_hash: false,
+            url_query: b"model=m&block_size=2",
+            tenants: None,
+        };
         assert_eq!(answers.core.answer(b"", kind).expect("a plain query").audited, None);
         assert_eq!(answers.queue.counts().unsettled, 1);
     }

@@ -18,16 +18,26 @@ pub struct Admitted {
 
 struct Field {
     until: Instant,
-    answered: Arc<AtomicU64>,
+    key: Arc<Key>,
+}
+
+/// Whom its requests may be about, everybody where there is None, and how many were answered.
+struct Key {
+    tenants: Option<Vec<String>>,
+    answered: AtomicU64,
 }
 
 /// That a request may be answered; says so when it was.
-pub struct Admission(Option<Arc<AtomicU64>>);
+pub struct Admission(Option<Arc<Key>>);
 
 impl Admission {
+    pub fn tenants(&self) -> Option<&[String]> {
+        self.0.as_ref()?.tenants.as_deref()
+    }
+
     pub fn use_up(&self) {
-        if let Some(answered) = &self.0 {
-            answered.fetch_add(1, Ordering::Relaxed);
+        if let Some(key) = &self.0 {
+            key.answered.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -44,17 +54,22 @@ impl Admitted {
         };
         let fields = fields.read();
         let found = fields.get(field?)?;
-        (now < found.until).then(|| Admission(Some(found.answered.clone())))
+        (now < found.until).then(|| Admission(Some(found.key.clone())))
     }
 
-    /// It need not be looked at until then.
-    pub fn admit(&self, field: &[u8], until: Instant) {
+    /// It need not be looked at until then, where it asks about these tenants; None: about any.
+    pub fn admit(&self, field: &[u8], until: Instant, tenants: Option<Vec<String>>) {
         let Some(fields) = &self.fields else { return };
         let mut fields = fields.write();
         if let Some(found) = fields.get_mut(field) {
             found.until = until;
+            if found.key.tenants != tenants {
+                let answered = found.key.answered.swap(0, Ordering::Relaxed).into();
+                found.key = Arc::new(Key { tenants, answered });
+            }
         } else if fields.len() < FIELDS_MAX {
-            fields.insert(field.to_vec(), Field { until, answered: Arc::default() });
+            let key = Arc::new(Key { tenants, answered: AtomicU64::new(0) });
+            fields.insert(field.to_vec(), Field { until, key });
         }
     }
 
@@ -72,12 +87,12 @@ impl Admitted {
         let Some(fields) = &self.fields else { return Vec::new() };
         let mut taken = Vec::new();
         fields.write().retain(|name, field| {
-            let answered = field.answered.swap(0, Ordering::Relaxed);
+            let answered = field.key.answered.swap(0, Ordering::Relaxed);
             if answered > 0 {
                 taken.push((name.clone(), answered));
             }
             // One that is being answered now says so later.
-            now < field.until || answered > 0 || Arc::strong_count(&field.answered) > 1
+            now < field.until || answered > 0 || Arc::strong_count(&field.key) > 1
         });
         taken
     }
@@ -98,7 +113,7 @@ mod tests {
         for field in [None, Some(&b"x"[..])] {
             admitted.find(field, now).unwrap().use_up();
         }
-        admitted.admit(b"x", now + SECOND);
+        admitted.admit(b"x", now + SECOND, None);
         assert!(admitted.take_counts(now).is_empty());
     }
 
@@ -107,21 +122,21 @@ mod tests {
         let (admitted, now) = (Admitted::new(true), Instant::now());
         assert!(admitted.find(None, now).is_none());
         assert!(admitted.find(Some(b"a"), now).is_none());
-        admitted.admit(b"a", now + SECOND);
+        admitted.admit(b"a", now + SECOND, None);
         assert!(admitted.find(Some(b"a"), now).is_some());
         assert!(admitted.find(Some(b"A"), now).is_none());
         assert!(admitted.find(Some(b"a "), now).is_none());
         assert!(admitted.find(None, now).is_none());
         assert!(admitted.find(Some(b"a"), now + SECOND).is_none());
-        admitted.admit(b"a", now + 2 * SECOND);
+        admitted.admit(b"a", now + 2 * SECOND, None);
         assert!(admitted.find(Some(b"a"), now + SECOND).is_some());
     }
 
     #[test]
     fn what_is_forgotten_holds_no_more_and_is_counted_all_the_same() {
         let (admitted, now) = (Admitted::new(true), Instant::now());
-        admitted.admit(b"a", now + SECOND);
-        admitted.admit(b"b", now + SECOND);
+        admitted.admit(b"a", now + SECOND, None);
+        admitted.admit(b"b", now + SECOND, None);
         let under_way = admitted.find(Some(b"a"), now).unwrap();
         admitted.find(Some(b"b"), now).unwrap().use_up();
         admitted.forget(now);
@@ -135,10 +150,20 @@ mod tests {
     }
 
     #[test]
+    fn a_field_has_the_tenants_that_were_said_last() {
+        let (admitted, now) = (Admitted::new(true), Instant::now());
+        let tenants = Some(vec!["t".to_owned()]);
+        admitted.admit(b"a", now + SECOND, tenants.clone());
+        assert_eq!(admitted.find(Some(b"a"), now).unwrap().tenants(), tenants.as_deref());
+        admitted.admit(b"a", now + SECOND, None);
+        assert_eq!(admitted.find(Some(b"a"), now).unwrap().tenants(), None);
+    }
+
+    #[test]
     fn there_are_so_many_at_the_most() {
         let (admitted, now) = (Admitted::new(true), Instant::now());
         for number in 0..=FIELDS_MAX {
-            admitted.admit(number.to_string().as_bytes(), now + SECOND);
+            admitted.admit(number.to_string().as_bytes(), now + SECOND, None);
         }
         assert!(admitted.find(Some(b"0"), now).is_some());
         assert!(admitted.find(Some(FIELDS_MAX.to_string().as_bytes()), now).is_none());

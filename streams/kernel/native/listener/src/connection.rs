@@ -229,7 +229,8 @@ fn answer<S: Service>(
         heads::Form::Msgpack => Form::Msgpack,
         heads::Form::Octets => Form::Octets,
     };
-    let kind = Kind { form, by_hash: head.by_hash, url_query: head.url_query };
+    let tenants = admission.tenants();
+    let kind = Kind { form, by_hash: head.by_hash, url_query: head.url_query, tenants };
     let answered = core.answer(&received[head.body_at..], kind)?;
     let state = shared.states.get(shared.shown.state(&answered.scope)?)?;
     if let (Some(audited), Some(queue)) = (&answered.audited, core.audit.get()) {

@@ -114,9 +114,10 @@ impl<S> Listener<S> {
         self.refresher.unpark();
     }
 
-    /// Queries with that `Authorization` field are answered here for so long.
-    pub fn admit(&self, field: &[u8], holds: Duration) {
-        self.shared.admitted.admit(field, Instant::now() + holds);
+    /// Queries with that `Authorization` field are answered here for so long, if they are about
+    /// these tenants; None: about any.
+    pub fn admit(&self, field: &[u8], holds: Duration, tenants: Option<Vec<String>>) {
+        self.shared.admitted.admit(field, Instant::now() + holds, tenants);
     }
 
     /// None is any more, until it is let through again.
