@@ -17,6 +17,7 @@ from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
+from reprise.http.tls_settings import TlsSettings
 from schemas import limits
 from schemas.errors import ConfigurationError
 
@@ -48,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         grpc: where routers ask by gRPC; None: nowhere.
         act_s: how often it acts on its own advice; 0 for never. Needs `lmcache`.
         access: who may ask.
+        tls: how HTTP and gRPC are encrypted; None: they are not.
         memory: where segments of memory are; None for nowhere.
         routing: what decisions go by where a request does not say otherwise.
         select_service: whether it can be asked as Dynamo's select service, too.
@@ -76,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc: GrpcSettings | None = None
     act_s: float = 0.0
     access: AccessSettings = AccessSettings()
+    tls: TlsSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from typing import Final
@@ -72,7 +72,13 @@ class Guard:
         return self.ring is None and self.address_rate is None
 
     def admit(
-        self, authorization: bytes, address: str, right: Right, *, is_probe: bool = False
+        self,
+        authorization: bytes,
+        address: str,
+        right: Right,
+        *,
+        certificate: Sequence[str] = (),
+        is_probe: bool = False,
     ) -> Access:
         """What the caller may do. Cost: under 2 us with a key that was seen before.
 
@@ -80,19 +86,27 @@ class Guard:
             authorization: the value of that header, or b"".
             address: of the client; "" where it has none.
             right: that the route needs.
+            certificate: the names of the client's, which counts where there is no authorization.
             is_probe: whether it is one that may be asked without a key.
 
         Raises:
             AccessError: it may not, or not now.
         """
         try:
-            return self._admit(authorization, address, right, is_probe)
+            return self._admit(authorization, address, right, certificate, is_probe)
         except AccessError as error:
             self.refused[error.reason] += 1
             self._log()
             raise
 
-    def _admit(self, authorization: bytes, address: str, right: Right, is_probe: bool) -> Access:
+    def _admit(
+        self,
+        authorization: bytes,
+        address: str,
+        right: Right,
+        certificate: Sequence[str],
+        is_probe: bool,
+    ) -> Access:
         if self.address_rate is not None and address:
             wait = self._addresses.take(_network(address), self.address_rate)
             if wait:
@@ -102,7 +116,11 @@ class Guard:
             return OPEN
         if is_probe and not authorization and (self.opens_probes or _is_loopback(address)):
             return PROBE
-        key = self._find(self.ring, authorization, address)
+        key = None
+        if certificate and not authorization:
+            key = self.ring.find_certified(certificate)
+        if key is None:
+            key = self._find(self.ring, authorization, address)
         access = key.access
         access.check(right)
         if key.rate is not None:
@@ -111,7 +129,7 @@ class Guard:
                 text = f"Expected at most {key.rate:g} requests/s of the key {key.id}"
                 raise too_often("key_rate", text, whole_seconds(wait))
         self._count(key.id, 1)
-        if right is Right.QUERY and key.rate is None:
+        if right is Right.QUERY and key.rate is None and authorization:
             self._tell(self.ring, authorization, key)
         return access
 

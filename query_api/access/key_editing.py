@@ -49,6 +49,8 @@ def add_key(path: Path, key: Key) -> None:
             entry["expires"] = datetime.fromtimestamp(int(key.expires), UTC)
         if key.rate is not None:
             entry["rate"] = key.rate
+        if key.certificate:
+            entry["certificate"] = key.certificate
         if not document.get("key"):
             document["key"] = tomlkit.aot()
         _tables(document, path).append(entry)

@@ -4,7 +4,7 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -60,6 +60,7 @@ class KeyRing:
         self._monotonic = monotonic
         self._version = self._look()
         self._keys = self._read()
+        self._certified = _certified(self._keys)
         self._verified: dict[bytes, Key] = {}
         self._next_look = monotonic() + KEY_FILE_CHECK_S
 
@@ -84,6 +85,23 @@ class KeyRing:
         if key.expires is not None and self._clock() >= key.expires:
             raise expired_key(key.id)
         return key
+
+    def find_certified(self, names: Sequence[str]) -> Key | None:
+        """The key of a client whose certificate is for one of these names; None where there is
+        none.
+
+        Raises:
+            AccessError: it has expired.
+        """
+        if self._monotonic() >= self._next_look:
+            self.refresh()
+        for name in names:
+            key = self._certified.get(name)
+            if key is not None:
+                if key.expires is not None and self._clock() >= key.expires:
+                    raise expired_key(key.id)
+                return key
+        return None
 
     def holds_s(self, key: Key) -> float:
         """For how long the key need not be looked for again, where `refresh` is called meanwhile
@@ -124,6 +142,7 @@ class KeyRing:
         if keys != self._keys:
             logger.info("Keys read from %s: %d", self._path, len(keys))
             self._keys = keys
+            self._certified = _certified(keys)
             self._verified.clear()
             self.when_changed()
 
@@ -158,6 +177,11 @@ class KeyRing:
                 f" {error.start}"
             ) from error
         return read_keys(text, str(self._path))
+
+
+def _certified(keys: Mapping[str, Key]) -> dict[str, Key]:
+    """The keys of each name that a certificate may be for."""
+    return {key.certificate: key for key in keys.values() if key.certificate}
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigurationError:

@@ -10,6 +10,7 @@ slower hash. It is TOML, one table a key:
     tenants = ["default"]              # without it: all
     expires = 2027-06-01T00:00:00Z     # without it: never
     rate = 500                         # requests a second; without it: as many as there are
+    certificate = "router-1.example"   # a name of the client's certificate that stands for the key
 """
 
 import base64
@@ -36,7 +37,7 @@ SECRET_BYTES: Final = 32
 _ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _KEY: Final = re.compile(rb"rk_([A-Za-z0-9.-]{1,64})_([A-Za-z0-9_-]{8,256})")
-_FIELDS: Final = frozenset({"id", "sha256", "rights", "tenants", "expires", "rate"})
+_FIELDS: Final = frozenset({"id", "sha256", "rights", "tenants", "expires", "rate", "certificate"})
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +48,15 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         access: what it may do.
         expires: Unix seconds; None: never.
         rate: requests a second; None: as many as there are.
+        certificate: a client whose certificate is for this name needs no other key (mutual TLS);
+            "" for none.
     """
 
     digest: bytes
     access: Access
     expires: float | None = None
     rate: float | None = None
+    certificate: str = ""
 
     @property
     def id(self) -> str:
@@ -173,11 +177,18 @@ def read_keys(text: str, name: str) -> dict[str, Key]:
     if not isinstance(entries, list) or len(entries) > KEYS_MAX:
         raise ConfigurationError(f"Expected at most {KEYS_MAX} tables [[key]] in {name}")
     keys: dict[str, Key] = {}
+    certificates: set[str] = set()
     for number, entry in enumerate(entries, 1):
         key = _read_key(entry, f"key {number} of {name}")
         if key.id in keys:
             raise ConfigurationError(f"Expected each id once in {name}, got twice: {key.id}")
+        if key.certificate in certificates:
+            raise ConfigurationError(
+                f"Expected each certificate once in {name}, got twice that of: {key.id}"
+            )
         keys[key.id] = key
+        if key.certificate:
+            certificates.add(key.certificate)
     return keys
 
 
@@ -190,6 +201,11 @@ def _read_key(entry: Any, where: str) -> Key:
         raise ConfigurationError(f"Expected fields of {known} in {where}, got: {shown!r}")
     key_id = check_id(_text(entry, "id", where))
     where = f"{where} ({key_id})"
+    certificate = _text(entry, "certificate", where) if "certificate" in entry else ""
+    if certificate and not 0 < len(certificate.encode()) <= NAME_BYTES_MAX:
+        raise ConfigurationError(
+            f"Expected a certificate's name of at most {NAME_BYTES_MAX} bytes in {where}"
+        )
     digest = _text(entry, "sha256", where)
     if not _DIGEST.fullmatch(digest):
         raise ConfigurationError(f"Expected sha256 of 64 hex digits in {where}")
@@ -206,6 +222,7 @@ def _read_key(entry: Any, where: str) -> Key:
         access=Access(key_id, _rights(entry, where), tenants),
         expires=_expires(entry, where),
         rate=rate,
+        certificate=certificate,
     )
 
 

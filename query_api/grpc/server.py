@@ -13,6 +13,7 @@ import grpc.aio
 from query_api.access.guard import Guard
 from query_api.grpc.calls import Calls
 from query_api.grpc.counts import GrpcCounts
+from query_api.grpc.credentials import GrpcTls, server_credentials
 from query_api.grpc.key_check import KeyCheck
 from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
@@ -56,16 +57,19 @@ class GrpcServer:
         *,
         only_exact: bool = False,
         guard: Guard | None = None,
+        tls: GrpcTls | None = None,
     ) -> None:
         """Args:
         view: what is answered from.
         settings: see `GrpcSettings`.
         only_exact: whether publishers are left out that are not `exact`.
         guard: who may ask; this server's alone. None: everybody.
+        tls: how it is encrypted; None: it is not.
 
         Raises:
             ConfigurationError: the address cannot be bound.
         """
+        self._credentials = None if tls is None else server_credentials(tls)
         self._checks = () if guard is None else (KeyCheck(guard, settings.tenant_id),)
         self.counts = GrpcCounts()
         self._calls = Calls(view, self.counts, settings, only_exact=only_exact)
@@ -101,7 +105,11 @@ class GrpcServer:
         server.add_generic_rpc_handlers(self._calls.handlers())
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
-            port = server.add_insecure_port(f"{host}:{settings.port}")
+            address = f"{host}:{settings.port}"
+            if self._credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             bound.set_exception(
                 ConfigurationError(

@@ -13,6 +13,9 @@ from query_api.access.guard import Guard
 from query_api.access.rights import OPEN, Access, Right
 from query_api.http.wire import header
 
+CERTIFICATE_NAMES: Final = "reprise.certificate"
+"""Where the state of a request has the names of its client's certificate, as a server puts them."""
+
 _ACCESS: Final = "reprise.access"
 """Where the scope of a request has its caller's `Access`."""
 
@@ -118,6 +121,7 @@ def admit(guard: Guard, scope: Scope) -> None:
         header(scope["headers"], b"authorization"),
         client[0] if client else "",
         rule.right,
+        certificate=scope.get("state", {}).get(CERTIFICATE_NAMES, ()),
         is_probe=rule.is_probe,
     )
     if rule.for_all:

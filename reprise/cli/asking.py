@@ -1,6 +1,7 @@
 """A running service that is asked for a document."""
 
 import os
+import ssl
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Final, TypeVar
@@ -21,6 +22,9 @@ DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 KEY_VARIABLE: Final = "REPRISE_KEY"
 """The key that a service is asked with, where it needs one."""
 
+AUTHORITY_VARIABLE: Final = "REPRISE_CA"
+CERTIFICATE_VARIABLE: Final = "REPRISE_CLIENT_CERT"
+
 DocumentT = TypeVar("DocumentT")
 
 
@@ -31,6 +35,27 @@ def request_headers() -> dict[str, str]:
     if key:
         headers["Authorization"] = f"Bearer {key}"
     return headers
+
+
+def tls_context(url: str) -> ssl.SSLContext | None:
+    """For a service that is asked by `https`: AUTHORITY_VARIABLE names the PEM of its authority,
+    CERTIFICATE_VARIABLE that of our certificate with its key, where it asks for one.
+
+    Raises:
+        click.ClickException: one of them cannot be used.
+    """
+    if not url.lower().startswith("https:"):
+        return None
+    authority = os.environ.get(AUTHORITY_VARIABLE) or None
+    certificate = os.environ.get(CERTIFICATE_VARIABLE)
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        if certificate:
+            context.load_cert_chain(certificate)
+    except (OSError, ValueError) as error:
+        names = f"{AUTHORITY_VARIABLE} and {CERTIFICATE_VARIABLE}"
+        raise click.ClickException(f"Expected PEM files in {names}: {error}") from error
+    return context
 
 
 def asked(
@@ -50,7 +75,8 @@ def asked(
     given = {name: value for name, value in parameters.items() if value not in ("", None)}
     address = f"{url.rstrip('/')}{path}" + (f"?{urlencode(given)}" if given else "")
     try:
-        with urlopen(Request(address, headers=request_headers()), timeout=EXPLAIN_S) as answer:
+        request = Request(address, headers=request_headers())
+        with urlopen(request, timeout=EXPLAIN_S, context=tls_context(url)) as answer:
             found = answer.read()
     except HTTPError as error:
         raise click.ClickException(printable(error.read().decode(errors="replace"))) from error

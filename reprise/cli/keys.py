@@ -74,6 +74,13 @@ def keys() -> None:
     metavar="WHEN",
     help="90d, 12h, 4w from now, or a time as 2027-06-01T00:00:00Z.  [default: never]",
 )
+@click.option(
+    "--certificate",
+    metavar="NAME",
+    default="",
+    help="A client whose certificate is for this name (subjectAltName) needs no other key, with"
+    " --tls-client-ca.",
+)
 @click.option("--rate", type=float, help="Requests a second.  [default: as many as there are]")
 @click.option(
     "--out",
@@ -89,6 +96,7 @@ def add(
     rights: tuple[str, ...],
     tenants: tuple[str, ...],
     expires: str | None,
+    certificate: str,
     rate: float | None,
     out: Path | None,
     if_missing: bool,
@@ -108,6 +116,7 @@ def add(
             access=access,
             expires=None if expires is None else _moment(expires),
             rate=None if rate is None else check_rate(rate, "--rate"),
+            certificate=certificate,
         )
         if out is not None:
             _write(out, spell(key_id, secret))
@@ -142,6 +151,8 @@ def list_(path: Path, as_json: bool) -> None:
         ]
         if row["rate"] is not None:
             parts.append(f"{row['rate']:g}/s")
+        if row["certificate"]:
+            parts.append(f"certificate {row['certificate']}")
         if row["expires"] is not None:
             parts.append(f"{'expired' if row['expired'] else 'expires'} {row['expires']}")
         click.echo(printable("  ".join(parts)))
@@ -171,6 +182,7 @@ def _row(key: Key, now: float) -> dict[str, Any]:
         else datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "expired": expires is not None and expires <= now,
         "rate": key.rate,
+        "certificate": key.certificate,
     }
 
 

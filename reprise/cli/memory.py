@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import click
 
 from bridge.memory.reading import DEFAULT_PREFIX
-from reprise.cli.asking import request_headers
+from reprise.cli.asking import request_headers, tls_context
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import printable, table_lines
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
@@ -130,7 +130,7 @@ def _look_at(url: str, directory: Path | None, prefix: str) -> Look:
 def _asked(url: str) -> Segments:
     try:
         request = Request(f"{url.rstrip('/')}/memory", headers=request_headers())
-        with urlopen(request, timeout=limits.MEMORY_ASK_S) as answer:
+        with urlopen(request, timeout=limits.MEMORY_ASK_S, context=tls_context(url)) as answer:
             segments: Segments = json.loads(answer.read())["segments"]
         for one in segments:
             _row(one)  # it has what is shown

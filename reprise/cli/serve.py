@@ -20,6 +20,8 @@ from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.routing_options import routing_options
 from reprise.cli.terminal import say_ready, warn_without_native
+from reprise.cli.tls_options import tls_options
+from reprise.http.tls_settings import TlsSettings
 from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -89,6 +91,7 @@ from schemas.errors import RepriseError
 @grpc_options
 @query_options()
 @access_options
+@tls_options
 @engine_options
 def serve(
     kafka: KafkaSettings,
@@ -107,6 +110,7 @@ def serve(
     grpc: GrpcSettings | None,
     select_service: bool,
     access: AccessSettings,
+    tls: TlsSettings | None,
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
@@ -140,6 +144,7 @@ def serve(
             audit_rate=audit,
             grpc=grpc,
             access=access,
+            tls=tls,
         )
         begin_service(log_level_from(os.environ))
         warn_without_native(kernel)

@@ -23,6 +23,8 @@ from reprise.cli.process import begin_service
 from reprise.cli.routing_options import routing_options
 from reprise.cli.scrape_options import scrape_load_option
 from reprise.cli.terminal import say_ready, warn_without_native
+from reprise.cli.tls_options import tls_options
+from reprise.http.tls_settings import TlsSettings
 from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -85,6 +87,7 @@ from schemas.errors import RepriseError
 @grpc_options
 @query_options()
 @access_options
+@tls_options
 @engine_options
 def up(
     demo: bool,
@@ -106,6 +109,7 @@ def up(
     grpc: GrpcSettings | None,
     select_service: bool,
     access: AccessSettings,
+    tls: TlsSettings | None,
     lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
@@ -147,6 +151,7 @@ def up(
             scrape_load_s=scrape_load_s,
             grpc=grpc,
             access=access,
+            tls=tls,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

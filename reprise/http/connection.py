@@ -31,9 +31,11 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from query_api.http.caller import CERTIFICATE_NAMES
 from query_api.http.errors import RequestError
 from query_api.http.plain_listener import HandedOver
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
+from reprise.http.tls import names_of
 from schemas.limits import (
     BODY_READ_S,
     HTTP_ANSWER_S,
@@ -130,6 +132,9 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
+        names = names_of(transport.get_extra_info("peercert"))
+        if names:
+            self.app_state = {**self.app_state, CERTIFICATE_NAMES: names}
         if not self._owner.admit(self):
             self._owner.count(TOO_MANY.reason)
             self._ended = True

@@ -16,6 +16,8 @@ import uvicorn
 from query_api.http.plain_listener import HandedOver, PlainAnswers
 from reprise.http.connection import Connection
 from reprise.http.connections import Connections
+from reprise.http.tls import Tls
+from reprise.http.tls_listener import TlsListener
 
 logger = logging.getLogger(__name__)
 
@@ -27,18 +29,31 @@ class ConnectionsServer(uvicorn.Server):
         config: see `Connections.configure`.
         connections: of its clients.
         plain: what a listener without Python answers; None for no such listener.
+        tls: of its address; there is no such listener then. None: it is not encrypted.
     """
 
     def __init__(
-        self, config: uvicorn.Config, connections: Connections, plain: PlainAnswers | None
+        self,
+        config: uvicorn.Config,
+        connections: Connections,
+        plain: PlainAnswers | None,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__(config)
+        self._tls = tls
+        self._shaking: TlsListener | None = None
         self._connections = connections
         self._plain = plain
         self._handover: Handover | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
+        if sockets is not None and self._tls is not None:
+            await super().startup([])
+            [listening] = sockets
+            listening.listen(self.config.backlog)
+            self._shaking = TlsListener(self._tls, listening, self._connections, self._make)
+            return
         if self._plain is None or sockets is None:
             await super().startup(sockets)
             return
@@ -51,7 +66,12 @@ class ConnectionsServer(uvicorn.Server):
         """See `uvicorn.Server`."""
         if self._handover is not None:
             await self._handover.stop()
+        if self._shaking is not None:
+            await self._shaking.stop()
         await super().shutdown(sockets)
+
+    def _make(self) -> Connection:
+        return self._connections.make(self.config, self.server_state, self.lifespan.state)
 
 
 class Handover:

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
+from reprise.http.tls import Tls
+from reprise.http.tls_settings import TlsSettings
 from reprise.roles.service import Service
 
 if TYPE_CHECKING:
+    from query_api.grpc.credentials import GrpcTls
     from query_api.grpc.server import GrpcServer
 
 
@@ -30,11 +33,25 @@ class WithGrpc:
         self._service.stop()
 
 
+def _as_grpc(tls: TlsSettings) -> "GrpcTls":
+    from query_api.grpc.credentials import GrpcTls
+
+    files = Tls(tls)  # it knows which fit together
+
+    def has_changed() -> bool:
+        before = files.reloads
+        files.look()
+        return files.reloads != before
+
+    return GrpcTls(tls.certificate, tls.key, tls.client_authority, has_changed)
+
+
 def beside_grpc(
     service: Service,
     view: View,
     settings: GrpcSettings | None,
     access: AccessSettings,
+    tls: TlsSettings | None = None,
     *,
     only_exact: bool,
 ) -> Service:
@@ -53,6 +70,12 @@ def beside_grpc(
     guard = None
     if access.keys is not None and not settings.is_insecure:
         guard = access.open_guard()
-    server = GrpcServer(view, settings, only_exact=only_exact, guard=guard)
+    server = GrpcServer(
+        view,
+        settings,
+        only_exact=only_exact,
+        guard=guard,
+        tls=None if tls is None else _as_grpc(tls),
+    )
     view.metrics.register(server.counts)
     return WithGrpc(service, server)

@@ -18,6 +18,8 @@ from reprise.embedded.service import EmbeddedService
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
 from reprise.http.open_files import raise_open_files_limit
+from reprise.http.tls import Tls
+from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import embedded_collector, http_collector
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.service import Service
@@ -67,11 +69,12 @@ class _Server(ConnectionsServer):
         config: uvicorn.Config,
         connections: Connections,
         plain: PlainAnswers | None,
+        tls: Tls | None,
         *,
         when_serving: Callable[[], None],
         when_stopping: Callable[[], None],
     ) -> None:
-        super().__init__(config, connections, plain)
+        super().__init__(config, connections, plain, tls)
         self._when_serving = when_serving
         self._when_stopping = when_stopping
 
@@ -96,15 +99,24 @@ class Server:
         base_url: where it answers.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        """Raises ConfigurationError where the address cannot be bound."""
+    def __init__(self, host: str, port: int, tls: TlsSettings | None = None) -> None:
+        """Args:
+        host: the address or name to listen on.
+        port: 0 for any.
+        tls: None: it is not encrypted.
+
+        Raises:
+            ConfigurationError: the address cannot be bound, or the certificate not be used.
+        """
         raise_open_files_limit()
+        self._tls = None if tls is None else Tls(tls)
         self.connections = Connections()
         self._listening = bind(host, port)
         self._server: _Server | None = None
         bound_host, self.port = self._listening.getsockname()[:2]
         authority = f"[{bound_host}]" if ":" in bound_host else bound_host
-        self.base_url = f"http://{authority}:{self.port}"
+        scheme = "http" if tls is None else "https"
+        self.base_url = f"{scheme}://{authority}:{self.port}"
 
     def close(self) -> None:
         """Gives the address up; for a service that could not be made."""
@@ -135,7 +147,8 @@ class Server:
         self._server = _Server(
             config,
             self.connections,
-            getattr(app, "plain", None) if has_room else None,
+            getattr(app, "plain", None) if has_room and self._tls is None else None,
+            self._tls,
             when_serving=lambda: when_serving(self.base_url),
             when_stopping=when_stopping,
         )
@@ -143,11 +156,17 @@ class Server:
         # uvicorn re-raises a signal once it has stopped: by then these are the handlers.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._server.handle_exit)
+        if self._tls is not None:
+            signal.signal(signal.SIGHUP, self._reload)
         try:
             self._server.run(sockets=[self._listening])
         finally:
             service.stop()
             self._listening.close()
+
+    def _reload(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._tls is not None:
+            self._tls.reload()
 
     def end(self) -> None:
         """Has `run` stop and return, as a signal would; may be called from any thread."""
@@ -187,7 +206,7 @@ def serve(
         StorageError: the data directory cannot be opened, or its log is damaged.
     """
     guard = guard_of(settings.access, settings.host, settings.grpc)
-    server = Server(settings.host, settings.port)
+    server = Server(settings.host, settings.port, settings.tls)
     try:
         service = EmbeddedService(settings, on_damage=server.end)
         service.metrics.register(embedded_collector(service))
@@ -197,7 +216,12 @@ def serve(
         raise
     try:
         beside = beside_grpc(
-            service, service, settings.grpc, settings.access, only_exact=settings.only_exact
+            service,
+            service,
+            settings.grpc,
+            settings.access,
+            settings.tls,
+            only_exact=settings.only_exact,
         )
     except ConfigurationError:
         service.stop()

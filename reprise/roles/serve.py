@@ -40,6 +40,7 @@ from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
 from query_api.replica.window_writer import WindowWriter, stop_writers
 from query_api.routing.router import Router, RouterSettings
+from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import history_collector, http_collector, replica_collector
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
@@ -80,6 +81,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         select_service: whether it can be asked as Dynamo's select service, too.
         act_s: how often it acts on its own advice; 0 for never.
         access: who may ask.
+        tls: how HTTP and gRPC are encrypted; None: they are not.
     """
 
     kafka: KafkaSettings
@@ -97,6 +99,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     select_service: bool = False
     act_s: float = 0.0
     access: AccessSettings = AccessSettings()
+    tls: TlsSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate or the period is none."""
@@ -279,7 +282,7 @@ def serve_replica(
     """
     quiet_client()
     guard = guard_of(settings.access, settings.host, settings.grpc)
-    server = Server(settings.host, settings.port)
+    server = Server(settings.host, settings.port, settings.tls)
     refusals: list[RepriseError] = []
 
     def refuse(error: ConfigurationError) -> None:
@@ -295,6 +298,7 @@ def serve_replica(
             service.replica,
             settings.grpc,
             settings.access,
+            settings.tls,
             only_exact=settings.only_exact,
         )
     except BaseException:

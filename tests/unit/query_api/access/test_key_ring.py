@@ -17,9 +17,16 @@ from schemas.limits import KEY_FILE_BYTES_MAX, KEY_FILE_CHECK_S, KEYS_VERIFIED_M
 SECRET = "secret-secret"
 
 
-def key(key_id: str, secret: str = SECRET, **options: float) -> Key:
+def key(
+    key_id: str,
+    secret: str = SECRET,
+    expires: float | None = None,
+    rate: float | None = None,
+    certificate: str = "",
+) -> Key:
     access = Access(key_id, frozenset({Right.QUERY}))
-    return Key(digest=digest_of(secret), access=access, **options)
+    digest = digest_of(secret)
+    return Key(digest=digest, access=access, expires=expires, rate=rate, certificate=certificate)
 
 
 def bearer(key_id: str, secret: str = SECRET) -> bytes:

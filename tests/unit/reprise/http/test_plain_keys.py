@@ -25,8 +25,11 @@ QUERY = frozenset({Right.QUERY})
 MANY = 50
 
 
-def key(key_id: str, access: Access, **options: float) -> Key:
-    return Key(digest=digest_of(SECRET), access=access._replace(key_id=key_id), **options)
+def key(
+    key_id: str, access: Access, rate: float | None = None, expires: float | None = None
+) -> Key:
+    access = access._replace(key_id=key_id)
+    return Key(digest=digest_of(SECRET), access=access, rate=rate, expires=expires)
 
 
 @pytest.fixture

@@ -1,0 +1,98 @@
+"""Accepts connections and shakes hands, so many at once and so long at the most.
+
+uvicorn would let any number of clients begin a handshake, for a minute each, before anything of
+ours sees them.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from reprise.http.connection import Connection
+from reprise.http.connections import Connections
+from reprise.http.tls import Tls
+from schemas.limits import TLS_ACCEPTS_AT_ONCE_MAX, TLS_HANDSHAKE_S, TLS_HANDSHAKES_MAX
+
+logger = logging.getLogger(__name__)
+
+
+class TlsListener:
+    """Of one server, on its loop. What is refused is counted by `Connections`: `tls_handshake` (it
+    failed, or took too long) and `too_many_handshakes`.
+    """
+
+    def __init__(
+        self,
+        tls: Tls,
+        listening: socket.socket,
+        connections: Connections,
+        make: Callable[[], Connection],
+    ) -> None:
+        """Args:
+        tls: of the server.
+        listening: a socket that listens.
+        connections: of the server.
+        make: a new connection of uvicorn's.
+        """
+        self._tls = tls
+        self._listening = listening
+        self._connections = connections
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._shaking: set[asyncio.Task[None]] = set()
+        listening.setblocking(False)
+        self._loop.add_reader(listening.fileno(), self._accept)
+        connections.when_swept = tls.look
+
+    async def stop(self) -> None:
+        """Accepts no more; handshakes under way end."""
+        self._loop.remove_reader(self._listening.fileno())
+        for task in list(self._shaking):
+            task.cancel()
+        await asyncio.gather(*self._shaking, return_exceptions=True)
+
+    def _accept(self) -> None:
+        for _ in range(TLS_ACCEPTS_AT_ONCE_MAX):
+            try:
+                stream, _address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # No descriptor is left: what waits is accepted once there is.
+                self._connections.count("open_files")
+                logger.debug("Cannot accept: %s", error)
+                return
+            if len(self._shaking) >= TLS_HANDSHAKES_MAX:
+                self._connections.count("too_many_handshakes")
+                stream.close()
+                continue
+            if not self._connections.has_room(stream.fileno()):
+                self._connections.count("too_many")
+                stream.close()
+                continue
+            task = self._loop.create_task(self._shake(stream))
+            self._shaking.add(task)
+            task.add_done_callback(self._shaking.discard)
+
+    async def _shake(self, stream: socket.socket) -> None:
+        stream.setblocking(False)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make,
+                stream,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S,
+                ssl_shutdown_timeout=TLS_HANDSHAKE_S,
+            )
+        except (OSError, ssl.SSLError, TimeoutError):
+            self._connections.count("tls_handshake")
+            stream.close()
+        except asyncio.CancelledError:
+            stream.close()
+            raise
+        except Exception:
+            logger.exception("Unexpected error in a handshake; going on")
+            stream.close()

@@ -1,0 +1,352 @@
+"""TLS with real processes and certificates: verified, reloaded, mutual, and nothing to be read."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+
+from query_api.access.key_editing import add_key
+from query_api.access.keys import Key, digest_of, spell
+from query_api.access.rights import Access, Right
+from schemas.limits import TLS_FILES_CHECK_S, TLS_HANDSHAKES_MAX
+from tests.processes import Service, until
+from tests.router_protos import PACKED
+
+SECRET = "secret-secret"
+TOKENS = list(range(1_234_500, 1_234_516))
+QUERY = json.dumps({"model": "m", "block_size": 4, "token_ids": TOKENS}).encode()
+MATCH = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix"
+
+
+class Files:
+    """What a service is started with, as PEM."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = trustme.CA()
+        self.certificate, self.key = directory / "cert.pem", directory / "key.pem"
+        self.authority_file = directory / "ca.pem"
+        self.authority.cert_pem.write_to_path(self.authority_file)
+        self.serials: list[bytes] = []
+        self.issue()
+
+    def issue(self) -> None:
+        """Another certificate: its files are replaced one after the other."""
+        issued = self.authority.issue_cert("localhost", "127.0.0.1")
+        content = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+        self.certificate.write_bytes(content)
+        self.key.write_bytes(issued.private_key_pem.bytes())
+        der = ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
+        self.serials.append(der)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--tls-cert", str(self.certificate), "--tls-key", str(self.key))
+
+    def client(self, issued: trustme.LeafCert | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.authority_file))
+        if issued is not None:
+            issued.configure_cert(context)
+        return context
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+class Encrypted(Service):
+    """Asked over TLS."""
+
+    context: ssl.SSLContext
+
+    def connection(self, context: ssl.SSLContext | None = None) -> http.client.HTTPSConnection:
+        port = int(self.base_url.rpartition(":")[2])
+        return http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=20, context=context or self.context
+        )
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Any = ()
+    ) -> tuple[int, bytes, Any]:
+        with closing(self.connection()) as connection:
+            connection.request(method, path, body, dict(headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read(), dict(answer.getheaders())
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return ("127.0.0.1", int(self.base_url.rpartition(":")[2]))
+
+
+@pytest.fixture
+def service(tmp_path: Path, files: Files) -> Iterator[Encrypted]:
+    running = Encrypted(tmp_path / "data", *files.options, "--grpc", "0")
+    running.context = files.client()
+    with running:
+        yield running
+
+
+def ask(connection: http.client.HTTPConnection, key: str = "") -> int:
+    headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {spell(key, SECRET)}"
+    connection.request("POST", "/query", QUERY, headers)
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def certificate_of(service: Encrypted) -> bytes:
+    with (
+        socket.create_connection(service.address, timeout=20) as plain,
+        service.context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+    ):
+        found = encrypted.getpeercert(binary_form=True)
+        assert found is not None
+        return found
+
+
+def test_a_service_is_what_its_certificate_says_and_speaks_nothing_else(
+    service: Encrypted, files: Files
+) -> None:
+    assert service.base_url.startswith("https://127.0.0.1:")
+    with closing(service.connection()) as connection:
+        assert [ask(connection) for _ in range(3)] == [200] * 3
+    stranger = ssl.create_default_context(cafile=_file(files, trustme.CA()))
+    with (
+        pytest.raises(ssl.SSLCertVerificationError),
+        closing(service.connection(stranger)) as connection,
+    ):
+        ask(connection)
+    with socket.create_connection(service.address, timeout=20) as plain:
+        plain.sendall(b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        with suppress(ConnectionError):
+            assert b"HTTP/1.1" not in plain.recv(1000)
+    old = files.client()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is old is what is tried
+        old.minimum_version = ssl.TLSVersion.TLSv1
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, OSError)), closing(service.connection(old)) as connection:
+        ask(connection)
+    assert service.first_traceback() == ""
+
+
+def _file(files: Files, authority: trustme.CA) -> str:
+    path = files.certificate.with_name("other.pem")
+    authority.cert_pem.write_to_path(path)
+    return str(path)
+
+
+def test_a_certificate_is_reloaded_and_no_request_is_dropped(
+    service: Encrypted, files: Files
+) -> None:
+    statuses: list[int] = []
+    stop = threading.Event()
+
+    def go_on() -> None:
+        with closing(service.connection()) as connection:
+            while not stop.is_set():
+                statuses.append(ask(connection))
+                time.sleep(0.002)
+
+    asking = [threading.Thread(target=go_on) for _ in range(3)]
+    for thread in asking:
+        thread.start()
+    try:
+        assert service.process is not None
+        for _ in range(5):
+            files.issue()
+            service.process.send_signal(signal.SIGHUP)
+            until(lambda: certificate_of(service) == files.serials[-1], what="the new one")
+        whole = files.key.read_bytes()
+        files.key.write_bytes(b"no key")
+        service.process.send_signal(signal.SIGHUP)
+        until(lambda: "The certificate of before goes on" in service.log(), what="the complaint")
+        assert certificate_of(service) == files.serials[-1]
+        files.key.write_bytes(whole)
+        # Without a signal: it is looked at by itself.
+        files.issue()
+        until(
+            lambda: certificate_of(service) == files.serials[-1],
+            what="the last one",
+            timeout_s=TLS_FILES_CHECK_S + 20,
+        )
+    finally:
+        stop.set()
+        for thread in asking:
+            thread.join(20)
+    assert len(statuses) > 100
+    assert set(statuses) == {200}
+    assert service.first_traceback() == ""
+
+
+def test_a_certificate_of_a_client_is_a_key(tmp_path: Path, files: Files) -> None:
+    keys = tmp_path / "keys.toml"
+    query = Access("router", frozenset({Right.QUERY}))
+    add_key(keys, Key(digest=digest_of(SECRET), access=query, certificate="router-1.example"))
+    read = Access("reader", frozenset({Right.READ}))
+    add_key(keys, Key(digest=digest_of(SECRET), access=read))
+    service = Encrypted(
+        tmp_path / "data",
+        *files.options,
+        *("--tls-client-ca", str(files.authority_file), "--keys", str(keys)),
+    )
+    router = files.authority.issue_cert("router-1.example")
+    other = files.authority.issue_cert("router-2.example")
+    service.context = files.client(router)
+    with service:
+        with closing(service.connection()) as connection:
+            assert ask(connection) == 200
+            assert ask(connection, "reader") == 403  # what is said counts, not what is worn
+            connection.request("GET", "/services")
+            assert connection.getresponse().status == 403
+        with closing(service.connection(files.client(other))) as connection:
+            assert ask(connection) == 401
+            assert ask(connection, "router") == 200
+        forged = trustme.CA().issue_cert("router-1.example")
+        for issued in (None, forged):
+            context = files.client(issued)
+            with pytest.raises(OSError), closing(service.connection(context)) as connection:  # noqa: PT011
+                ask(connection)
+        assert service.first_traceback() == ""
+
+
+def test_handshakes_that_never_end_keep_nobody_out(service: Encrypted) -> None:
+    hanging = [socket.create_connection(service.address, timeout=20) for _ in range(400)]
+    try:
+        for number, one in enumerate(hanging):
+            with suppress(OSError):
+                one.sendall(b"\x16\x03\x01\x02\x00"[: number % 6])
+        time.sleep(0.5)
+        # Those that are shaking hands fill the room; it is there again once their time is over.
+        until(lambda: can_ask(service), what="an answer", timeout_s=40)
+        counted = service.metric("reprise_http_refused_total", reason="too_many_handshakes")
+        assert counted >= 400 - TLS_HANDSHAKES_MAX - 20
+    finally:
+        for one in hanging:
+            one.close()
+    assert service.first_traceback() == ""
+
+
+def can_ask(service: Encrypted) -> bool:
+    try:
+        with closing(service.connection()) as connection:
+            return ask(connection) == 200
+    except OSError:
+        return False
+
+
+def test_grpc_and_commands_speak_tls(service: Encrypted, files: Files) -> None:
+    address = service.whole_log().partition("Answering gRPC on ")[2].split()[0]
+    credentials = grpc.ssl_channel_credentials(files.authority_file.read_bytes())
+    message = PACKED.MatchExternalKvPrefixRequest(hashes=[1]).SerializeToString()
+    with grpc.secure_channel(address, credentials) as channel:
+        call: Any = channel.unary_unary(MATCH)
+        call(message, timeout=20)
+    with grpc.insecure_channel(address) as channel:
+        plain: Any = channel.unary_unary(MATCH)
+        with pytest.raises(grpc.RpcError):
+            plain(message, timeout=5)
+    command = [sys.executable, "-m", "reprise", "gaps", "--url", service.base_url]
+    environment = os.environ | {"REPRISE_CA": str(files.authority_file)}
+
+    def asked(environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    done = asked(environment)
+    assert done.returncode == 0, done.stderr
+    assert "CERTIFICATE_VERIFY_FAILED" in asked(os.environ).stderr
+
+
+class Sniffer:
+    """A wire that remembers what passes, both ways."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.seen = bytearray()
+        self._target = target
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                here, _ = self._listening.accept()
+                there = socket.create_connection(self._target)
+                for source, sink in ((here, there), (there, here)):
+                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                self.seen += data
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def test_who_listens_on_the_wire_reads_no_token(service: Encrypted, files: Files) -> None:
+    sniffer = Sniffer(service.address)
+    packed = struct.pack(f"<{len(TOKENS)}I", *TOKENS)
+    forms = [
+        ("/query", QUERY, "application/json"),
+        ("/query?model=m&block_size=4", packed, "application/octet-stream"),
+    ]
+    with closing(
+        http.client.HTTPSConnection("127.0.0.1", sniffer.port, timeout=20, context=files.client())
+    ) as connection:
+        for path, body, form in forms:
+            connection.request("POST", path, body, {"Content-Type": form})
+            assert connection.getresponse().read() == b"{}"
+    sniffer.close()
+    seen = bytes(sniffer.seen)
+    assert len(seen) > 1000
+    assert not any(str(token).encode() in seen for token in TOKENS)
+    assert not any(struct.pack("<I", token) in seen for token in TOKENS)
+    assert b"/query" not in seen
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--tls-cert", "cert.pem"), "--tls-cert and --tls-key together"),
+        (("--tls-client-ca", "ca.pem"), "beside --tls-client-ca"),
+        (("--tls-cert", "none.pem", "--tls-key", "key.pem"), "none.pem and key.pem"),
+        (("--tls-cert", "ca.pem", "--tls-key", "key.pem"), "ca.pem and key.pem"),
+        (
+            ("--tls-cert", "cert.pem", "--tls-key", "key.pem", "--tls-client-ca", "key.pem"),
+            "authorities as PEM in key.pem",
+        ),
+    ],
+)
+def test_files_that_do_not_fit_keep_it_from_starting(
+    tmp_path: Path, files: Files, options: tuple[str, ...], said: str
+) -> None:
+    command = [sys.executable, "-m", "reprise", "up", "--port", "0", "--data", "data", *options]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
