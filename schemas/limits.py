@@ -846,6 +846,7 @@ KEYS_MAX: Final = 10_000  # in a file of keys
 KEY_FILE_BYTES_MAX: Final = 16 * MIB
 KEY_FILE_CHECK_S: Final = 1.0  # between two looks whether it has changed
 KEY_ADMITTED_S: Final = 5.0  # a header is let through without Python, unless the file changes
+KEY_SECRET_BYTES: Final = 32  # random; so many need no slow hash
 KEY_TENANTS_MAX: Final = 1_000  # of one key
 KEY_RATE_MAX: Final = 1e9  # requests/s
 KEYS_VERIFIED_MAX: Final = 4_096  # headers whose secret need not be hashed again

@@ -27,13 +27,13 @@ from query_api.access.rights import Access, Right
 from schemas.errors import ConfigurationError
 from schemas.limits import (
     KEY_RATE_MAX,
+    KEY_SECRET_BYTES,
     KEY_TENANTS_MAX,
     KEYS_MAX,
     NAME_BYTES_MAX,
     SETTING_SHOWN_CHARS_MAX,
 )
 
-SECRET_BYTES: Final = 32
 _ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _KEY: Final = re.compile(rb"rk_([A-Za-z0-9.-]{1,64})_([A-Za-z0-9_-]{8,256})")
@@ -72,8 +72,8 @@ class Given(NamedTuple):
 
 
 def make_secret() -> str:
-    """A new one, of SECRET_BYTES random bytes."""
-    return base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).rstrip(b"=").decode()
+    """A new one, of KEY_SECRET_BYTES random bytes."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(KEY_SECRET_BYTES)).rstrip(b"=").decode()
 
 
 def spell(key_id: str, secret: str) -> str:

@@ -48,7 +48,7 @@ def test_a_file_says_who_may_do_what() -> None:
         ('id = "ops"', 'id = "a_b"', "a key's id of at most 64"),
         ('id = "ops"', "id = 1", "id to be a text in key 2 of keys.toml"),
         ('id = "ops"', "", "id to be a text in key 2 of keys.toml"),
-        ('id = "ops"', 'id = "ops"\nright = 1', "fields of expires, id, rate, rights"),
+        ('id = "ops"', 'id = "ops"\nright = 1', "fields of certificate, expires, id, rate, rights"),
         (f'sha256 = "{DIGEST}"', 'sha256 = "abc"', "64 hex digits in key 1 of keys.toml (router-1"),
         ('rights = ["admin"]', 'rights = ["root"]', "rights of query, route, feedback, register"),
         ('rights = ["admin"]', 'rights = "admin"', "rights to be a list of texts"),
