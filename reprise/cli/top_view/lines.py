@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from query_api.http.fleet import STATES, InstanceRow
 from query_api.http.memory_models import MemorySegment
 from reprise.cli.terminal import printable, table_lines
-from reprise.cli.top_view.fleet import STATES, Fleet, InstanceRow
+from reprise.cli.top_view.fleet import Fleet
 
 _HEADER: Final = (
     *("TENANT", "INSTANCE", "STATE", "REASON", "FOR", "ACTIVITY", "BLOCKS", "HITS", "PROMISED"),

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from query_api.http.fleet import InstanceRow
 from query_api.http.memory_models import MemorySegment
 from query_api.http.models import Alive, ConditionDocument
-from reprise.cli.top_view.fleet import Fleet, InstanceRow
+from reprise.cli.top_view.fleet import Fleet
 from reprise.cli.top_view.lines import (
     Order,
     Tone,
