@@ -9,12 +9,13 @@ Any thread may call it.
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
 from query_api.routing.mean_work import MeanWork
 from query_api.routing.predictions import LivePredictions
+from query_api.routing.recent import RecentDecision, RecentDecisions
 from schemas.limits import LOAD_SUM_MAX, LOAD_TARGETS_MAX
 from schemas.routing_records import (
     DecidedScope,
@@ -90,6 +91,7 @@ class LiveLoad:
         self._mean_work = MeanWork()
         self._predicted = LivePredictions()
         self._sessions = Sessions()
+        self._recent = RecentDecisions()
 
     def merge(self, fold: RoutingFold) -> None:
         """Goes on from what the log said up to now, and from its own that the log has yet to bring.
@@ -111,9 +113,15 @@ class LiveLoad:
             self._bookings.advance(decision.time)
             self._book(run, decision)
 
+    def refuse(self, run: int, decision: Decision) -> None:
+        """A decision of this service that nobody was chosen by."""
+        with self._lock:
+            self._recent.note(run, decision)
+
     def _book(self, run: int, decision: Decision) -> None:
         if self._bookings.has_seen(run, decision.number):
             return
+        self._recent.note(run, decision)
         early = self._bookings.book(run, decision)
         self._mean_work.note(decision)
         now = self._bookings.clock
@@ -131,6 +139,7 @@ class LiveLoad:
         now = self._bookings.clock
         for booking, outcome in found:
             self._predicted.reported(booking.run, now, outcome)
+            self._recent.report(booking.run, outcome)
 
     def report(self, run: int, outcome: Outcome) -> Report:
         """A report to this service."""
@@ -291,6 +300,28 @@ class LiveLoad:
             pending=max(booked.pending, sample.prefill_tokens or 0),
         )
         return _carried_of(booked, sample)
+
+    def recent(self, limit: int, admits: Callable[[str], bool]) -> list[RecentDecision]:
+        """The last decisions, the latest first; see `RecentDecisions.latest`."""
+        with self._lock:
+            return self._recent.latest(limit, admits)
+
+    def noted(self) -> int:
+        """How many decisions have come to be known in this process."""
+        with self._lock:
+            return self._recent.noted
+
+    def recent_after(
+        self, after: int, limit: int, admits: Callable[[str], bool]
+    ) -> tuple[int, list[RecentDecision]]:
+        """How many decisions are known by now, and those behind that place, the latest first."""
+        with self._lock:
+            return self._recent.noted, self._recent.latest(limit, admits, after=after)
+
+    def find_recent(self, run: int, number: int) -> RecentDecision | None:
+        """One of the last decisions; None where it is not kept."""
+        with self._lock:
+            return self._recent.find(run, number)
 
     def targets(self) -> list[Target]:
         """Those of which something is known, sorted."""

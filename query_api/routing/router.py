@@ -189,6 +189,8 @@ class Router:
             if routed.decision.refused is Refused.NO:
                 self.live.book(self.run, routed.decision)
                 self.answers.keep(asked, routed)
+            else:
+                self.live.refuse(self.run, routed.decision)
             self.queue.push_decision(self.run, routed.decision)
         else:
             self.live.asked(routed.decision)

@@ -1,0 +1,206 @@
+"""`GET /decisions`, `GET /decisions/ID`: the last decisions, and what came of them."""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import Meta
+
+from query_api.http import openapi
+from query_api.http.caller import access_of
+from query_api.http.errors import RequestError
+from query_api.http.models_routing import Time, Tokens
+from query_api.http.requests.options import read_parameters
+from query_api.http.routes import BOTH_WIRES, respond
+from query_api.http.routing.documents import CandidateDocument, candidate_document, position_text
+from query_api.http.wire import Wire, reply_wire
+from query_api.routing.recent import RecentDecision
+from query_api.routing.router import Router
+from schemas.limits import RECENT_DECISIONS_MAX
+from schemas.routing_records import Decision, Outcome, decision_id, parse_decision_id
+
+_SHOWN: Final = 50
+
+
+class PlacedDocument(msgspec.Struct, kw_only=True, frozen=True):
+    """A rank of an instance that was chosen."""
+
+    instance_id: str
+    dp_rank: int
+
+
+class OutcomeDocument(msgspec.Struct, kw_only=True, frozen=True):
+    """What was reported; null: not told."""
+
+    event: Annotated[str, Meta(description="The last one.")]
+    at: Time
+    instance_id: Annotated[str | None, Meta(description="Where it went, if elsewhere than told.")]
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+    ttft_ms: float | None
+    error: str
+
+
+class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
+    """One decision, in short."""
+
+    decision_id: str
+    request_id: str
+    at: Time
+    tenant_id: str
+    model_name: str
+    policy: str
+    state: Annotated[str, Meta(description="Of the index then.")]
+    position: str
+    prompt_tokens: Tokens
+    chosen: Annotated[PlacedDocument | None, Meta(description="Who computes the prompt.")]
+    decode: Annotated[PlacedDocument | None, Meta(description="Who decodes, if another one.")]
+    refused: Annotated[str, Meta(description="Why nobody was chosen; empty: somebody was.")]
+    candidates: int
+    promised_tokens: Annotated[int, Meta(description="That the chosen one was said to hold.")]
+    held_tokens: Annotated[int, Meta(description="The most that any instance held.")]
+    ttft_ms: Annotated[float, Meta(description="Expected, to the first token.")]
+    outcome: OutcomeDocument | None
+
+
+class DecisionDocument(DecisionSummary, kw_only=True, frozen=True):
+    """One decision, with each candidate and what the policy made of it."""
+
+    lora_name: str
+    block_size: int
+    session_id: str
+    phase: str
+    priority: int
+    ttft_slo_ms: Annotated[float, Meta(description="0: none was set.")]
+    tbt_slo_ms: float
+    considered: list[CandidateDocument]
+
+
+class DecisionsDocument(msgspec.Struct, kw_only=True, frozen=True):
+    """The last decisions that this service knows, the latest first."""
+
+    decisions: list[DecisionSummary]
+
+
+MODELS: Final = (DecisionsDocument, DecisionDocument)
+
+
+def decision_summary(recent: RecentDecision) -> DecisionSummary:
+    """In short."""
+    return DecisionSummary(**_fields(recent))
+
+
+def decision_document(recent: RecentDecision) -> DecisionDocument:
+    """With its candidates. Cost O(candidates)."""
+    decision = recent.decision
+    return DecisionDocument(
+        **_fields(recent),
+        lora_name=decision.scope.lora_name,
+        block_size=decision.scope.block_size,
+        session_id=decision.session_id,
+        phase=decision.phase.value,
+        priority=decision.priority,
+        ttft_slo_ms=1000.0 * decision.ttft_slo_s,
+        tbt_slo_ms=1000.0 * decision.tbt_slo_s,
+        considered=[candidate_document(one, decision) for one in decision.candidates],
+    )
+
+
+def _fields(recent: RecentDecision) -> dict[str, Any]:
+    decision = recent.decision
+    promised = decision.candidates[decision.chosen].prefix if decision.chosen >= 0 else 0
+    return {
+        "decision_id": decision_id(recent.run, decision.number),
+        "request_id": decision.request_id,
+        "at": decision.time,
+        "tenant_id": decision.scope.tenant_id,
+        "model_name": decision.scope.model_name,
+        "policy": decision.policy,
+        "state": decision.state,
+        "position": position_text(decision),
+        "prompt_tokens": decision.prompt_tokens,
+        "chosen": _placed(decision, decision.chosen),
+        "decode": _placed(decision, decision.decode),
+        "refused": decision.refused.value,
+        "candidates": len(decision.candidates),
+        "promised_tokens": promised,
+        "held_tokens": decision.held,
+        "ttft_ms": 1000.0 * decision.predicted_s,
+        "outcome": _outcome(recent.outcomes),
+    }
+
+
+def _placed(decision: Decision, index: int) -> PlacedDocument | None:
+    if index < 0:
+        return None
+    one = decision.candidates[index]
+    return PlacedDocument(instance_id=one.instance_id, dp_rank=one.dp_rank)
+
+
+def _outcome(outcomes: tuple[Outcome, ...]) -> OutcomeDocument | None:
+    """All reports as one: of each thing that was told, what was told last."""
+    if not outcomes:
+        return None
+    last = outcomes[-1]
+
+    def told(name: str) -> object:
+        values = [getattr(one, name) for one in outcomes]
+        return next((value for value in reversed(values) if value not in (None, "")), None)
+
+    ttft = told("ttft_s")
+    return OutcomeDocument(
+        event=last.event.value,
+        at=last.time,
+        ttft_ms=1000.0 * ttft if isinstance(ttft, float) else None,
+        error=str(told("error") or ""),
+        **{
+            name: told(name)  # type: ignore[arg-type]
+            for name in ("instance_id", "prompt_tokens", "cached_tokens", "output_tokens")
+        },
+    )
+
+
+def decision_routes(router: Router, default_wire: Wire) -> APIRouter:
+    """Both; decisions of other services are there once the routing log has brought them."""
+    routes = APIRouter(tags=["routing"])
+
+    @routes.get(
+        "/decisions",
+        summary="The last decisions, the latest first, and what came of each",
+        openapi_extra=openapi.view_operation(DecisionsDocument, *BOTH_WIRES),
+    )
+    async def decisions(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        given = dict(read_parameters(request.scope["query_string"], errors="strict"))
+        found = router.live.recent(_limit(given.get("limit", "")), access_of(request).admits)
+        document = DecisionsDocument(decisions=[decision_summary(one) for one in found])
+        return respond(document, wire)
+
+    @routes.get(
+        "/decisions/{name}",
+        summary="One of the last decisions, with each candidate and what the policy made of it",
+        openapi_extra=openapi.view_operation(DecisionDocument, *BOTH_WIRES),
+    )
+    async def decision(name: str, request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        key = parse_decision_id(name)
+        found = None if key is None else router.live.find_recent(*key)
+        if found is None or not access_of(request).admits(found.decision.scope.tenant_id):
+            text = (
+                f"expected the id of one of the last {RECENT_DECISIONS_MAX} decisions,"
+                f" as `GET /decisions` lists them, got: {name[:80]}"
+            )
+            raise RequestError("unknown_decision", text, status=404)
+        return respond(decision_document(found), wire)
+
+    return routes
+
+
+def _limit(text: str) -> int:
+    if not text:
+        return _SHOWN
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
+        message = f"expected limit to be a number of at least 1, got: {text[:80]}"
+        raise RequestError("invalid_value", message, field="limit")
+    return min(int(text), RECENT_DECISIONS_MAX)

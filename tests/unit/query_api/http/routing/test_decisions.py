@@ -1,0 +1,107 @@
+"""`GET /decisions`: what was decided, with what came of it."""
+
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeTable
+from tests.unit.query_api.http.routing.conftest import Service
+from tests.unit.query_api.http.routing.test_endpoint import register, route
+
+
+def shown(service: Service, path: str = "/decisions") -> Any:
+    reply = service.client.get(path)
+    assert reply.status == 200, reply.body
+    return reply.document()
+
+
+def report(service: Service, answer: dict[str, Any], event: str, **fields: Any) -> None:
+    body = {"decision_id": answer["decision_id"], "event": event} | fields
+    assert service.client.post_json("/feedback", body).status == 202
+
+
+def test_a_decision_is_shown_as_route_answered_it(service: Service) -> None:
+    register(service, "a")
+    register(service, "b")
+    answer = route(service)
+    (one,) = shown(service)["decisions"]
+    assert one["decision_id"] == answer["decision_id"]
+    assert one["request_id"] == answer["request_id"]
+    assert one["chosen"]["instance_id"] == answer["prefill"]["instance_id"]
+    assert one["policy"] == answer["policy"]
+    assert one["promised_tokens"] == answer["prefill"]["cached_tokens"]
+    assert (one["refused"], one["outcome"]) == ("", None)
+    whole = shown(service, f"/decisions/{one['decision_id']}")
+    assert {name: whole[name] for name in one} == one
+    assert {held["instance_id"] for held in whole["considered"]} == {"a", "b"}
+    assert all(held["terms"] for held in whole["considered"])
+
+
+def test_reports_are_shown_together(service: Service) -> None:
+    register(service, "a")
+    answer = route(service)
+    report(service, answer, "first_token", ttft_ms=12.5)
+    report(service, answer, "completed", prompt_tokens=9, cached_tokens=4, output_tokens=7)
+    outcome = shown(service)["decisions"][0]["outcome"]
+    told = (
+        outcome["event"],
+        outcome["ttft_ms"],
+        outcome["cached_tokens"],
+        outcome["output_tokens"],
+    )
+    assert told == ("completed", 12.5, 4, 7)
+
+
+def test_a_report_of_zero_cached_tokens_is_zero_and_not_unknown(service: Service) -> None:
+    register(service, "a")
+    report(service, route(service), "completed", cached_tokens=0)
+    assert shown(service)["decisions"][0]["outcome"]["cached_tokens"] == 0
+
+
+def test_a_failure_says_why(service: Service) -> None:
+    register(service, "a")
+    report(service, route(service), "failed", error="out of memory")
+    outcome = shown(service)["decisions"][0]["outcome"]
+    assert (outcome["event"], outcome["error"]) == ("failed", "out of memory")
+
+
+def test_one_that_chose_nobody_is_shown_with_its_reason(service: Service) -> None:
+    register(service, "a")
+    route(service, 429, token_ids=[1] * 1600, slo={"ttft_ms": 1})
+    (one,) = shown(service)["decisions"]
+    assert (one["chosen"], bool(one["refused"])) == (None, True)
+
+
+def test_what_is_only_asked_for_is_not_shown(service: Service) -> None:
+    register(service, "a")
+    route(service, reserve=False)
+    assert shown(service)["decisions"] == []
+
+
+def test_the_latest_come_first_as_many_as_are_asked_for(service: Service) -> None:
+    register(service, "a")
+    answers = [route(service) for _ in range(3)]
+    found = [one["decision_id"] for one in shown(service, "/decisions?limit=2")["decisions"]]
+    assert found == [answers[2]["decision_id"], answers[1]["decision_id"]]
+
+
+def test_those_of_other_services_come_by_the_log(service: Service) -> None:
+    other = Service(FakeTable())
+    register(other, "a")
+    answer = route(other)
+    for record in other.queue.take(other.clock.now):
+        service.live.follow(record, other.clock.now)
+    assert shown(service)["decisions"][0]["decision_id"] == answer["decision_id"]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many", "1e9", "9999999999", "%D9%A3"])
+def test_a_wrong_limit_is_named(service: Service, limit: str) -> None:
+    reply = service.client.get(f"/decisions?limit={limit}")
+    assert (reply.status, reply.document()["field"]) == (400, "limit")
+
+
+@pytest.mark.parametrize("name", ["1-1", "x", "", "1-", "-1-1", "1" * 500, "66150c04c5ad8-fffff"])
+def test_one_that_is_not_known_is_404(service: Service, name: str) -> None:
+    reply = service.client.get(f"/decisions/{name}")
+    assert reply.status == 404
+    assert len(reply.body) < 500
