@@ -39,7 +39,8 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
 
     def begin(base_url: str) -> None:
         click.echo(
-            f"Reprise answers on {base_url} (OpenAPI: {base_url}/docs). Ctrl-C stops it all."
+            f"Reprise answers on {base_url} (page: {base_url}/ui, API: {base_url}/docs)."
+            " Ctrl-C stops it all."
         )
         demo = Demo(base_url=base_url, say=click.echo, stop=stop, options=options)
         thread.append(threading.Thread(target=_run, args=(demo,), name="demo"))

@@ -689,6 +689,15 @@ SELECTIONS_MAX: Final = (
 SELECTIONS_BYTES_MAX: Final = 32 * MIB  # of their prefix hashes; likewise
 PREFIXES_SHOWN: Final = 100  # hot ones of each scope, where a request does not say
 HOT_PREFIXES_SHOWN_MAX: Final = 1024  # of each scope, whatever a request says
+RECENT_DECISIONS_MAX: Final = 200  # shown by `GET /decisions`; the oldest go
+RECENT_CANDIDATES_MAX: Final = 65_536  # of these decisions, some 300 bytes each; likewise
+HEATMAP_ROWS_MAX: Final = 1_024  # instances of it; further ones are counted: `left_out`
+EVENT_STREAMS_MAX: Final = 32  # clients of `GET /events`: reason="too_many_streams"
+EVENTS_WAITING_MAX: Final = 64  # for one client that reads slowly; the oldest go: `dropped`
+EVENTS_PERIOD_S: Final = 1.0  # between two looks; longer where a look takes more of a core than:
+EVENTS_CPU_SHARE: Final = 0.05
+EVENTS_COMMENT_S: Final = 15.0  # without an event, before a comment shows that it is alive
+EVENTS_DECISIONS_MAX: Final = 10  # in one period; further ones are counted: `skipped`
 ROUTE_EXPLAINED_MAX: Final = 256  # candidates of an answer that is given again with all of them
 ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read
 ROUTING_QUEUE_ITEMS: Final = 65_536  # decisions, reports and samples that are not written yet:

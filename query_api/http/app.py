@@ -1,7 +1,7 @@
 """The HTTP service: hot routes in front, FastAPI behind, one error shape, one set of metrics."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
@@ -35,6 +35,8 @@ from query_api.http.post_endpoint import CLIENT_GONE, PostEndpoint
 from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
+from query_api.http.routing.decisions import MODELS as ROUTING_DECISIONS
+from query_api.http.routing.decisions import decision_routes
 from query_api.http.routing.documents import MODELS as ROUTING_ANSWERS
 from query_api.http.routing.endpoint import RoutingEndpoint
 from query_api.http.routing.routes import MODELS as ROUTING_BODIES
@@ -42,6 +44,10 @@ from query_api.http.routing.routes import routing_routes
 from query_api.http.routing.views import MODELS as ROUTING_VIEWS
 from query_api.http.routing.views import routing_views
 from query_api.http.select.routes import select_routes
+from query_api.http.ui.events import EventProducer, event_routes
+from query_api.http.ui.heatmap import HeatmapDocument
+from query_api.http.ui.routes import page_routes
+from query_api.http.ui.summary import SummarySource
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import History, PublisherRegistry, View, WorkerCommands
 from query_api.routing.advised import Acting
@@ -49,7 +55,13 @@ from query_api.routing.router import Router
 from schemas.errors import RepriseError
 from streams.kernel.interface import AuditQueue
 
-ROUTING_MODELS: Final = (*ROUTING_ANSWERS, *ROUTING_BODIES, *ROUTING_VIEWS)
+ROUTING_MODELS: Final = (
+    *ROUTING_ANSWERS,
+    *ROUTING_BODIES,
+    *ROUTING_VIEWS,
+    *ROUTING_DECISIONS,
+    HeatmapDocument,
+)
 DOCS_FILES: Final = "/docs/files"
 _OTHER_ROUTE: Final = "other"
 _CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
@@ -118,6 +130,7 @@ def create_app(
         endpoints.append(RoutingEndpoint(view, router, bodies, default_wire, metrics))
         app.include_router(routing_routes(endpoints[-1], router, default_wire))
         app.include_router(routing_views(view, router, default_wire, acting))
+        app.include_router(decision_routes(router, default_wire))
         if select_service:
             app.include_router(select_routes(view, registry, router, bodies))
     app.include_router(query_routes(hot))
@@ -127,6 +140,10 @@ def create_app(
     app.include_router(lmcache_routes(view, workers, bodies, default_wire))
     app.include_router(command_routes(view, commands, bodies, default_wire))
     app.include_router(metrics_route(view))
+    producer = EventProducer(SummarySource(view, metrics, router, app.version))
+    view.metrics.register(producer)
+    app.include_router(event_routes(producer))
+    app.include_router(page_routes(router, default_wire))
     # FastAPI's own handler of last resort would answer in text, and re-raise, which logs it twice.
     refusals = _Refusals(default_wire)
     app.add_exception_handler(Exception, refusals.unexpected)
@@ -139,7 +156,7 @@ def create_app(
         else:
             view.metrics.register(AccessMetrics(guard))
     plain = plain_answers(view, metrics, only_exact=only_exact, guard=guard)
-    return _Front(app, endpoints, metrics, refusals, plain, guard)
+    return _Front(app, endpoints, metrics, refusals, plain, guard, producer.end)
 
 
 class _Refusals:
@@ -193,6 +210,7 @@ class _Front:
 
     Attributes:
         plain: what a server may have answered without Python.
+        end_streams: to be called, on the loop, when the server stops: answers that never end do.
     """
 
     def __init__(
@@ -203,8 +221,10 @@ class _Front:
         refusals: _Refusals,
         plain: PlainAnswers | None,
         guard: Guard | None,
+        end_streams: Callable[[], None],
     ) -> None:
         self.plain = plain
+        self.end_streams = end_streams
         self._app = app
         self._hot = {path: endpoint for endpoint in endpoints for path in endpoint.paths}
         self._metrics = metrics

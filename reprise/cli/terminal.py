@@ -61,7 +61,10 @@ class LineFormatter(logging.Formatter):
 
 def say_ready(base_url: str) -> None:
     """Prints the address of the API, once it answers."""
-    click.echo(f"Reprise answers on {base_url} (OpenAPI: {base_url}/docs). Ctrl-C stops it.")
+    click.echo(
+        f"Reprise answers on {base_url} (page: {base_url}/ui, API: {base_url}/docs)."
+        " Ctrl-C stops it."
+    )
 
 
 def start_logging(level: str) -> None:

@@ -73,10 +73,12 @@ class _Server(ConnectionsServer):
         *,
         when_serving: Callable[[], None],
         when_stopping: Callable[[], None],
+        end_streams: Callable[[], None],
     ) -> None:
         super().__init__(config, connections, plain, tls)
         self._when_serving = when_serving
         self._when_stopping = when_stopping
+        self._end_streams = end_streams
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """See `uvicorn.Server`."""
@@ -88,6 +90,11 @@ class _Server(ConnectionsServer):
         await super().startup(sockets)
         if self.started:
             self._when_serving()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        self._end_streams()
+        await super().shutdown(sockets)
 
 
 class Server:
@@ -151,6 +158,7 @@ class Server:
             self._tls,
             when_serving=lambda: when_serving(self.base_url),
             when_stopping=when_stopping,
+            end_streams=getattr(app, "end_streams", lambda: None),
         )
         service.start()
         # uvicorn re-raises a signal once it has stopped: by then these are the handlers.

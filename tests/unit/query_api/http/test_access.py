@@ -214,6 +214,8 @@ def test_views_show_the_keys_tenants_alone(service: Service) -> None:
         "/prefixes",
         "/advice",
         "/routing",
+        "/decisions",
+        "/ui/heatmap",
     ):
         reply = call(service.client, "GET", path, "acme")
         assert reply.status == 200, (path, reply.body)
@@ -223,6 +225,8 @@ def test_views_show_the_keys_tenants_alone(service: Service) -> None:
             "/prefixes",
             "/advice",
             "/routing",
+            "/decisions",
+            "/ui/heatmap",
         )
     assert len(call(service.client, "GET", "/services", "acme").document()["services"]) == 1
     assert len(call(service.client, "GET", "/gaps", "acme").document()["publishers"]) == 1
@@ -243,9 +247,14 @@ def test_decisions_and_their_outcomes_are_of_the_keys_tenant(service: Service) -
     assert others["prefill"]["cached_tokens"] == 8
     assert route(service, "acme", "blue", "r3").document()["reason"] == "other_tenant"
     service.write()
-    for path in ("/promises", "/prefixes", "/routing", "/advice"):
-        assert b"blue" not in call(service.client, "GET", path, "acme").body, path
-    assert b"blue" in call(service.client, "GET", "/promises", "read.all").body
+    views = ("/promises", "/prefixes", "/routing", "/advice", "/decisions", "/ui/heatmap")
+    for path in (*views, f"/decisions/{own['decision_id']}"):
+        shown = call(service.client, "GET", path, "acme")
+        assert (shown.status, b"blue" in shown.body) == (200, False), path
+    for path in ("/promises", "/decisions", "/ui/heatmap"):
+        assert b"blue" in call(service.client, "GET", path, "read.all").body
+    hidden = call(service.client, "GET", f"/decisions/{others['decision_id']}", "acme")
+    assert (hidden.status, hidden.document()["reason"]) == (404, "unknown_decision")
     asked = call(service.client, "GET", "/promises?tenant_id=blue", "acme")
     assert (asked.status, asked.document()["reason"]) == (403, "other_tenant")
 

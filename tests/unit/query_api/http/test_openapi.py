@@ -47,6 +47,8 @@ PATHS = {
     "/controller/workers": "get",
     "/controller/key-stats": "get",
     "/metrics": "get",
+    "/events": "get",
+    "/ui/heatmap": "get",
 }
 
 

@@ -1,0 +1,126 @@
+// A query as a router sends it, of now or of then, and what ended a prefix.
+
+import { get, post } from "./api.js";
+import { count, el, Figure, stateText, time } from "./dom.js";
+
+const SLIDER_S = 3600;
+
+export class AskView {
+  constructor(feed) {
+    this.feed = feed;
+    const field = (name, text, given = {}) => el("input", { name, "aria-label": text, ...given });
+    this.fields = {
+      model: field("model", "Model", { required: true }),
+      block_size: field("block_size", "Block size", { type: "number", min: 1, value: "16", required: true }),
+      tenant_id: field("tenant_id", "Tenant", { value: "default" }),
+      lora_name: field("lora_name", "LoRA adapter"),
+      additional_salt: field("additional_salt", "Namespace"),
+      cache_salt: field("cache_salt", "Cache salt of the request"),
+    };
+    const names = { model: "Model", block_size: "Block size", tenant_id: "Tenant", lora_name: "LoRA adapter", additional_salt: "Namespace (additional_salt)", cache_salt: "Salt of the request" };
+    this.tokens = el("textarea", { name: "tokens", id: "ask-tokens", required: true, spellcheck: "false" });
+    this.as = el("select", { name: "as" }, el("option", { value: "token_ids" }, "token ids"), el("option", { value: "seq_hashes" }, "prefix hashes"));
+    this.asOf = el("input", { name: "as_of", placeholder: "now" });
+    this.ago = el("input", { type: "range", min: 0, max: SLIDER_S, step: 5, value: "0", "aria-label": "How long ago, in seconds",
+      oninput: () => { this.asOf.value = this.ago.value === "0" ? "" : (Date.now() / 1000 - Number(this.ago.value)).toFixed(3); this.sayAgo(); } });
+    this.agoSaid = el("output", { class: "small" });
+    this.request = el("input", { name: "request", placeholder: "request or decision id" });
+    this.result = el("section", { "aria-label": "Answer", "aria-live": "polite" });
+    this.element = el("div", {},
+      el("form", { onsubmit: (event) => { event.preventDefault(); this.send(); } },
+        el("div", { class: "fields" }, ...Object.entries(this.fields).map(([name, input]) => el("label", {}, names[name], input))),
+        el("label", { for: "ask-tokens" }, "Prompt as ", this.as, " (numbers, or the JSON body of a /query)"), this.tokens,
+        el("div", { class: "bar-row" }, el("label", {}, "As of", this.asOf), el("label", {}, "or ago", this.ago), this.agoSaid),
+        el("div", { class: "bar-row" }, el("button", { type: "submit" }, "Ask"))),
+      el("form", { onsubmit: (event) => { event.preventDefault(); this.find(); } },
+        el("div", { class: "bar-row" }, el("label", {}, "Decision of a request", this.request), el("button", { type: "submit" }, "Find"))),
+      this.result);
+    this.sayAgo();
+    this.update();
+  }
+  sayAgo() {
+    const ago = Number(this.ago.value);
+    this.agoSaid.textContent = ago ? `${count(ago)} s ago, ${time(Date.now() / 1000 - ago)}` : "now";
+  }
+  // The model, where there is only one to ask for.
+  update() {
+    const models = new Set([...this.feed.rows.values()].flatMap((row) => row.models));
+    if (!this.fields.model.value && models.size === 1 && document.activeElement !== this.fields.model) [this.fields.model.value] = models;
+  }
+  // As text: u64 hashes are more than a JavaScript number holds.
+  body(instance) {
+    const text = this.tokens.value.trim();
+    if (text.startsWith("{")) {
+      const given = JSON.parse(text);
+      for (const [name, input] of Object.entries(this.fields)) if (given[name] !== undefined && given[name] !== null) input.value = given[name];
+      this.as.value = given.seq_hashes ? "seq_hashes" : "token_ids";
+      const list = new RegExp(`"${this.as.value}"\\s*:\\s*\\[([^\\]]*)\\]`).exec(text);
+      if (!list) throw new Error("Expected token_ids or seq_hashes in the JSON");
+      this.tokens.value = list[1].replace(/\s+/g, " ").trim();
+      return this.body(instance);
+    }
+    const list = text.split(/[\s,;[\]]+/).filter(Boolean);
+    const wrong = list.find((one) => !/^-?\d+$/.test(one));
+    if (wrong !== undefined || !list.length) throw new Error(`Expected numbers, separated by spaces or commas, got: ${(wrong ?? "nothing").slice(0, 40)}`);
+    const given = {};
+    for (const [name, input] of Object.entries(this.fields)) if (input.value !== "") given[name] = name === "block_size" ? Number(input.value) : input.value;
+    if (instance) given.instance_id = instance;
+    return `${JSON.stringify(given).slice(0, -1)},"${this.as.value}":[${list.join(",")}]}`;
+  }
+  async run(work) {
+    try {
+      await work();
+    } catch (error) {
+      this.result.replaceChildren(el("p", { class: "wrong", role: "alert" }, error.message));
+    }
+  }
+  asked(separator) {
+    return this.asOf.value ? `${separator}as_of=${encodeURIComponent(this.asOf.value)}` : "";
+  }
+  send() {
+    return this.run(async () => {
+      const body = this.body();
+      const route = this.as.value === "token_ids" ? "query" : "query_by_hash";
+      const { document: found, headers } = await post(`${route}?${this.asOf.value ? "" : "detail=1"}${this.asked("")}`, body);
+      const rows = Object.entries(found).flatMap(([tenant, instances]) => Object.entries(instances).map(([name, one]) => ({ tenant, name, ...one })))
+        .sort((one, other) => other.longest_matched - one.longest_matched || one.name.localeCompare(other.name, "en", { numeric: true }));
+      const most = Math.max(1, ...rows.map((row) => row.longest_matched));
+      const figure = new Figure("Who holds how much of it, in tokens", {
+        columns: [["Instance", (row) => row.name], ["Longest match", (row) => count(row.longest_matched), true],
+          ["GPU", (row) => count(row.GPU), true], ["CPU", (row) => count(row.CPU), true], ["Disk", (row) => count(row.DISK), true],
+          ["State", (row) => (row.state ? stateText(row.state) : "–")], ["Reason", (row) => row.reason || "–"]],
+        rows: () => rows, noun: "instances" });
+      figure.picture.append(...rows.slice(0, 100).map((row) => el("div", { class: "line" },
+        el("span", {}, row.name, " ", row.state && row.state !== "exact" ? el("span", { class: row.state }, stateText(row.state)) : ""),
+        el("div", {}, el("div", { class: "track", role: "img", "aria-label": `${row.longest_matched} tokens` },
+          el("span", { class: "part-1", style: { left: "0", width: `${100 * row.longest_matched / most}%` } })),
+        el("span", { class: "small" }, `${count(row.longest_matched)} tokens `),
+        this.as.value === "token_ids" ? el("button", { type: "button", "aria-label": `Explain ${row.name}`, onclick: () => this.explain(row.name) }, "Explain") : ""))));
+      if (!rows.length) figure.picture.append(el("p", {}, "Nobody: no instance of that scope is known."));
+      this.explained = el("div");
+      this.result.replaceChildren(el("p", {}, "State ", el("strong", {}, stateText(headers.get("reprise-state") ?? "–")),
+        `, position ${headers.get("reprise-position") ?? "–"}`), figure.element, this.explained);
+    });
+  }
+  async explain(instance) {
+    try {
+      const { document: found } = await post(`explain${this.asked("?")}`, this.body(instance));
+      const { ended_by: ended } = found;
+      this.explained.replaceChildren(el("h3", {}, `${instance}: ${count(found.longest_matched)} of ${count(found.prompt_tokens)} tokens`),
+        ended ? el("p", {}, `Ended by block ${ended.block} (tokens ${ended.tokens[0]} to ${ended.tokens[1] - 1}): ${ended.reason.replaceAll("_", " ")}`) : el("p", {}, "It held all whole blocks of the prompt."),
+        el("pre", { tabindex: 0 }, JSON.stringify(found, null, 2)));
+    } catch (error) {
+      this.explained.replaceChildren(el("p", { class: "wrong", role: "alert" }, error.message));
+    }
+  }
+  find() {
+    return this.run(async () => {
+      const wanted = this.request.value.trim();
+      const { decisions } = await get("decisions?limit=1000000");
+      const found = decisions.find((one) => one.decision_id === wanted || (wanted && one.request_id === wanted));
+      if (!found) throw new Error(`None of the last ${count(decisions.length)} decisions has the id ${wanted.slice(0, 80)}`);
+      location.hash = `decisions?id=${encodeURIComponent(found.decision_id)}`;
+    });
+  }
+  close() {}
+}
