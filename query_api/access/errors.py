@@ -35,8 +35,10 @@ class AccessError(RepriseError):
         super().__init__(message)
 
 
-_CHALLENGE = MappingProxyType({"www-authenticate": 'Bearer realm="reprise", Basic realm="reprise"'})
-"""Basic, too, so that a web browser asks for the key: as the password, with any name."""
+_CHALLENGE = MappingProxyType({"www-authenticate": 'Basic realm="reprise", Bearer realm="reprise"'})
+"""Basic, too, so that a web browser asks for the key: as the password, with any name. Basic first:
+Chromium reads no further than the first scheme of a line, and does not ask if it is Bearer.
+"""
 
 
 def no_key() -> AccessError:

@@ -16,7 +16,7 @@ export class DecisionsView {
     this.said = el("span", { class: "small" });
     this.detail = el("section", { "aria-label": "The decision that is chosen" });
     this.columns = [
-      ["", (one) => el("button", { type: "button", "data-key": one.decision_id, "aria-label": `Show decision ${one.decision_id}`,
+      ["Details", (one) => el("button", { type: "button", "data-key": one.decision_id, "aria-label": `Show decision ${one.decision_id}`,
         onclick: () => this.choose(one.decision_id) }, "Show")],
       ["At", (one) => time(one.at)], ["Request", (one) => one.request_id || "–"], ["Model", (one) => one.model_name],
       ["Policy", (one) => one.policy], ["Index", (one) => stateText(one.state)], ["Chosen", (one) => placed(one.chosen)],

@@ -57,7 +57,7 @@ def refused(guard: Guard, header: bytes, right: Right = Right.QUERY, address: st
     if found.status == 429:
         assert int(found.headers["retry-after"]) >= 1
     if found.status == 401:
-        assert found.headers["www-authenticate"].startswith("Bearer")
+        assert found.headers["www-authenticate"].startswith("Basic realm=")
     return found.reason
 
 

@@ -122,7 +122,7 @@ def test_without_a_key_nothing_is_answered(service: Service) -> None:
             continue
         assert reply.status == 401, (method, path)
         assert reply.document()["reason"] == "no_key"
-        assert reply.headers["www-authenticate"].startswith("Bearer")
+        assert reply.headers["www-authenticate"].startswith("Basic realm=")
 
 
 @pytest.mark.parametrize("whose", ["all", "acme", "both"])
