@@ -121,7 +121,8 @@ def test_whatever_comes_the_fit_is_finite_and_not_negative(
     fit = begin(PRIOR, DEFAULTS)
     for features, took in noted:
         fit.note(features, took)
-        assert all(0.0 <= one < 1.0 for one in (fit.values[0] * 0.01, *fit.coefficients()[1:]))
+        assert 0.0 <= fit.values[0] <= 100.0, "times the scale of a term that the beginning has not"
+        assert all(0.0 <= one < 1.0 for one in fit.coefficients()[1:])
         numbers = (*fit.information, *fit.moments, fit.variance, fit.drift)
         assert all(math.isfinite(one) for one in numbers)
 
