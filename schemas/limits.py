@@ -881,6 +881,25 @@ MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 MEMORY_ASK_S: Final = 10.0  # that `reprise memory` waits for an answer
 EXPLAIN_S: Final = 60.0  # that `reprise explain` waits for an answer
 
+# ==================================================================================== discovery
+
+DISCOVERED_RANKS_MAX: Final = 1_024  # of one pod: an error in its annotation is refused and named
+DISCOVERED_PODS_MAX: Final = (
+    65_536  # of a listing; beyond it nothing is changed, and the log says so
+)
+DISCOVERED_DELETED_MAX: Final = 4_096  # objects that are known to be gone; the oldest are forgotten
+KUBERNETES_TEXT_CHARS_MAX: Final = 1_024  # of an annotation that is used
+ENGINE_ANSWER_BYTES_MAX: Final = 4 * MIB  # of an engine that is asked for its model or block size
+ENGINE_ASK_S: Final = 5.0  # and how long it may take
+DISCOVERY_LOOK_S: Final = 30.0  # between two comparisons with what is registered, without a change
+DISCOVERY_GATHER_S: Final = 0.2  # that changes are gathered for
+DISCOVERY_RETRY_S: Final = (
+    0.5  # before the next attempt at a server; twice as long each time, up to
+)
+DISCOVERY_RETRY_MAX_S: Final = 30.0  # between two attempts at a server that does not answer
+WATCH_S: Final = 300  # of one watch, before it is asked for anew
+LIST_PAGE: Final = 500  # objects
+
 # ====================================================================================== relations
 
 # wire -> inbox -> turn -> record -> log

@@ -8,6 +8,7 @@ from reprise.cli.audit import audit
 from reprise.cli.backup import backup
 from reprise.cli.bridge import bridge
 from reprise.cli.capture import capture
+from reprise.cli.discover import discover
 from reprise.cli.explain import explain
 from reprise.cli.export import export
 from reprise.cli.gaps import gaps
@@ -43,6 +44,7 @@ def main() -> None:
     reprise bridge --kafka HOST:PORT   append the engines' events to Kafka
     reprise streams --kafka HOST:PORT  fold the events in Kafka into tables
     reprise serve --kafka HOST:PORT    answer queries from the tables in Kafka
+    reprise discover --url URL         register the engines of a Kubernetes namespace
     reprise verify --data DIR          prove the table by folding its whole log
     reprise audit verify --data DIR    prove the answers that `up --audit` has kept
     reprise tail --data DIR            print the log as JSON lines
@@ -70,6 +72,6 @@ for command in (
     *(up, verify, audit, tail, top, gaps, explain, memory, repair, backup, restore),
     *(promises, prefixes, advice, keys),
     *(capture, replay, load, simulate, miss_ratio, export),
-    *(bridge, streams, serve),
+    *(bridge, streams, serve, discover),
 ):
     main.add_command(command)

@@ -1,0 +1,90 @@
+"""What an engine is asked where its pod's annotations do not say it: model and block size."""
+
+import asyncio
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+
+from reprise.discovery.engines import Engine, UnusableError
+from schemas.limits import ENGINE_ANSWER_BYTES_MAX, ENGINE_ASK_S
+
+_BLOCK_SIZE: Final = re.compile(rb'^vllm:cache_config_info\{[^}\n]*\bblock_size="(\d{1,6})"', re.M)
+
+
+class Facts(NamedTuple):
+    """Its first model's name, and the tokens of a block."""
+
+    model: str
+    block_size: int
+
+
+async def ask_facts(session: aiohttp.ClientSession, engine: Engine) -> Facts:
+    """What is missing; "" and 0 for what the annotations say. At most three requests, each of
+    ENGINE_ASK_S.
+
+    Raises:
+        UnusableError: it does not say it; the text names the annotation that would.
+    """
+    url, facts = engine.http_url, engine.facts
+    model, block_size = facts.get("model", ""), 0
+    if not model:
+        model = _model(await _get(session, url, "/v1/models"))
+        if not model:
+            raise UnusableError(_missing("model", url, "/v1/models"))
+    if "block-size" not in facts:
+        found = _BLOCK_SIZE.search(await _get(session, url, "/metrics"))
+        block_size = int(found[1]) if found else 0
+        if not block_size:
+            block_size = _page_size(await _get(session, url, "/server_info"))
+        if not block_size:
+            raise UnusableError(_missing("block-size", url, "/metrics or /server_info"))
+    return Facts("" if "model" in facts else model, block_size)
+
+
+async def _get(session: aiohttp.ClientSession, url: str, path: str) -> bytes:
+    """The body; empty where there is none that can be used."""
+    if not url:
+        return b""
+    try:
+        async with asyncio.timeout(ENGINE_ASK_S):
+            async with session.get(url + path, allow_redirects=False) as answer:
+                if answer.status != 200:
+                    return b""
+                found = bytearray()
+                async for part in answer.content.iter_any():
+                    found += part
+                    if len(found) > ENGINE_ANSWER_BYTES_MAX:
+                        return b""
+                return bytes(found)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return b""
+
+
+def _document(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _model(body: bytes) -> str:
+    """Source: OpenAI's API, List models; vLLM and SGLang name the model that they serve first."""
+    document = _document(body)
+    listed = document.get("data") if isinstance(document, dict) else None
+    first = listed[0] if isinstance(listed, list) and listed else None
+    name = first.get("id") if isinstance(first, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _page_size(body: bytes) -> int:
+    """Source: SGLang 0.5, `GET /server_info`."""
+    document = _document(body)
+    size = document.get("page_size") if isinstance(document, dict) else None
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else 0
+
+
+def _missing(name: str, url: str, path: str) -> str:
+    asked = f"{url}{path} does not say it" if url else "it has no HTTP server to ask"
+    return f"expected an annotation reprise.dev/{name}: {asked}"

@@ -1,0 +1,112 @@
+"""Which engines there are, by what the API server has told so far. Pure; time is handed in.
+
+Two sources tell of the same pods: pods with the label, and slices of Services with it. A pod is
+there for as long as one of them says so; what the pod itself says counts first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from reprise.discovery.engines import Engine
+from schemas.limits import DISCOVERED_DELETED_MAX
+
+
+class Source(Enum):
+    """Who tells of pods; what comes first counts first."""
+
+    PODS = "pods"
+    SLICES = "endpointslices"
+
+
+class _Known:
+    """A pod. `gone_at`: since when nobody says that it is there; None while somebody does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.gone_at: float | None = None
+
+
+class Membership:
+    """Pods by uid. Cost O(1) an event, O(pods) a listing or a question.
+
+    Args:
+        grace_s: for so long a pod that is gone stays wanted, unless another one takes its name:
+            what it had can be asked for again where it was only the API server that lost it.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._told: dict[Source, dict[str, dict[str, Engine]]] = {one: {} for one in Source}
+        self._known: dict[str, _Known] = {}
+        self._was_ready: set[str] = set()
+        # An object that is gone never comes back: an event that says so comes too late.
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+
+    def listed(self, source: Source, objects: Mapping[str, Iterable[Engine]], now: float) -> None:
+        """All that there is, by the uid of the object that says so: what is not named is gone."""
+        self._told[source] = {
+            uid: {engine.uid: engine for engine in engines} for uid, engines in objects.items()
+        }
+        self._join(now)
+
+    def changed(self, source: Source, uid: str, engines: Iterable[Engine], now: float) -> None:
+        """What one object says now; nothing: it says that no engine is there."""
+        if uid in self._deleted:
+            return
+        self._told[source][uid] = {engine.uid: engine for engine in engines}
+        self._join(now)
+
+    def deleted(self, source: Source, uid: str, now: float) -> None:
+        """An object is there no more."""
+        self._told[source].pop(uid, None)
+        self._deleted[uid] = None
+        if len(self._deleted) > DISCOVERED_DELETED_MAX:
+            self._deleted.popitem(last=False)
+        self._join(now)
+
+    def wanted(self, now: float) -> list[Engine]:
+        """Those to be registered, sorted: each that has been ready once, and those gone for less
+        than the grace whose names nobody has taken.
+        """
+        names = {
+            (known.engine.namespace, known.engine.pod)
+            for known in self._known.values()
+            if known.gone_at is None
+        }
+        for uid, known in list(self._known.items()):
+            gone_at, engine = known.gone_at, known.engine
+            if gone_at is None:
+                continue
+            if now - gone_at >= self._grace_s or (engine.namespace, engine.pod) in names:
+                del self._known[uid]
+                self._was_ready.discard(uid)
+        found = [known.engine for uid, known in self._known.items() if uid in self._was_ready]
+        return sorted(found, key=lambda one: (one.namespace, one.pod, one.uid))
+
+    def next_end(self, now: float) -> float | None:
+        """Seconds until a grace ends; None: there is none."""
+        ends = [
+            known.gone_at + self._grace_s - now
+            for known in self._known.values()
+            if known.gone_at is not None
+        ]
+        return max(min(ends), 0.0) if ends else None
+
+    def _join(self, now: float) -> None:
+        found: dict[str, Engine] = {}
+        for source in reversed(Source):
+            for engines in self._told[source].values():
+                found |= engines
+        for uid, engine in found.items():
+            # A Service may know earlier than the kubelet's status whether it is ready.
+            if engine.is_ready or any(
+                uid in engines and engines[uid].is_ready
+                for one in Source
+                for engines in self._told[one].values()
+            ):
+                self._was_ready.add(uid)
+            self._known[uid] = _Known(engine)
+        for uid, known in self._known.items():
+            if uid not in found and known.gone_at is None:
+                known.gone_at = now

@@ -1,0 +1,71 @@
+"""What has to be done so that what is wanted is registered, and nothing else of it. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from query_api.http.models import Service
+from reprise.discovery.engines import NAMESPACE_LABEL, UID_LABEL
+
+RankKey = tuple[str, str, str, int]
+"""Tenant, model, instance and rank: what `POST /unregister` can name."""
+
+
+class Plan(NamedTuple):
+    """Bodies of `POST /unregister`, to be sent first, and of `POST /register`."""
+
+    unregister: list[dict[str, Any]]
+    register: list[dict[str, Any]]
+
+
+def make_plan(
+    wanted: Iterable[Mapping[str, Any]], services: Sequence[Service], namespace: str
+) -> Plan:
+    """Cost O(both).
+
+    Args:
+        wanted: bodies of `POST /register`.
+        services: what is registered.
+        namespace: of whose pods what is registered and not wanted is to be forgotten; what somebody
+            else has registered is left alone.
+    """
+    bodies = {_key(body): dict(body) for body in wanted}
+    unregister = []
+    kept = set()
+    for one in services:
+        if one.Labels.get(NAMESPACE_LABEL) != namespace:
+            continue
+        key = (one.TenantID, one.ModelName, one.InstanceID, one.DPRank)
+        body = bodies.get(key)
+        if body is not None and _is_same(body, one):
+            kept.add(key)
+            continue
+        unregister.append(
+            {
+                "tenant_id": one.TenantID,
+                "instance_id": one.InstanceID,
+                "dp_rank": one.DPRank,
+                "modelname": one.ModelName,
+                "block_size": one.BlockSize,
+            }
+        )
+    register = [body for key, body in sorted(bodies.items()) if key not in kept]
+    return Plan(unregister, register)
+
+
+def _key(body: Mapping[str, Any]) -> RankKey:
+    tenant_id = body.get("tenant_id") or "default"
+    return tenant_id, body["modelname"], body["instance_id"], body["dp_rank"]
+
+
+def _is_same(body: Mapping[str, Any], one: Service) -> bool:
+    """Whether it is that pod, with those settings: a pod made anew under the old name and address
+    has another uid, and an empty cache.
+    """
+    return bool(
+        one.Labels.get(UID_LABEL) == body["labels"][UID_LABEL]
+        and body["endpoint"] == one.Endpoint
+        and body.get("replay_endpoint", "") == one.ReplayEndpoint
+        and body.get("http_endpoint", "") == one.HttpEndpoint
+        and body["block_size"] == one.BlockSize
+        and body["type"].lower() == one.Type.lower()
+    )

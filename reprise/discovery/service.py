@@ -1,0 +1,215 @@
+"""One reprise to keep in step with one namespace."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+
+import aiohttp
+
+from reprise.discovery.cluster import Follower, Object
+from reprise.discovery.engines import Engine, UnusableError, bodies, read_pod, read_slice
+from reprise.discovery.facts import Facts, ask_facts
+from reprise.discovery.membership import Membership, Source
+from reprise.discovery.plan import make_plan
+from reprise.discovery.registrar import Registrar
+from schemas.limits import DISCOVERY_GATHER_S, DISCOVERY_LOOK_S
+
+logger = logging.getLogger(__name__)
+
+
+class Counts(NamedTuple):
+    """What the last look found and did."""
+
+    wanted: int
+    unusable: int
+    registered: int
+    unregistered: int
+    failed: int
+
+
+class Told:
+    """A `Sink`: what a source says becomes membership."""
+
+    def __init__(
+        self,
+        source: Source,
+        read: Callable[[Object], list[Engine]],
+        membership: Membership,
+        said: "Said",
+        when_changed: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._read = read
+        self._membership = membership
+        self._said = said
+        self._when_changed = when_changed
+
+    def listed(self, objects: list[Object]) -> None:
+        """See `Sink`."""
+        engines = {_uid(one): self._engines(one) for one in objects if _uid(one)}
+        self._membership.listed(self._source, engines, time.monotonic())
+        self._when_changed()
+
+    def changed(self, found: Object) -> None:
+        """See `Sink`."""
+        if _uid(found):
+            engines = self._engines(found)
+            self._membership.changed(self._source, _uid(found), engines, time.monotonic())
+            self._when_changed()
+
+    def deleted(self, found: Object) -> None:
+        """See `Sink`."""
+        self._membership.deleted(self._source, _uid(found), time.monotonic())
+        self._when_changed()
+
+    def _engines(self, found: Object) -> list[Engine]:
+        try:
+            return self._read(found)
+        except UnusableError as error:
+            self._said.about(_uid(found), f"{self._source.value} {_name(found)}: {error}")
+            return []
+
+
+class Said:
+    """What is wrong with pods: in the log once, until it is something else."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def about(self, uid: str, text: str) -> None:
+        """Says it."""
+        if self._texts.get(uid) != text:
+            logger.warning("Not registered, %s", text)
+            self._texts[uid] = text
+
+    def keep(self, uids: set[str]) -> None:
+        """Forgets what was said of others."""
+        self._texts = {uid: text for uid, text in self._texts.items() if uid in uids}
+
+
+class Discovery:
+    """Keeps a service in step with the pods of a namespace.
+
+    Args:
+        namespace: whose pods.
+        membership: of them.
+        followers: of pods and slices; their sinks fill the membership.
+        registrar: asks the service.
+        changed: set whenever the membership may be another one.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        membership: Membership,
+        followers: list[Follower],
+        registrar: Registrar,
+        changed: asyncio.Event,
+        said: Said,
+    ) -> None:
+        self._namespace = namespace
+        self._membership = membership
+        self._followers = followers
+        self._registrar = registrar
+        self._changed = changed
+        self._said = said
+        self._facts: dict[str, Facts] = {}
+        self._last: Counts | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession(trust_env=False) as session:
+            for follower in self._followers:
+                tasks.create_task(follower.run())
+            while True:
+                await self._wait()
+                # Before all is listed, what is missing may only not have been told yet.
+                if all(one.is_listed for one in self._followers):
+                    await self._look(session)
+
+    async def _wait(self) -> None:
+        end_s = self._membership.next_end(time.monotonic())
+        wait_s = DISCOVERY_LOOK_S if end_s is None else min(end_s, DISCOVERY_LOOK_S)
+        try:
+            async with asyncio.timeout(max(wait_s, DISCOVERY_GATHER_S)):
+                await self._changed.wait()
+                await asyncio.sleep(DISCOVERY_GATHER_S)
+        except TimeoutError:
+            pass
+        self._changed.clear()
+
+    async def _look(self, session: aiohttp.ClientSession) -> None:
+        engines = self._membership.wanted(time.monotonic())
+        wanted: list[dict[str, Any]] = []
+        unusable = 0
+        for engine in engines:
+            try:
+                facts = await self._facts_of(session, engine)
+                wanted += bodies(engine, facts.model, facts.block_size)
+            except UnusableError as error:
+                unusable += 1
+                self._said.about(engine.uid, f"pod {engine.pod}: {error}")
+        uids = {engine.uid for engine in engines}
+        self._facts = {uid: facts for uid, facts in self._facts.items() if uid in uids}
+        self._said.keep(uids)
+        try:
+            plan = make_plan(wanted, await self._registrar.services(), self._namespace)
+        except (OSError, ValueError) as error:
+            logger.warning("Cannot ask %s: %s; trying again", self._registrar.url, error)
+            return
+        failed = 0
+        for path, some in (("/unregister", plan.unregister), ("/register", plan.register)):
+            for body in some:
+                failed += not await self._send(path, body)
+        done = Counts(len(wanted), unusable, len(plan.register), len(plan.unregister), failed)
+        if done != self._last and (plan.register or plan.unregister or self._last is None):
+            logger.info(
+                "%d publishers wanted: %d registered, %d unregistered, %d refused",
+                *(done.wanted, done.registered, done.unregistered, done.failed),
+            )
+        self._last = done
+
+    async def _send(self, path: str, body: dict[str, Any]) -> bool:
+        name = f"{body['instance_id']} rank {body['dp_rank']}"
+        try:
+            await self._registrar.send(path, body)
+        except HTTPError as error:
+            if path == "/unregister" and error.code == 404:
+                return True  # somebody else was faster
+            text = error.read(2_000).decode(errors="replace")
+            self._said.about(body.get("labels", {}).get("k8s-uid", name), f"{name}: {text}")
+            return False
+        except OSError as error:
+            logger.warning("Cannot ask %s: %s; trying again", self._registrar.url, error)
+            return False
+        return True
+
+    async def _facts_of(self, session: aiohttp.ClientSession, engine: Engine) -> Facts:
+        """Asked once; a pod keeps its model."""
+        if "model" in engine.facts and "block-size" in engine.facts:
+            return Facts("", 0)
+        if engine.uid not in self._facts:
+            self._facts[engine.uid] = await ask_facts(session, engine)
+        return self._facts[engine.uid]
+
+
+def read_pods(found: Object) -> list[Engine]:
+    """Of a pod, as of a slice: a list."""
+    engine = read_pod(found)
+    return [] if engine is None else [engine]
+
+
+def readers() -> dict[Source, Callable[[Object], list[Engine]]]:
+    """How objects of each source are read."""
+    return {Source.PODS: read_pods, Source.SLICES: read_slice}
+
+
+def _uid(found: Object) -> str:
+    return str((found.get("metadata") or {}).get("uid") or "")
+
+
+def _name(found: Object) -> str:
+    return str((found.get("metadata") or {}).get("name") or "")[:253]
