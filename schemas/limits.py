@@ -897,6 +897,7 @@ DISCOVERY_RETRY_S: Final = (
     0.5  # before the next attempt at a server; twice as long each time, up to
 )
 DISCOVERY_RETRY_MAX_S: Final = 30.0  # between two attempts at a server that does not answer
+API_SERVER_S: Final = 30.0  # of a list; and beyond the end of a watch
 WATCH_S: Final = 300  # of one watch, before it is asked for anew
 LIST_PAGE: Final = 500  # objects
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -160,21 +159,10 @@ class ApiServer:
             self.send(kind, None)
         self._server.__exit__(*error)
 
-    def kubeconfig(self, directory: Path) -> Path:
-        """A file that names it."""
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "clusters": [
-                {"name": "test", "cluster": {"server": f"http://127.0.0.1:{self._server.port}"}}
-            ],
-            "users": [{"name": "test", "user": {"token": "t"}}],
-        }
-        path = directory / "kubeconfig"
-        path.write_text(json.dumps(document))  # which is YAML, too
-        return path
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self._server.port}"
 
     def put(self, found: dict[str, Any], *, is_told: bool = True) -> None:
         """An object is there, or another one; `is_told`: watches hear of it."""

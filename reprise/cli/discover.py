@@ -2,17 +2,16 @@
 
 import asyncio
 import os
-from pathlib import Path
 
 import click
 
 from reprise.cli.asking import DEFAULT_URL
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
+from reprise.discovery.api_server import SERVICE_ACCOUNT, ApiSettings, pod_settings
+from reprise.discovery.run import run_discovery
 from reprise.settings import log_level_from
 from schemas.errors import RepriseError
-
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @click.command()
@@ -48,12 +47,15 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     help="For so many seconds a pod that is gone stays registered, unless another takes its name.",
 )
 @click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="How to reach the API server.  [default: as pods do, else ~/.kube/config]",
+    "--api-server",
+    envvar="REPRISE_API_SERVER",
+    show_envvar=True,
+    metavar="URL",
+    help="As `kubectl proxy` makes one: http://127.0.0.1:8001.  [default: the pod's own, with its"
+    " token]",
 )
 def discover(
-    url: str, namespace: str | None, selector: str, grace: float, kubeconfig: Path | None
+    url: str, namespace: str | None, selector: str, grace: float, api_server: str | None
 ) -> None:
     """Register the engines of a Kubernetes namespace, and unregister those that are gone.
 
@@ -66,20 +68,14 @@ def discover(
     """  # noqa: D301
     begin_service(log_level_from(os.environ))
     try:
-        from reprise.discovery.kubernetes import run_discovery
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "kubernetes_asyncio":
-            raise
-        text = 'Expected the extra `kubernetes`: pip install "reprise[kubernetes]"'
-        raise click.ClickException(text) from error
-    try:
-        asyncio.run(run_discovery(url, namespace or _own_namespace(), selector, grace, kubeconfig))
+        settings = ApiSettings(api_server) if api_server else pod_settings()
+        asyncio.run(run_discovery(url, settings, namespace or _own_namespace(), selector, grace))
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
 
 
 def _own_namespace() -> str:
     try:
-        return _NAMESPACE_FILE.read_text().strip() or "default"
+        return (SERVICE_ACCOUNT / "namespace").read_text().strip() or "default"
     except OSError:
         return "default"

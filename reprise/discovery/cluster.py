@@ -9,11 +9,14 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Protocol
 
-from kubernetes_asyncio.client import ApiException
+import aiohttp
 
+from reprise.discovery.api_server import ApiError, ApiServer
+from reprise.discovery.engines import part
+from reprise.discovery.membership import Source
 from schemas.limits import (
     DISCOVERED_PODS_MAX,
     DISCOVERY_RETRY_MAX_S,
@@ -24,7 +27,6 @@ from schemas.limits import (
 
 logger = logging.getLogger(__name__)
 
-_OK: Final = 200
 _GONE: Final = 410
 
 Object = Mapping[str, Any]
@@ -46,17 +48,12 @@ class Sink(Protocol):
         ...
 
 
-Call = Callable[..., Awaitable[Any]]
-"""A `list_namespaced_...` of `kubernetes_asyncio`, without its namespace."""
-
-
 class Follower:
     """Follows one kind of objects.
 
     Args:
-        name: of the kind, for the log.
-        call: lists and watches them.
-        selector: of labels.
+        source: which kind.
+        server: lists and watches them.
         sink: is told.
 
     Attributes:
@@ -65,12 +62,11 @@ class Follower:
         failures: requests that failed.
     """
 
-    def __init__(self, name: str, call: Call, selector: str, sink: Sink) -> None:
+    def __init__(self, source: Source, server: ApiServer, sink: Sink) -> None:
         self.is_listed = False
         self.relists = self.failures = 0
-        self._name = name
-        self._call = call
-        self._selector = selector
+        self._source = source
+        self._server = server
         self._sink = sink
         self._said = ""
 
@@ -89,13 +85,13 @@ class Follower:
                 if time.monotonic() - began < DISCOVERY_RETRY_S:
                     await asyncio.sleep(DISCOVERY_RETRY_S)  # nobody is asked all the time
                 pause_s = DISCOVERY_RETRY_S
-            except ApiException as error:
+            except ApiError as error:
                 if error.status == _GONE and version:  # it is too old: what there is, anew
                     version = ""
                     self.relists += 1
                     continue
-                self._failed(f"{error.status} {error.reason}")
-            except Exception as error:  # noqa: BLE001 -- of the library and the network: many kinds
+                self._failed(str(error))
+            except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
                 self._failed(str(error) or repr(error))
             else:
                 continue
@@ -106,15 +102,15 @@ class Follower:
         found: list[Object] = []
         more = ""
         while True:
-            given = {"_continue": more} if more else {}
-            answer = await self._ask(limit=LIST_PAGE, **given)
-            document = json.loads(await answer.read())
-            if not isinstance(document, dict) or "items" not in document:
+            given = {"limit": str(LIST_PAGE)} | ({"continue": more} if more else {})
+            async with self._server.ask(self._source, given) as answer:
+                document = json.loads(await answer.read())
+            if not isinstance(document, dict) or not isinstance(document.get("items"), list):
                 raise ValueError("expected a list of objects")  # nothing may be taken for none
-            found += document.get("items") or ()
-            meta = document.get("metadata") or {}
+            found += [one for one in document["items"] if isinstance(one, dict)]
+            meta = part(document, "metadata")
             if len(found) > DISCOVERED_PODS_MAX:
-                text = f"expected at most {DISCOVERED_PODS_MAX} {self._name}: narrow the selector"
+                text = f"expected at most {DISCOVERED_PODS_MAX} of them: narrow the selector"
                 raise ValueError(text)
             more = meta.get("continue") or ""
             if not more:
@@ -126,60 +122,49 @@ class Follower:
 
     async def _watch(self, version: str) -> str:
         """Tells what happens, for WATCH_S or until the server ends it; the last version seen."""
-        answer = await self._ask(
-            watch=True,
-            allow_watch_bookmarks=True,
-            resource_version=version,
-            timeout_seconds=WATCH_S,
-            _request_timeout=WATCH_S + 30,
-        )
-        async for line in _lines(answer):
-            event = json.loads(line)
-            found = event.get("object") if isinstance(event, dict) else None
-            if not isinstance(found, dict):
-                raise ValueError("expected an event with an object")
-            kind = event.get("type")
-            if kind == "ERROR":
-                status, reason = found.get("code") or 0, found.get("message") or "no reason"
-                raise ApiException(status=status, reason=reason)
-            version = str((found.get("metadata") or {}).get("resourceVersion") or version)
-            if kind in ("ADDED", "MODIFIED"):
-                self._sink.changed(found)
-            elif kind == "DELETED":
-                self._sink.deleted(found)
+        given = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_S),
+        }
+        async with self._server.ask(self._source, given, is_watch=True) as answer:
+            async for line in _lines(answer):
+                event = json.loads(line)
+                found = event.get("object") if isinstance(event, dict) else None
+                if not isinstance(found, dict):
+                    raise ValueError("expected an event with an object")
+                kind = event.get("type")
+                if kind == "ERROR":
+                    raise ApiError(found.get("code") or 0, found.get("message") or "no reason")
+                version = str(part(found, "metadata").get("resourceVersion") or version)
+                if kind in ("ADDED", "MODIFIED"):
+                    self._sink.changed(found)
+                elif kind == "DELETED":
+                    self._sink.deleted(found)
         return version
-
-    async def _ask(self, **given: Any) -> Any:
-        """The answer, whose body is still to be read.
-
-        Raises:
-            ApiException: the server refuses: the library only says so of bodies that it reads.
-        """
-        answer = await self._call(label_selector=self._selector, _preload_content=False, **given)
-        if answer.status != _OK:
-            answer.close()
-            raise ApiException(status=answer.status, reason=answer.reason)
-        return answer
 
     def _failed(self, reason: str) -> None:
         self.failures += 1
         if reason != self._said:  # once for each reason, until it is over
             logger.warning(
-                "Cannot follow %s: %s; what is registered stays, trying again", self._name, reason
+                "Cannot follow %s: %s; what is registered stays, trying again",
+                self._source.value,
+                reason,
             )
         self._said = reason
 
     def _recovered(self) -> None:
         if self._said:
-            logger.info("Following %s again", self._name)
+            logger.info("Following %s again", self._source.value)
         self._said = ""
 
 
-async def _lines(answer: Any) -> AsyncIterator[bytes]:
+async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Of a watch. aiohttp's own iterator refuses lines above 64 KiB, which pods can have."""
     kept = bytearray()
-    async for part in answer.content.iter_any():
-        kept += part
+    async for piece in answer.content.iter_any():
+        kept += piece
         while (end := kept.find(b"\n")) >= 0:
             line = bytes(kept[:end])
             del kept[: end + 1]

@@ -73,8 +73,8 @@ def read_pod(pod: Mapping[str, Any]) -> Engine | None:
     Raises:
         UnusableError: its label or annotations cannot be used.
     """
-    meta, status = _part(pod, "metadata"), _part(pod, "status")
-    labels, notes = _part(meta, "labels"), _part(meta, "annotations")
+    meta, status = part(pod, "metadata"), part(pod, "status")
+    labels, notes = part(meta, "labels"), part(meta, "annotations")
     kind, uid, address = labels.get(ENGINE_LABEL), meta.get("uid"), status.get("podIP")
     if not kind or not uid or not address or status.get("phase") in _GONE:
         return None
@@ -89,7 +89,7 @@ def read_pod(pod: Mapping[str, Any]) -> Engine | None:
         host=_host(address),
         kind=_KINDS.get(kind.lower(), kind),
         facts=_facts(notes),
-        node=str(_part(pod, "spec").get("nodeName") or ""),
+        node=str(part(pod, "spec").get("nodeName") or ""),
         zone="",
         is_ready=ready,
     )
@@ -102,8 +102,8 @@ def read_slice(found: Mapping[str, Any]) -> list[Engine]:
     Raises:
         UnusableError: the slice's labels cannot be used.
     """
-    meta = _part(found, "metadata")
-    labels = _part(meta, "labels")
+    meta = part(found, "metadata")
+    labels = part(meta, "labels")
     kind = labels.get(ENGINE_LABEL)
     if not kind or found.get("addressType") not in ("IPv4", "IPv6"):
         return []
@@ -114,11 +114,11 @@ def read_slice(found: Mapping[str, Any]) -> list[Engine]:
             facts.setdefault(name, str(port["port"]))
     engines = []
     for endpoint in found.get("endpoints") or ():
-        target = _part(endpoint, "targetRef")
+        target = part(endpoint, "targetRef")
         addresses = endpoint.get("addresses") or ()
         if target.get("kind") != "Pod" or not target.get("uid") or not addresses:
             continue
-        ready = _part(endpoint, "conditions").get("ready")
+        ready = part(endpoint, "conditions").get("ready")
         engines.append(
             Engine(
                 namespace=str(meta.get("namespace", "")),
@@ -211,6 +211,7 @@ def _host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A mapping in a mapping; an empty one where it is not there, or something else."""
     found = document.get(name)
     return found if isinstance(found, Mapping) else {}

@@ -10,7 +10,7 @@ from urllib.error import HTTPError
 import aiohttp
 
 from reprise.discovery.cluster import Follower, Object
-from reprise.discovery.engines import Engine, UnusableError, bodies, read_pod, read_slice
+from reprise.discovery.engines import Engine, UnusableError, bodies, part, read_pod, read_slice
 from reprise.discovery.facts import Facts, ask_facts
 from reprise.discovery.membership import Membership, Source
 from reprise.discovery.plan import make_plan
@@ -70,6 +70,9 @@ class Told:
             return self._read(found)
         except UnusableError as error:
             self._said.about(_uid(found), f"{self._source.value} {_name(found)}: {error}")
+            return []
+        except (AttributeError, TypeError, ValueError) as error:  # nothing that an API server sends
+            self._said.about(_uid(found), f"{self._source.value} {_name(found)}: {error!r}")
             return []
 
 
@@ -208,8 +211,8 @@ def readers() -> dict[Source, Callable[[Object], list[Engine]]]:
 
 
 def _uid(found: Object) -> str:
-    return str((found.get("metadata") or {}).get("uid") or "")
+    return str(part(found, "metadata").get("uid") or "")
 
 
 def _name(found: Object) -> str:
-    return str((found.get("metadata") or {}).get("name") or "")[:253]
+    return str(part(found, "metadata").get("name") or "")[:253]

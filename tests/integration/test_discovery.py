@@ -17,17 +17,23 @@ from tests.processes import Service, until
 pytestmark = pytest.mark.timeout(120)
 
 GRACE_S = 2.0
+STRANGE = (
+    b'{"type":"ADDED","object":{"metadata":{"uid":"x","labels":{"reprise.dev/engine":"vllm"}},'
+    b'"status":{"podIP":7,"conditions":["Ready"]}}}\n{"type":"ADDED","object":{"metadata":[]}}\n'
+)
 
 
 class Discover:
     """The process, and the service that it keeps in step."""
 
-    def __init__(self, service: Service, directory: Path, kubeconfig: Path, key: str = "") -> None:
+    def __init__(
+        self, service: Service, directory: Path, cluster: ApiServer, key: str = ""
+    ) -> None:
         self.service = service
         self._log = directory / "discover.log"
         self._key = key
         self._command = [sys.executable, "-m", "reprise", "discover", "--url", service.base_url]
-        self._command += ["--namespace", NAMESPACE, "--kubeconfig", str(kubeconfig)]
+        self._command += ["--namespace", NAMESPACE, "--api-server", cluster.url]
         self._command += ["--grace", str(GRACE_S)]
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -75,7 +81,7 @@ def cluster() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def discover(service: Service, cluster: ApiServer, tmp_path: Path) -> Iterator[Discover]:
-    process = Discover(service, tmp_path, cluster.kubeconfig(tmp_path))
+    process = Discover(service, tmp_path, cluster)
     yield process
     process.kill()
     for one in service.get("/services")[1]["services"]:
@@ -154,7 +160,8 @@ def test_an_api_server_that_is_away_changes_nothing(discover: Discover, cluster:
 
 
 @pytest.mark.parametrize(
-    "line", [b"{\n", b"[]\n", b"\xff\xfe\n", b'{"type":"ADDED","object":[]}\n', b'{"type":1}\n']
+    "line",
+    [b"{\n", b"[]\n", b"\xff\xfe\n", b'{"type":"ADDED","object":[]}\n', b'{"type":1}\n', STRANGE],
 )
 def test_a_line_that_is_no_event_ends_nothing(
     discover: Discover, cluster: ApiServer, line: bytes
@@ -223,12 +230,11 @@ def test_a_key_that_may_not_register_is_said(cluster: ApiServer, tmp_path: Path)
     both = made(keys, "discover", "--right", "read", "--right", "register")
     with Service(tmp_path / "data", "--keys", str(keys)) as service:
         cluster.put(pod("a", "1"))
-        kubeconfig = cluster.kubeconfig(tmp_path)
-        process = Discover(service, tmp_path, kubeconfig, reader)
+        process = Discover(service, tmp_path, cluster, reader)
         process.start()
         until(lambda: "right" in process.log(), what="it is said")
         process.kill()
-        process = Discover(service, tmp_path, kubeconfig, both)
+        process = Discover(service, tmp_path, cluster, both)
         process.start()
         process.until({"a/0": "1"})
         assert process.process is not None

@@ -1,0 +1,340 @@
+"""The Helm chart: what it makes is what Kubernetes takes, and what the commands of Reprise take."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import pytest
+import yaml
+from kubernetes_asyncio import client
+
+from query_api.access.key_ring import KeyRing
+from query_api.access.rights import Right
+from reprise.cli.main import main
+from tests.processes import Api, until
+
+ROOT: Final = Path(__file__).parents[2]
+CHART: Final = ROOT / "deploy/helm/reprise"
+MANIFEST: Final = ROOT / "deploy/kubernetes/reprise.yaml"
+EVERYTHING: Final = (
+    "mode=distributed",
+    "kafka.bootstrap=kafka:9092",
+    "kafka.saslMechanism=SCRAM-SHA-256",
+    "kafka.saslSecret=sasl",
+    "kafka.caSecret=ca",
+    "serve.history=true",
+    "serviceMonitor.enabled=true",
+    "prometheusRule.enabled=true",
+    "dashboards.enabled=true",
+    "discover.enabled=true",
+    "allowEngines=10.0.0.0/8",
+    "storageClass=fast",
+    "imagePullSecrets[0].name=registry",
+    "nodeSelector.disk=ssd",
+    "podLabels.team=serving",
+    "podAnnotations.note=x",
+    "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring",
+    "env[0].name=CONDUCTOR_LOG_LEVEL",
+    "env[0].value=DEBUG",
+)
+COMBINATIONS: Final = {
+    "default": (),
+    "demo": ("demo=true",),
+    "embedded with a Secret": (
+        "keys.existingSecret=own",
+        "serviceMonitor.enabled=true",
+        "discover.enabled=true",
+        "service.type=LoadBalancer",
+    ),
+    "distributed": ("mode=distributed", "kafka.bootstrap=kafka:9092"),
+    "everything": EVERYTHING,
+    "nothing more": ("networkPolicy.enabled=false", "podDisruptionBudget.enabled=false"),
+}
+KINDS: Final = {
+    "StatefulSet": client.V1StatefulSet,
+    "Deployment": client.V1Deployment,
+    "Service": client.V1Service,
+    "Secret": client.V1Secret,
+    "ConfigMap": client.V1ConfigMap,
+    "NetworkPolicy": client.V1NetworkPolicy,
+    "PodDisruptionBudget": client.V1PodDisruptionBudget,
+    "ServiceAccount": client.V1ServiceAccount,
+    "Role": client.V1Role,
+    "RoleBinding": client.V1RoleBinding,
+}
+OTHERS: Final = frozenset({"ServiceMonitor", "PrometheusRule"})  # of Prometheus's operator
+
+
+@cache
+def helm() -> str:
+    """Its path; skips the test where it is not installed."""
+    found = shutil.which("helm")
+    if found is None:
+        pytest.skip("no helm on the PATH: the chart is not rendered")
+    return found
+
+
+def template(*values: str) -> "subprocess.CompletedProcess[str]":
+    """What `helm template` makes of the chart."""
+    command = [helm(), "template", "reprise", str(CHART), "--namespace", "reprise"]
+    command += ["--kube-version", "1.31.0"]
+    for value in values:
+        command += ["--set", value]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def documents(*values: str) -> list[dict[str, Any]]:
+    done = template(*values)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def unknown_fields(found: Any, kind: Any, path: str) -> list[str]:
+    """Fields that the API does not have, and values of another kind, by its own OpenAPI document,
+    of which the client's models are made.
+    """
+    if isinstance(kind, str):
+        listed = re.fullmatch(r"list\[(.*)\]", kind)
+        mapped = re.fullmatch(r"dict\(str, (.*)\)", kind)
+        if listed:
+            if not isinstance(found, list):
+                return [f"{path}: expected a list, got {found!r}"]
+            parts = (
+                unknown_fields(one, listed[1], f"{path}[{at}]") for at, one in enumerate(found)
+            )
+            return [error for part in parts for error in part]
+        if mapped:
+            if not isinstance(found, dict):
+                return [f"{path}: expected a mapping, got {found!r}"]
+            parts = (unknown_fields(found[key], mapped[1], f"{path}.{key}") for key in found)
+            return [error for part in parts for error in part]
+        plain = {"str": str, "int": int, "bool": bool, "float": float}.get(kind)
+        if plain:
+            is_right = isinstance(found, plain) and not (plain is int and isinstance(found, bool))
+            return [] if is_right else [f"{path}: expected {kind}, got {found!r}"]
+        model = getattr(client, kind, None)
+        if model is None:  # object, datetime: anything
+            return []
+        kind = model
+    if not isinstance(found, dict):
+        # A quantity, or a number or a string, is either.
+        return (
+            [] if not kind.openapi_types else [f"{path}: expected {kind.__name__}, got {found!r}"]
+        )
+    names = {name: attribute for attribute, name in kind.attribute_map.items()}
+    errors = []
+    for name, value in found.items():
+        if name not in names:
+            errors.append(f"{path}.{name}: {kind.__name__} has no such field")
+        else:
+            errors += unknown_fields(value, kind.openapi_types[names[name]], f"{path}.{name}")
+    return errors
+
+
+def containers(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if found["kind"] not in ("StatefulSet", "Deployment"):
+        return []
+    spec = found["spec"]["template"]["spec"]
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def test_the_check_finds_what_is_wrong() -> None:
+    wrong = {"spec": {"replicas": "1", "template": {"spec": {"containerz": []}}}}
+    found = unknown_fields(wrong, client.V1StatefulSet, "x")
+    assert len(found) == 2
+    assert "containerz" in found[1]
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_what_it_makes_is_what_kubernetes_takes(name: str) -> None:
+    made = documents(*COMBINATIONS[name])
+    assert made
+    for one in made:
+        where = f"{one['kind']} {one['metadata']['name']}"
+        if one["kind"] in OTHERS:
+            assert one["apiVersion"] == "monitoring.coreos.com/v1"
+            continue
+        assert unknown_fields(one, KINDS[one["kind"]], where) == []
+        for label in one["metadata"]["labels"].values():
+            assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", label), where
+    names = [(one["kind"], one["metadata"]["name"]) for one in made]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_every_command_takes_its_arguments(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for one in documents(*COMBINATIONS[name]):
+        for container in containers(one):
+            if container["name"] == "keys":
+                continue
+            command, *arguments = container["args"]
+            arguments = [text.replace("/var/lib/reprise", str(tmp_path)) for text in arguments]
+            with monkeypatch.context() as environment:
+                for variable in container.get("env", ()):
+                    value = str(variable.get("value", "x"))
+                    environment.setenv(
+                        variable["name"], value.replace("/var/lib/reprise", str(tmp_path))
+                    )
+                found = main.get_command(click.Context(main), command)
+                assert found is not None
+                found.make_context(command, arguments)
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_containers_may_do_no_more_than_they_need(name: str) -> None:
+    for one in documents(*COMBINATIONS[name]):
+        for container in containers(one):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            spec = one["spec"]["template"]["spec"]
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            has_token = spec["automountServiceAccountToken"]
+            assert has_token == (container["name"] == "discover"), "only who asks the API has one"
+
+
+def test_each_service_and_policy_selects_pods_that_there_are() -> None:
+    made = documents(*EVERYTHING)
+    pods = [
+        one["spec"]["template"]["metadata"]["labels"]
+        for one in made
+        if one["kind"] in ("StatefulSet", "Deployment")
+    ]
+    selectors = [one["spec"]["selector"] for one in made if one["kind"] == "Service"]
+    selectors += [
+        one["spec"]["podSelector"]["matchLabels"] for one in made if one["kind"] == "NetworkPolicy"
+    ]
+    selectors += [
+        one["spec"]["selector"]["matchLabels"]
+        for one in made
+        if one["kind"] == "PodDisruptionBudget"
+    ]
+    assert len(selectors) == 9
+    for selector in selectors:
+        assert sum(1 for labels in pods if selector.items() <= labels.items()) == 1, selector
+
+
+def test_keys_of_the_chart_are_keys(tmp_path: Path) -> None:
+    (secret,) = [one for one in documents(*EVERYTHING) if one["kind"] == "Secret"]
+    data = secret["stringData"]
+    path = tmp_path / "keys.toml"
+    path.write_text(data["keys.toml"])
+    ring = KeyRing(path)
+    assert len(ring) == 3
+    for name, rights in (
+        ("operator", {Right.ADMIN}),
+        ("metrics", {Right.READ}),
+        ("discover", {Right.READ, Right.REGISTER}),
+    ):
+        key = ring.find(f"Bearer {data[f'{name}.key']}".encode())
+        assert (key.id, rights <= key.access.rights) == (name, True)
+
+
+def test_alerts_and_dashboards_are_those_of_the_project() -> None:
+    made = documents(*EVERYTHING)
+    (rule,) = [one for one in made if one["kind"] == "PrometheusRule"]
+    assert rule["spec"] == yaml.safe_load((ROOT / "monitoring/alerts.yml").read_text())
+    (dashboards,) = [one for one in made if one["kind"] == "ConfigMap"]
+    own = {one.name: one.read_text() for one in (ROOT / "monitoring/grafana/dashboards").iterdir()}
+    assert {name: text.strip() for name, text in dashboards["data"].items()} == {
+        name: text.strip() for name, text in own.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (("mode=both",), "mode: expected embedded or distributed, got: both"),
+        (("mode=distributed",), "kafka.bootstrap: expected host:port"),
+        (("demo=true", "keys.existingSecret=own"), "demo: only without keys.existingSecret"),
+        (("serviceMonitor.enabled=true",), "serviceMonitor: put a key with the right `read`"),
+        (("discover.enabled=true",), "discover: put a key with the rights read and register"),
+    ],
+)
+def test_values_that_do_not_go_together_are_named(values: tuple[str, ...], said: str) -> None:
+    done = template(*values)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_the_manifest_is_what_the_chart_makes() -> None:
+    made = documents()
+    for one in made:
+        for meta in (one["metadata"], one["spec"].get("template", {}).get("metadata", {})):
+            if meta:  # nobody but kubectl applies it
+                meta["labels"]["app.kubernetes.io/managed-by"] = "kubectl"
+                del meta["labels"]["helm.sh/chart"]
+    assert manifest() == made, "run `make chart`"
+
+
+def manifest() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(MANIFEST.read_text()))
+
+
+def test_the_manifest_is_what_kubernetes_takes() -> None:
+    for one in manifest():
+        assert unknown_fields(one, KINDS[one["kind"]], one["kind"]) == []
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[tuple[Api, Path]]:
+    """What the manifest's pod would run, on this machine; and where its volume is."""
+    (stateful,) = [one for one in manifest() if one["kind"] == "StatefulSet"]
+    init, container = containers(stateful)
+    environment = dict(os.environ) | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "CONDUCTOR_CONFIG_PATH": str(tmp_path / "none"),
+    }
+
+    def here(text: str) -> str:
+        return text.replace("/var/lib/reprise", str(tmp_path)).replace("0.0.0.0", "127.0.0.1")
+
+    def environment_of(one: Mapping[str, Any]) -> dict[str, str]:
+        return environment | {item["name"]: here(item["value"]) for item in one["env"]}
+
+    for _ in range(2):  # it runs at every start of the pod
+        command = [*init["command"], *map(here, init["args"])]
+        subprocess.run(command, env=environment_of(init), cwd=tmp_path, timeout=60, check=True)
+    arguments = [re.sub("--port=.*", "--port=0", here(text)) for text in container["args"]]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reprise", *arguments],
+        env=environment_of(container),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        api = Api()
+        for line in process.stdout:
+            if line.startswith("Reprise answers on "):
+                api.base_url = line.split()[3]
+                break
+        yield api, tmp_path
+    finally:
+        process.terminate()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_what_the_manifest_runs_answers_whoever_has_its_key(pod: tuple[Api, Path]) -> None:
+    api, volume = pod
+    until(lambda: api.request("GET", "/ready")[0] == 200, what="the readiness probe")
+    assert api.request("GET", "/health")[0] == 200
+    assert api.request("GET", "/services")[0] == 401
+    key = (volume / "keys/operator.key").read_text().strip()
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    body = b'{"model":"m","block_size":4,"token_ids":[1,2,3,4]}'
+    assert api.request("POST", "/query", body, headers)[:2] == (200, b"{}")
+    assert api.request("GET", "/ui", None, headers)[0] == 200
