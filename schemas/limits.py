@@ -792,6 +792,9 @@ EXPORT_REQUESTS_OPEN_MAX: Final = 65_536  # that wait for their end, or for thei
 
 # ================================================================================== simulation
 
+# traffic: requests of an engine that exists in memory only, some 30 KB each.
+SHADOW_WAITING_MAX: Final = 256
+
 # whatif: what one run may be.
 WHATIF_NODES_MAX: Final = 4096
 WHATIF_RUNS_MAX: Final = 10_000  # of one command

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from simulation.engines.cache import BlockChain, CacheSizes, EngineCache, Offload
 from simulation.traffic.conversations import Turn
 from simulation.traffic.scoring import Scorer, Target
+from schemas.limits import SHADOW_WAITING_MAX
 from streams.routing.costs import UNLIMITED, Costs
 
 SHADOW_SEED: Final = 1
@@ -60,8 +61,12 @@ class ShadowEngine:
         return outcome
 
     def advance(self, now: float) -> None:
-        """Tell what has been computed by `now`."""
-        while self._computing and self._computing[0][0] <= now:
+        """Tell what has been computed by `now`, and of more than SHADOW_WAITING_MAX requests that wait
+        the first ones, too: where requests come faster than they are computed, they would take all
+        memory in the end.
+        """
+        waiting = self._computing
+        while waiting and (waiting[0][0] <= now or len(waiting) > SHADOW_WAITING_MAX):
             _, turn, hashes = self._computing.popleft()
             self._told.run_hashes(hashes, turn.prompt, turn.answer)
 

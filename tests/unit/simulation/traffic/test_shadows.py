@@ -12,6 +12,7 @@ from simulation.traffic.shadows import (
     by_longest_prefix,
     by_score,
 )
+from schemas.limits import SHADOW_WAITING_MAX
 from streams.routing.costs import Costs
 
 SIZES = CacheSizes(block_size=4, gpu_blocks=200)
@@ -61,6 +62,14 @@ def test_blocks_are_told_once_they_are_computed() -> None:
             engine.advance(now)
         assert sorted(engine.reusable_tokens(TURN, hashes) for engine in engines) == held
     assert run(two, TURN, 11.0) == (8, 2.0), "whoever holds it is found"
+
+
+def test_what_waits_is_bounded_where_requests_come_faster_than_they_are_computed() -> None:
+    one = shadows(1)
+    for _ in range(3 * SHADOW_WAITING_MAX):
+        last = run(one, TURN, 0.0)
+    assert last.ttft_s > SHADOW_WAITING_MAX, "each still waits for all before it"
+    assert len(one._engines[0]._computing) <= SHADOW_WAITING_MAX + 1
 
 
 def test_of_those_that_hold_most_any_is_chosen_and_of_chance_any() -> None:
