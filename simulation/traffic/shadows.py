@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from schemas.limits import SHADOW_WAITING_MAX
 from simulation.engines.cache import BlockChain, CacheSizes, EngineCache, Offload
 from simulation.traffic.conversations import Turn
 from simulation.traffic.scoring import Scorer, Target
-from schemas.limits import SHADOW_WAITING_MAX
 from streams.routing.costs import UNLIMITED, Costs
 
 SHADOW_SEED: Final = 1

@@ -2,6 +2,7 @@ from itertools import islice
 
 import pytest
 
+from schemas.limits import SHADOW_WAITING_MAX
 from simulation.engines.cache import CacheSizes, Offload
 from simulation.traffic.conversations import Conversations, Traffic, Turn
 from simulation.traffic.shadows import (
@@ -12,7 +13,6 @@ from simulation.traffic.shadows import (
     by_longest_prefix,
     by_score,
 )
-from schemas.limits import SHADOW_WAITING_MAX
 from streams.routing.costs import Costs
 
 SIZES = CacheSizes(block_size=4, gpu_blocks=200)
