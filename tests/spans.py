@@ -33,10 +33,11 @@ class KeptSpan(NamedTuple):
     links: list[tuple[str, str]]
     service: str = ""
     is_error: bool = False
+    flags: int = 1
 
     @property
     def traceparent(self) -> str:
-        return f"00-{self.trace}-{self.span}-01"
+        return f"00-{self.trace}-{self.span}-{self.flags:02x}"
 
 
 class KeptSpans:
@@ -66,6 +67,7 @@ def _kept(span: ReadableSpan) -> KeptSpan:
         [(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}") for link in span.links],
         str(span.resource.attributes["service.name"]),
         span.status.status_code.name == "ERROR",
+        context.trace_flags,
     )
 
 
@@ -137,6 +139,7 @@ def _received(body: bytes) -> Iterator[KeptSpan]:
                     [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
                     service,
                     span.status.code == 2,
+                    span.flags & 0xFF,
                 )
 
 
