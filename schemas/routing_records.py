@@ -206,7 +206,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         degraded: what was made of candidates that had lost something, a
             `streams.routing.decide.OfDegraded`; "" in records before there was this field.
         traceparent: of the span that decided, else of the request; "" for none. One that is no
-            context (`schemas.tracing.parse_traceparent`) is to be ignored.
+            context (`schemas.tracing.read_traceparent`) is to be ignored.
     """
 
     number: Number

@@ -15,13 +15,10 @@ from typing import Final, Protocol, Self
 Attribute = str | int | float
 Attributes = Mapping[str, Attribute]
 
-_TRACEPARENT: Final = re.compile(
-    r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})"
-    r"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?",
-    re.DOTALL,
-)
-_NO_TRACE: Final = "0" * 32
-_NO_SPAN: Final = "0" * 16
+_CONTEXT: Final = re.compile(r"(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_VERSION: Final = re.compile(r"[0-9a-f]{2}-")
+_FIRST: Final = "00-"
+_INVALID: Final = "ff-"
 _SAMPLED: Final = 1
 
 
@@ -47,27 +44,37 @@ class SpanContext(tuple[int, int, int]):
         return bool(self[2] & _SAMPLED)
 
 
-def parse_traceparent(text: str) -> SpanContext | None:
-    """The context that a `traceparent` names; None for what is none, which is to be ignored.
+def read_traceparent(text: str) -> str:
+    """A `traceparent` as version 00 spells it, 55 characters; "" for what is none, which is to be
+    ignored.
 
     Of a version above 00 what may follow is passed over, and only the flag of sampling counts, as
-    W3C has it. Some 1 us.
+    W3C has it. Some 0.6 us.
     """
-    found = _TRACEPARENT.fullmatch(text)
-    if found is None or found["trace"] == _NO_TRACE or found["span"] == _NO_SPAN:
+    if text.startswith(_FIRST):
+        return text if _CONTEXT.fullmatch(text, 3) else ""
+    found = _CONTEXT.match(text, 3)
+    if found is None or not _VERSION.match(text) or text.startswith(_INVALID):
+        return ""
+    end = found.end()
+    if text[end : end + 1] not in ("", "-"):
+        return ""
+    return f"{_FIRST}{text[3 : end - 2]}{int(text[end - 2 : end], 16) & _SAMPLED:02x}"
+
+
+def parse_traceparent(text: str) -> SpanContext | None:
+    """The context that a `traceparent` names; None for what is none. Some 1.5 us."""
+    read = read_traceparent(text)
+    if not read:
         return None
-    version, flags = found["version"], int(found["flags"], 16)
-    if version == "ff" or (version == "00" and found["more"]):
-        return None
-    if version != "00":
-        flags &= _SAMPLED
-    return SpanContext((int(found["trace"], 16), int(found["span"], 16), flags))
+    _, trace, span, flags = read.split("-")
+    return SpanContext((int(trace, 16), int(span, 16), int(flags, 16)))
 
 
 def format_traceparent(context: SpanContext) -> str:
-    """The context as a `traceparent` of version 00: 55 characters."""
+    """The inverse of `parse_traceparent`."""
     trace, span, flags = context
-    return f"00-{trace:032x}-{span:016x}-{flags:02x}"
+    return f"{_FIRST}{trace:032x}-{span:016x}-{flags:02x}"
 
 
 class Span(Protocol):

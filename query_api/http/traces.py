@@ -6,7 +6,7 @@ from query_api.http.wire import Headers
 from query_api.routing.interface import Routed
 from schemas.identities import PrefixScope
 from schemas.routing_records import Decision, decision_id
-from schemas.tracing import Attribute, format_traceparent, parse_traceparent
+from schemas.tracing import Attribute, read_traceparent
 
 _HEADER: Final = b"traceparent"
 
@@ -30,10 +30,7 @@ def traceparent_of(headers: Headers) -> str:
             if found:
                 return ""
             found = value or b"-"
-    if not found:
-        return ""
-    context = parse_traceparent(found.decode("latin-1"))
-    return "" if context is None else format_traceparent(context)
+    return read_traceparent(found.decode("latin-1"))
 
 
 def query_attributes(

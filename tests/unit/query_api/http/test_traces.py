@@ -199,7 +199,7 @@ def test_a_query_has_a_span_where_its_client_has_a_trace(
     service: Service, spans: KeptSpans, path: str
 ) -> None:
     body: dict[str, Any] = {"model": "m", "block_size": 4}
-    body |= {"token_ids": TOKENS} if path == "/query" else {"block_hashes": [1] * 4}
+    body |= {"token_ids": TOKENS} if path == "/query" else {"seq_hashes": [1] * 4}
     plain = service.post(path, body)
     assert spans.take() == []
     reply = service.post(path, body, TRACEPARENT)
