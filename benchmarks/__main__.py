@@ -50,6 +50,7 @@ MODULES: Final = {
     "large": "embedded.large",
     "as-of": "embedded.as_of",
     "simulate": "index.simulate",
+    "tracing": "index.tracing",
     "policies": "embedded.policies",
     "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",

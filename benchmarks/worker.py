@@ -28,7 +28,7 @@ from benchmarks.embedded import (
     route,
     stages,
 )
-from benchmarks.index import cores, growth, kernels, memory, simulate
+from benchmarks.index import cores, growth, kernels, memory, simulate, tracing
 from benchmarks.peers import beside, guesses, removing
 from benchmarks.peers import memory as peer_memory
 from benchmarks.peers import queries as peer_queries
@@ -62,6 +62,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "kernel": kernels.measure,
     "growth": growth.measure,
     "simulate": simulate.measure,
+    "tracing": tracing.measure,
     "codec": codecs.measure,
     "pipeline": pipeline.measure,
     "latency": latency.measure,

@@ -59,6 +59,7 @@ from schemas.limits import (
 )
 from schemas.memory import MemoryRecord
 from schemas.registration import Registration
+from schemas.tracing import NO_TRACER, Tracer
 
 _logger = logging.getLogger(__name__)
 
@@ -134,6 +135,7 @@ class Bridge:
         reader: of sockets; likewise.
         conditions: of the role; the bridge sets and clears its own.
         on_load: takes what engines say of their load, on the bridge's loop.
+        tracer: of the process.
 
     Raises:
         StorageError: the spool cannot be opened.
@@ -147,6 +149,7 @@ class Bridge:
         *,
         conditions: Conditions | None = None,
         on_load: OnSamples = ignore_samples,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self.conditions = Conditions(time.time) if conditions is None else conditions
         clients = Clients(settings.options)
@@ -166,6 +169,7 @@ class Bridge:
             on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
             make_memory=self._make_memory,
             on_memory=lambda record: None if self.memory is None else self.memory.written(record),
+            tracer=tracer,
         )
         self.pump = Pump(
             self.writer, packer=packer, reader=reader, window_s=settings.window_ms / 1000

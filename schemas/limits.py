@@ -69,6 +69,16 @@ MEMORY_STALE_S: Final = 90.0  # since a segment was read: it is shown as `stale`
 # Health: how soon after one line about a condition another, with another reason, is logged.
 CONDITION_REPEAT_S: Final = 10.0
 
+# Tracing: a collector that is slow or away costs spans, and nothing else:
+# reprise_spans_dropped_total by reason.
+SPAN_QUEUE_MAX: Final = 8192  # that wait for the collector, some KiB each; reason="queue_full"
+SPAN_EXPORT_MAX: Final = 512  # in one request to it
+SPAN_EXPORT_S: Final = 1.0  # that the first one waits for others
+SPAN_LEAVE_S: Final = 2.0  # for the last ones, at the end; reason="stopping"
+SPAN_LINKS_MAX: Final = 128  # of a span; the further ones are left out
+SPAN_TEXT_CHARS_MAX: Final = 256  # of a text in a span; the rest is cut off
+SPAN_ALONE_S: Final = 0.1  # between two spans of a name, of batches that belong to no trace
+
 SHUTDOWN_S: Final = 10.0  # of every role, from the signal to the exit
 
 # ====================================================================================== storage
@@ -995,6 +1005,7 @@ assert RECORD_WINDOW_MS <= GATHER_MS_MAX, "the default must be allowed"
 assert 1000 * WORKER_FLUSH_S <= GATHER_MS_MAX, "the default must be allowed"
 assert LOG_RETENTION_BYTES <= OPTION_GIB_MAX * GIB, "the default must be allowed"
 assert LOG_RETENTION_S <= 3600 * OPTION_HOURS_MAX, "the default must be allowed"
+assert SPAN_LEAVE_S < SHUTDOWN_S, "a collector that is away keeps no process from ending"
 assert WORKER_STOP_S < SHUTDOWN_S, "a worker leaves the group before it is killed"
 assert HTTP_GRACE_S + MONITOR_STOP_S < SHUTDOWN_S, "servers end before their process is killed"
 assert OPEN_FILES_MAX >= 10 * PUBLISHERS_MAX, "every publisher's sockets, and as many clients"

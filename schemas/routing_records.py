@@ -22,7 +22,7 @@ Elements of the arrays are msgpack arrays. A reader must ignore map keys that it
 what stands behind the last element that it knows: fields are only ever added.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
@@ -205,6 +205,8 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         last: where the session's request before went, if that counted.
         degraded: what was made of candidates that had lost something, a
             `streams.routing.decide.OfDegraded`; "" in records before there was this field.
+        traceparent: of the span that decided, else of the request; "" for none. One that is no
+            context (`schemas.tracing.read_traceparent`) is to be ignored.
     """
 
     number: Number
@@ -243,6 +245,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     capacity_tokens: TokenCount = 0
     last: Target | None = None
     degraded: Text = ""
+    traceparent: RequestName = ""
 
     def target(self, index: int) -> Target:
         """The candidate of that index, as what load is of."""
@@ -278,6 +281,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         output_tokens: so far.
         tbt_s: mean of the longest tenth of the intervals between two tokens.
         error: why it failed.
+        traceparent: of the decision, where the service that was told knew it; else "".
     """
 
     number: Number
@@ -293,6 +297,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     output_tokens: TokenCount | None = None
     tbt_s: Duration | None = None
     error: Text = ""
+    traceparent: RequestName = ""
 
 
 class LoadSource(StrEnum):
@@ -391,6 +396,20 @@ def parse_decision_id(name: str) -> tuple[int, int] | None:
     except ValueError:
         return None
     return parsed if decision_id(*parsed) == name else None
+
+
+def traces_of(records: Iterable[RoutingRecord]) -> Iterator[str]:
+    """The contexts of what was decided and told in these, each as often as it stands there."""
+    for record in records:
+        if isinstance(record, DecisionsRecord):
+            told: tuple[Decision, ...] | tuple[Outcome, ...] = record.decisions
+        elif isinstance(record, OutcomesRecord):
+            told = record.outcomes
+        else:
+            continue
+        for one in told:
+            if one.traceparent:
+                yield one.traceparent
 
 
 def marks_at(blocks: int, longest: int) -> Iterable[int]:

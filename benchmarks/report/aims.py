@@ -366,6 +366,17 @@ def _simulate() -> list[Aim]:
     ]
 
 
+def _tracing() -> list[Aim]:
+    return [
+        Aim(
+            what=f"what tracing costs where it is off: {name}",
+            figure=Of("tracing", f"tracing off, {name}"),
+            at_most=5.0,
+        )
+        for name in ("a decision", "a decision of a trace", "a report", "a batch")
+    ]
+
+
 def _policies() -> list[Aim]:
     """Through the real service, with eight simulated engines."""
     slo, models = "2.2 times the load, 5 s", "GET /models"
@@ -438,6 +449,7 @@ AIMS: Final = (
     *_fairness(),
     *_distributed(),
     *_simulate(),
+    *_tracing(),
     *_policies(),
     *_past(),
 )

@@ -25,6 +25,7 @@ from schemas.limits import (
     TURN_BYTES_MAX,
 )
 from schemas.records import BridgeRecord, LogRecord, encode_record
+from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 
 LOG_FULL: Final = "log_full"
 
@@ -60,6 +61,10 @@ class LogSink:
         on_recovered: called once nothing waits.
         is_idle: whether nothing that `on_appended` was given waits.
         turn_bytes: see `RecordSink`.
+        tracer: of the service.
+
+    Attributes:
+        traceparent: of the span of the write that `on_appended` is given; "" where it has none.
     """
 
     def __init__(
@@ -71,7 +76,9 @@ class LogSink:
         on_recovered: Callable[[], None],
         is_idle: Callable[[], bool] = lambda: True,
         turn_bytes: Callable[[], int] = lambda: TURN_BYTES_MAX,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
+        self.traceparent = ""
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
         self.waiting_bytes = 0
         self._lost: dict[PublisherKey, None] = {}  # by drops since `take_lost`
@@ -81,6 +88,7 @@ class LogSink:
         self._on_recovered = on_recovered
         self._is_idle = is_idle
         self._turn_bytes = turn_bytes
+        self._tracer = tracer
         self._waiting: deque[Sequence[bytes]] = deque()
         self._attempted = Offset(0)  # where the first of those that wait was to be appended
         self._failed = asyncio.Event()
@@ -105,7 +113,7 @@ class LogSink:
         encoded = [encode_record(record) for record in records]
         self._attempted = self._log.end_offset
         try:
-            first = self._log.append(encoded, now=time.time())
+            first = self._append(encoded)
         except StorageError as error:
             self._keep(encoded)
             self._free.clear()
@@ -113,6 +121,15 @@ class LogSink:
             self._on_failure(error)
         else:
             self._on_appended(first, encoded)
+
+    def _append(self, encoded: Sequence[bytes]) -> Offset:
+        if not self._tracer.is_on:
+            return self._log.append(encoded, now=time.time())
+        began_ns = time.time_ns()
+        first = self._log.append(encoded, now=began_ns / 1e9)
+        attributes = batch_attributes("events", len(encoded), 0, first + len(encoded) - 1)
+        self.traceparent = self._tracer.batch(SpanName.APPEND, began_ns, (), attributes)
+        return first
 
     def has_waiting(self, publisher: PublisherKey) -> bool:
         """See `RecordSink`: of every publisher, while the disk fails."""
@@ -171,10 +188,11 @@ class LogSink:
             self._log.reopen()
             if self._waiting and self._log.end_offset > self._attempted:
                 # The write had reached the disk before its error.
+                self.traceparent = ""
                 self._written(self._attempted)
             while self._waiting:
                 self._attempted = self._log.end_offset
-                self._written(self._log.append(self._waiting[0], now=time.time()))
+                self._written(self._append(self._waiting[0]))
         except StorageError as error:
             self._on_failure(error)
             return

@@ -60,6 +60,7 @@ from schemas.records import (
     encode_record,
 )
 from schemas.topics import TopicSpec, encode_stream
+from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 
 _DISK: Final = "the disk of the spool"  # what is complained of
 _logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Writer:
         on_heartbeat: called for each acknowledged heartbeat, with its partition.
         make_memory: of segments of memory in a partition, what is to be said; made as it is sent.
         on_memory: called for each acknowledged one.
+        tracer: of the bridge.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Writer:
         on_heartbeat: Callable[[int, HeartbeatRecord], None] = lambda partition, record: None,
         make_memory: Callable[[int], Sequence[MemoryRecord]] = lambda partition: (),
         on_memory: Callable[[MemoryRecord], None] = lambda record: None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self.spool = spool
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
@@ -109,6 +112,7 @@ class Writer:
         self._on_heartbeat = on_heartbeat
         self._make_memory = make_memory
         self._on_memory = on_memory
+        self._tracer = tracer
         self._queues = [PartitionQueue(number) for number in range(topic.partitions)]
         self._partitions: dict[StreamKey, tuple[bytes, int]] = {}
         self._withheld = dict.fromkeys(spool.publishers())
@@ -499,6 +503,7 @@ class Writer:
                     queue.changed.clear()
                     continue
                 place = (self._topic.name, queue.partition)
+                began_ns = time.time_ns()
                 offset = await self._producer.send_batch(producer, batch, *place)
             except ProducerReplacedError:
                 await asyncio.sleep(BRIDGE_RETRY_S)
@@ -511,6 +516,7 @@ class Writer:
                 self._complain(error, f"retrying in {BRIDGE_RETRY_S:g} s")
                 await asyncio.sleep(BRIDGE_RETRY_S)
             else:
+                self._trace(queue, offset, began_ns)
                 self._finish(queue, offset)
                 for told in memory:
                     queue.end += 1
@@ -518,6 +524,15 @@ class Writer:
                 if heartbeat is not None:
                     queue.end += 1
                     self._on_heartbeat(queue.partition, heartbeat)
+
+    def _trace(self, queue: PartitionQueue, offset: int, began_ns: int) -> None:
+        if not self._tracer.is_on or not queue.in_flight:
+            return
+        records, last = len(queue.in_flight), offset + len(queue.in_flight) - 1
+        attributes = batch_attributes(
+            "events", records, queue.partition, last, topic=self._topic.name
+        )
+        self._tracer.batch(SpanName.APPEND, began_ns, (), attributes)
 
     def beat(self, partition: int) -> None:
         """Writes a heartbeat into the partition, behind all that was appended before. One that

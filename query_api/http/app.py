@@ -53,6 +53,7 @@ from query_api.ports import History, PublisherRegistry, View, WorkerCommands
 from query_api.routing.advised import Acting
 from query_api.routing.router import Router
 from schemas.errors import RepriseError
+from schemas.tracing import NO_TRACER, Tracer
 from streams.kernel.interface import AuditQueue
 
 ROUTING_MODELS: Final = (
@@ -82,6 +83,7 @@ def create_app(
     select_service: bool = False,
     acting: Acting | None = None,
     guard: Guard | None = None,
+    tracer: Tracer = NO_TRACER,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -100,6 +102,8 @@ def create_app(
         select_service: whether it can also be asked as Dynamo's select service is.
         acting: acts on advice; None where nobody does.
         guard: who may ask; None: everybody.
+        tracer: makes spans of requests; where it is on, queries that have a `traceparent` are
+            answered here, never by the plain listener.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -124,10 +128,13 @@ def create_app(
         only_exact=only_exact,
         history=history,
         audit=None if audit is None else AnswerAudit(audit),
+        tracer=tracer,
     )
     endpoints: list[PostEndpoint] = [hot]
     if router is not None:
-        endpoints.append(RoutingEndpoint(view, router, bodies, default_wire, metrics))
+        endpoints.append(
+            RoutingEndpoint(view, router, bodies, default_wire, metrics, tracer=tracer)
+        )
         app.include_router(routing_routes(endpoints[-1], router, default_wire))
         app.include_router(routing_views(view, router, default_wire, acting))
         app.include_router(decision_routes(router, default_wire))
@@ -155,7 +162,7 @@ def create_app(
             guard = None
         else:
             view.metrics.register(AccessMetrics(guard))
-    plain = plain_answers(view, metrics, only_exact=only_exact, guard=guard)
+    plain = plain_answers(view, metrics, only_exact=only_exact, guard=guard, is_traced=tracer.is_on)
     return _Front(app, endpoints, metrics, refusals, plain, guard, producer.end)
 
 

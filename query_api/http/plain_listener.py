@@ -139,13 +139,23 @@ class PlainAnswers:
         view: what is answered from.
         metrics: of the app; shows what the listener has answered.
         guard: says whose queries may be answered there; None: everybody's.
+        is_traced: whether queries that have a `traceparent` are to have spans, and so are handed
+            over.
 
     Attributes:
         answered: requests, as of the last `count`.
     """
 
-    def __init__(self, view: View, metrics: HttpMetrics, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        view: View,
+        metrics: HttpMetrics,
+        guard: Guard | None = None,
+        *,
+        is_traced: bool = False,
+    ) -> None:
         self._view = view
+        self._is_traced = is_traced
         self._metrics = metrics
         self._guard = guard
         self._listener: PlainListener | None = None
@@ -184,6 +194,7 @@ class PlainAnswers:
             connections=connections_max,
             descriptor_max=descriptor_max,
             needs_keys=self._guard is not None,
+            answers_traced=not self._is_traced,
         )
         self._listener = listener
         if self._guard is not None:
@@ -237,7 +248,12 @@ class PlainAnswers:
 
 
 def plain_answers(
-    view: View, metrics: HttpMetrics, *, only_exact: bool, guard: Guard | None = None
+    view: View,
+    metrics: HttpMetrics,
+    *,
+    only_exact: bool,
+    guard: Guard | None = None,
+    is_traced: bool = False,
 ) -> PlainAnswers | None:
     """None where there can be none: without the Rust kernel, where answers leave out what is not
     exact, and where each address may ask so often only.
@@ -246,4 +262,4 @@ def plain_answers(
         return None
     if guard is not None and guard.address_rate is not None:
         return None
-    return PlainAnswers(view, metrics, guard)
+    return PlainAnswers(view, metrics, guard, is_traced=is_traced)

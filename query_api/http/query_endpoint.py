@@ -36,10 +36,12 @@ from query_api.http.requests.queries import (
     read_query,
     scan_query,
 )
+from query_api.http.traces import query_attributes, traceparent_of
 from query_api.http.wire import Wire
 from query_api.ports import Asked, History, PastView, Positions, View, positions_text
 from schemas.answer_states import AnswerState, Standing
 from schemas.identities import PrefixScope
+from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
 from streams.kernel.interface import BodyForm, InstanceMatch, PlainAnswer, ReadOnlyKernel
 
 Answerer = Callable[[ReadOnlyKernel, Query], tuple[PrefixScope, list[InstanceMatch]]]
@@ -60,7 +62,7 @@ class _Route(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """What one request asks; `wire` is that of its answer."""
+    """What one request asks; `wire` is that of its answer, and `span` its own."""
 
     wire: Wire
     form: BodyForm
@@ -68,6 +70,7 @@ class _Request(NamedTuple):
     url_query: bytes
     options: AnswerOptions
     access: Access
+    span: Span
 
 
 class HotRoutes(PostEndpoint):
@@ -83,15 +86,18 @@ class HotRoutes(PostEndpoint):
         only_exact: bool = False,
         history: History | None = None,
         audit: AnswerAudit | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
         only_exact: what a request that does not say otherwise gets; see `AnswerOptions`.
         history: answers what is asked of the past.
         audit: keeps a share of the answers of now.
+        tracer: of the service.
         """
         super().__init__(bodies, default_wire, metrics)
         self._view = view
         self._audit = audit
+        self._tracer = tracer
         self._history = history
         self._default = _PLAIN._replace(only_exact=True) if only_exact else _PLAIN
         self._routes = {
@@ -110,10 +116,17 @@ class HotRoutes(PostEndpoint):
 
     async def answer(self, posted: Posted) -> Answered:
         """See `PostEndpoint`."""
+        # Nearly all queries are answered without Python: those that are not begin no traces.
+        if self._tracer.is_on and (parent := traceparent_of(posted.headers)):
+            with self._tracer.begin(SpanName.QUERY, parent) as span:
+                return await self._answered(posted, span)
+        return await self._answered(posted, NO_SPAN)
+
+    async def _answered(self, posted: Posted, span: Span) -> Answered:
         route = self._routes[posted.path]
         _, wire, form, body, url_query, _, access = posted
         options = read_options(url_query, self._default) if url_query else self._default
-        request = _Request(wire, form, body, url_query, options, access)
+        request = _Request(wire, form, body, url_query, options, access, span)
         headers, answer = self._answer(route, request) or await self._answer_past(route, request)
         return Answered(200, headers, answer)
 
@@ -128,7 +141,7 @@ class HotRoutes(PostEndpoint):
         kernel = view.kernel
         position = self._position_header(view.positions())  # before it is asked: at least this
         plain = None
-        wire, form, body, url_query, options, access = request
+        wire, form, body, url_query, options, access, span = request
         # The kernel looks before it says whose; the time that takes would tell of other tenants.
         if access.tenants is None and options in (_PLAIN, _HITS_ONLY):
             if options is _PLAIN and form is not BodyForm.OCTETS:
@@ -141,6 +154,9 @@ class HotRoutes(PostEndpoint):
         if audited is not None and self._audit is not None:
             self._audit.push(audited, state)
         headers = [TYPE_HEADERS[wire], position, _STATE_HEADERS[state]]
+        if span.is_recorded:
+            of_index = (position[1].decode(), state.value)
+            span.note(query_attributes(scope, tokens, hit_tokens, *of_index))
         route.metrics.count((perf_counter() - started, tokens, hit_tokens))
         return headers, answer
 
@@ -163,9 +179,13 @@ class HotRoutes(PostEndpoint):
             prefixes_of(query, view.kernel.seed, by_hash=route.by_hash),
         )
         past = await self._history.view_as_of(as_of, asked)
-        scope, _, _, answer, _ = self._take_steps(route, past, past.kernel, request)
-        position = (b"reprise-position", positions_text(past.positions()).encode())
-        headers = [TYPE_HEADERS[request.wire], position, _STATE_HEADERS[past.state(scope)]]
+        scope, tokens, hit_tokens, answer, _ = self._take_steps(route, past, past.kernel, request)
+        positions, state = positions_text(past.positions()), past.state(scope)
+        if request.span.is_recorded:
+            of_index = (positions, state.value)
+            request.span.note(query_attributes(scope, tokens, hit_tokens, *of_index))
+        position = (b"reprise-position", positions.encode())
+        headers = [TYPE_HEADERS[request.wire], position, _STATE_HEADERS[state]]
         return headers, answer
 
     def _take_steps(

@@ -318,6 +318,11 @@ class LiveLoad:
         with self._lock:
             return self._recent.noted, self._recent.latest(limit, admits, after=after)
 
+    def trace_of(self, run: int, number: int) -> str:
+        """The context of the span that decided; "" where it has none, or is not kept."""
+        found = self.find_recent(run, number)
+        return "" if found is None else found.decision.traceparent
+
     def find_recent(self, run: int, number: int) -> RecentDecision | None:
         """One of the last decisions; None where it is not kept."""
         with self._lock:

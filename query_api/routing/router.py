@@ -20,6 +20,7 @@ from query_api.routing.decoding import DecodeAsked, choose_decoder
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.interface import Routed, RouteRequest
 from query_api.routing.live import Carried, LiveLoad, Report
+from query_api.routing.placing import with_places
 from query_api.routing.plans import advised_plan
 from query_api.routing.predictions import unregistered_of
 from query_api.routing.queue import RoutingQueue
@@ -183,7 +184,7 @@ class Router:
                 routed, is_same = known
                 if is_same or asked.is_placed:
                     return routed
-                self._take_back(routed.decision.number, now)
+                self._take_back(routed.decision, now)
         routed = self._decide(asked, now)
         if asked.reserve:
             if routed.decision.refused is Refused.NO:
@@ -196,10 +197,12 @@ class Router:
             self.live.asked(routed.decision)
         return routed
 
-    def _take_back(self, number: int, now: float) -> None:
+    def _take_back(self, decision: Decision, now: float) -> None:
         """What was booked is not to be: its request goes elsewhere, by a decision that follows."""
-        outcome = Outcome(number, OutcomeEvent.CANCELLED, now)
-        if self.live.is_under_way(self.run, number):
+        outcome = Outcome(
+            decision.number, OutcomeEvent.CANCELLED, now, traceparent=decision.traceparent
+        )
+        if self.live.is_under_way(self.run, decision.number):
             self.live.report(self.run, outcome)
             self.queue.push_outcomes([(self.run, outcome)])
 
@@ -229,7 +232,7 @@ class Router:
         plan = advised_plan(asked, decided, candidates, self._settings.costs, self.folded)
         chosen, decode, decided = self._placed(asked, candidates, decided, tie)
         decision = self._decision(asked, policy, request, candidates, decided, now)
-        decision = _with_places(decision, candidates, chosen, decode, last)
+        decision = with_places(decision, candidates, chosen, decode, last)
         age = None
         place = chosen if chosen >= 0 else decode
         if place >= 0:
@@ -347,6 +350,7 @@ class Router:
             _marks(asked.prefixes, candidates.longest(longest) // asked.scope.block_size),
             held=held,
             degraded=self._settings.rules.degraded.value,
+            traceparent=asked.traceparent,
         )
 
     def _known_policy(self, text: str) -> "_Policy":
@@ -402,7 +406,12 @@ class Router:
                 unknown += 1
                 continue
             run, number = key
-            outcome = _with_number(one.outcome, number, _time_of(one.at, now))
+            outcome = msgspec.structs.replace(
+                one.outcome,
+                number=number,
+                time=_time_of(one.at, now),
+                traceparent=self.live.trace_of(run, number),
+            )
             if self.live.report(run, outcome) is Report.REPEATED:
                 repeated += 1
             else:
@@ -412,6 +421,15 @@ class Router:
                     self.answers.forget_number(number)
         self.queue.push_outcomes(new)
         return Taken(accepted, repeated, unknown)
+
+    def traces_of(self, told: Iterable[Told]) -> list[str]:
+        """The contexts of the decisions that these are about, as far as they are known, each once.
+        Cost O(reports), a microsecond or two each.
+        """
+        keys = [key for key in map(self._decision_of, told) if key is not None]
+        traces = dict.fromkeys(self.live.trace_of(*key) for key in keys)
+        traces.pop("", None)
+        return list(traces)
 
     def _decision_of(self, told: Told) -> tuple[int, int] | None:
         if told.decision_id is not None:
@@ -445,50 +463,11 @@ class Router:
         self.queue.push_samples(samples)
 
 
-def _with_places(
-    decision: Decision,
-    candidates: Candidates,
-    chosen: int,
-    decode: int,
-    last: Target | None,
-) -> Decision:
-    """With what is known of those who were chosen."""
-    if chosen < 0 and decode < 0:
-        return msgspec.structs.replace(decision, chosen=-1, last=last)
-    first = candidates.known[chosen if chosen >= 0 else decode]
-    decoder = candidates.known[decode] if decode >= 0 else first
-    load = candidates.carried[decode if decode >= 0 else chosen]
-    return msgspec.structs.replace(
-        decision,
-        chosen=chosen,
-        decode=decode,
-        p90=first.p90,
-        class_name=first.class_name,
-        decode_class=decoder.class_name if decode >= 0 else "",
-        kv_bytes=first.kv_bytes,
-        decode_running=load.requests,
-        decode_kv_tokens=load.kv_tokens,
-        is_approximate=first.is_approximate,
-        capacity_tokens=first.capacity_tokens or _capacity_of(candidates.carried[chosen]),
-        last=last,
-    )
-
-
-def _capacity_of(carried: Carried) -> int:
-    """By the word of its newest sample; 0 where that says nothing."""
-    return (carried.sample.kv_capacity_tokens or 0) if carried.sample is not None else 0
-
-
 def _marks(prefixes: bytes, longest: int) -> tuple[PrefixMark, ...]:
     return tuple(
         PrefixMark(blocks, _U64.unpack_from(prefixes, 8 * blocks - 8)[0])
         for blocks in marks_at(len(prefixes) // 8, longest)
     )
-
-
-def _with_number(outcome: Outcome, number: int, at: float) -> Outcome:
-    fields = [getattr(outcome, name) for name in Outcome.__struct_fields__[3:]]
-    return Outcome(number, outcome.event, at, *fields)
 
 
 def _time_of(at: float | None, now: float) -> float:

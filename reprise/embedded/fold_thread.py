@@ -23,6 +23,7 @@ from schemas.limits import (
     SHUTDOWN_S,
     TABLE_SYNC_S,
 )
+from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.table import Table
@@ -33,14 +34,16 @@ logger = logging.getLogger(__name__)
 
 
 class _Appended(NamedTuple):
-    """Records that are in the log: the first one's offset, and all of them; and as of when, in
-    monotonic seconds, the log then has all that its confirmed publishers had sent.
+    """Records that are in the log: the first one's offset, and all of them; as of when, in
+    monotonic seconds, the log then has all that its confirmed publishers had sent; and the context
+    of the span that appended them.
     """
 
     first: Offset
     encoded: Sequence[bytes]
     size_bytes: int
     as_of: float = NEVER
+    traceparent: str = ""
 
 
 class FoldThread:
@@ -51,13 +54,21 @@ class FoldThread:
         table: recovered; folds go on behind its offset.
         flush_s: how often the table's changes are written.
         conditions: set by a flush that failed, which is retried, and by the thread's end.
+        tracer: of the service.
 
     Attributes:
         as_of: when everything was folded that confirmed publishers had sent by then, monotonic
             seconds.
     """
 
-    def __init__(self, table: Table, *, flush_s: float, conditions: Conditions) -> None:
+    def __init__(
+        self,
+        table: Table,
+        *,
+        flush_s: float,
+        conditions: Conditions,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         self.fold = table.fold
         self._driver = FoldDriver(
             table,
@@ -68,6 +79,7 @@ class FoldThread:
         )
         self._flush_s = flush_s
         self._conditions = conditions
+        self._tracer = tracer
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
         self._pace = Pace(FOLD_TURN_S, least=FOLD_TURN_BYTES_MIN, most=FOLD_TURN_BYTES_MAX)
@@ -117,13 +129,19 @@ class FoldThread:
         if self._thread.ident is not None:
             self._thread.join(SHUTDOWN_S)
 
-    def submit(self, first: Offset, encoded: Sequence[bytes]) -> None:
+    def submit(self, first: Offset, encoded: Sequence[bytes], traceparent: str = "") -> None:
         """Queues records that were appended from `first` on; waits while the queue is full.
+
+        Args:
+            first: offset of the first one.
+            encoded: all of them.
+            traceparent: of the span that appended them.
 
         Raises:
             StorageError: the thread has ended; the records are in the log.
         """
-        self._submit(_Appended(first, encoded, sum(map(len, encoded))))
+        size_bytes = sum(map(len, encoded))
+        self._submit(_Appended(first, encoded, size_bytes, traceparent=traceparent))
 
     def mark(self, as_of: float) -> None:
         """Everything that was submitted is what there was at `as_of`; see there. May wait as
@@ -210,13 +228,20 @@ class FoldThread:
             LogEntry(Offset(offset), value)
             for offset, value in enumerate(appended.encoded, appended.first)
         )
-        began_s = time.monotonic()
+        began_s, began_ns = time.monotonic(), time.time_ns()
         run_without_loop(self._driver.fold(entries))
         self._pace.note(appended.size_bytes, time.monotonic() - began_s)
+        if self._tracer.is_on and appended.encoded:
+            self._trace(appended, began_ns)
         self.as_of = max(self.as_of, appended.as_of)
         with self._changed:
             self._pending -= 1
             self._changed.notify_all()
+
+    def _trace(self, appended: _Appended, began_ns: int) -> None:
+        records = len(appended.encoded)
+        attributes = batch_attributes("events", records, 0, appended.first + records - 1)
+        self._tracer.batch(SpanName.FOLD, began_ns, (appended.traceparent,), attributes)
 
     def _note_flush(self, error: StorageError | None) -> None:
         if error is None:

@@ -19,7 +19,8 @@ from schemas.conditions import Conditions, Part
 from schemas.errors import DamagedError, RecordError, StorageError
 from schemas.identities import Offset
 from schemas.limits import ROUTING_BYTES, ROUTING_CHECKPOINT_S
-from schemas.routing_records import RoutingRecord, encode_routing
+from schemas.routing_records import RoutingRecord, encode_routing, traces_of
+from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from storage.salvage import move_aside
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
@@ -45,7 +46,14 @@ class RoutingLog(WindowLog):
         skipped: records that could not be read when the log was folded at the start.
     """
 
-    def __init__(self, path: Path, *, age_max_s: float, conditions: Conditions) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        age_max_s: float,
+        conditions: Conditions,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         """Opens it where there is one, and folds what it has; a damaged one is set aside. Where
         nothing was ever decided there is none, and it takes no files, until something is.
 
@@ -53,6 +61,7 @@ class RoutingLog(WindowLog):
             path: of its directory.
             age_max_s: how long records are kept.
             conditions: set while it cannot be written.
+            tracer: of the service.
 
         Raises:
             DataDirectoryInUseError: another process has it open.
@@ -67,6 +76,7 @@ class RoutingLog(WindowLog):
         options = WindowLogOptions(NAME, "routing", Part.ROUTING, ROUTING_BYTES, age_max_s)
         log = open_log() if path.exists() else None
         super().__init__(open_log, options, conditions, log=log)
+        self._tracer = tracer
         self.queue = RoutingQueue()
         self.live = LiveLoad()
         self.written = self.unwritten = self.skipped = 0
@@ -141,11 +151,16 @@ class RoutingLog(WindowLog):
 
     def appended(self, first: Offset) -> None:
         """See `WindowLog`: what is in the log, is folded."""
-        now = time.time()
+        began_ns = time.time_ns()
+        now = began_ns / 1e9
         self.written += sum(map(items_of, self._taken))
         for offset, record in enumerate(self._taken, first):
             self.folded.apply(offset, record)
             self.live.follow(record, now)
+        if self._tracer.is_on:
+            last = first + len(self._taken) - 1
+            attributes = batch_attributes("routing", len(self._taken), 0, last)
+            self._tracer.batch(SpanName.FOLD, began_ns, traces_of(self._taken), attributes)
 
     def lost(self) -> None:
         """See `WindowLog`."""

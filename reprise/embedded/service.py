@@ -47,6 +47,7 @@ from schemas.identities import PublisherKey
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
+from schemas.tracing import NO_TRACER, Tracer
 from streams.audit.log import DIRECTORY
 from streams.audit.queue import open_audit_queue
 from streams.kernel import array_packer, open_kernel, socket_reader
@@ -71,13 +72,20 @@ class _Stoppable(Protocol):
 class EmbeddedService(TableView):
     """Implements `query_api.ports.View` and `PublisherRegistry` over one `WriteThread`."""
 
-    def __init__(self, settings: Settings, *, on_damage: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_damage: Callable[[], None] = lambda: None,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         """Opens the data directory.
 
         Args:
             settings: what to run with.
             on_damage: called, from another thread, where its log turns out to be damaged during
                 recovery; `damage` says how.
+            tracer: makes the spans of what it appends and folds.
 
         Raises:
             ConfigurationError: LMCache's ports cannot be bound.
@@ -120,6 +128,7 @@ class EmbeddedService(TableView):
                 reader=open_reader(socket_reader),
                 on_damage=on_damage,
                 on_load=lambda samples: self.router.observe(samples),
+                tracer=tracer,
             )
         except (ConfigurationError, StorageError):  # of a port for LMCache, or the disk
             table.close()
@@ -151,6 +160,7 @@ class EmbeddedService(TableView):
                 settings.data / ROUTING_DIRECTORY,
                 age_max_s=settings.log_retention_s,
                 conditions=self.write.conditions,
+                tracer=tracer,
             )
             opened.append(self.routing)
             self._open_beside(opened)

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -61,6 +62,7 @@ from schemas.limits import (
     STALE_S,
 )
 from schemas.registration import SELF_REGISTERED, Registration
+from schemas.tracing import NO_TRACER, Tracer
 from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
@@ -88,6 +90,7 @@ class WriteThread:
         reader: MessageReader | None = None,
         on_damage: Callable[[], None] = lambda: None,
         on_load: OnSamples = ignore_samples,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
         settings: of the service.
@@ -98,6 +101,7 @@ class WriteThread:
         on_damage: called where the log turns out to be damaged during recovery; then `damage`
             has the error, and nothing goes on.
         on_load: takes what engines say of their load, on the loop of this thread.
+        tracer: of the service.
         """
         self.log = log
         self.table = table
@@ -112,6 +116,10 @@ class WriteThread:
         self._settings = settings
         self.losses = LossWatch(settings.data, self.conditions)
         self._watch = DataWatch((), self.conditions)
+        flush_s = settings.table_flush_s
+        self._make_folding = partial(
+            FoldThread, table, flush_s=flush_s, conditions=self.conditions, tracer=tracer
+        )
         self.folding = self._make_folding()
         self._loop = uvloop.new_event_loop()  # a turn is one pass of it: asyncio's costs more
         self.sink = LogSink(
@@ -121,6 +129,7 @@ class WriteThread:
             on_recovered=lambda: self.conditions.clear(Part.LOG),
             is_idle=lambda: self.folding.is_idle,
             turn_bytes=lambda: self.folding.turn_bytes,
+            tracer=tracer,
         )
         self.pump = Pump(
             self.sink,
@@ -185,11 +194,6 @@ class WriteThread:
     def _is_worker(self, publisher: PublisherKey) -> bool:
         registered = self.fold.registrations.get(publisher)
         return registered is not None and registered.registration.kind in SELF_REGISTERED
-
-    def _make_folding(self) -> FoldThread:
-        return FoldThread(
-            self.table, flush_s=self._settings.table_flush_s, conditions=self.conditions
-        )
 
     @property
     def problem(self) -> str:
@@ -402,7 +406,7 @@ class WriteThread:
     def _fold(self, first: Offset, encoded: Sequence[bytes]) -> None:
         """Step 3. Waits while the fold's queue is full."""
         try:
-            self.folding.submit(first, encoded)
+            self.folding.submit(first, encoded, self.sink.traceparent)
         except StorageError as error:
             # They are in the log: the next start folds them.
             self._failure = error

@@ -29,6 +29,7 @@ from reprise.metrics.publishers import (
 from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.routing import ROUTING, RoutingState
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
+from reprise.metrics.tracing import TRACING
 from reprise.metrics.worker import CHECKPOINTS, CRASHES, RECORDS, RESTARTS, ROUTING_RESTARTS
 from schemas.conditions import Part
 from schemas.positions import Position
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections
+    from reprise.tracing.opening import SpanCounts
     from streams.history.follower import HistoryFollower
     from streams.worker.routing import RoutingWorker
     from streams.worker.worker import Worker
@@ -221,6 +223,13 @@ def http_collector(connections: "Connections") -> RoleCollector:
     """Of the HTTP server of any role."""
     collector = RoleCollector()
     collector.add(HTTP, lambda: connections)
+    return collector
+
+
+def tracing_collector(counts: "SpanCounts | None") -> RoleCollector:
+    """Of the spans of any role; None where tracing is off."""
+    collector = RoleCollector()
+    collector.add(TRACING, lambda: counts)
     return collector
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import time
@@ -28,8 +29,9 @@ from query_api.replica.routing_writer import RoutingWriter
 from query_api.replica.shared_condition import SharedCondition
 from query_api.routing.queue import RoutingQueue
 from reprise.http.open_files import raise_open_files_limit
-from reprise.metrics.roles import bridge_metrics, http_collector
+from reprise.metrics.roles import bridge_metrics, http_collector, tracing_collector
 from reprise.monitor import listen, monitor_app, monitor_connections, monitored_here
+from reprise.tracing.opening import Tracing, tracing_of
 from schemas.conditions import Conditions, Part
 from streams.kernel import array_packer, socket_reader
 
@@ -71,10 +73,11 @@ def run_bridge(options: BridgeOptions) -> None:
     """
     raise_open_files_limit()
     quiet_client()
-    asyncio.run(_run(options))
+    with tracing_of(os.environ, ROLE) as tracing:
+        asyncio.run(_run(options, tracing))
 
 
-async def _run(options: BridgeOptions) -> None:
+async def _run(options: BridgeOptions, tracing: Tracing) -> None:
     settings = BridgeSettings(
         kafka=options.kafka,
         options=client_options(options.kafka),
@@ -95,11 +98,16 @@ async def _run(options: BridgeOptions) -> None:
         options.kafka, settings.options, samples, SharedCondition(conditions, Part.ROUTING)
     )
     bridge = Bridge(
-        settings, array_packer(), reader, conditions=conditions, on_load=samples.push_samples
+        settings,
+        array_packer(),
+        reader,
+        conditions=conditions,
+        on_load=samples.push_samples,
+        tracer=tracing.tracer,
     )
     async with (
         _opened_lmcache(options, settings.options) as lmcache,
-        _monitored(bridge, lmcache, listening),
+        _monitored(bridge, lmcache, listening, tracing),
     ):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -155,7 +163,10 @@ async def _opened_lmcache(
 
 @contextlib.asynccontextmanager
 async def _monitored(
-    bridge: Bridge, lmcache: LmcacheBridge | None, listening: socket.socket | None
+    bridge: Bridge,
+    lmcache: LmcacheBridge | None,
+    listening: socket.socket | None,
+    tracing: Tracing,
 ) -> AsyncIterator[None]:
     """Serves `/health`, `/ready` and `/metrics` while the bridge runs, where a port is given."""
     if listening is None:
@@ -164,6 +175,7 @@ async def _monitored(
     connections = monitor_connections()
     metrics = bridge_metrics(bridge, lmcache)
     metrics.register(http_collector(connections))
+    metrics.register(tracing_collector(tracing.counts))
     app = monitor_app(
         ROLE, bridge.conditions, metrics, lambda: msgspec.structs.asdict(bridge.status())
     )

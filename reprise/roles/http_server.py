@@ -1,6 +1,7 @@
 """Runs a service: binds the address, starts what is beside it, serves HTTP, stops in order."""
 
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -14,16 +15,17 @@ from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.app import create_app
 from query_api.http.plain_listener import PlainAnswers
-from reprise.embedded.service import EmbeddedService
+from reprise.embedded.service import ROLE, EmbeddedService
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
-from reprise.metrics.roles import embedded_collector, http_collector
+from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.service import Service
 from reprise.settings import Settings
+from reprise.tracing.opening import Tracing, tracing_of
 from schemas.errors import ConfigurationError
 from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, LISTENER_CONNECTIONS_MIN
 from schemas.registration import Registration
@@ -210,15 +212,27 @@ def serve(
         when_stopping: called as soon as a signal comes, before requests are refused.
 
     Raises:
-        ConfigurationError: the address cannot be bound.
+        ConfigurationError: the address cannot be bound, or spans not be sent as is asked for.
         StorageError: the data directory cannot be opened, or its log is damaged.
     """
+    with tracing_of(os.environ, ROLE) as tracing:
+        _serve(settings, registrations, tracing, when_serving, when_stopping)
+
+
+def _serve(
+    settings: Settings,
+    registrations: Sequence[Registration],
+    tracing: Tracing,
+    when_serving: Callable[[str], None],
+    when_stopping: Callable[[], None],
+) -> None:
     guard = guard_of(settings.access, settings.host, settings.grpc)
     server = Server(settings.host, settings.port, settings.tls)
     try:
-        service = EmbeddedService(settings, on_damage=server.end)
+        service = EmbeddedService(settings, on_damage=server.end, tracer=tracing.tracer)
         service.metrics.register(embedded_collector(service))
         service.metrics.register(http_collector(server.connections))
+        service.metrics.register(tracing_collector(tracing.counts))
     except BaseException:
         server.close()
         raise
@@ -256,6 +270,7 @@ def serve(
             select_service=settings.select_service,
             acting=service.actor,
             guard=guard,
+            tracer=tracing.tracer,
         ),
         beside,
         when_serving=when_serving,

@@ -8,6 +8,7 @@ acts on advice. With `--history`, `history` folds the log itself into tables who
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -34,14 +35,19 @@ from query_api.http.wire import Wire
 from query_api.replica.answers_writer import AnswersWriter
 from query_api.replica.commands import ReplicaCommands
 from query_api.replica.registry_writer import RegistryWriter
-from query_api.replica.replica import Replica
+from query_api.replica.replica import ROLE, Replica
 from query_api.replica.routing_log import ReplicaRouting
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
 from query_api.replica.window_writer import WindowWriter, stop_writers
 from query_api.routing.router import Router, RouterSettings
 from reprise.http.tls_settings import TlsSettings
-from reprise.metrics.roles import history_collector, http_collector, replica_collector
+from reprise.metrics.roles import (
+    history_collector,
+    http_collector,
+    replica_collector,
+    tracing_collector,
+)
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
@@ -52,6 +58,7 @@ from reprise.settings import (
     check_act_period,
     check_audit_rate,
 )
+from reprise.tracing.opening import Tracing, tracing_of
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.limits import HISTORY_BYTES, REGISTER_RETRY_S
 from schemas.registration import Registration
@@ -277,9 +284,20 @@ def serve_replica(
         when_serving: called with the base URL once requests are accepted; `/ready` comes later.
 
     Raises:
-        ConfigurationError: the address cannot be bound, or Kafka or its topics cannot be used.
+        ConfigurationError: the address cannot be bound, Kafka or its topics cannot be used, or
+            spans not be sent as is asked for.
         StorageError: what is kept of the past cannot be opened.
     """
+    with tracing_of(os.environ, ROLE) as tracing:
+        _serve(settings, registrations, tracing, when_serving)
+
+
+def _serve(
+    settings: ServeSettings,
+    registrations: Sequence[Registration],
+    tracing: Tracing,
+    when_serving: Callable[[str], None],
+) -> None:
     quiet_client()
     guard = guard_of(settings.access, settings.host, settings.grpc)
     server = Server(settings.host, settings.port, settings.tls)
@@ -293,6 +311,7 @@ def serve_replica(
         settings = msgspec.structs.replace(settings, port=server.port)
         service = ReplicaService(settings, registrations, when_refused=refuse)
         service.replica.metrics.register(http_collector(server.connections))
+        service.replica.metrics.register(tracing_collector(tracing.counts))
         beside = beside_grpc(
             service,
             service.replica,
@@ -323,6 +342,7 @@ def serve_replica(
         select_service=settings.select_service,
         acting=service.actor,
         guard=guard,
+        tracer=tracing.tracer,
     )
     server.run(app, beside, when_serving=when_serving)
     if refusals:

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Final, NoReturn
 
 from brokers.availability import quiet_client
-from reprise.metrics.roles import http_collector, worker_metrics
+from reprise.metrics.roles import http_collector, tracing_collector, worker_metrics
 from reprise.monitor import listen, monitor_app, monitor_connections, monitored_beside
+from reprise.tracing.opening import Tracing, tracing_of
 from streams.worker.app import quiet_logs
 from streams.worker.routing import RoutingThread, RoutingWorker
 from streams.worker.runner import LoopSpoiledError
@@ -45,7 +46,8 @@ def work(settings: StreamsSettings) -> NoReturn:
     """
     quiet_client()
     quiet_logs(logging.getLogger().level)
-    asyncio.run(_work(settings))
+    with tracing_of(os.environ, ROLE) as tracing:
+        asyncio.run(_work(settings, tracing))
     # All is written and closed. The interpreter's own end would take apart what Faust, its clients
     # and a thread that did not end in time still use: one in some hundreds crashed there.
     logging.shutdown()
@@ -53,9 +55,9 @@ def work(settings: StreamsSettings) -> NoReturn:
     os._exit(0)
 
 
-async def _work(settings: StreamsSettings) -> None:
-    worker = Worker(settings)
-    routing = RoutingWorker(settings, worker.conditions)
+async def _work(settings: StreamsSettings, tracing: Tracing) -> None:
+    worker = Worker(settings, tracer=tracing.tracer)
+    routing = RoutingWorker(settings, worker.conditions, tracer=tracing.tracer)
     routing_thread = RoutingThread(routing)
 
     def stop() -> None:
@@ -71,6 +73,7 @@ async def _work(settings: StreamsSettings) -> None:
             connections = monitor_connections()
             metrics = worker_metrics(worker, routing)
             metrics.register(http_collector(connections))
+            metrics.register(tracing_collector(tracing.counts))
             app = monitor_app(ROLE, worker.conditions, metrics, partial(_fields, worker))
             monitor.enter_context(monitored_beside(app, listening, connections))
         routing_thread.start()

@@ -61,9 +61,8 @@ class ShadowEngine:
         return outcome
 
     def advance(self, now: float) -> None:
-        """Tell what has been computed by `now`, and of more than SHADOW_WAITING_MAX requests that wait
-        the first ones, too: where requests come faster than they are computed, they would take all
-        memory in the end.
+        """Tell what has been computed by `now`, and what is first of more than SHADOW_WAITING_MAX
+        that wait: where requests come faster than they are computed, they would take all memory.
         """
         waiting = self._computing
         while waiting and (waiting[0][0] <= now or len(waiting) > SHADOW_WAITING_MAX):

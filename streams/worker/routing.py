@@ -22,6 +22,7 @@ from brokers.outages import Outage
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError
 from schemas.limits import ROUTING_FOLD_S, ROUTING_REFUSED_S, SHUTDOWN_S
+from schemas.tracing import NO_TRACER, Tracer
 from streams.worker.routing_table import RoutingTable
 from streams.worker.runner import AppRunner, Folded, LoopSpoiledError, wait_for
 from streams.worker.worker import StreamsSettings
@@ -36,10 +37,17 @@ class RoutingWorker(AppRunner):
         table: that of the present app.
     """
 
-    def __init__(self, settings: StreamsSettings, conditions: Conditions) -> None:
+    def __init__(
+        self,
+        settings: StreamsSettings,
+        conditions: Conditions,
+        *,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         """Args:
         settings: of the worker.
         conditions: of the worker.
+        tracer: of the process.
 
         Raises:
             ConfigurationError: the settings cannot be used.
@@ -59,10 +67,11 @@ class RoutingWorker(AppRunner):
         silent = Outage(kafka.bootstrap, conditions=Conditions(time.time))
         super().__init__(kafka, folded, conditions, silent)
         self.table: RoutingTable | None = None
+        self._tracer = tracer
 
     def make_owner(self) -> RoutingTable:
         """See `AppRunner`."""
-        self.table = RoutingTable(self._options, self._kafka.routing)
+        self.table = RoutingTable(self._options, self._kafka.routing, tracer=self._tracer)
         return self.table
 
     async def run(self) -> None:

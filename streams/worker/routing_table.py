@@ -14,8 +14,15 @@ from brokers.errors import AWAY
 from brokers.options import ClientOptions
 from schemas.codec import decode_routing
 from schemas.errors import RecordError, RepriseError
-from schemas.limits import ENTRIES_NAMED_MAX, ROUTING_CHECKPOINT_S, ROUTING_LEAVE_S
+from schemas.limits import (
+    ENTRIES_NAMED_MAX,
+    ROUTING_CHECKPOINT_S,
+    ROUTING_LEAVE_S,
+    SPAN_LINKS_MAX,
+)
+from schemas.routing_records import RoutingRecord, traces_of
 from schemas.topics import RoutingTopics
+from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from streams.log.events_topic import read_past_corruption
 from streams.log.interface import LogEntry
 from streams.log.routing_topics import ROUTING_PARTITION
@@ -42,18 +49,21 @@ class RoutingTable:
         *,
         state: RoutingStateTopic | None = None,
         clock: Callable[[], float] = time.monotonic,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
         options: of the clients.
         topics: of routing.
         state: where checkpoints are; None: in their topic.
         clock: monotonic seconds.
+        tracer: of the process.
         """
         self.counters: Counter[str] = Counter()
         self._options = options
         self._topic = topics.log.name
         self._state = state or RoutingStateTopic(options, topics)
         self._clock = clock
+        self._tracer = tracer
         self._wanted: frozenset[int] | None = None
         self._closed = False
         self._assigning = asyncio.Lock()
@@ -132,13 +142,18 @@ class RoutingTable:
             if self._fold is None or self._wanted is None:
                 self.counters["not_owned"] += len(entries)
                 return
+            began_ns, traces = time.time_ns(), dict[str, None]()
             for entry in entries:
                 if entry.offset > self._next:
                     await check_gap(
                         self._options, self._topic, ROUTING_PARTITION, self._next, entry.offset
                     )
-                self._apply(self._fold, entry)
+                record = self._apply(self._fold, entry)
+                if self._tracer.is_on and record is not None and len(traces) < SPAN_LINKS_MAX:
+                    traces.update(dict.fromkeys(traces_of((record,))))
                 await asyncio.sleep(0)  # a record may have thousands of candidates
+            if self._tracer.is_on and entries:
+                self._trace(entries, traces, began_ns)
             if self._clock() >= self._checkpoint_at:
                 await self._keep()
 
@@ -147,11 +162,21 @@ class RoutingTable:
         logger.error("Corrupt records of the routing log from %d on; reading past them", start)
         return await read_past_corruption(self._options, self._topic, partition, start)
 
-    def _apply(self, fold: RoutingFold, entry: LogEntry) -> None:
+    def _trace(self, entries: Sequence[LogEntry], traces: Iterable[str], began_ns: int) -> None:
+        last = entries[-1].offset
+        attributes = batch_attributes(
+            "routing", len(entries), ROUTING_PARTITION, last, topic=self._topic
+        )
+        self._tracer.batch(SpanName.FOLD, began_ns, traces, attributes)
+
+    def _apply(self, fold: RoutingFold, entry: LogEntry) -> RoutingRecord | None:
+        """What was folded; None where nothing was."""
         if entry.offset < self._next:
-            return
+            return None
+        record = None
         try:
-            fold.apply(entry.offset, decode_routing(entry.value))
+            record = decode_routing(entry.value)
+            fold.apply(entry.offset, record)
             self.counters["records"] += 1
         except RecordError as error:
             self._skip(entry.offset, str(error))
@@ -159,6 +184,7 @@ class RoutingTable:
             logger.exception("Unexpected error in the fold of the routing log")
             self._skip(entry.offset, repr(error))
         self._next = entry.offset + 1
+        return record
 
     def _skip(self, offset: int, problem: str) -> None:
         self.counters["skipped"] += 1

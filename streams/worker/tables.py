@@ -19,6 +19,7 @@ from typing import NamedTuple
 from brokers.options import ClientOptions
 from schemas.errors import DiskError, TableLostError
 from schemas.positions import LogBounds
+from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from streams.log.events_topic import (
     log_bounds,
     read_past_corruption,
@@ -63,6 +64,7 @@ class PartitionTables:
         table_topic: str | None,
         make_fold: Callable[[], Fold],
         history: Callable[[int], RowHistory] = lambda partition: NO_HISTORY,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
         data: where each table's rows are, in a directory of its own.
@@ -71,6 +73,7 @@ class PartitionTables:
         table_topic: where the rows go; None for tables of this process alone.
         make_fold: an empty fold with a kernel of its own.
         history: keeps a partition's past rows.
+        tracer: of the process.
         """
         self.owned: dict[int, Owned] = {}
         self.counters: Counter[str] = Counter()
@@ -84,6 +87,7 @@ class PartitionTables:
         self._table_topic = table_topic
         self._make_fold = make_fold
         self._history = history
+        self._tracer = tracer
 
     @property
     def internal_errors(self) -> int:
@@ -245,9 +249,18 @@ class PartitionTables:
             return
         async with owned.lock:
             if self._wanted is not None and self.owned.get(partition) is owned:
+                began_ns = time.time_ns()
                 await self._fold_owned(partition, owned, entries)
                 await owned.driver.flush()
+                if self._tracer.is_on and entries:
+                    self._trace(partition, entries, began_ns)
                 await owned.driver.maintain()
+
+    def _trace(self, partition: int, entries: Sequence[LogEntry], began_ns: int) -> None:
+        attributes = batch_attributes(
+            "events", len(entries), partition, entries[-1].offset, topic=self._events_topic
+        )
+        self._tracer.batch(SpanName.FOLD, began_ns, (), attributes)
 
     async def _fold_owned(self, partition: int, owned: Owned, entries: Sequence[LogEntry]) -> None:
         expected, begin = owned.table.next_offset, 0

@@ -10,6 +10,7 @@ from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from schemas.conditions import Conditions, Level, Part
 from schemas.limits import WORKER_FLUSH_S, WORKER_SESSION_S
+from schemas.tracing import NO_TRACER, Tracer
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.worker.runner import AppRunner, Folded
@@ -46,8 +47,14 @@ class Worker(AppRunner):
         tables: those of the present app.
     """
 
-    def __init__(self, settings: StreamsSettings) -> None:
-        """Raises ConfigurationError where the settings cannot be used."""
+    def __init__(self, settings: StreamsSettings, *, tracer: Tracer = NO_TRACER) -> None:
+        """Args:
+        settings: of the worker.
+        tracer: of the process.
+
+        Raises:
+            ConfigurationError: the settings cannot be used.
+        """
         kafka = settings.kafka
         conditions = Conditions(time.time, logger)
         conditions.set(Part.RECOVERY, "starting", "starting", Level.UNAVAILABLE, logged=False)
@@ -69,6 +76,7 @@ class Worker(AppRunner):
         )
         super().__init__(kafka, folded, conditions, outage)
         self.settings = settings
+        self._tracer = tracer
         self.tables: PartitionTables | None = None
 
     @property
@@ -85,6 +93,7 @@ class Worker(AppRunner):
             events_topic=topics.events.name,
             table_topic=topics.table.name,
             make_fold=lambda: Fold(open_kernel(settings.seed, name=settings.kernel)),
+            tracer=self._tracer,
         )
         self.conditions.clear(Part.RECOVERY)
         return self.tables

@@ -62,6 +62,7 @@ class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
     held_tokens: Annotated[int, Meta(description="The most that any instance held.")]
     ttft_ms: Annotated[float, Meta(description="Expected, to the first token.")]
     outcome: OutcomeDocument | None
+    traceparent: Annotated[str, Meta(description="Of the span that decided; empty: none.")]
 
 
 class DecisionDocument(DecisionSummary, kw_only=True, frozen=True):
@@ -128,6 +129,7 @@ def _fields(recent: RecentDecision) -> dict[str, Any]:
         "held_tokens": decision.held,
         "ttft_ms": 1000.0 * decision.predicted_s,
         "outcome": _outcome(recent.outcomes),
+        "traceparent": decision.traceparent,
     }
 
 

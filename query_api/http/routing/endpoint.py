@@ -17,10 +17,13 @@ from query_api.http.routing.documents import (
     route_document,
 )
 from query_api.http.routing.requests import read_feedback, read_load, read_route
+from query_api.http.traces import route_attributes, traceparent_of
 from query_api.http.wire import Wire, encode
 from query_api.ports import View
+from query_api.routing.interface import Routed, RouteRequest
 from query_api.routing.router import Router
 from schemas.routing_records import Refused
+from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
 from streams.routing.table import PolicyError
 
 ROUTE: Final = "/route"
@@ -34,15 +37,24 @@ class RoutingEndpoint(PostEndpoint):
     takes_octets = False
 
     def __init__(
-        self, view: View, router: Router, bodies: Bodies, default_wire: Wire, metrics: HttpMetrics
+        self,
+        view: View,
+        router: Router,
+        bodies: Bodies,
+        default_wire: Wire,
+        metrics: HttpMetrics,
+        *,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
         view: of the table.
         router: that decides.
+        tracer: of the service.
         """
         super().__init__(bodies, default_wire, metrics)
         self._view = view
         self._router = router
+        self._tracer = tracer
         self._decided = metrics.queries(ROUTE)
         self._answers: dict[str, Callable[[Posted], Answered]] = {
             ROUTE: self._route,
@@ -61,6 +73,11 @@ class RoutingEndpoint(PostEndpoint):
         return self._answers[posted.path](posted)
 
     def _route(self, posted: Posted) -> Answered:
+        # Kept with the decision whether tracing is on or not: others may have it on.
+        with self._tracer.begin(SpanName.ROUTE, traceparent_of(posted.headers)) as span:
+            return self._decide(posted, span)
+
+    def _decide(self, posted: Posted, span: Span) -> Answered:
         started = perf_counter()
         view = self._view
         asked = read_route(
@@ -71,10 +88,14 @@ class RoutingEndpoint(PostEndpoint):
             posted.access,
             is_ready=view.ready,
         )
+        if span.traceparent:
+            asked = asked._replace(traceparent=span.traceparent)
         try:
             routed = self._router.route(asked)
         except PolicyError as error:
             raise RequestError("invalid_policy", str(error), field="policy") from error
+        if span.is_recorded:
+            _note(span, asked, routed)
         decision = routed.decision
         headers = [TYPE_HEADERS[posted.wire]]
         if decision.refused is Refused.NO:
@@ -89,7 +110,15 @@ class RoutingEndpoint(PostEndpoint):
         return Answered(status, headers, body)
 
     def _feedback(self, posted: Posted) -> Answered:
-        taken = self._router.take(read_feedback(posted.body, posted.wire, posted.access))
+        told = read_feedback(posted.body, posted.wire, posted.access)
+        if not self._tracer.is_on:
+            taken = self._router.take(told)
+        else:
+            decided = self._router.traces_of(told)
+            parent = traceparent_of(posted.headers) or next(iter(decided), "")
+            with self._tracer.begin(SpanName.FEEDBACK, parent, decided) as span:
+                taken = self._router.take(told)
+                span.note({f"reprise.reports.{name}": n for name, n in taken._asdict().items()})
         body = encode(feedback_document(taken), posted.wire)
         return Answered(202, [TYPE_HEADERS[posted.wire]], body)
 
@@ -98,3 +127,12 @@ class RoutingEndpoint(PostEndpoint):
         self._router.observe(samples)
         body = encode(LoadDocument(len(samples)), posted.wire)
         return Answered(202, [TYPE_HEADERS[posted.wire]], body)
+
+
+def _note(span: Span, asked: RouteRequest, routed: Routed) -> None:
+    decision = routed.decision
+    span.note(route_attributes(routed))
+    if decision.refused is not Refused.NO:
+        span.rename(SpanName.REFUSED)
+    if decision.traceparent != asked.traceparent:
+        span.link(decision.traceparent)  # the same request was decided before

@@ -61,7 +61,7 @@ impl Listener {
     #[new]
     #[pyo3(signature = (
         descriptor, answers, *, threads, states, seconds, tokens, body_bytes, bodies_bytes,
-        request_s, idle_s, connections, descriptor_max, needs_keys=false,
+        request_s, idle_s, connections, descriptor_max, needs_keys=false, answers_traced=true,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named where it is called")]
     fn new(
@@ -78,6 +78,7 @@ impl Listener {
         connections: usize,
         descriptor_max: RawFd,
         needs_keys: bool,
+        answers_traced: bool,
     ) -> PyResult<Self> {
         let bounds = Bounds {
             body_bytes,
@@ -86,6 +87,7 @@ impl Listener {
             idle: duration(idle_s),
             connections,
             descriptor: descriptor_max,
+            answers_traced,
         };
         let queries = Queries::new(seconds, tokens);
         let listening = owned(descriptor).into();

@@ -11,7 +11,9 @@ from schemas.codec import decode_record
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.records import Record, UnregisteredRecord
+from schemas.tracing import NO_TRACER, Tracer
 from tests.building import memory_record
+from tests.spans import KeptSpans
 from tests.unit.bridge.messages import registration
 
 PUBLISHERS = [registration(dp_rank=rank).publisher for rank in range(8)]
@@ -60,7 +62,8 @@ class FakeLog:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, tracer: Tracer = NO_TRACER) -> None:
+        self.traces: list[str] = []
         self.log = FakeLog()
         self.folded: list[tuple[int, int]] = []
         self.failures: list[StorageError] = []
@@ -72,9 +75,11 @@ class Bench:
             on_failure=self.failures.append,
             on_recovered=self.recover,
             is_idle=lambda: self.is_idle,
+            tracer=tracer,
         )
 
     def fold(self, first: Offset, encoded: Sequence[bytes]) -> None:
+        self.traces.append(self.sink.traceparent)
         assert self.log.values[first : first + len(encoded)] == list(encoded), "not in the log"
         self.folded += [
             (first + place, decode_record(value).dp_rank) for place, value in enumerate(encoded)
@@ -246,3 +251,23 @@ def test_what_is_of_no_publisher_is_not_kept_behind_a_failed_write(bench: Bench)
     bench.log.full = False
     bench.sink.retry()
     assert bench.numbers() == [0, 1]
+
+
+def test_each_write_that_has_a_span_hands_its_context_to_the_fold() -> None:
+    spans = KeptSpans()
+    bench = Bench(spans.tracer)
+    bench.append(0, 1)
+    (kept,) = spans.take()
+    assert (kept.name, kept.parent) == ("bridge.append", "")
+    assert kept.attributes == {
+        "messaging.batch.message_count": 2,
+        "reprise.log": "events",
+        "reprise.position": "0:1",
+    }
+    bench.append(2)  # so soon after, of no trace
+    bench.log.full = True
+    bench.append(3)
+    bench.log.full = False
+    bench.sink.retry()
+    assert bench.traces == [kept.traceparent, "", ""]
+    assert bench.numbers() == [0, 1, 2, 3]

@@ -41,7 +41,9 @@ from schemas.records import (
     encode_record,
 )
 from schemas.topics import Cleanup, TopicSpec
+from schemas.tracing import NO_TRACER, Tracer
 from tests.building import memory_record
+from tests.spans import KeptSpans
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher
@@ -136,7 +138,7 @@ class FakeProducer:
 class Run:
     """A writer that runs."""
 
-    def __init__(self, path: Path, *, spool_bytes: int = 2**20) -> None:
+    def __init__(self, path: Path, *, spool_bytes: int = 2**20, tracer: Tracer = NO_TRACER) -> None:
         self.broker = FakeBroker()
         self.leased = True
         self.written: list[tuple[PublisherKey, Record, int]] = []
@@ -151,6 +153,7 @@ class Run:
             may_write=lambda: self.leased,
             make_memory=self.make_memory,
             on_memory=self.memory_written.append,
+            tracer=tracer,
         )
         self.task = asyncio.create_task(self.writer.run())
 
@@ -216,9 +219,11 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 Scenario = Callable[[Run], Awaitable[None]]
 
 
-def play(path: Path, scenario: Scenario, *, spool_bytes: int = 2**20) -> Run:
+def play(
+    path: Path, scenario: Scenario, *, spool_bytes: int = 2**20, tracer: Tracer = NO_TRACER
+) -> Run:
     async def run() -> Run:
-        made = Run(path, spool_bytes=spool_bytes)
+        made = Run(path, spool_bytes=spool_bytes, tracer=tracer)
         try:
             await scenario(made)
         finally:
@@ -797,3 +802,24 @@ def test_without_a_lease_nothing_of_segments_is_written_either(tmp_path: Path) -
         await written(run, 1)
 
     play(tmp_path, scenario)
+
+
+def test_a_batch_that_is_acknowledged_has_a_span_and_others_have_none(tmp_path: Path) -> None:
+    spans = KeptSpans()
+
+    async def scenario(run: Run) -> None:
+        run.broker.failures = [KafkaError("for a test")]
+        run.writer.append([events(number) for number in range(3)])
+        await run.drained()
+
+    run = play(tmp_path, scenario, tracer=spans.tracer)
+    (kept,) = spans.take()
+    partition = run.writer.partition_of(ONE.stream)
+    assert kept.name == "bridge.append"
+    assert kept.attributes == {
+        "messaging.batch.message_count": 3,
+        "messaging.destination.name": "events",
+        "messaging.destination.partition.id": str(partition),
+        "reprise.log": "events",
+        "reprise.position": f"{partition}:2",
+    }

@@ -19,6 +19,7 @@ from streams.table.table import Table
 from tests.building import SCOPE, events_record, stored
 from tests.fakes import PoisonedKernel
 from tests.processes import until
+from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
 
 class Panic(BaseException):
@@ -177,3 +178,24 @@ def test_a_flush_that_fails_is_told_and_tried_again(
     assert told
     assert (folding.flushed_offset, conditions.problem) == (0, "")
     table.close()
+
+
+def test_a_fold_has_one_span_below_the_one_that_appended(tmp_path: Path, log: EmbeddedLog) -> None:
+    spans = KeptSpans()
+    table = opened(tmp_path, log, reference)
+    folding = FoldThread(table, flush_s=60.0, conditions=Conditions(time.time), tracer=spans.tracer)
+    folding.start()
+    records = [events_record(0, number, [stored(0, [number], range(4))]) for number in range(3)]
+    folding.submit(log.append(records), records, TRACEPARENT)
+    folding.mark(1.0)  # which is no batch
+    folding.wait()
+    folding.stop()
+    table.close()
+    (kept,) = spans.take()
+    assert (kept.name, kept.trace, kept.parent) == ("worker.fold", TRACE, ROUTER_SPAN)
+    assert kept.links == [(TRACE, ROUTER_SPAN)]
+    assert kept.attributes == {
+        "messaging.batch.message_count": 3,
+        "reprise.log": "events",
+        "reprise.position": "0:2",
+    }

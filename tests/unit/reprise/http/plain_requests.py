@@ -50,6 +50,7 @@ FIELDS = (
     b"Accept: */*",
     b"Accept: application/msgpack",
     b"Authorization: Bearer x",
+    b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     b"TE: trailers",
     b"A : b",
     b" folded",

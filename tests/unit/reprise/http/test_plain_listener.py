@@ -19,9 +19,11 @@ from query_api.http import plain_listener
 from query_api.http.requests import bodies
 from schemas.answer_states import AnswerState
 from schemas.limits import PLAIN_BODY_BYTES_MAX, PLAIN_STATE_S
+from schemas.tracing import NO_TRACER
 from streams.kernel import native_available
 from tests.fakes import registration
 from tests.processes import until
+from tests.spans import TRACEPARENT, KeptSpans
 from tests.unit.reprise.http.listening import (
     Server,
     complete,
@@ -496,3 +498,14 @@ def test_a_server_that_stops_answers_what_is_under_way() -> None:
             assert connection.recv(1) == b""
         with pytest.raises(ConnectionError):
             server.connect()
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_query_of_a_trace_is_the_apps_where_tracing_is_on(is_on: bool) -> None:
+    spans = KeptSpans()
+    traced = request(BODY, b"TraceParent: " + TRACEPARENT.encode())
+    with Server(tracer=spans.tracer if is_on else NO_TRACER) as server:
+        answers = {exchange(server, sent) for sent in (request(BODY), traced)}
+        assert len(answers) == 1
+        assert server.answered == (1 if is_on else 2)
+    assert [kept.name for kept in spans.take()] == ["reprise.query"] * is_on

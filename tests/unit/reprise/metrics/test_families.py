@@ -23,6 +23,7 @@ from reprise.metrics.roles import (
     bridge_metrics,
     embedded_collector,
     http_collector,
+    tracing_collector,
     worker_metrics,
 )
 from reprise.roles.serve import ReplicaService, ServeSettings
@@ -70,6 +71,7 @@ def _embedded(data: Path) -> dict[str, Metric]:
     service = EmbeddedService(Settings(data=data, kernel="reference", lmcache=LMCACHE, act_s=10.0))
     service.metrics.register(embedded_collector(service))
     service.metrics.register(http_collector(Connections()))
+    service.metrics.register(tracing_collector(None))
     try:
         create_app(service, service, guard=_guard(data))
         service.metrics.register(GrpcCounts())

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from brokers.errors import KafkaError
@@ -12,12 +13,14 @@ from schemas.identities import Offset
 from schemas.limits import ROUTING_CHECKPOINT_S
 from schemas.positions import LogBounds
 from schemas.routing_records import RoutingRecord, encode_routing
+from schemas.tracing import NO_TRACER, Tracer
 from streams.log.interface import LogEntry
 from streams.log.routing_topics import Recovered, place_fold
 from streams.routing.fold import RoutingFold
 from streams.worker import routing_table
 from streams.worker.routing_table import RoutingTable
-from tests.routing import RUN, decisions, outcomes
+from tests.routing import RUN, decision, decisions, outcomes
+from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
 TOPICS = KafkaSettings(bootstrap="k:1").routing
 RECORDS = (decisions(0, 1), outcomes(0), decisions(2))
@@ -57,10 +60,10 @@ class State:
 class Owner:
     """A table, and its clock."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, tracer: Tracer = NO_TRACER) -> None:
         self.now = 0.0
         self.table = RoutingTable(
-            cast(Any, {}), TOPICS, state=state.of(self), clock=lambda: self.now
+            cast(Any, {}), TOPICS, state=state.of(self), clock=lambda: self.now, tracer=tracer
         )
 
     async def fold(self, *records: RoutingRecord | bytes, start: int = 0) -> None:
@@ -218,3 +221,32 @@ def test_a_fold_goes_on_where_its_log_has_what_follows(
     assert (found.start, found.fold.offset, found.end) == (expected, kept, end)
     assert len(found.fold.bookings) == 2
     assert found.fold.bookings.knows_run(RUN)
+
+
+def test_a_batch_has_one_span_linked_to_what_was_decided_in_it(state: State) -> None:
+    spans = KeptSpans()
+    owner = Owner(state, spans.tracer)
+    contexts = [TRACEPARENT, "no context", TRACEPARENT, f"00-{2:032x}-{3:016x}-01"]
+    traced = [
+        msgspec.structs.replace(decision(number), traceparent=context)
+        for number, context in enumerate(contexts)
+    ]
+    record = msgspec.structs.replace(decisions(0), decisions=tuple(traced))
+
+    async def scenario() -> None:
+        await owner.table.assign([0])
+        await owner.fold(record, b"\xc1", outcomes(0))
+        await owner.fold()
+
+    asyncio.run(scenario())
+    (kept,) = spans.take()
+    assert (kept.name, kept.trace, kept.parent) == ("worker.fold", TRACE, ROUTER_SPAN)
+    assert kept.links == [(TRACE, ROUTER_SPAN), (f"{2:032x}", f"{3:016x}")]
+    assert kept.attributes == {
+        "messaging.batch.message_count": 3,
+        "messaging.destination.name": TOPICS.log.name,
+        "messaging.destination.partition.id": "0",
+        "reprise.log": "routing",
+        "reprise.position": "0:2",
+    }
+    assert owner.table.counters == {"records": 2, "skipped": 1}

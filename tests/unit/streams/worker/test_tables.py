@@ -12,17 +12,21 @@ from brokers.settings import KafkaSettings
 from schemas.errors import TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
+from schemas.tracing import NO_TRACER, Tracer
+from streams.log.interface import LogEntry
 from streams.worker import gaps
 from streams.worker.tables import Owned, PartitionTables
+from tests.spans import KeptSpans
 
 
-def make(path: Path) -> PartitionTables:
+def make(path: Path, tracer: Tracer = NO_TRACER) -> PartitionTables:
     return PartitionTables(
         path,
         client_options(KafkaSettings(bootstrap="127.0.0.1:1")),
         events_topic="events",
         table_topic="table",
         make_fold=lambda: pytest.fail("no table is to be opened"),
+        tracer=tracer,
     )
 
 
@@ -90,3 +94,32 @@ def test_after_each_flush_comes_some_of_what_was_left_for_later(tmp_path: Path) 
 
     asyncio.run(scenario())
     assert steps == ["fold", "flush", "maintain"]
+
+
+def test_a_batch_of_a_partition_has_one_span(tmp_path: Path) -> None:
+    spans = KeptSpans()
+
+    class Driver:
+        async def fold_in_thread(self, _: object) -> None:
+            """Folds nothing."""
+
+        flush = maintain = lambda self: asyncio.sleep(0)
+
+    async def scenario() -> None:
+        owner = make(tmp_path, spans.tracer)
+        table = cast(Any, SimpleNamespace(next_offset=7))
+        owner.owned[3] = Owned(table, cast(Any, Driver()), cast(Any, None), asyncio.Lock())
+        owner._wanted = frozenset([3])
+        await owner.fold({3: [LogEntry(Offset(offset), b"") for offset in (7, 8)]})
+        await owner.fold({3: []})
+
+    asyncio.run(scenario())
+    (kept,) = spans.take()
+    assert kept.name == "worker.fold"
+    assert kept.attributes == {
+        "messaging.batch.message_count": 2,
+        "messaging.destination.name": "events",
+        "messaging.destination.partition.id": "3",
+        "reprise.log": "events",
+        "reprise.position": "3:8",
+    }

@@ -43,6 +43,8 @@ pub struct Head<'a> {
     pub authorization: Option<&'a [u8]>,
     /// What stands behind the `?` of the URL.
     pub url_query: &'a [u8],
+    /// Whether it has a `traceparent`, whatever that says.
+    pub is_traced: bool,
 }
 
 /// The head at the start of what came; None where it is incomplete, too.
@@ -62,6 +64,7 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
     }
     let (mut body_len, mut request_id, mut form) = (None, None, None);
     let mut authorization = None;
+    let mut is_traced = false;
     for field in request.headers {
         match field.name.len() {
             // By length first: most fields are none of these.
@@ -83,6 +86,7 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
                 once(&mut request_id, field.value)?;
             }
             13 if is(field, "authorization") => once(&mut authorization, field.value)?,
+            11 if is(field, "traceparent") => is_traced = true,
             10 if is(field, "connection") => {
                 field.value.eq_ignore_ascii_case(b"keep-alive").then_some(())?;
             }
@@ -91,7 +95,7 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
         }
     }
     let (body_len, form) = (body_len?, form?);
-    Some(Head { body_at, body_len, form, by_hash, request_id, authorization, url_query })
+    Some(Head { body_at, body_len, form, by_hash, request_id, authorization, url_query, is_traced })
 }
 
 /// Whether what came is the beginning of a head that may yet be a plain one.
@@ -168,6 +172,16 @@ mod tests {
         let received = head(&format!("{PLAIN}Connection: Keep-Alive\r\nAuthorization: x\r\n"));
         let read = read_head(&received).unwrap();
         assert_eq!((read.request_id, read.authorization), (None, Some(&b"x"[..])));
+        assert!(!read.is_traced);
+    }
+
+    #[test]
+    fn a_trace_is_seen_whatever_its_context_says() {
+        for value in ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "x"] {
+            let received = head(&format!("{PLAIN}TraceParent: {value}\r\n"));
+            assert!(read_head(&received).unwrap().is_traced, "{value:?}");
+        }
+        assert!(!read_head(&head(&format!("{PLAIN}X-Trace-Ids: x\r\n"))).unwrap().is_traced);
     }
 
     #[test]

@@ -41,4 +41,6 @@ pub struct Bounds {
     pub connections: usize,
     /// The highest descriptor that one may have.
     pub descriptor: i32,
+    /// Whether queries with a `traceparent` are answered; else they are handed over.
+    pub answers_traced: bool,
 }

@@ -1,0 +1,179 @@
+"""Spans of OpenTelemetry behind `schemas.tracing`."""
+
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
+
+from query_api.http.health import package_version
+from reprise.tracing.settings import RESOURCE, SERVICE_NAME
+from schemas.limits import SPAN_ALONE_S, SPAN_LINKS_MAX, SPAN_TEXT_CHARS_MAX
+from schemas.tracing import Attributes, SpanName, format_traceparent, parse_traceparent
+from schemas.tracing import Span as SpanInterface
+from schemas.tracing import SpanContext as Parsed
+
+_NAME: Final = "reprise"
+_KINDS: Final = {
+    SpanName.QUERY: SpanKind.SERVER,
+    SpanName.ROUTE: SpanKind.SERVER,
+    SpanName.FEEDBACK: SpanKind.SERVER,
+    SpanName.APPEND: SpanKind.PRODUCER,
+    SpanName.FOLD: SpanKind.CONSUMER,
+}
+_NEVER: Final = float("-inf")
+
+
+class OtelTracer:
+    """See `schemas.tracing.Tracer`.
+
+    Whether a span is recorded its parent says; of a trace that begins here OTEL_TRACES_SAMPLER,
+    which records all by default.
+    """
+
+    is_on = True
+
+    def __init__(self, processor: SpanProcessor, environment: Mapping[str, str], role: str) -> None:
+        """Args:
+        processor: takes the spans that have ended.
+        environment: of the process.
+        role: that it plays.
+        """
+        provider = TracerProvider(
+            resource=_resource(environment, role),
+            span_limits=SpanLimits(
+                max_links=SPAN_LINKS_MAX, max_span_attribute_length=SPAN_TEXT_CHARS_MAX
+            ),
+            shutdown_on_exit=False,
+        )
+        provider.add_span_processor(processor)
+        self._tracer = provider.get_tracer(_NAME, package_version())
+        self._alone_at: dict[SpanName, float] = {}
+
+    def begin(
+        self, name: SpanName, traceparent: str = "", links: Iterable[str] = ()
+    ) -> SpanInterface:
+        """See `Tracer`. Some 30 us where it is recorded."""
+        parent = parse_traceparent(traceparent) if traceparent else None
+        span = self._tracer.start_span(
+            name,
+            _context_of(parent),
+            kind=_KINDS[name],
+            links=[Link(_remote(one)) for one in _contexts(links)],
+        )
+        return _Span(span, "" if parent is None else traceparent)
+
+    def batch(
+        self, name: SpanName, began_ns: int, contexts: Iterable[str], attributes: Attributes
+    ) -> str:
+        """See `Tracer`. Cost O(contexts)."""
+        sampled = [one for one in _contexts(contexts) if one.is_sampled]
+        if not sampled and not self._may_be_alone(name):
+            return ""
+        span = self._tracer.start_span(
+            name,
+            _context_of(sampled[0] if sampled else None),
+            kind=_KINDS[name],
+            attributes=attributes,
+            links=[Link(_remote(one)) for one in sampled],
+            start_time=began_ns,
+        )
+        span.end(time.time_ns())
+        return _traceparent_of(span) if span.get_span_context().trace_flags.sampled else ""
+
+    def _may_be_alone(self, name: SpanName) -> bool:
+        """Whether a batch that belongs to no trace may begin one now: engines send so many."""
+        now = time.monotonic()
+        if now < self._alone_at.get(name, _NEVER) + SPAN_ALONE_S:
+            return False
+        self._alone_at[name] = now
+        return True
+
+
+class _Span:
+    """See `schemas.tracing.Span`."""
+
+    __slots__ = ("_span", "is_recorded", "traceparent")
+
+    def __init__(self, span: trace.Span, parent: str) -> None:
+        self._span = span
+        self.is_recorded = span.is_recording()
+        self.traceparent = _traceparent_of(span) if self.is_recorded else parent
+
+    def rename(self, name: SpanName) -> None:
+        """See `Span`."""
+        self._span.update_name(name)
+
+    def note(self, attributes: Attributes) -> None:
+        """See `Span`."""
+        self._span.set_attributes(attributes)
+
+    def link(self, traceparent: str) -> None:
+        """See `Span`."""
+        for context in _contexts((traceparent,)):
+            self._span.add_link(_remote(context))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace_: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            # Its text may quote what a client sent.
+            self._span.set_attribute("error.type", kind.__name__)
+            self._span.set_status(trace.StatusCode.ERROR)
+        self._span.end()
+
+
+def _contexts(traceparents: Iterable[str]) -> list[Parsed]:
+    """Those that are contexts, each once, at most SPAN_LINKS_MAX."""
+    found: dict[Parsed, None] = {}
+    for one in dict.fromkeys(traceparents):
+        parsed = parse_traceparent(one)
+        if parsed is not None:
+            found[parsed] = None
+            if len(found) >= SPAN_LINKS_MAX:
+                break
+    return list(found)
+
+
+def _remote(parsed: Parsed) -> SpanContext:
+    trace_id, span_id, flags = parsed
+    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+
+
+def _context_of(parent: Parsed | None) -> Context:
+    """What a span begins in. Never the surrounding one: threads and tasks share no spans here."""
+    context = Context()
+    if parent is None:
+        return context
+    return trace.set_span_in_context(NonRecordingSpan(_remote(parent)), context)
+
+
+def _traceparent_of(span: trace.Span) -> str:
+    context = span.get_span_context()
+    return format_traceparent(Parsed((context.trace_id, context.span_id, context.trace_flags)))
+
+
+def _resource(environment: Mapping[str, str], role: str) -> Resource:
+    """What sends them; what the environment says of it wins."""
+    named = dict(
+        entry.partition("=")[::2] for entry in environment.get(RESOURCE, "").split(",") if entry
+    )
+    own = {
+        "service.name": "reprise",
+        "service.version": package_version(),
+        "reprise.role": role,
+    }
+    if environment.get(SERVICE_NAME, "").strip():
+        del own["service.name"]
+    return Resource.create({name: text for name, text in own.items() if name not in named})
