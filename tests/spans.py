@@ -139,7 +139,6 @@ def _received(body: bytes) -> Iterator[KeptSpan]:
                     [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
                     service,
                     span.status.code == 2,
-                    span.flags & 0xFF,
                 )
 
 
