@@ -707,6 +707,7 @@ EVENTS_WAITING_MAX: Final = 64  # for one client that reads slowly; the oldest g
 EVENTS_PERIOD_S: Final = 1.0  # between two looks; longer where a look takes more of a core than:
 EVENTS_CPU_SHARE: Final = 0.05
 EVENTS_COMMENT_S: Final = 15.0  # without an event, before a comment shows that it is alive
+EVENTS_STREAM_S: Final = 600.0  # of one stream; then the client asks again, and shows its key
 EVENTS_DECISIONS_MAX: Final = 10  # in one period; further ones are counted: `skipped`
 ROUTE_EXPLAINED_MAX: Final = 256  # candidates of an answer that is given again with all of them
 ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read

@@ -38,6 +38,7 @@ from schemas.limits import (
     EVENTS_CPU_SHARE,
     EVENTS_DECISIONS_MAX,
     EVENTS_PERIOD_S,
+    EVENTS_STREAM_S,
     EVENTS_WAITING_MAX,
 )
 
@@ -134,9 +135,10 @@ class EventStream:
         self.put("decisions", run, _encode({"decisions": shown, "skipped": skipped}))
 
     async def events(self) -> AsyncIterator[bytes]:
-        """What is to be sent, until it ends."""
+        """What is to be sent, for EVENTS_STREAM_S at the most: then a key is asked for anew."""
         yield b"retry: 2000\n\n"
-        while not self._ended:
+        until = time.monotonic() + EVENTS_STREAM_S
+        while not self._ended and time.monotonic() < until:
             while self._waiting:
                 yield self._waiting.popleft()
             self._bell.clear()

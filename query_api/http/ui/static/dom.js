@@ -118,6 +118,10 @@ export function poll(ask, everyS, show, place) {
   let timer = 0, closed = false;
   const once = async () => {
     clearTimeout(timer);
+    if (document.hidden) { // nobody looks: nobody is asked
+      timer = setTimeout(once, 1000);
+      return;
+    }
     try {
       const found = await ask();
       if (closed) return;

@@ -62,7 +62,7 @@ export class Feed extends EventTarget {
       let kept = "";
       for (;;) {
         const { value, done } = await reader.read();
-        if (done) throw new Error("the service ended the stream");
+        if (done) return; // it ends each after a while: the next one goes on behind the last event
         watch();
         const blocks = (kept + value).split("\n\n");
         kept = blocks.pop();

@@ -230,6 +230,18 @@ def test_a_comment_shows_that_an_idle_stream_lives(service: Service) -> None:
     run(work)
 
 
+def test_a_stream_ends_after_a_while_so_that_its_key_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "EVENTS_STREAM_S", 0.3)
+
+    async def work() -> None:
+        told = [one async for one in EventStream(EVERYTHING, 0).events()]
+        assert told[0] == b"retry: 2000\n\n"
+
+    run(work)
+
+
 def test_nobody_looks_while_nobody_listens(service: Service, table: FakeTable) -> None:
     producer = producer_of(service)
 
