@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -212,6 +213,17 @@ class Services:
         """The one that follows it."""
         return self._of[publisher]
 
+    def register(self, endpoints: list[str]) -> None:
+        """Registers all publishers, one after the other at each service."""
+
+        def at(service: Service) -> None:
+            for publisher, endpoint in enumerate(endpoints):
+                if self.of(publisher) is service:
+                    service.register(endpoint, instance_name(publisher))
+
+        with ThreadPoolExecutor(len(self.all)) as pool:
+            list(pool.map(at, self.all))
+
     def cpu_s(self) -> float:
         """User and system time of all of them."""
         return sum(service.cpu_s() for service in self.all)
@@ -260,10 +272,7 @@ def run(plan: Plan, services: int, say: Callable[[str], None]) -> Summary:
         memory_empty, files_empty = known.memory_bytes(), sum(known.files())
         groups = [stack.enter_context(Publishers(job)) for job in jobs_of(plan)]
         started = time.monotonic()
-        for group in groups:
-            for place, endpoint in enumerate(group.endpoints()):
-                number = group.job.first + place
-                known.of(number).register(endpoint, instance_name(number))
+        known.register([endpoint for group in groups for endpoint in group.endpoints()])
         registered_s = time.monotonic() - started
         say(f"{plan.publishers:,} publishers registered in {registered_s:.1f} s")
         for group in groups:

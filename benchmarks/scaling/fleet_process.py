@@ -128,7 +128,7 @@ def run(job: PublishersJob) -> None:
     _say([socket.get_string(zmq.LAST_ENDPOINT) for socket in sockets])
     end = time.monotonic() + SUBSCRIBE_S
     for socket in sockets:
-        if not socket.poll(1000 * max(end - time.monotonic(), 0.0)):
+        if not socket.poll(int(1000 * max(end - time.monotonic(), 0.0))):
             raise TimeoutError(f"Expected subscribers within {SUBSCRIBE_S:.0f} s")
         socket.recv()
     _say(SUBSCRIBED)
