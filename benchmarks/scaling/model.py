@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 
 from benchmarks.scaling.measured import FIGURES, Figures
-from brokers.topics import DEFAULT_EVENTS_PARTITIONS, DEFAULT_REGISTRY_PARTITIONS
 from schemas.limits import (
     CANDIDATES_MAX,
     GIB,
     KIB,
+    LOG_RETENTION_BYTES,
     MIB,
     OPEN_FILES_MAX,
     PUBLISHER_FILES_LEFT_MAX,
@@ -25,8 +25,11 @@ from schemas.limits import (
     RECORD_WINDOW_MS,
     TOPIC_GENERATION_DELTAS,
 )
+from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS
 
 HOURS_A_MONTH: Final = 730
+HASH_BYTES: Final = 8
+"""Of a removed block in a log that is not compressed."""
 _MICRO: Final = 1e-6
 
 
@@ -140,12 +143,22 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fleet needs of one process: cores, memory in bytes, open files, log in bytes."""
+    """What a fleet needs of one process, whether or not it fits one.
+
+    Attributes:
+        cores: that are busy on average.
+        memory: bytes.
+        files: open ones, for publishers.
+        log_bytes_per_s: written to its disk.
+        log_hours: that the log reaches back, by its bound and the retention.
+        cost_a_month: of the cores that are reserved, and the memory.
+    """
 
     cores: float
     memory: float
     files: float
     log_bytes_per_s: float
+    log_hours: float
     cost_a_month: float
 
 
@@ -267,7 +280,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     def limits(self, load: Workload) -> list[Limit]:
         """Of one deployment of the distributed form, the lowest first."""
         known, machines = self.figures, self.machines
-        bridges = DEFAULT_REGISTRY_PARTITIONS - 1  # one may be away
+        bridges = REGISTRY_PARTITIONS - 1  # one may be away
         room = machines.memory_gib * GIB / 2 - known.process_memory.value * MIB
         several = "several deployments, each with its own `--topic-prefix` and a part of the fleet"
         return _sorted(
@@ -314,21 +327,21 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     def embedded(self, load: Workload) -> Embedded:
         """In one process, whether or not it fits one."""
-        known, prices = self.figures, self.prices
+        known = self.figures
         memory = (
             known.process_memory.value * MIB
             + load.engines * load.held * known.block_memory.value
             + load.publishers * self._publisher_bytes
         )
         cores = load.engines * self.embedded_cores(load)
-        stored = known.embedded_log_block.value + 8  # a removal names the block
-        cost = self._cost(math.ceil(cores / self.machines.busy), memory, 0.0)
+        written = load.engines * load.blocks_per_s * (known.embedded_log_block.value + HASH_BYTES)
         return Embedded(
             cores=cores,
             memory=memory,
             files=load.publishers * known.publisher_files.value,
-            log_bytes_per_s=load.engines * load.blocks_per_s * stored,
-            cost_a_month=cost + 0 * prices.disk_gib_month,
+            log_bytes_per_s=written,
+            log_hours=min(load.retention_hours, LOG_RETENTION_BYTES / written / 3600),
+            cost_a_month=self._cost(math.ceil(cores / self.machines.busy), memory, 0.0),
         )
 
     def deployments(self, load: Workload) -> int:
@@ -345,7 +358,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         workers = max(2, _processes(engines * self.worker_cores(load), machines.busy))
         queries = engines * self._query_cores(load)
         replicas = 1 + max(1, _processes(queries, machines.busy * machines.query_cores))
-        partitions = max(DEFAULT_EVENTS_PARTITIONS, 2 ** math.ceil(math.log2(2 * workers)))
+        partitions = max(EVENTS_PARTITIONS, 2 ** math.ceil(math.log2(2 * workers)))
         table_memory = engines * load.held * known.block_memory.value
         process = known.process_memory.value * MIB
         worker_memory = process + table_memory / workers
