@@ -10,6 +10,9 @@ import msgspec
 
 _WHOLE_RUN: Final = "[performance.md](performance.md#one-whole-run)"
 _PIPELINE: Final = "[benchmarks.md](benchmarks.md#the-distributed-form), `pipeline`"
+_PIPELINE_RECORDS: Final = f"{_PIPELINE}: 1,000 publishers less 100, 1-block events"
+_RECORDS: Final = 40_000 / (2_374 - 211)
+"""Messages of the two runs for each record that one has more than the other."""
 _RECORD_BYTES: Final = "`python -m benchmarks.scaling.record_bytes`"
 _FLEET: Final = "[the fleet](#a-simulated-fleet), `python -m benchmarks.scaling.fleet`"
 
@@ -36,12 +39,16 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     embedded_stored_cpu: Measured
     embedded_removed_cpu: Measured
     bridge_message_cpu: Measured
+    bridge_record_cpu: Measured
     bridge_block_cpu: Measured
     worker_message_cpu: Measured
+    worker_record_cpu: Measured
     worker_block_cpu: Measured
     replica_message_cpu: Measured
+    replica_record_cpu: Measured
     replica_block_cpu: Measured
     broker_message_cpu: Measured
+    broker_record_cpu: Measured
     broker_block_cpu: Measured
     query_cpu: Measured
     listed_instance_cpu: Measured
@@ -55,7 +62,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 FIGURES: Final = Figures(
     block_memory=Measured(43.9, "B", "memory of a block that one engine holds", _WHOLE_RUN),
-    publisher_memory=Measured(93, "KiB", "memory of a followed publisher", _FLEET),
+    publisher_memory=Measured(96, "KiB", "memory of a followed publisher", _FLEET),
     publisher_files=Measured(5, "", "open files of a followed publisher", _FLEET),
     process_memory=Measured(87, "MiB", "memory of a process without publishers", _FLEET),
     silent_publisher_cpu=Measured(
@@ -64,21 +71,36 @@ FIGURES: Final = Figures(
         "CPU of a publisher that is up and silent",
         "[performance.md](performance.md#other-figures)",
     ),
-    lone_message_cpu=Measured(1200, "us", "CPU of a message that comes alone, one process", _FLEET),
+    lone_message_cpu=Measured(900, "us", "CPU of a message that comes alone, one process", _FLEET),
     embedded_message_cpu=Measured(
-        1 / 0.138, "us", "CPU of a message among many, one process", _WHOLE_RUN
+        160 - 25 * (1 / 0.658 + 1 / 1.42),
+        "us",
+        "CPU of one of 1,000 messages a second, each another publisher's, without its blocks",
+        "`python -m benchmarks.scaling.fleet --publishers 100 --period-s 0.1 --blocks 25`",
     ),
     embedded_stored_cpu=Measured(1 / 0.658, "us", "CPU of a stored block, one process", _WHOLE_RUN),
     embedded_removed_cpu=Measured(
         1 / 1.42, "us", "CPU of a removed block, one process", _WHOLE_RUN
     ),
     bridge_message_cpu=Measured(19, "us", "CPU of a message, bridge", _PIPELINE),
+    bridge_record_cpu=Measured(
+        (36 - 19) * _RECORDS, "us", "CPU of a record, bridge", _PIPELINE_RECORDS
+    ),
     bridge_block_cpu=Measured(1.06, "us", "CPU of a stored block, bridge", _PIPELINE),
     worker_message_cpu=Measured(2.8, "us", "CPU of a message, worker", _PIPELINE),
+    worker_record_cpu=Measured(
+        (5.5 - 2.8) * _RECORDS, "us", "CPU of a record, worker", _PIPELINE_RECORDS
+    ),
     worker_block_cpu=Measured(1.39, "us", "CPU of a stored block, worker", _PIPELINE),
     replica_message_cpu=Measured(2.0, "us", "CPU of a message, each replica", _PIPELINE),
+    replica_record_cpu=Measured(
+        (7.3 - 2.0) * _RECORDS, "us", "CPU of a record, each replica", _PIPELINE_RECORDS
+    ),
     replica_block_cpu=Measured(0.80, "us", "CPU of a stored block, each replica", _PIPELINE),
     broker_message_cpu=Measured(2.5, "us", "CPU of a message, broker", _PIPELINE),
+    broker_record_cpu=Measured(
+        (4.8 - 2.5) * _RECORDS, "us", "CPU of a record, broker", _PIPELINE_RECORDS
+    ),
     broker_block_cpu=Measured(0.4, "us", "CPU of a stored block, broker", _PIPELINE),
     query_cpu=Measured(32.3, "us", "CPU of a `/query` of 8K tokens, JSON", _WHOLE_RUN),
     listed_instance_cpu=Measured(

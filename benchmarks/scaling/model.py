@@ -6,12 +6,14 @@ one that has its engines.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
-from benchmarks.scaling.measured import FIGURES, Figures
+from benchmarks.scaling.measured import FIGURES, Figures, Measured
 from schemas.limits import (
     CANDIDATES_MAX,
     GIB,
@@ -23,11 +25,15 @@ from schemas.limits import (
     PUBLISHER_FILES_SHARE,
     PUBLISHERS_MAX,
     RECORD_WINDOW_MS,
+    SUBSCRIBER_TURN_S,
     TOPIC_GENERATION_DELTAS,
 )
 from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS
 
 HOURS_A_MONTH: Final = 730
+ENGINES_MAX: Final = 10_000_000
+WINDOW_LONG_MS: Final = 1_000
+"""A window that makes fewer records, where answers may be so much older."""
 HASH_BYTES: Final = 8
 """Of a removed block in a log that is not compressed."""
 _MICRO: Final = 1e-6
@@ -43,6 +49,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         queries_per_s: for each engine.
         held: blocks that an engine holds; 30,000 are 480,000 tokens.
         retention_hours: of `events`.
+        window_ms: `--window-ms` of the bridges.
     """
 
     engines: int
@@ -52,6 +59,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     queries_per_s: float = 1.0
     held: int = 30_000
     retention_hours: float = 168.0
+    window_ms: float = RECORD_WINDOW_MS
 
     @property
     def publishers(self) -> int:
@@ -169,42 +177,56 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     prices: Prices = Prices()
     figures: Figures = FIGURES
 
-    # One engine, in cores
+    # In cores
 
     def embedded_cores(self, load: Workload) -> float:
-        """Of one process, for each engine, queries included."""
+        """Of one process with all engines, queries included."""
         known = self.figures
-        blocks = known.embedded_stored_cpu.value + known.embedded_removed_cpu.value
-        return self._cores(load, known.embedded_message_cpu.value, blocks) + self._query_cores(load)
+        block = known.embedded_stored_cpu.value + known.embedded_removed_cpu.value
+        each = (
+            load.ranks * known.silent_publisher_cpu.value
+            + load.blocks_per_s * block
+            + load.queries_per_s * known.query_cpu.value
+        )
+        # A turn costs what a message alone costs; messages of the same turn share it.
+        messages = load.engines * load.messages_per_s
+        turns = min(messages, 1 / SUBSCRIBER_TURN_S) * known.lone_message_cpu.value
+        return _MICRO * (
+            load.engines * each + max(turns, messages * known.embedded_message_cpu.value)
+        )
 
     def bridge_cores(self, load: Workload) -> float:
         """Of the bridges, for each engine."""
         known = self.figures
         silent = load.ranks * known.silent_publisher_cpu.value * _MICRO
-        messages = load.messages_per_s * known.bridge_message_cpu.value * _MICRO
-        blocks = load.blocks_per_s * known.bridge_block_cpu.value * _MICRO
-        return silent + messages + blocks * self.with_removed
+        return silent + self._cores(
+            load, known.bridge_message_cpu, known.bridge_record_cpu, known.bridge_block_cpu
+        )
 
     def worker_cores(self, load: Workload) -> float:
         """Of the workers, for each engine."""
         known = self.figures
-        messages = load.messages_per_s * known.worker_message_cpu.value
-        blocks = load.blocks_per_s * known.worker_block_cpu.value * self.with_removed
-        return (messages + blocks) * _MICRO
+        return self._cores(
+            load, known.worker_message_cpu, known.worker_record_cpu, known.worker_block_cpu
+        )
 
     def replica_fold_cores(self, load: Workload) -> float:
         """Of each replica, for each engine of the deployment, without queries."""
         known = self.figures
-        messages = load.messages_per_s * known.replica_message_cpu.value
-        blocks = load.blocks_per_s * known.replica_block_cpu.value * self.with_removed
-        return (messages + blocks) * _MICRO
+        return self._cores(
+            load, known.replica_message_cpu, known.replica_record_cpu, known.replica_block_cpu
+        )
 
     def broker_cores(self, load: Workload) -> float:
-        """Of the brokers, for each engine."""
+        """Of the brokers, for each engine, a copy."""
         known = self.figures
-        messages = load.messages_per_s * known.broker_message_cpu.value
-        blocks = load.blocks_per_s * known.broker_block_cpu.value * self.with_removed
-        return (messages + blocks) * _MICRO
+        return self._cores(
+            load, known.broker_message_cpu, known.broker_record_cpu, known.broker_block_cpu
+        )
+
+    def query_cores(self, load: Workload) -> float:
+        """For each engine, with `hits_only`: an answer that lists all instances grows with them."""
+        return load.queries_per_s * self.figures.query_cpu.value * _MICRO
 
     @property
     def with_removed(self) -> float:
@@ -212,19 +234,18 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         known = self.figures
         return 1 + known.embedded_removed_cpu.value / known.embedded_stored_cpu.value
 
-    def _cores(self, load: Workload, message: float, block: float) -> float:
-        silent = load.ranks * self.figures.silent_publisher_cpu.value
-        return (silent + load.messages_per_s * message + load.blocks_per_s * block) * _MICRO
-
-    def _query_cores(self, load: Workload) -> float:
-        """With `hits_only`: an answer that lists all instances grows with them."""
-        return load.queries_per_s * self.figures.query_cpu.value * _MICRO
+    def _cores(self, load: Workload, message: Measured, record: Measured, block: Measured) -> float:
+        return _MICRO * (
+            load.messages_per_s * message.value
+            + self.records_per_s(load) * record.value
+            + load.blocks_per_s * block.value * self.with_removed
+        )
 
     # One engine, in bytes
 
     def records_per_s(self, load: Workload) -> float:
         """Of each engine: a window of a bridge makes one record of all that came in it."""
-        return min(load.messages_per_s, load.ranks * 1000 / RECORD_WINDOW_MS)
+        return min(load.messages_per_s, load.ranks * 1000 / load.window_ms)
 
     def events_bytes_per_s(self, load: Workload) -> float:
         """Of `events`, for each engine."""
@@ -256,7 +277,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             [
                 Limit(
                     name="CPU: one interpreter folds, decodes and receives",
-                    engines=int(machines.busy / self.embedded_cores(load)),
+                    engines=self._embedded_engines(load),
                     remedy="the distributed form",
                 ),
                 Limit(
@@ -277,18 +298,29 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             ]
         )
 
+    def _embedded_engines(self, load: Workload) -> int:
+        engines = range(1, ENGINES_MAX)
+        return bisect_right(
+            engines,
+            self.machines.busy,
+            key=lambda count: self.embedded_cores(structs.replace(load, engines=count)),
+        )
+
     def limits(self, load: Workload) -> list[Limit]:
         """Of one deployment of the distributed form, the lowest first."""
         known, machines = self.figures, self.machines
         bridges = REGISTRY_PARTITIONS - 1  # one may be away
         room = machines.memory_gib * GIB / 2 - known.process_memory.value * MIB
+        windowed = structs.replace(load, window_ms=max(load.window_ms, WINDOW_LONG_MS))
+        folded = int(machines.busy / self.replica_fold_cores(windowed))
         several = "several deployments, each with its own `--topic-prefix` and a part of the fleet"
         return _sorted(
             [
                 Limit(
                     name="CPU of a replica's fold: each folds every row",
                     engines=int(machines.busy / self.replica_fold_cores(load)),
-                    remedy=several,
+                    remedy=f"`--window-ms {WINDOW_LONG_MS}`, with which it folds {folded:,}; then"
+                    f" {several}",
                 ),
                 Limit(
                     name=f"{PUBLISHERS_MAX:,} publishers that a replica registers"
@@ -333,7 +365,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             + load.engines * load.held * known.block_memory.value
             + load.publishers * self._publisher_bytes
         )
-        cores = load.engines * self.embedded_cores(load)
+        cores = self.embedded_cores(load)
         written = load.engines * load.blocks_per_s * (known.embedded_log_block.value + HASH_BYTES)
         return Embedded(
             cores=cores,
@@ -356,7 +388,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         bridges = max(2, 1 + _processes(engines * self.bridge_cores(load), machines.busy))
         bridges = max(bridges, 1 + math.ceil(engines * load.ranks / self.files_for_publishers()))
         workers = max(2, _processes(engines * self.worker_cores(load), machines.busy))
-        queries = engines * self._query_cores(load)
+        queries = engines * self.query_cores(load)
         replicas = 1 + max(1, _processes(queries, machines.busy * machines.query_cores))
         partitions = max(EVENTS_PARTITIONS, 2 ** math.ceil(math.log2(2 * workers)))
         table_memory = engines * load.held * known.block_memory.value
@@ -389,7 +421,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             bridge_cores=load.engines * self.bridge_cores(load),
             worker_cores=load.engines * self.worker_cores(load),
             replica_cores=load.engines
-            * (replicas * self.replica_fold_cores(load) + self._query_cores(load)),
+            * (replicas * self.replica_fold_cores(load) + self.query_cores(load)),
             broker_cores=broker_cores,
             events_bytes_per_s=load.engines * events,
             table_bytes_per_s=load.engines * table,
