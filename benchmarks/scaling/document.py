@@ -4,11 +4,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from msgspec import structs
+
 from benchmarks.report.document import number_text
 from benchmarks.scaling.model import Limit, Model, Workload, first_limit
-from schemas.limits import GIB, MIB
+from schemas.limits import GIB, MIB, RECORD_WINDOW_MS
 
 SIZES: Final = (10, 1_000, 10_000, 100_000)
+RETENTION_SHORT_HOURS: Final = 24
 TIB: Final = 1024 * GIB
 
 
@@ -64,14 +67,21 @@ def embedded_lines(model: Model) -> list[str]:
 def distributed_lines(model: Model) -> list[str]:
     """All deployments together, where a line does not say otherwise."""
     loads = [Workload(engines=engines) for engines in SIZES]
-    needs = [model.needs(load) for load in loads]
+    windowed = [model.windowed(load) for load in loads]
+    needs = [model.needs(load) for load in windowed]
+    shorter = [
+        model.needs(structs.replace(load, retention_hours=RETENTION_SHORT_HOURS))
+        for load in windowed
+    ]
 
     def row(name: str, text: Callable[[int], str]) -> Sequence[str]:
         return (name, *(text(place) for place in range(len(SIZES))))
 
     rows = [
+        row("`--window-ms`", lambda n: f"{windowed[n].window_ms:,.0f}"),
         row("deployments", lambda n: f"{needs[n].deployments:,}"),
         row("each: partitions of `events`", lambda n: f"{needs[n].partitions:,}"),
+        row("partitions of all topics", lambda n: f"{needs[n].all_partitions:,}"),
         row("each: bridges, one of them spare", lambda n: f"{needs[n].bridges:,}"),
         row("each: workers", lambda n: f"{needs[n].workers:,}"),
         row("each: replicas, one of them spare", lambda n: f"{needs[n].replicas:,}"),
@@ -94,8 +104,14 @@ def distributed_lines(model: Model) -> list[str]:
         row("memory", lambda n: _size(needs[n].memory)),
         row("cost a month", lambda n: f"{needs[n].cost_a_month:,.0f}"),
         row("cost a month of an engine", lambda n: number_text(needs[n].cost_a_month / SIZES[n])),
+        row(
+            f"the same with {RETENTION_SHORT_HOURS} h of `events`",
+            lambda n: number_text(shorter[n].cost_a_month / SIZES[n]),
+        ),
         *_limit_rows(
-            [model.limits(load) for load in loads], loads, "first limit of one deployment"
+            [model.limits(load) for load in loads],
+            loads,
+            f"first limit of one deployment, `--window-ms {RECORD_WINDOW_MS}`",
         ),
     ]
     return _table(_head("distributed"), rows)

@@ -116,6 +116,8 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         partitions: of `events`, of each deployment.
+        all_partitions: of the four topics that every deployment has, and the two of routing, of
+            all deployments; each has `replication` copies.
         bridges, workers, replicas: processes of each deployment.
         replica_memory: bytes of one replica.
         bridge_memory, worker_memory: likewise, of the others.
@@ -129,6 +131,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
     deployments: int
     partitions: int
+    all_partitions: int
     bridges: int
     workers: int
     replicas: int
@@ -292,7 +295,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
                 ),
                 Limit(
                     name=f"memory, half of {machines.memory_gib:.0f} GiB",
-                    engines=int(room / each),
+                    engines=_at_most(room, each),
                     remedy="more memory",
                 ),
             ]
@@ -312,13 +315,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         bridges = REGISTRY_PARTITIONS - 1  # one may be away
         room = machines.memory_gib * GIB / 2 - known.process_memory.value * MIB
         windowed = structs.replace(load, window_ms=max(load.window_ms, WINDOW_LONG_MS))
-        folded = int(machines.busy / self.replica_fold_cores(windowed))
+        folded = _at_most(machines.busy, self.replica_fold_cores(windowed))
         several = "several deployments, each with its own `--topic-prefix` and a part of the fleet"
         return _sorted(
             [
                 Limit(
                     name="CPU of a replica's fold: each folds every row",
-                    engines=int(machines.busy / self.replica_fold_cores(load)),
+                    engines=_at_most(machines.busy, self.replica_fold_cores(load)),
                     remedy=f"`--window-ms {WINDOW_LONG_MS}`, with which it folds {folded:,}; then"
                     f" {several}",
                 ),
@@ -335,7 +338,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
                 ),
                 Limit(
                     name=f"CPU of {bridges} bridges, one for each partition of `registry` but one",
-                    engines=int(bridges * machines.busy / self.bridge_cores(load)),
+                    engines=_at_most(bridges * machines.busy, self.bridge_cores(load)),
                     remedy="more `--registry-partitions`, chosen at the beginning",
                 ),
                 Limit(
@@ -345,7 +348,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
                 ),
                 Limit(
                     name=f"memory of a replica, half of {machines.memory_gib:.0f} GiB",
-                    engines=int(room / (load.held * known.block_memory.value)),
+                    engines=_at_most(room, load.held * known.block_memory.value),
                     remedy="more memory, or several deployments",
                 ),
             ]
@@ -376,9 +379,24 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             cost_a_month=self._cost(math.ceil(cores / self.machines.busy), memory, 0.0),
         )
 
+    def windowed(self, load: Workload) -> Workload:
+        """With a longer window where one deployment does not hold the fleet without it."""
+        if load.engines <= self.limits(load)[0].engines:
+            return load
+        return structs.replace(load, window_ms=max(load.window_ms, WINDOW_LONG_MS))
+
     def deployments(self, load: Workload) -> int:
-        """How many, so that none is above its lowest limit."""
-        return math.ceil(load.engines / self.limits(load)[0].engines)
+        """How many, so that none is above its lowest limit.
+
+        Raises:
+            ValueError: a single engine is.
+        """
+        lowest = self.limits(load)[0]
+        if not lowest.engines:
+            raise ValueError(
+                f"Expected an engine to be within all limits, got above: {lowest.name}"
+            )
+        return math.ceil(load.engines / lowest.engines)
 
     def needs(self, load: Workload) -> Needs:
         """In the distributed form."""
@@ -411,6 +429,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         return Needs(
             deployments=parts,
             partitions=partitions,
+            all_partitions=parts * (2 * partitions + 2 * REGISTRY_PARTITIONS + 2),
             bridges=bridges,
             workers=workers,
             replicas=replicas,
@@ -442,6 +461,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 def first_limit(limits: Sequence[Limit], engines: int) -> Limit | None:
     """The lowest one that so many engines are above; None where they fit."""
     return limits[0] if engines > limits[0].engines else None
+
+
+def _at_most(room: float, each: float) -> int:
+    return int(room / each) if each else ENGINES_MAX
 
 
 def _sorted(limits: list[Limit]) -> list[Limit]:

@@ -86,7 +86,7 @@ class Prober(threading.Thread):
                     return
                 self.answered.append(self._ask(told))
             self.error = "the publishers' process has ended"
-        except (OSError, RuntimeError, msgspec.MsgspecError) as error:
+        except (OSError, RuntimeError, ValueError, msgspec.MsgspecError) as error:
             self.error = repr(error)
 
     def _ask(self, told: Told) -> Answered:
