@@ -29,10 +29,9 @@ import click
 import msgspec
 
 from benchmarks.embedded.service import Service, until
-from benchmarks.report.document import number_text
-from benchmarks.report.figures import percentile
-from benchmarks.report.machine import Machine, describe_machine
+from benchmarks.report.machine import describe_machine
 from benchmarks.scaling.fleet_process import SUBSCRIBED, Begin, FleetSent, PublishersJob
+from benchmarks.scaling.fleet_report import Plan, Sample, Summary, cores_of, spread_of, table_lines
 from benchmarks.scaling.probing import Answered, Prober, instance_name, open_files, resident_bytes
 from benchmarks.sizes import SEED
 from reprise.http.open_files import raise_open_files_limit
@@ -50,82 +49,6 @@ ADDRESS: Final = "127.0.1.{}"
 START_AFTER_S: Final = 1.0
 FOLDED_S: Final = 120.0
 _MIB: Final = 1024**2
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run; times in seconds, `told_per_s` messages of all that are asked for."""
-
-    publishers: int
-    seconds: float
-    period_s: float = 10.0
-    blocks: int = 4
-    held: int = 8
-    idle_s: float = 20.0
-    sample_s: float = 10.0
-    found_s: float = 5.0
-    told_per_s: float = 10.0
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """All services at one moment.
-
-    Attributes:
-        at: seconds since the schedule began.
-        cpu_s: user and system time since they were started.
-        files_most: of the service that has the most.
-    """
-
-    at: float
-    cpu_s: float
-    memory_bytes: int
-    files: int
-    files_most: int
-
-
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run.
-
-    Attributes:
-        registered_s, followed_s: until all were registered; from then until each had a subscriber.
-        memory_empty_bytes, memory_followed_bytes: of all services, before the first registration,
-            and while nobody sends.
-        idle_cpu: cores of all services while all publishers are followed and nobody sends.
-        busy_cpu: the same over the time in which they send.
-        messages, blocks: sent; blocks that were stored.
-        late_s: how late the latest message was sent.
-        publishers_cpu: cores of the publishers' processes.
-        asked: messages of which an answer was asked for.
-        missed: of them, those that no answer had within `found_s`.
-        wrong: of them, those of which an answer had something else.
-        removed_shown: of them, those whose answer still had what the message removed.
-        behind: publishers whose last batch was not folded in the end.
-        states: publishers by what answers say of them in the end.
-        found_s: p50, p99 and the most, from the send to the answer that has the blocks.
-    """
-
-    machine: Machine
-    plan: Plan
-    services: int
-    open_files_limit: int
-    registered_s: float
-    followed_s: float
-    memory_empty_bytes: int
-    memory_followed_bytes: int
-    files_empty: int
-    idle_cpu: float
-    busy_cpu: float
-    messages: int
-    blocks: int
-    late_s: float
-    publishers_cpu: float
-    asked: int
-    missed: int
-    wrong: int
-    removed_shown: int
-    behind: int
-    states: dict[str, int]
-    found_s: tuple[float, float, float]
-    samples: list[Sample]
 
 
 class _Publisher(msgspec.Struct):
@@ -319,7 +242,7 @@ def run(plan: Plan, services: int, say: Callable[[str], None]) -> Summary:
             memory_followed_bytes=memory_followed,
             files_empty=files_empty,
             idle_cpu=idle_cpu,
-            busy_cpu=_cores(samples),
+            busy_cpu=cores_of(samples),
             messages=sum(one.messages for one in sent),
             blocks=sum(one.stored_blocks for one in sent),
             late_s=max(one.late_s for one in sent),
@@ -330,7 +253,7 @@ def run(plan: Plan, services: int, say: Callable[[str], None]) -> Summary:
             removed_shown=sum(one.removed_shown for one in answered),
             behind=behind,
             states=_counts(listed),
-            found_s=_spread(answered),
+            found_s=spread_of(answered),
             samples=samples,
         )
 
@@ -380,19 +303,14 @@ def _watch(
 
 def _line(samples: Sequence[Sample], answered: Sequence[Answered]) -> str:
     now = samples[-1]
-    cores = _cores(samples[-2:])
-    p50, p99, most = _spread(answered)
+    cores = cores_of(samples[-2:])
+    p50, p99, most = spread_of(answered)
     wrong = sum(one.seconds is None or one.removed_shown for one in answered)
     return (
         f"{now.at:6.0f} s  {cores:.2f} cores  {now.memory_bytes / _MIB:,.0f} MiB"
         f"  {now.files:,} files  asked {len(answered)}, wrong {wrong},"
         f" found after {1000 * p50:.0f} / {1000 * p99:.0f} / {1000 * most:.0f} ms"
     )
-
-
-def _cores(samples: Sequence[Sample]) -> float:
-    seconds = samples[-1].at - samples[0].at
-    return (samples[-1].cpu_s - samples[0].cpu_s) / seconds if seconds else 0.0
 
 
 def _sent(prober: Prober) -> FleetSent:
@@ -424,42 +342,6 @@ def _counts(listed: dict[str, _Publisher]) -> dict[str, int]:
         name = f"{publisher.state} {publisher.reason}".strip()
         found[name] = found.get(name, 0) + 1
     return found
-
-
-def _spread(answered: Sequence[Answered]) -> tuple[float, float, float]:
-    seconds = [one.seconds for one in answered if one.seconds is not None] or [0.0]
-    return percentile(seconds, 50), percentile(seconds, 99), max(seconds)
-
-
-def table_lines(summary: Summary) -> list[str]:
-    """The summary as a table of Markdown."""
-    plan, last = summary.plan, summary.samples[-1]
-    publishers = plan.publishers
-    memory = max(one.memory_bytes for one in summary.samples)
-    p50, p99, most = (1000 * seconds for seconds in summary.found_s)
-    each = (summary.memory_followed_bytes - summary.memory_empty_bytes) / publishers
-    states = ", ".join(f"{count:,} {name}" for name, count in sorted(summary.states.items()))
-    rows = {
-        "publishers, services that follow them": f"{publishers:,}, {summary.services}",
-        "time": f"{plan.seconds / 60:.1f} min",
-        "messages, blocks stored": f"{summary.messages:,}, {summary.blocks:,}",
-        "registered after, all followed after": f"{summary.registered_s:.0f} s,"
-        f" {summary.registered_s + summary.followed_s:.0f} s",
-        "CPU of the services, nobody sends": f"{summary.idle_cpu:.2f} cores",
-        "CPU of the services, all send": f"{summary.busy_cpu:.2f} cores",
-        "memory of a publisher": f"{each / 1024:.0f} KiB",
-        "memory of the services, most": f"{memory / _MIB:,.0f} MiB",
-        "open files of a publisher": number_text((last.files - summary.files_empty) / publishers),
-        "open files of a service, most": f"{max(one.files_most for one in summary.samples):,}",
-        "asked for, found, not found in time, wrong": f"{summary.asked:,},"
-        f" {summary.asked - summary.missed - summary.wrong:,}, {summary.missed:,},"
-        f" {summary.wrong + summary.removed_shown:,}",
-        "until an answer has a block, p50 / p99 / most": f"{p50:.0f} / {p99:.0f} / {most:.0f} ms",
-        "latest message sent late by": f"{1000 * summary.late_s:.0f} ms",
-        "publishers behind in the end": f"{summary.behind:,}",
-        "states in the end": states,
-    }
-    return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

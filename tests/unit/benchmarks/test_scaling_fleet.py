@@ -1,14 +1,16 @@
 """The simulated fleet: what it sends, who is asked, and what is said of it."""
 
 import json
+import time
 
+import msgspec
 import pytest
 
 from benchmarks.report.machine import describe_machine
 from benchmarks.scaling import probing
-from benchmarks.scaling.fleet import Plan, Sample, Summary, followed_max, jobs_of, shares
-from benchmarks.scaling.fleet import table_lines as lines_of
+from benchmarks.scaling.fleet import followed_max, jobs_of, shares
 from benchmarks.scaling.fleet_process import FleetSent, PublishersJob, Told, batch_of, events_of
+from benchmarks.scaling.fleet_report import Plan, Sample, Summary, table_lines
 from benchmarks.scaling.probing import Prober
 from schemas.limits import PUBLISHERS_MAX
 from simulation.engines.wire import BlockRemoved, BlockStored
@@ -77,7 +79,7 @@ class Lines:
     """What a process of publishers says."""
 
     def __init__(self, *said: object) -> None:
-        self._lines = [probing.msgspec.json.encode(one).decode() for one in said]
+        self._lines = [msgspec.json.encode(one).decode() for one in said]
 
     def readline(self) -> str:
         return self._lines.pop(0) if self._lines else ""
@@ -87,7 +89,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, *answers: object, sequence: int = 0) ->
     monkeypatch.setattr(probing, "Client", FakeClient)
     monkeypatch.setattr(probing, "ASK_AGAIN_S", 0.0)
     FakeClient.answers = list(answers)
-    told = Told(publisher=6, sequence=sequence, at=probing.time.monotonic())
+    told = Told(publisher=6, sequence=sequence, at=time.monotonic())
     prober = Prober(JOB, Lines(told, SENT), [("", 1)] * 3, found_s=0.0 if len(answers) == 1 else 60)
     prober.run()
     assert prober.sent == SENT
@@ -158,7 +160,7 @@ def test_the_table_of_a_run() -> None:
         found_s=(0.012, 0.05, 0.2),
         samples=[sample],
     )
-    lines = lines_of(summary)
+    lines = table_lines(summary)
     assert "| memory of a publisher | 90 KiB |" in lines
     assert "| open files of a publisher | 5.00 |" in lines
     assert "| asked for, found, not found in time, wrong | 600, 596, 3, 2 |" in lines
