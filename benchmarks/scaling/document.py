@@ -85,6 +85,7 @@ def distributed_lines(model: Model) -> list[str]:
         row("each: bridges, one of them spare", lambda n: f"{needs[n].bridges:,}"),
         row("each: workers", lambda n: f"{needs[n].workers:,}"),
         row("each: replicas, one of them spare", lambda n: f"{needs[n].replicas:,}"),
+        row("CPU of a query without `hits_only`", lambda n: f"{needs[n].full_query_us:,.0f} us"),
         row("memory of a bridge", lambda n: _size(needs[n].bridge_memory)),
         row("memory of a worker", lambda n: _size(needs[n].worker_memory)),
         row("memory of a replica", lambda n: _size(needs[n].replica_memory)),

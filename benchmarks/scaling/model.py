@@ -119,6 +119,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
         all_partitions: of the four topics that every deployment has, and the two of routing, of
             all deployments; each has `replication` copies.
         bridges, workers, replicas: processes of each deployment.
+        full_query_us: CPU of a query without `hits_only`, which lists all engines of a deployment.
         replica_memory: bytes of one replica.
         bridge_memory, worker_memory: likewise, of the others.
         bridge_files: open files of a bridge while another one is away.
@@ -135,6 +136,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     bridges: int
     workers: int
     replicas: int
+    full_query_us: float
     replica_memory: float
     bridge_memory: float
     worker_memory: float
@@ -243,6 +245,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             + self.records_per_s(load) * record.value
             + load.blocks_per_s * block.value * self.with_removed
         )
+
+    def full_query_us(self, engines: int) -> float:
+        """CPU of an answer that lists so many engines, of which none has a hit; microseconds."""
+        return self.figures.query_cpu.value + engines * self.figures.listed_instance_cpu.value
 
     # One engine, in bytes
 
@@ -433,6 +439,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             bridges=bridges,
             workers=workers,
             replicas=replicas,
+            full_query_us=self.full_query_us(engines),
             replica_memory=replica_memory,
             bridge_memory=bridge_memory,
             worker_memory=worker_memory,

@@ -104,6 +104,11 @@ def test_processes_are_as_many_as_keep_them_half_busy_and_one_bridge_and_replica
     assert needs.replicas == 3 + 1  # three cores of queries, two of a replica half busy
 
 
+def test_an_answer_without_hits_only_grows_with_the_engines() -> None:
+    model = Model(figures=figures(query_cpu=30, listed_instance_cpu=0.5))
+    assert model.needs(LOAD).full_query_us == 30 + 100 * 0.5
+
+
 def test_several_deployments_share_a_fleet_that_is_above_a_limit() -> None:
     model = Model()
     load = Workload(engines=4 * PUBLISHERS_MAX, blocks_per_s=0, messages_per_s=0)
