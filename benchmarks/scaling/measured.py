@@ -62,7 +62,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 FIGURES: Final = Figures(
     block_memory=Measured(43.9, "B", "memory of a block that one engine holds", _WHOLE_RUN),
-    publisher_memory=Measured(96, "KiB", "memory of a followed publisher", _FLEET),
+    publisher_memory=Measured(97, "KiB", "memory of a followed publisher", _FLEET),
     publisher_files=Measured(5, "", "open files of a followed publisher", _FLEET),
     process_memory=Measured(87, "MiB", "memory of a process without publishers", _FLEET),
     silent_publisher_cpu=Measured(
