@@ -51,12 +51,12 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     table = TableRows(kernel, 0)
     rows = [
         [(row.key, row.value) for row in table.flush(stored_events(chain, _PER_EVENT))]
-        for chain in _chains(sizes.apply_blocks)
+        for chain in text_chains(sizes.apply_blocks)
     ]
     batches = {
-        "record": [_batch([record]) for record in records],
-        "1 MiB of records": [_batch(some) for some in _grouped(records)],
-        "flush of rows": [_batch(flush) for flush in rows],
+        "record": [batch_body([record]) for record in records],
+        "1 MiB of records": [batch_body(some) for some in _grouped(records)],
+        "flush of rows": [batch_body(flush) for flush in rows],
     }
     figures: list[Figure] = []
     for what, bodies in batches.items():
@@ -84,7 +84,8 @@ def _all(work: Encode, inputs: list[bytes]) -> None:
         work(one)
 
 
-def _chains(blocks: int) -> Iterator[Chain]:
+def text_chains(blocks: int) -> Iterator[Chain]:
+    """Prompts whose tokens are as frequent as those of text."""
     numbers = random.Random(SEED)
     weights = list(accumulate(1 / rank for rank in range(1, _VOCABULARY + 1)))
     for _ in range(0, blocks, _CHAIN_BLOCKS):
@@ -96,7 +97,7 @@ def _chains(blocks: int) -> Iterator[Chain]:
 
 def _records(blocks: int) -> Iterator[Message]:
     stream = stream_of("i0")
-    for sequence, chain in enumerate(_chains(blocks)):
+    for sequence, chain in enumerate(text_chains(blocks)):
         events = stored_events(chain, _PER_EVENT)
         record = EventsRecord(
             stream=stream,
@@ -121,7 +122,7 @@ def _grouped(records: list[Message]) -> Iterator[list[Message]]:
     yield group
 
 
-def _batch(messages: list[Message]) -> bytes:
+def batch_body(messages: list[Message]) -> bytes:
     """What a codec is given: the messages of a batch behind its header."""
     builder = DefaultRecordBatchBuilder(
         magic=2,

@@ -147,6 +147,10 @@ class Service:
         self._idle_since = time.monotonic()
         return response.status, response.read()
 
+    def get(self, path: str) -> bytes:
+        """The body of an answer to a `GET`."""
+        return self._request("GET", path)[1]
+
     def register(self, endpoint: str, instance_id: str) -> None:
         """Follows one publisher."""
         fields: dict[str, str | int] = {

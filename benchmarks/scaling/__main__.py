@@ -1,0 +1,30 @@
+"""The tables of docs/scaling.md: printed, or written between its markers."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from benchmarks.scaling.document import SECTIONS, written
+from benchmarks.scaling.model import Model
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scaling.md"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--write", is_flag=True, help=f"Write them into {DOCUMENT.name} instead.")
+def main(write: bool) -> None:
+    """Prints the tables of docs/scaling.md as they are computed now."""
+    model = Model()
+    if write:
+        DOCUMENT.write_text(written(DOCUMENT.read_text(), model))
+        return
+    for name, lines in SECTIONS.items():
+        click.echo(f"{name}\n")
+        for line in lines(model):
+            click.echo(line)
+        click.echo()
+
+
+if __name__ == "__main__":
+    main()
