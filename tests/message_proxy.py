@@ -19,6 +19,7 @@ class MessageProxy:
 
     Attributes:
         endpoint: of its own PUB socket.
+        subscribers: who is subscribed to it now; who has connected gets nothing before.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class MessageProxy:
         self._late: list[tuple[int, list[bytes]]] = []  # how many are to come before it
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._from = self._context.socket(zmq.SUB)
-        self._to = self._context.socket(zmq.PUB)
+        self._to = self._context.socket(zmq.XPUB)
         for socket in (self._from, self._to):
             socket.linger = 0
             socket.set_hwm(0)
+        self._to.setsockopt(zmq.XPUB_VERBOSER, 1)  # each subscription, not only the first and last
+        self.subscribers = 0
         self._from.subscribe(b"")
         self._from.connect(endpoint)
         self.endpoint = f"tcp://127.0.0.1:{self._to.bind_to_random_port('tcp://127.0.0.1')}"
@@ -45,8 +48,14 @@ class MessageProxy:
         self._thread.start()
 
     def _run(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._from, self._to):
+            poller.register(socket, zmq.POLLIN)
         while not self._stopping:
-            if self._from.poll(20):
+            ready = dict(poller.poll(20))
+            if self._to in ready:
+                self.subscribers += 1 if self._to.recv()[:1] == b"\x01" else -1
+            if self._from in ready:
                 self._take(self._from.recv_multipart())
 
     def _take(self, message: list[bytes]) -> None:

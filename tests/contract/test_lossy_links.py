@@ -76,6 +76,7 @@ def test_what_is_lost_late_or_repeated_on_the_way_is_told_number_for_number(
     try:
         tenant.until(lambda: publisher.subscribers > 0, "the proxy's subscription")
         register(tenant, proxy.endpoint, publisher.replay_endpoint if replays else "")
+        tenant.until(lambda: proxy.subscribers > 0, "the bridge's subscription")
         for number in range(20):
             publisher.publish([block(number)])
             time.sleep(0.02)

@@ -15,6 +15,7 @@ import pytest
 
 from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
+from schemas.registration import LMCACHE
 from simulation.engines.publisher import Publisher, PublisherOptions
 from simulation.engines.wire import BlockStored
 from tests.contract.deployments import SUBSCRIPTION_S
@@ -158,6 +159,17 @@ class Stage(LmcacheService):
         assert status == 200, document
         found: list[dict[str, Any]] = document["commands"]
         return found
+
+    def away(self) -> set[str]:
+        """Instances whose LMCache workers are known to have no link."""
+        status, document = self.api.get("/services")
+        assert status == 200, document
+        return {
+            one["InstanceID"]
+            for one in document["services"]
+            if one["Type"] == LMCACHE
+            and (one["Connected"] is False or one["Reason"] == "link_down")
+        }
 
     def moves(self, name: str = "hot") -> list[dict[str, Any]]:
         """What the worker of an instance was asked; who holds nothing is asked for nothing."""
@@ -310,6 +322,7 @@ def test_a_kill_between_a_command_and_its_result_repeats_nothing(staged: Staged)
 def test_a_worker_whose_link_is_down_is_not_asked(staged: Staged) -> None:
     stage = staged(*ACT)
     stage.scripts["hot"].close()
+    stage.until(lambda: "hot" in stage.away(), "the link is known to be down")
     stage.ask(PROMPTS)
     stage.asks_until(lambda: stage.counted("suppressed", reason="no_worker"), "a reason")
     stage.await_rounds()
