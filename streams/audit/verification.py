@@ -183,6 +183,10 @@ class Rederived:
         flushed = None if self._past is None else self._past.flush_before_again(position)
         return None if flushed is None else self._kernel_from(flushed, position)
 
+    def was_built_anew_at(self, position: Offset) -> bool:
+        """See `Past.was_built_anew_at`."""
+        return self._past is not None and self._past.was_built_anew_at(position)
+
     def _kernel_from(self, flushed: Flushed, position: Offset) -> ReadOnlyKernel:
         fold = self._fold
         if (
@@ -323,9 +327,14 @@ class AnswersVerification:
             return
         found = answer_again(kernel, given)
         if found != given.instances:
-            earlier = rederived.earlier_kernel_at(_offset_of(given))
+            offset = _offset_of(given)
+            earlier = rederived.earlier_kernel_at(offset)
             if earlier is not None and answer_again(earlier, given) == given.instances:
                 found = given.instances
+            elif earlier is None and rederived.was_built_anew_at(offset):
+                text = f"at {offset} a table was built anew, and the one before is kept no more"
+                verified.note_beyond(text)
+                return
         verified.note_derived(given, found, record)
 
 

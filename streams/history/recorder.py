@@ -73,7 +73,7 @@ class HistoryRecorder:
         self._clock = clock
         self._run: Run | None = None
         self._table: StoredTable | None = None
-        self._since = 0
+        self._since = self._complete_from = 0
         self._forget_waiting()
         self._due_at = clock() + HISTORY_FLUSH_S
         self._retry_at = 0.0
@@ -108,6 +108,7 @@ class HistoryRecorder:
         rows may be those of a table that was being built anew.
         """
         self._since = 0 if log.start == 0 else log.end
+        self._complete_from = log.start
 
     def add(self, written: Sequence[RowWrite]) -> None:
         """The table has written these; those of a flush end in its `covered` row."""
@@ -252,10 +253,15 @@ class HistoryRecorder:
     def _write_flush(self) -> None:
         """All or nothing: the mark comes with the rows that count by it."""
         run, covered = self._run, self._covered
-        self._due_at = self._clock() + HISTORY_FLUSH_S
-        if run is None or covered is None:
+        covers = None if covered is None else rows.covers_of(covered)
+        if covers is not None and covers + 1 < self._complete_from:
+            # Of a table that is being built anew, and is not yet where the log has everything from:
+            # nothing can be folded from it, so that positions behind it would be those of the run
+            # before. The next flush counts, however soon.
             return
-        covers = rows.covers_of(covered)
+        self._due_at = self._clock() + HISTORY_FLUSH_S
+        if run is None or covered is None or covers is None:
+            return
         for key, value in self._plain.items():
             self._batch.put(plain_key(run, key, covers), value)
         self._batch.put(flush_key(run, covers), covered)
