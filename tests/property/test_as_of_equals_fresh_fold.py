@@ -25,7 +25,14 @@ from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.table import Table
-from tests.building import SCOPE, prefix_hashes, registration
+from tests.building import (
+    SCOPE,
+    events_record,
+    gap_record,
+    prefix_hashes,
+    registered_record,
+    registration,
+)
 from tests.kills import Kill, kills
 from tests.property.test_recovery_equals_never_crashing import (
     HARSH,
@@ -33,6 +40,7 @@ from tests.property.test_recovery_equals_never_crashing import (
     POOLED,
     Item,
     Service,
+    Step,
     histories,
     records_of,
     state,
@@ -142,6 +150,23 @@ def test_every_position_is_as_it_was_live_or_too_old(
             assert offset < past.oldest(offset) <= service.log.end_offset
             if (following := past.oldest(offset)) < service.log.end_offset:
                 past.fold_as_of(Offset(following), everything)
+
+
+def test_a_table_built_anew_is_what_positions_behind_it_are_of(
+    make_fold: Callable[[], Fold],
+) -> None:
+    """Its first flush is of the registration, which a log keeps when it forgets what follows."""
+    one = registration("a")
+    events = [events_record(number, number, [], stream=one.stream) for number in range(7)]
+    gap = gap_record(7, 8, stream=one.stream)
+    before: list[Item] = [registered_record(one), *events, gap, Step.FLUSH, Step.RETIRE, Step.LOSE]
+    after = events_record(9, 9, [], stream=one.stream)
+    live: dict[int, list[object]] = {}
+    with recorded([*before, after], make_fold, 1, live) as service:
+        assert service.log.complete_from > 1, "it has forgotten what came between"
+        position = len(before) - 3
+        fold = service.past().fold_as_of(Offset(position), everything)
+        assert state(fold) in live[position]
 
 
 @settings(max_examples=60)
