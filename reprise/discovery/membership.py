@@ -19,16 +19,8 @@ class Source(Enum):
     SLICES = "endpointslices"
 
 
-class _Known:
-    """A pod. `gone_at`: since when nobody says that it is there; None while somebody does."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.gone_at: float | None = None
-
-
 class Membership:
-    """Pods by uid. Cost O(1) an event, O(pods) a listing or a question.
+    """Pods by uid. Cost O(pods) of each event, listing and question.
 
     Args:
         grace_s: for so long a pod that is gone stays wanted, unless another one takes its name:
@@ -38,7 +30,8 @@ class Membership:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._told: dict[Source, dict[str, dict[str, Engine]]] = {one: {} for one in Source}
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Engine] = {}
+        self._gone_at: dict[str, float] = {}  # of those that nobody says are there
         self._was_ready: set[str] = set()
         # An object that is gone never comes back: an event that says so comes too late.
         self._deleted: OrderedDict[str, None] = OrderedDict()
@@ -70,43 +63,33 @@ class Membership:
         than the grace whose names nobody has taken.
         """
         names = {
-            (known.engine.namespace, known.engine.pod)
-            for known in self._known.values()
-            if known.gone_at is None
+            (engine.namespace, engine.pod)
+            for uid, engine in self._known.items()
+            if uid not in self._gone_at
         }
-        for uid, known in list(self._known.items()):
-            gone_at, engine = known.gone_at, known.engine
-            if gone_at is None:
-                continue
+        for uid, gone_at in list(self._gone_at.items()):
+            engine = self._known[uid]
             if now - gone_at >= self._grace_s or (engine.namespace, engine.pod) in names:
-                del self._known[uid]
+                del self._known[uid], self._gone_at[uid]
                 self._was_ready.discard(uid)
-        found = [known.engine for uid, known in self._known.items() if uid in self._was_ready]
+        found = [engine for uid, engine in self._known.items() if uid in self._was_ready]
         return sorted(found, key=lambda one: (one.namespace, one.pod, one.uid))
 
     def next_end(self, now: float) -> float | None:
         """Seconds until a grace ends; None: there is none."""
-        ends = [
-            known.gone_at + self._grace_s - now
-            for known in self._known.values()
-            if known.gone_at is not None
-        ]
-        return max(min(ends), 0.0) if ends else None
+        if not self._gone_at:
+            return None
+        return max(min(self._gone_at.values()) + self._grace_s - now, 0.0)
 
     def _join(self, now: float) -> None:
         found: dict[str, Engine] = {}
         for source in reversed(Source):
             for engines in self._told[source].values():
                 found |= engines
-        for uid, engine in found.items():
-            # A Service may know earlier than the kubelet's status whether it is ready.
-            if engine.is_ready or any(
-                uid in engines and engines[uid].is_ready
-                for one in Source
-                for engines in self._told[one].values()
-            ):
-                self._was_ready.add(uid)
-            self._known[uid] = _Known(engine)
-        for uid, known in self._known.items():
-            if uid not in found and known.gone_at is None:
-                known.gone_at = now
+                # A Service may know earlier than the kubelet's status whether it is ready.
+                self._was_ready |= {uid for uid, engine in engines.items() if engine.is_ready}
+        for uid in self._known.keys() - found.keys():
+            self._gone_at.setdefault(uid, now)
+        for uid in self._gone_at.keys() & found.keys():
+            del self._gone_at[uid]
+        self._known |= found

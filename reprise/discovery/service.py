@@ -9,8 +9,17 @@ from urllib.error import HTTPError
 
 import aiohttp
 
+from bridge.delivery.complaints import Complaints
 from reprise.discovery.cluster import Follower, Object
-from reprise.discovery.engines import Engine, UnusableError, bodies, part, read_pod, read_slice
+from reprise.discovery.engines import (
+    UID_LABEL,
+    Engine,
+    UnusableError,
+    bodies,
+    part,
+    read_pod,
+    read_slice,
+)
 from reprise.discovery.facts import Facts, ask_facts
 from reprise.discovery.membership import Membership, Source
 from reprise.discovery.plan import make_plan
@@ -24,7 +33,6 @@ class Counts(NamedTuple):
     """What the last look found and did."""
 
     wanted: int
-    unusable: int
     registered: int
     unregistered: int
     failed: int
@@ -77,20 +85,17 @@ class Told:
 
 
 class Said:
-    """What is wrong with pods: in the log once, until it is something else."""
+    """What is wrong with pods, as `Complaints` logs it: once, while it lasts."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
+        self._complaints = Complaints()
 
     def about(self, uid: str, text: str) -> None:
-        """Says it."""
-        if self._texts.get(uid) != text:
+        """Says it, where it is news."""
+        now = time.monotonic()
+        self._complaints.ended(now)
+        if self._complaints.is_news(uid, text, now):
             logger.warning("Not registered, %s", text)
-            self._texts[uid] = text
-
-    def keep(self, uids: set[str]) -> None:
-        """Forgets what was said of others."""
-        self._texts = {uid: text for uid, text in self._texts.items() if uid in uids}
 
 
 class Discovery:
@@ -147,17 +152,14 @@ class Discovery:
     async def _look(self, session: aiohttp.ClientSession) -> None:
         engines = self._membership.wanted(time.monotonic())
         wanted: list[dict[str, Any]] = []
-        unusable = 0
         for engine in engines:
             try:
                 facts = await self._facts_of(session, engine)
                 wanted += bodies(engine, facts.model, facts.block_size)
             except UnusableError as error:
-                unusable += 1
                 self._said.about(engine.uid, f"pod {engine.pod}: {error}")
         uids = {engine.uid for engine in engines}
         self._facts = {uid: facts for uid, facts in self._facts.items() if uid in uids}
-        self._said.keep(uids)
         try:
             plan = make_plan(wanted, await self._registrar.services(), self._namespace)
         except (OSError, ValueError) as error:
@@ -167,7 +169,7 @@ class Discovery:
         for path, some in (("/unregister", plan.unregister), ("/register", plan.register)):
             for body in some:
                 failed += not await self._send(path, body)
-        done = Counts(len(wanted), unusable, len(plan.register), len(plan.unregister), failed)
+        done = Counts(len(wanted), len(plan.register), len(plan.unregister), failed)
         if done != self._last and (plan.register or plan.unregister or self._last is None):
             logger.info(
                 "%d publishers wanted: %d registered, %d unregistered, %d refused",
@@ -183,7 +185,7 @@ class Discovery:
             if path == "/unregister" and error.code == 404:
                 return True  # somebody else was faster
             text = error.read(2_000).decode(errors="replace")
-            self._said.about(body.get("labels", {}).get("k8s-uid", name), f"{name}: {text}")
+            self._said.about(body.get("labels", {}).get(UID_LABEL, name), f"{name}: {text}")
             return False
         except OSError as error:
             logger.warning("Cannot ask %s: %s; trying again", self._registrar.url, error)
