@@ -272,13 +272,11 @@ class Past:
         if len(found) < 2:
             return None
         (newer, _), (_, flushed) = found
-        return flushed if newer.since > 0 and newer.begun_at == position + 1 else None
+        return flushed if newer.was_built_anew_at(position) else None
 
     def was_built_anew_at(self, position: int) -> bool:
-        """Whether a table was built anew at the position, of a log that has lost its beginning: the
-        one before it has answered there, too, and need not agree. Cost O(runs).
-        """
-        return any(one.since > 0 and one.begun_at == position + 1 for one in self._runs())
+        """See `RunBounds.was_built_anew_at`; of any run. Cost O(runs)."""
+        return any(one.was_built_anew_at(position) for one in self._runs())
 
     def _flushes_before(self, position: int) -> Iterator[tuple[RunBounds, Flushed]]:
         complete_from = self._log().complete_from

@@ -73,6 +73,12 @@ class RunBounds(NamedTuple):
     first: int
     last: int
 
+    def was_built_anew_at(self, position: int) -> bool:
+        """Whether its table was built anew at the position, of a log that had lost its beginning:
+        the one before it has answered there, too, and need not agree.
+        """
+        return self.since > 0 and self.begun_at == position + 1
+
 
 def plain_key(run: Run, key: bytes, offset: int) -> bytes:
     """Where a row that is of no context stands, as of a flush."""
