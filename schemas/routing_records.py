@@ -247,6 +247,11 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     degraded: Text = ""
     traceparent: RequestName = ""
 
+    @property
+    def position(self) -> str:
+        """As the header `Reprise-Position` has it."""
+        return ",".join(f"{partition}:{offset}" for partition, offset in self.positions)
+
     def target(self, index: int) -> Target:
         """The candidate of that index, as what load is of."""
         one = self.candidates[index]

@@ -5,7 +5,7 @@ from typing import Final
 from query_api.http.wire import Headers
 from query_api.routing.interface import Routed
 from schemas.identities import PrefixScope
-from schemas.routing_records import Decision, decision_id
+from schemas.routing_records import decision_id
 from schemas.tracing import Attribute, read_traceparent
 
 _HEADER: Final = b"traceparent"
@@ -55,7 +55,7 @@ def route_attributes(routed: Routed) -> dict[str, Attribute]:
         _TENANT: decision.scope.tenant_id,
         _PROMPT_TOKENS: decision.prompt_tokens,
         _MATCHED: decision.held,
-        _POSITION: _position(decision),
+        _POSITION: decision.position,
         _STATE: decision.state,
         "reprise.decision_id": decision_id(routed.run, decision.number),
         "reprise.policy": decision.policy,
@@ -73,7 +73,3 @@ def route_attributes(routed: Routed) -> dict[str, Attribute]:
     if decision.refused:
         attributes["reprise.refused"] = decision.refused.value
     return attributes
-
-
-def _position(decision: Decision) -> str:
-    return ",".join(f"{one.partition}:{one.offset}" for one in decision.positions)

@@ -12,7 +12,7 @@ from query_api.http.errors import RequestError
 from query_api.http.models_routing import Time, Tokens
 from query_api.http.requests.options import read_parameters
 from query_api.http.routes import BOTH_WIRES, respond
-from query_api.http.routing.documents import CandidateDocument, candidate_document, position_text
+from query_api.http.routing.documents import CandidateDocument, candidate_document
 from query_api.http.wire import Wire, reply_wire
 from query_api.routing.recent import RecentDecision
 from query_api.routing.router import Router
@@ -119,7 +119,7 @@ def _fields(recent: RecentDecision) -> dict[str, Any]:
         "model_name": decision.scope.model_name,
         "policy": decision.policy,
         "state": decision.state,
-        "position": position_text(decision),
+        "position": decision.position,
         "prompt_tokens": decision.prompt_tokens,
         "chosen": _placed(decision, decision.chosen),
         "decode": _placed(decision, decision.decode),

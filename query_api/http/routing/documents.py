@@ -205,7 +205,7 @@ def route_document(routed: Routed, *, explain: bool) -> RouteDocument:
         policy_digest(decision.policy),
         _prefill(routed),
         _decode(routed),
-        IndexDocument(position_text(decision), decision.state),
+        IndexDocument(decision.position, decision.state),
         None if age is None else 1000.0 * age,
         _plan(routed.plan),
         [],
@@ -256,11 +256,6 @@ def _decode(routed: Routed) -> DecodeDocument | None:
     one = decision.candidates[decision.decode]
     endpoint = routed.endpoints[decision.decode]
     return DecodeDocument(one.instance_id, one.dp_rank, endpoint, 1000.0 * one.tbt_s)
-
-
-def position_text(decision: Decision) -> str:
-    """As the header `Reprise-Position` has it."""
-    return ",".join(f"{partition}:{offset}" for partition, offset in decision.positions)
 
 
 def candidate_document(one: CandidateRecord, decision: Decision) -> CandidateDocument:
