@@ -1,7 +1,7 @@
 // What each instance holds: how many blocks, and how much of the last prompts by depth.
 
 import { get } from "./api.js";
-import { count, el, Figure, Pages, percent, poll } from "./dom.js";
+import { count, el, Figure, Pages, percent, poll, table } from "./dom.js";
 import { keyOf } from "./feed.js";
 
 const depth = (tokens) => (tokens >= 1 << 20 ? `${tokens >> 20}Mi` : tokens >= 1024 ? `${tokens >> 10}Ki` : String(tokens));
@@ -14,15 +14,14 @@ export class CachesView {
     this.said = el("p", { class: "small" });
     this.filter = el("input", { type: "search", oninput: () => this.draw() });
     this.heat = new Figure("Held of the last prompts, by depth in tokens", {
-      columns: [["Instance", (row) => row.name], ["Blocks", (row) => count(row.blocks), true]],
-      rows: () => this.rows(), noun: "instances" });
+      columns: [], rows: () => this.rows(), noun: "instances" });
+    this.heat.pages.draw = (rows) => table("Share that was held of the tokens at each depth", this.columns(), rows);
     this.pages = new Pages(40, (rows) => this.grid(rows), "instances");
     this.heat.picture.append(this.pages.element);
     this.element = el("div", {}, this.problem,
       el("div", { class: "bar-row" }, el("label", {}, "Instances with ", this.filter)), this.said, this.heat.element);
     this.polled = poll(() => get("ui/heatmap"), 5, (found) => {
       this.document = found;
-      this.heat.pages.draw = (rows) => this.asTable(rows);
       this.draw();
     }, this.problem);
   }
@@ -41,14 +40,10 @@ export class CachesView {
     const used = bins.filter((_, place) => rows.some((row) => row.shares[place] !== null));
     return bins.slice(0, used.length);
   }
-  asTable(rows) {
-    const bins = this.bins();
-    const head = ["Instance", "Blocks", ...bins.map((from) => `from ${depth(from)}`)];
-    return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Held by depth" },
-      el("table", {}, el("caption", {}, "Share that was held of the tokens at each depth"),
-        el("thead", {}, el("tr", {}, ...head.map((name) => el("th", { scope: "col" }, name)))),
-        el("tbody", {}, ...rows.map((row) => el("tr", {}, el("td", {}, row.name), el("td", {}, count(row.blocks)),
-          ...bins.map((_, place) => el("td", {}, percent(row.shares[place])))))))); 
+  // There are as many as prompts are deep.
+  columns() {
+    return [["Instance", (row) => row.name], ["Blocks", (row) => count(row.blocks), true],
+      ...this.bins().map((from, place) => [`from ${depth(from)}`, (row) => percent(row.shares[place]), true])];
   }
   draw() {
     const { decisions, left_out } = this.document;

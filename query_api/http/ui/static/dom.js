@@ -40,18 +40,15 @@ export const time = (unix) => (known(unix) && unix > 0 ? new Date(1000 * unix).t
 const icons = { exact: "●", unconfirmed: "◐", degraded: "▲", stale: "■" };
 export const stateText = (state) => `${icons[state] ?? "?"} ${state}`;
 export const stateOrder = ["exact", "unconfirmed", "degraded", "stale"];
-export const state = (name) =>
-  el("span", { class: stateOrder.includes(name) ? name : null }, stateText(name));
 
 // columns: [head, cell of a row, is it a number]
-export function table(caption, columns, rows, { onrow, selected } = {}) {
+export function table(caption, columns, rows) {
   const head = columns.map(([name, , isNumber]) =>
     el("th", { scope: "col", class: isNumber && "number" }, name));
   const body = rows.map((row) => {
     const cells = columns.map(([, cell, isNumber]) =>
       el("td", { class: isNumber && "number" }, cell(row) ?? unknown));
-    return el("tr", { "aria-selected": onrow ? String(selected === row) : null,
-      onclick: onrow && (() => onrow(row)) }, ...cells);
+    return el("tr", {}, ...cells);
   });
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     el("table", {}, el("caption", {}, caption),

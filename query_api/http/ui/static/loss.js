@@ -4,7 +4,6 @@ import { get } from "./api.js";
 import { count, el, Figure, legend, Pages, poll, time } from "./dom.js";
 
 const KINDS = ["repaired", "incomplete", "lost"]; // what is worse is drawn over what is not
-const sum = (counts) => Object.values(counts).reduce((all, one) => all + one, 0);
 
 export class LossView {
   constructor() {
@@ -53,8 +52,7 @@ function linesOf(publisher) {
   const { tenant_id, model_name, instance_id, dp_rank } = publisher;
   const name = `${tenant_id} / ${model_name} / ${instance_id} / rank ${dp_rank}`;
   return publisher.incarnations.map((incarnation) => ({
-    name, incarnation, process: incarnation.incarnation, lost: incarnation.lost.batches,
-    totals: sum(publisher.totals.lost) }));
+    name, incarnation, process: incarnation.incarnation, lost: incarnation.lost.batches }));
 }
 
 function intervals({ name, process, incarnation }) {
