@@ -162,8 +162,16 @@ class ReplaySource(Protocol):
     requests: int
     replayed_batches: int
 
-    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Repaired:
+    async def repair(
+        self, publisher: PublisherKey, endpoint: str, emit: Emit, server_key: str = ""
+    ) -> Repaired:
         """Emits what came after the publisher's cursor, up to what waits.
+
+        Args:
+            publisher: whose engine is asked.
+            endpoint: ZMQ address of its replay socket.
+            emit: takes what it had.
+            server_key: of the relay that stands there, or "".
 
         Returns:
             None where it is known that this is all there is; else why it is not.

@@ -45,6 +45,7 @@ from bridge.sequencing.bulk import Bulk
 from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
 from bridge.sequencing.replay_client import Emit, Replayer
 from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.curve import CURVE
 from bridge.sockets.endpoints import check_replay_endpoint
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
@@ -382,6 +383,7 @@ class Pump:
         self.followed[publisher] = followed
         check_http(registration)
         check_replay_endpoint(registration.replay_endpoint)
+        CURVE.check(registration.curve_server_key)
         if registration.has_url:
             self.discovery.add(followed)
         else:
@@ -570,8 +572,12 @@ class Pump:
             if followed.engine is not None:
                 await self._settle_process(publisher, followed, followed.engine, emit)
             if followed.can_replay:
-                endpoint = followed.replay_endpoint
-                repaired = await self.replayer.repair(publisher, endpoint, emit)
+                repaired = await self.replayer.repair(
+                    publisher,
+                    followed.replay_endpoint,
+                    emit,
+                    followed.registration.curve_server_key,
+                )
         except Exception:
             self._count_fault()
             repaired = Repaired(Doubt.CATCHING_UP, heard_all=False)

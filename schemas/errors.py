@@ -73,6 +73,12 @@ class AddressRefusedError(EndpointError):
     """
 
 
+class CurveError(EndpointError):
+    """An encrypted link that cannot be had. Operator action: `--curve-key` of the bridges, or the
+    relay's public key in the registration.
+    """
+
+
 class OpenFilesError(RegistrationError):
     """No file is left for the sockets of one more publisher; nothing is wrong with the request.
 

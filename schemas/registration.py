@@ -74,6 +74,9 @@ SequencesAtOnce = Annotated[int, Meta(ge=0, le=SEQUENCES_AT_ONCE_MAX)]
 """How many requests an engine computes at once; likewise."""
 
 
+CurveServerKey = Annotated[str, Meta(pattern=r"^([0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40})?$")]
+"""Public key of CURVE, 40 characters of Z85; "" where a publisher does not encrypt."""
+
 LabelName = Annotated[str, Meta(min_length=1, max_length=LABEL_BYTES_MAX)]
 LabelValue = Annotated[str, Meta(max_length=LABEL_BYTES_MAX)]
 
@@ -126,6 +129,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kv_bytes_per_token: see `KvTokenBytes`.
         max_num_seqs: see `SequencesAtOnce`; of this rank.
         kv_capacity_tokens: see `KvTokens`; of this rank.
+        curve_server_key: of the relay that stands at both ZMQ addresses, or "".
     """
 
     endpoint: Text
@@ -151,13 +155,21 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kv_bytes_per_token: KvTokenBytes = 0
     max_num_seqs: SequencesAtOnce = 0
     kv_capacity_tokens: KvTokens = 0
+    curve_server_key: CurveServerKey = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError where an engine without events has an endpoint, or another has none."""
+        """Raises ValueError where an engine without events has an endpoint, or another has none;
+        or a relay's key comes with the address of an engine that says itself where it publishes.
+        """
         if bool(self.endpoint) != self.has_events:
             raise ValueError(
                 f"Expected an endpoint of a publisher of events, and none with type {NO_EVENTS},"
                 f" got: `{self.endpoint[:80]}` with type {self.kind[:80]}"
+            )
+        if self.curve_server_key and (self.has_url or not self.has_events):
+            raise ValueError(
+                "Expected the ZMQ address of a relay with a curve_server_key, got:"
+                f" `{self.endpoint[:80]}`"
             )
 
     @property

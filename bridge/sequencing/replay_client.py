@@ -22,7 +22,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 
 import zmq
 import zmq.asyncio
@@ -30,6 +30,7 @@ import zmq.asyncio
 from bridge.sequencing.answers import Answer, Repaired
 from bridge.sequencing.gap_repair import Repair
 from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.curve import CURVE
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.lookup import LOOKUPS
 from bridge.sockets.raw_message import RawMessage
@@ -55,6 +56,19 @@ from schemas.records import SequencedRecord
 END_SEQUENCE: Final = b"\xff" * 8
 _NO_SEQUENCE: Final = 2**63 - 1  # an engine has none from there on
 _logger = logging.getLogger(__name__)
+
+
+class ReplaySocket(NamedTuple):
+    """Where an engine replays.
+
+    Attributes:
+        endpoint: its address.
+        server_key: of the relay that stands there; "" where nothing is encrypted.
+    """
+
+    endpoint: str
+    server_key: str = ""
+
 
 Emit = Callable[[Sequence[SequencedRecord]], Awaitable[None]]
 """Takes records, in order; returns when there is room for more."""
@@ -98,10 +112,18 @@ class Replayer:
         self._silent: set[PublisherKey] = set()
         self._decoder = ThreadPoolExecutor(1, "reprise-replay")
 
-    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Repaired:
+    async def repair(
+        self, publisher: PublisherKey, endpoint: str, emit: Emit, server_key: str = ""
+    ) -> Repaired:
         """Emits what the engine still has after the publisher's cursor, up to what waits.
 
         The publisher must be held, and is afterwards: call `Sequencer.resume`.
+
+        Args:
+            publisher: whose engine is asked.
+            endpoint: ZMQ address of its replay socket.
+            emit: takes what it had.
+            server_key: of the relay that stands there, or "".
 
         Returns:
             Whether it is known that the log has all that the engine had sent.
@@ -111,7 +133,7 @@ class Replayer:
         """
         try:
             check_endpoint(endpoint)
-            return await self._repair(publisher, endpoint, emit)
+            return await self._repair(publisher, ReplaySocket(endpoint, server_key), emit)
         except EndpointError as error:
             _logger.warning("Cannot ask %s for a replay: %s", publisher, error)
             return Repaired(Doubt.REPLAY_SILENT, heard_all=False)
@@ -124,12 +146,12 @@ class Replayer:
         else:
             self._silent.discard(publisher)
 
-    async def _repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Repaired:
+    async def _repair(self, publisher: PublisherKey, engine: ReplaySocket, emit: Emit) -> Repaired:
         repair = Repair(self._sequencer, publisher)
         end_at = time.monotonic() + REPLAY_TOTAL_S
         while repair.begin():
             self.requests += 1
-            if await self._ask(repair, publisher, endpoint, emit, end_at) is Answer.DONE:
+            if await self._ask(repair, publisher, engine, emit, end_at) is Answer.DONE:
                 break
             if time.monotonic() >= end_at:
                 self.abandoned += 1
@@ -142,24 +164,29 @@ class Replayer:
         return repair.repaired
 
     async def _ask(
-        self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit, end_at: float
+        self,
+        repair: Repair,
+        publisher: PublisherKey,
+        engine: ReplaySocket,
+        emit: Emit,
+        end_at: float,
     ) -> Answer:
         """One request."""
         turn = repair.requests - 1
         if publisher in self._silent or self._places.locked():
             async with self._probes:
-                if not await self._answers(publisher, endpoint, turn=turn):
+                if not await self._answers(publisher, engine, turn=turn):
                     self._note(publisher, is_silent=True)
                     return repair.end(complete=False)
         async with self._places:
             repair.note_asked()
-            answer = await self._read(repair, publisher, endpoint, emit, end_at)
+            answer = await self._read(repair, publisher, engine, emit, end_at)
         self._note(publisher, is_silent=repair.doubt is Doubt.REPLAY_SILENT)
         return answer
 
-    async def _answers(self, publisher: PublisherKey, endpoint: str, *, turn: int) -> bool:
+    async def _answers(self, publisher: PublisherKey, engine: ReplaySocket, *, turn: int) -> bool:
         """Whether the engine answers anything at all."""
-        replies = self._replies(publisher, endpoint, _NO_SEQUENCE, turn=turn)
+        replies = self._replies(publisher, engine, _NO_SEQUENCE, turn=turn)
         try:
             async for _ in replies:
                 break
@@ -170,7 +197,12 @@ class Replayer:
         return True
 
     async def _read(
-        self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit, end_at: float
+        self,
+        repair: Repair,
+        publisher: PublisherKey,
+        engine: ReplaySocket,
+        emit: Emit,
+        end_at: float,
     ) -> Answer:
         """A request for what is missing, and its replies. A socket that goes on sending what brings
         nothing is as good as silent.
@@ -178,7 +210,7 @@ class Replayer:
         patience_s = self._barren_s if repair.is_sending else 0.0
         barren_at = time.monotonic() + patience_s + self._barren_s
         replies = self._replies(
-            publisher, endpoint, repair.start, turn=repair.requests - 1, patience_s=patience_s
+            publisher, engine, repair.start, turn=repair.requests - 1, patience_s=patience_s
         )
         try:
             async for chunk in replies:
@@ -198,7 +230,7 @@ class Replayer:
             return repair.end(complete=False)
         except ReplyBrokenError:
             turn = repair.requests - 1
-            if not repair.is_answered and not await self._answers(publisher, endpoint, turn=turn):
+            if not repair.is_answered and not await self._answers(publisher, engine, turn=turn):
                 return repair.end(complete=False)
             if records := repair.break_off(time.time()):
                 await emit(records)
@@ -242,7 +274,7 @@ class Replayer:
     async def _replies(
         self,
         publisher: PublisherKey,
-        endpoint: str,
+        engine: ReplaySocket,
         start: int,
         *,
         turn: int,
@@ -262,11 +294,12 @@ class Replayer:
             socket.maxmsgsize = MESSAGE_BYTES_MAX
             socket.rcvhwm = REPLAY_MESSAGES_MAX
             socket.ipv6 = True
-            address = await self._address(endpoint, turn)
+            CURVE.secure(socket, engine.server_key)
+            address = await self._address(engine.endpoint, turn)
             try:
                 socket.connect(address)
             except zmq.ZMQError as error:
-                detail = f"Expected a ZMQ address, got `{endpoint[:200]}`: {error.strerror}"
+                detail = f"Expected a ZMQ address, got `{engine.endpoint[:200]}`: {error.strerror}"
                 raise EndpointError(detail) from error
             # `asyncio.wait_for` would swallow a cancellation that comes together with a message.
             async with asyncio.timeout(self._idle_s):

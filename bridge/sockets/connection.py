@@ -7,10 +7,12 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
+from typing import Final
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from bridge.sockets.curve import CURVE
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.link_options import set_options
 from bridge.sockets.lookup import LOOKUPS, Addresses
@@ -20,9 +22,12 @@ from bridge.sockets.reader import MessageReader, PlainReader
 from bridge.sockets.received_bytes import ReceivedBytes
 from schemas.errors import EndpointError
 from schemas.limits import (
+    CURVE_HEADERS_BYTES,
     LINK_AWAY_S,
     LINK_BREACH_S,
     LINK_BUFFER_BYTES,
+    LINK_HEARTBEAT_BYTES,
+    LINK_HEARTBEAT_MS,
     LINK_LOOK_BYTES,
     LINK_LOOK_S,
     LINK_MESSAGE_BYTES,
@@ -47,6 +52,11 @@ from schemas.registration import Registration
 _logger = logging.getLogger(__name__)
 new_message = tuple.__new__
 _monitor_numbers = count()
+_HANDSHAKE_FAILED: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+)
 
 
 class Connection:
@@ -77,6 +87,7 @@ class Connection:
         probing: of the thread; one of its own where none is given.
         once: whether it is over when its link has ended, for another process may have the address
             by then; what it has brought is still received.
+        probe_s: how often an address is asked at first where nobody answers.
 
     A peer that does not answer ZMTP's heartbeats is disconnected by libzmq: a link over which
     nothing comes is known to be alive.
@@ -106,6 +117,7 @@ class Connection:
         reader: MessageReader | None = None,
         probing: "Probing[Connection] | None" = None,
         once: bool = False,
+        probe_s: float = LINK_PROBE_S,
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
@@ -118,12 +130,16 @@ class Connection:
         self.connected = False
         self.is_over = False
         self._once = once
+        self._probe_s = probe_s
         self.broken = False
         self.closed = False
         self.pending = True
         self._breach = ""
         self._received = ReceivedBytes()
         self._delivered_bytes = self._delivered = 0  # of the link; messages
+        self._is_encrypted = bool(registration.curve_server_key)
+        self._headers_bytes = MESSAGE_HEADERS_BYTES + CURVE_HEADERS_BYTES * self._is_encrypted
+        self._up_at = 0.0  # monotonic seconds
         self._total_bytes = 0  # that had come of the link at the last look
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
         self._counted = False
@@ -146,9 +162,13 @@ class Connection:
         self._monitor: zmq.Socket[bytes] | None = None
         try:
             set_options(self.socket, reconnects=not once)
+            CURVE.secure(self.socket, registration.curve_server_key)
             self._monitor = self.socket.get_monitor_socket(
                 zmq.EVENT_CONNECTED
                 | zmq.EVENT_HANDSHAKE_SUCCEEDED
+                | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+                | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+                | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
                 | zmq.EVENT_DISCONNECTED
                 | zmq.EVENT_CONNECT_RETRIED,
                 f"inproc://monitor-{next(_monitor_numbers)}",
@@ -200,7 +220,7 @@ class Connection:
             for frames, size_bytes in zip(taken.messages, taken.sizes, strict=True)
         ]
         self._delivered += len(messages)
-        self._delivered_bytes += taken.size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
+        self._delivered_bytes += taken.size_bytes + self._headers_bytes * len(messages)
         if messages:
             beyond_bytes = max(0, taken.size_bytes - RECEIVE_BURST_BYTES)
             self._paid_at = received_at + beyond_bytes * SUBSCRIBER_TURN_S / RECEIVE_BURST_BYTES
@@ -231,6 +251,7 @@ class Connection:
             reader=self._reader,
             probing=self._probing,
             once=self._once,
+            probe_s=self._probe_s,
         )
         connection.links = self.links
         return connection
@@ -291,6 +312,9 @@ class Connection:
                     self._counted, self._delivered_bytes, self._delivered = False, 0, 0
                     self._total_bytes = 0
                     continue
+                if event["event"] in _HANDSHAKE_FAILED:  # that the link is down comes next
+                    self._note_refusal(event["event"], event["value"])
+                    continue
                 if event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._received.close()
                 if event["event"] == zmq.EVENT_CONNECT_RETRIED:
@@ -319,16 +343,16 @@ class Connection:
         taken = self._received.taken_bytes()
         if self._has_arrived():
             waiting = taken - self._delivered_bytes
-            message_bytes = (
-                self._delivered_bytes // max(self._delivered, 1) or MESSAGE_HEADERS_BYTES
-            )
+            message_bytes = self._delivered_bytes // max(self._delivered, 1) or self._headers_bytes
             if waiting + waiting // message_bytes * LINK_MESSAGE_BYTES > LINK_QUEUE_BYTES:
                 self._break(f"{waiting} bytes more than could be taken in that time")
             return
         unfinished = taken - self._delivered_bytes
+        heartbeats = (time.monotonic() - self._up_at) * 1000 / LINK_HEARTBEAT_MS
+        allowed = MESSAGE_BYTES_MAX + LINK_BUFFER_BYTES + heartbeats * LINK_HEARTBEAT_BYTES
         if not self._counted or unfinished < 0:
             self._counted, self._delivered_bytes = True, taken
-        elif unfinished > MESSAGE_BYTES_MAX + LINK_BUFFER_BYTES:
+        elif unfinished > allowed:
             self._break(f"{unfinished} bytes of a message without an end")
 
     def _break(self, breach: str) -> None:
@@ -385,7 +409,7 @@ class Connection:
         else:
             self._retry_at = self._asked_at + self._pause_s
             for_long = now >= self._away_from + LINK_AWAY_S
-            self._pause_s = LINK_PROBE_AWAY_S if for_long else LINK_PROBE_S
+            self._pause_s = LINK_PROBE_AWAY_S if for_long else self._probe_s
 
     def _connect_to(self, address: str) -> None:
         self.pending = True
@@ -402,6 +426,7 @@ class Connection:
         self.connected = connected
         if connected:
             self.links += 1
+            self._trouble, self._up_at = "", time.monotonic()
             _logger.info("Connected to %s of %s", self.endpoint, self._name)
         else:
             self._sent_over = 0  # what waits may be of the link that is down
@@ -409,13 +434,27 @@ class Connection:
             self._start_waiting(time.monotonic())
             self.is_over = self._once
 
+    def _note_refusal(self, event: int, value: int) -> None:
+        """Keeps why ZMTP's handshake has failed, for the warning that nobody is there."""
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            reason = "it does not list this process's public key"
+        elif value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH and self._is_encrypted:
+            reason = "it does not encrypt, but is registered with a curve_server_key"
+        elif value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+            reason = "it encrypts, but is registered without a curve_server_key"
+        elif self._is_encrypted and not self._trouble:
+            reason = "the handshake fails: it may have another key than the curve_server_key"
+        else:  # the link was cut, or it is no ZMQ socket
+            return
+        self._trouble = f" ({reason})"
+
     def _start_waiting(self, now: float) -> None:
         self._away_from = now
         self._warn_at: float | None = now + LINK_WARN_S
         self._retry_at = now + LINK_REPLACE_S
         self._is_away = False
         # Who were registered, or lost, together are not asked together for good.
-        self._pause_s = random.random() * LINK_PROBE_S
+        self._pause_s = random.random() * self._probe_s
 
     def _wait(self, now: float) -> None:
         if self.is_over:

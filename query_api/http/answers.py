@@ -173,6 +173,7 @@ def _service(service: ServiceView) -> Document:
         "MaxNumSeqs": registration.max_num_seqs,
         "KvCapacityTokens": registration.kv_capacity_tokens,
         "Url": registration.url,
+        "CurveServerKey": registration.curve_server_key,
         "Incarnation": service.state.incarnation,
         "Sequence": service.state.sequence,
         "DegradedSince": service.state.degraded_since,

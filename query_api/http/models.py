@@ -21,6 +21,7 @@ from schemas.limits import (
     QUERY_TOKENS_MAX,
 )
 from schemas.registration import (
+    CurveServerKey,
     KvTokenBytes,
     KvTokens,
     LabelName,
@@ -239,6 +240,13 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
             " `http_endpoint`, or else `instance_id`. JSON only."
         ),
     ] = ""
+    curve_server_key: Annotated[
+        CurveServerKey,
+        Meta(
+            description="Public key of the `reprise relay` that stands at `endpoint` and"
+            " `replay_endpoint`: links to it are encrypted. JSON only."
+        ),
+    ] = ""
 
 
 class RegisterResponse(msgspec.Struct, kw_only=True):
@@ -290,6 +298,7 @@ class Service(msgspec.Struct, kw_only=True):
     MaxNumSeqs: int
     KvCapacityTokens: int
     Url: str
+    CurveServerKey: str
     Incarnation: Annotated[int, Meta(description="Which run of the publisher's process, from 1.")]
     Sequence: Annotated[int, Meta(description="Last batch folded; -1 for none.")]
     DegradedSince: Annotated[int | None, Meta(description="First batch lost for good, or null.")]

@@ -8,6 +8,7 @@ import click
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
+from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
 from reprise.cli.lmcache_options import lmcache_options
@@ -54,6 +55,7 @@ from schemas.errors import RepriseError
 @lmcache_options
 @memory_options
 @scrape_load_option
+@curve_options
 @engine_options
 def bridge(
     kafka: KafkaSettings,

@@ -8,6 +8,7 @@ from reprise.cli.audit import audit
 from reprise.cli.backup import backup
 from reprise.cli.bridge import bridge
 from reprise.cli.capture import capture
+from reprise.cli.curve_key import curve_key
 from reprise.cli.discover import discover
 from reprise.cli.explain import explain
 from reprise.cli.export import export
@@ -19,6 +20,7 @@ from reprise.cli.memory import memory
 from reprise.cli.miss_ratio import miss_ratio
 from reprise.cli.prefixes import prefixes
 from reprise.cli.promises import promises
+from reprise.cli.relay import relay
 from reprise.cli.repair import repair
 from reprise.cli.replay import replay
 from reprise.cli.restore import restore
@@ -44,6 +46,8 @@ def main() -> None:
     reprise bridge --kafka HOST:PORT   append the engines' events to Kafka
     reprise streams --kafka HOST:PORT  fold the events in Kafka into tables
     reprise serve --kafka HOST:PORT    answer queries from the tables in Kafka
+    reprise relay --engine ADDRESS     encrypt what an engine says on its way to the bridges
+    reprise curve-key NAME             make a key pair, of a relay or a bridge
     reprise discover --url URL         register the engines of a Kubernetes namespace
     reprise verify --data DIR          prove the table by folding its whole log
     reprise audit verify --data DIR    prove the answers that `up --audit` has kept
@@ -72,6 +76,6 @@ for command in (
     *(up, verify, audit, tail, top, gaps, explain, memory, repair, backup, restore),
     *(promises, prefixes, advice, keys),
     *(capture, replay, load, simulate, miss_ratio, export),
-    *(bridge, streams, serve, discover),
+    *(bridge, streams, serve, discover, relay, curve_key),
 ):
     main.add_command(command)

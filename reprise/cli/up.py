@@ -13,6 +13,7 @@ from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
 from reprise.cli.access_options import access_options
 from reprise.cli.acting_options import acting_options
+from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
@@ -88,6 +89,7 @@ from schemas.errors import RepriseError
 @query_options()
 @access_options
 @tls_options
+@curve_options
 @engine_options
 def up(
     demo: bool,

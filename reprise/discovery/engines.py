@@ -7,7 +7,8 @@
                 reprise.dev/replay-port: "5558"     likewise; none: not asked for what was missed
                 reprise.dev/http-port: "8000"       0: it has no HTTP server that may be asked
                 reprise.dev/data-parallel-size: "1"
-                reprise.dev/instance, tenant, lora, namespace, role, url, memory-segment
+                reprise.dev/instance, tenant, lora, namespace, role, url, memory-segment,
+                curve-server-key
 
 Source: Kubernetes API, core/v1 Pod, discovery.k8s.io/v1 EndpointSlice.
 """
@@ -168,6 +169,7 @@ def bodies(engine: Engine, model: str, block_size: int) -> list[dict[str, Any]]:
         "role": facts.get("role", ""),
         "url": facts.get("url", ""),
         "memory_segment": facts.get("memory-segment", ""),
+        "curve_server_key": facts.get("curve-server-key", ""),
     }
     return [
         {name: value for name, value in common.items() if value}

@@ -26,6 +26,7 @@ from reprise.metrics.publishers import (
     Received,
     received,
 )
+from reprise.metrics.relay import RELAY
 from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.routing import ROUTING, RoutingState
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
@@ -36,6 +37,7 @@ from schemas.positions import Position
 
 if TYPE_CHECKING:
     from bridge.lmcache.distributed import LmcacheBridge
+    from bridge.relay.relay import Relay
     from bridge.service import Bridge
     from query_api.acting.actor import Actor
     from query_api.replica.replica import Replica
@@ -144,6 +146,14 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
         commands = lmcache.commands
         if commands is not None:
             collector.add(EXECUTED, lambda: commands.executor)
+    return _registered(collector)
+
+
+def relay_metrics(relay: "Relay") -> CollectorRegistry:
+    """Of a relay; collected beside its loop, from counters that it only ever replaces."""
+    collector = RoleCollector()
+    collector.add(PROCESS, lambda: Role(relay.conditions, lambda: relay.faults))
+    collector.add(RELAY, lambda: relay)
     return _registered(collector)
 
 

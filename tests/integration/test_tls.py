@@ -27,6 +27,7 @@ from query_api.access.rights import Access, Right
 from schemas.limits import TLS_FILES_CHECK_S, TLS_HANDSHAKES_MAX
 from tests.processes import Service, until
 from tests.router_protos import PACKED
+from tests.sniffer import Sniffer
 
 SECRET = "secret-secret"
 TOKENS = list(range(1_234_500, 1_234_516))
@@ -275,35 +276,6 @@ def test_grpc_and_commands_speak_tls(service: Encrypted, files: Files) -> None:
     done = asked(environment)
     assert done.returncode == 0, done.stderr
     assert "CERTIFICATE_VERIFY_FAILED" in asked(os.environ).stderr
-
-
-class Sniffer:
-    """A wire that remembers what passes, both ways."""
-
-    def __init__(self, target: tuple[str, int]) -> None:
-        self.seen = bytearray()
-        self._target = target
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        with suppress(OSError):
-            while True:
-                here, _ = self._listening.accept()
-                there = socket.create_connection(self._target)
-                for source, sink in ((here, there), (there, here)):
-                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
-
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                self.seen += data
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        self._listening.close()
 
 
 def test_who_listens_on_the_wire_reads_no_token(service: Encrypted, files: Files) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.client import NoAnswerError
-from bridge.sequencing.replay_client import Replayer
+from bridge.sequencing.replay_client import Replayer, ReplaySocket
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import RegistrationConflictError
@@ -555,11 +555,11 @@ class SimulatedReplayer(Replayer):
     async def _replies(
         self,
         publisher: PublisherKey,
-        endpoint: str,
+        engine: ReplaySocket,
         start: int,
         *,
         turn: int,
         patience_s: float = 0.0,
     ) -> AsyncGenerator[list[RawMessage], None]:
-        async for chunk in self._replays.ask(publisher, endpoint, start):
+        async for chunk in self._replays.ask(publisher, engine.endpoint, start):
             yield chunk

@@ -8,6 +8,8 @@ hashes tokens itself. The type `none`, of an engine without events, is of the JS
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple, get_args
 
+import msgspec
+
 from query_api.access.errors import AccessError
 from query_api.access.rights import OPEN, Access, Right
 from query_api.http.errors import RequestError
@@ -32,6 +34,7 @@ from schemas.limits import (
 )
 from schemas.registration import (
     NO_EVENTS,
+    CurveServerKey,
     HashProfile,
     Label,
     Labels,
@@ -59,6 +62,7 @@ REGISTER_FIELDS: Final = frozenset(
 OWN_FIELDS: Final = frozenset(
     {
         "additionalsalt",
+        "curve_server_key",
         "http_endpoint",
         "kv_bytes_per_token",
         "kv_cache_report_mode",
@@ -72,7 +76,7 @@ OWN_FIELDS: Final = frozenset(
 )
 """Those that Conductor does not know: of the JSON form alone."""
 
-_OF_EVENTS: Final = ("endpoint", "replay_endpoint", "kv_cache_report_mode")
+_OF_EVENTS: Final = ("endpoint", "replay_endpoint", "kv_cache_report_mode", "curve_server_key")
 """Fields that say how events are published."""
 
 _OVER_A_NETWORK: Final = ("tcp://", "http://", "https://")
@@ -157,6 +161,7 @@ def read_registration(
         max_num_seqs=_read_size(fields, "max_num_seqs", wire, SEQUENCES_AT_ONCE_MAX),
         kv_capacity_tokens=_read_size(fields, "kv_capacity_tokens", wire, KV_TOKENS_MAX),
         url=_text(fields, "url", wire),
+        curve_server_key=_curve_server_key(_text(fields, "curve_server_key", wire), endpoint),
     )
 
 
@@ -235,6 +240,18 @@ def _report_mode(name: str) -> ReportMode:
             return found
     detail = "kv_cache_report_mode must be full or incremental"
     raise RequestError("invalid_value", detail, field="kv_cache_report_mode")
+
+
+def _curve_server_key(key: str, endpoint: str) -> str:
+    field = "curve_server_key"
+    if key and endpoint.startswith(("http://", "https://")):
+        message = f"endpoint must be a relay's ZMQ address, as tcp://10.0.0.7:6557, with {field}"
+        raise RequestError("invalid_value", message, field="endpoint")
+    try:
+        return msgspec.convert(key, CurveServerKey)
+    except msgspec.ValidationError as error:
+        message = f"{field} must be a public key of CURVE, 40 characters of Z85"
+        raise RequestError("invalid_value", message, field=field) from error
 
 
 def _read_role(fields: FieldMap, wire: Wire) -> Role:

@@ -185,7 +185,9 @@ class FakeEngine:
         self.fails = False
         self.closed = False
 
-    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Repaired:
+    async def repair(
+        self, publisher: PublisherKey, endpoint: str, emit: Emit, server_key: str = ""
+    ) -> Repaired:
         sequencer = self.pump.sequencer
         cursor = sequencer.cursor(publisher)
         self.asked.append(cursor)

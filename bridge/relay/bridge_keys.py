@@ -1,0 +1,129 @@
+"""Which bridges may connect to a relay: a file of their public keys, one a line.
+
+```text
+vKe<U{Bd1-NzTc0w3iqP!4pWJ}%2m)Qf8Yr7sLhD  bridge-1
+# what follows a key, and a line that begins with #, is for the reader
+```
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bridge.sockets.curve import is_key
+from schemas.errors import ConfigurationError
+from schemas.limits import RELAY_BRIDGES_MAX, RELAY_KEYS_BYTES_MAX, RELAY_KEYS_CHECK_S
+
+_logger = logging.getLogger(__name__)
+_Version = tuple[int, int, int]
+
+
+class BridgeKeys:
+    """See the module. A file that cannot be used changes nothing: the list of before goes on, and
+    the log says so once.
+
+    `callback` is called by ZAP's thread (RFC 27), the others by the relay's.
+
+    Args:
+        path: of the file.
+        monotonic: seconds.
+
+    Attributes:
+        refused: handshakes of keys that are not listed.
+        problem: why the file cannot be used now, or "".
+
+    Raises:
+        ConfigurationError: it cannot be used.
+    """
+
+    def __init__(self, path: Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.refused = 0
+        self.problem = ""
+        self._path = path
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._version = self._look()
+        self._keys = self._read()
+        self._next_look = monotonic() + RELAY_KEYS_CHECK_S
+        self._warned: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a bridge with this key may connect; see `zmq.auth`."""
+        with self._lock:
+            if key in self._keys:
+                return True
+            self.refused += 1
+            is_new = key not in self._warned and len(self._warned) < RELAY_BRIDGES_MAX
+            if is_new:
+                self._warned.add(key)
+        if is_new:
+            _logger.warning(
+                "Refusing a bridge whose public key %s is not in %s; add it there if it is yours",
+                key.decode("ascii", "replace"),
+                self._path,
+            )
+        return False
+
+    def look(self) -> bool:
+        """Reads the file again if it has changed, at most each RELAY_KEYS_CHECK_S.
+
+        Returns:
+            Whether a key is gone, so that links that are up may be those of a stranger.
+        """
+        if self._monotonic() < self._next_look:
+            return False
+        self._next_look = self._monotonic() + RELAY_KEYS_CHECK_S
+        version = self._look()
+        if version == self._version and not self.problem:
+            return False
+        try:
+            keys = self._read()
+        except ConfigurationError as error:
+            if str(error) != self.problem:
+                self.problem = str(error)
+                _logger.error("%s. The list of before goes on", self.problem.rstrip("."))
+            return False
+        self._version, self.problem = version, ""
+        with self._lock:
+            gone = self._keys - keys
+            changed = self._keys != keys
+            self._keys = keys
+            self._warned.clear()
+        if changed:
+            _logger.info("%d bridges are listed in %s", len(keys), self._path)
+        return bool(gone)
+
+    def _look(self) -> _Version:
+        """Tells one state of the file from another."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return (0, 0, 0)
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    def _read(self) -> frozenset[bytes]:
+        expected = f"Expected public keys of bridges, one a line, in {self._path}"
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(RELAY_KEYS_BYTES_MAX + 1)
+        except OSError as error:
+            raise ConfigurationError(f"{expected}: {error.strerror}") from error
+        if len(content) > RELAY_KEYS_BYTES_MAX:
+            raise ConfigurationError(f"{expected}, {RELAY_KEYS_BYTES_MAX} bytes at most")
+        keys: set[bytes] = set()
+        for number, line in enumerate(content.splitlines(), 1):
+            words = line.split()
+            # A key may begin with #, and no comment is a key by chance.
+            if words and is_key(words[0]):
+                keys.add(words[0])
+            elif words and not words[0].startswith(b"#"):
+                raise ConfigurationError(f"{expected}: line {number} does not begin with one")
+        if len(keys) > RELAY_BRIDGES_MAX:
+            raise ConfigurationError(f"{expected}, {RELAY_BRIDGES_MAX} at most, got {len(keys)}")
+        return frozenset(keys)

@@ -1,0 +1,198 @@
+"""One engine's events: from the relay's link to it to a PUB socket, which is there while it is."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import zmq
+
+from bridge.relay.settings import RelayedEngine
+from bridge.relay.sockets import open_bound
+from bridge.sockets.connection import Connection
+from bridge.sockets.curve import KeyPair
+from bridge.sockets.probing import Probing
+from bridge.sockets.reader import MessageReader
+from schemas.identities import BlockSize
+from schemas.limits import (
+    LINK_WATCH_S,
+    RELAY_LINGER_S,
+    RELAY_PROBE_S,
+    RELAY_QUEUE_MESSAGES_MAX,
+    RELAY_WARN_S,
+)
+from schemas.registration import PublisherKind, Registration
+
+_logger = logging.getLogger(__name__)
+
+
+class Publication:
+    """See the module; for the relay's thread only.
+
+    A link to the engine is one connection of TCP, and so is what bridges then have: when the first
+    has ended, and all that it brought is on its way, the second is ended, and bound anew once the
+    engine is there again. A bridge that went on without a break would take another process of the
+    engine for the one before.
+
+    Args:
+        context: of the relay's sockets; ZAP answers in it.
+        pair: the relay's keys.
+        engine: which one.
+        reader: of its messages.
+        probing: of the relay.
+
+    Attributes:
+        engine: likewise.
+        messages: that were handed on.
+        sent_bytes: of their frames.
+        links: how often the engine's link has come up.
+        is_bound: whether bridges can connect.
+
+    Raises:
+        zmq.ZMQError: no socket is left.
+    """
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        pair: KeyPair,
+        engine: RelayedEngine,
+        *,
+        reader: MessageReader,
+        probing: "Probing[Connection]",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.engine = engine
+        self.messages = self.sent_bytes = self.links = 0
+        self._context = context
+        self._pair = pair
+        self._reader = reader
+        self._probing = probing
+        self._monotonic = monotonic
+        self._bound: zmq.Socket[bytes] | None = None
+        self._warn_at = 0.0
+        self._look_at = 0.0
+        self._away_since = monotonic()
+        self._registration = Registration(
+            endpoint=engine.endpoint,
+            kind=PublisherKind("vLLM"),  # whatever it is: its frames are not looked into
+            model_name="relayed",
+            instance_id=engine.listen,
+            block_size=BlockSize(1),
+        )
+        self._connection = self._connect()
+
+    def _connect(self) -> Connection:
+        return Connection(
+            self._context,
+            self._registration,
+            reader=self._reader,
+            probing=self._probing,
+            once=True,
+            probe_s=RELAY_PROBE_S,
+        )
+
+    @property
+    def is_bound(self) -> bool:
+        """See the class."""
+        return self._bound is not None
+
+    @property
+    def has_link(self) -> bool:
+        """Whether the engine is there."""
+        return self._connection.connected
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the engine has not been there for RELAY_WARN_S."""
+        return not self.has_link and self._monotonic() >= self._away_since + RELAY_WARN_S
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something may have come of which no descriptor tells."""
+        return self._connection.pending
+
+    def descriptors(self) -> tuple[int, int]:
+        """See `Connection`."""
+        return self._connection.descriptors()
+
+    def turn(self, *, is_told: bool) -> bool:
+        """Hands on what has come.
+
+        Args:
+            is_told: whether one of the descriptors has told of something.
+
+        Returns:
+            Whether something had come.
+        """
+        now = self._monotonic()
+        if is_told or now >= self._look_at:
+            self._look_at = now + LINK_WATCH_S
+            self._look(is_told=is_told)
+        connection = self._connection
+        if connection.connected and self._bound is None:
+            self._bind(now)
+        if self._bound is None and not connection.is_over:
+            return False  # what has come waits, until somebody can have it
+        messages = connection.receive()
+        for message in messages:
+            if self._bound is not None:  # it ended before it was known to have come up, otherwise
+                self._bound.send_multipart(message.frames, zmq.NOBLOCK)
+                self.messages += 1
+                self.sent_bytes += message.size_bytes
+        if connection.broken:
+            self._replace(connection.renewed())
+        elif connection.is_over and not connection.pending:
+            self._replace(self._connect())
+        return bool(messages)
+
+    def _look(self, *, is_told: bool) -> None:
+        before = self._connection.links
+        if is_told:
+            self._connection.watch()
+        else:
+            self._connection.look()
+        self.links += self._connection.links - before
+
+    def _bind(self, now: float) -> None:
+        bound = open_bound(self._context, zmq.PUB, self._pair)
+        # What a bridge has not taken beyond this is lost to it, as it would be to any PUB socket;
+        # it sees that by the numbers, and asks for a replay.
+        bound.sndhwm = RELAY_QUEUE_MESSAGES_MAX
+        try:
+            bound.bind(self.engine.listen)
+        except zmq.ZMQError as error:
+            bound.close(linger=0)
+            # The socket before may be about to end: libzmq closes it in its own time.
+            if not self._warn_at:
+                self._warn_at = now + RELAY_WARN_S
+            elif now >= self._warn_at:
+                self._warn_at = now + RELAY_WARN_S
+                _logger.error(
+                    "Cannot listen on %s: %s; trying again until it can be had",
+                    self.engine.listen,
+                    error.strerror,
+                )
+            return
+        self._warn_at, self._bound = 0.0, bound
+        _logger.info("Relaying %s at %s", self.engine.endpoint, self.engine.listen)
+
+    def drop_links(self) -> None:
+        """Ends the links of all bridges; those that are listed connect again."""
+        self._unbind()
+
+    def _unbind(self) -> None:
+        if self._bound is not None:
+            self._bound.close(linger=round(1000 * RELAY_LINGER_S))
+            self._bound = None
+            _logger.info("Not relaying %s now", self.engine.endpoint)
+
+    def _replace(self, connection: Connection) -> None:
+        self._away_since = self._monotonic()
+        self._unbind()
+        self._connection.close()
+        self._connection = connection
+
+    def close(self) -> None:
+        """Ends it: what was handed on goes out within RELAY_LINGER_S."""
+        self._unbind()
+        self._connection.close()
