@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
-import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -33,6 +32,9 @@ from starlette.types import ASGIApp
 from query_api.http.health import package_version
 from query_api.http.metrics import Exposition
 from reprise.http.connections import Connections
+from reprise.http.handover import ConnectionsServer
+from reprise.http.tls import Tls
+from reprise.http.tls_settings import TlsSettings
 from reprise.roles.http_server import bind
 from schemas.conditions import Conditions, health_document, ready_document
 from schemas.limits import MONITOR_CONNECTIONS_MAX, MONITOR_REQUEST_S, MONITOR_STOP_S
@@ -84,17 +86,29 @@ def _json(status: int, document: dict[str, object]) -> Response:
     return Response(body, status, headers=_CLOSE, media_type="application/json")
 
 
+def monitor_tls(settings: TlsSettings | None) -> Tls | None:
+    """How a monitor is encrypted; None: it is not.
+
+    Raises:
+        ConfigurationError: the certificate cannot be used.
+    """
+    return None if settings is None else Tls(settings)
+
+
 def monitor_connections(lifetime_s: float = MONITOR_REQUEST_S) -> Connections:
     """Those of one monitor, each of which lasts so long at most, whatever is sent over it."""
     return Connections(connections_max=MONITOR_CONNECTIONS_MAX, lifetime_s=lifetime_s)
 
 
-class _Server(uvicorn.Server):
+class _Server(ConnectionsServer):
     """A server that leaves signals to the role beside which it runs."""
 
-    def __init__(self, app: ASGIApp, connections: Connections) -> None:
+    def __init__(self, app: ASGIApp, connections: Connections, tls: Tls | None) -> None:
         connections.count_files()
-        super().__init__(connections.configure(app, timeout_graceful_shutdown=1))
+        config = connections.configure(
+            app, backlog=MONITOR_CONNECTIONS_MAX, timeout_graceful_shutdown=1
+        )
+        super().__init__(config, connections, None, tls)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -109,24 +123,30 @@ class _Server(uvicorn.Server):
             logger.exception("The monitor failed; the role continues without it")
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, tls: Tls | None = None) -> socket.socket:
     """The monitor's socket, bound.
+
+    Args:
+        host: the address or name to listen on.
+        port: 0 for any.
+        tls: how it is encrypted; None: it is not.
 
     Raises:
         ConfigurationError: the address cannot be bound.
     """
     listening = bind(host, port, option="--metrics-port")
     listening.listen(MONITOR_CONNECTIONS_MAX)  # whoever reads the line below may connect at once
-    logger.info("Metrics on http://%s:%d/metrics", *listening.getsockname()[:2])
+    scheme = "http" if tls is None else "https"
+    logger.info("Metrics on %s://%s:%d/metrics", scheme, *listening.getsockname()[:2])
     return listening
 
 
 @contextlib.asynccontextmanager
 async def monitored_here(
-    app: ASGIApp, listening: socket.socket, connections: Connections
+    app: ASGIApp, listening: socket.socket, connections: Connections, tls: Tls | None = None
 ) -> AsyncIterator[None]:
     """Serves on the running loop for as long as the context is open."""
-    server = _Server(app, connections)
+    server = _Server(app, connections, tls)
     serving = asyncio.create_task(server.serve_until_exit(listening))
     try:
         yield
@@ -138,10 +158,10 @@ async def monitored_here(
 
 @contextlib.contextmanager
 def monitored_beside(
-    app: ASGIApp, listening: socket.socket, connections: Connections
+    app: ASGIApp, listening: socket.socket, connections: Connections, tls: Tls | None = None
 ) -> Iterator[None]:
     """Serves on a thread of its own for as long as the context is open."""
-    server = _Server(app, connections)
+    server = _Server(app, connections, tls)
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve_until_exit(listening)), name="monitor", daemon=True
     )

@@ -16,6 +16,7 @@ from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.scrape_options import scrape_load_option
+from reprise.http.tls_settings import TlsSettings
 from reprise.settings import log_level_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -62,6 +63,7 @@ def bridge(
     data: Path,
     metrics_host: str,
     metrics_port: int | None,
+    metrics_tls: TlsSettings | None,
     window_ms: int,
     spool_gib: float,
     session_timeout_s: float,
@@ -88,6 +90,7 @@ def bridge(
             session_s=session_timeout_s,
             metrics_host=metrics_host,
             metrics_port=metrics_port,
+            metrics_tls=metrics_tls,
             lmcache=lmcache,
             memory=memory,
             scrape_load_s=scrape_load_s,

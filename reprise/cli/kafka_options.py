@@ -10,6 +10,8 @@ import click
 from brokers.settings import KafkaSettings
 from query_api.access.settings import check_loopback
 from reprise.cli.access_options import INSECURE_OPTION
+from reprise.cli.tls_options import metrics_tls_options
+from reprise.http.tls_settings import TlsSettings
 from schemas.errors import ConfigurationError
 from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS
 
@@ -173,8 +175,8 @@ def _is_field(name: str) -> bool:
 
 
 def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of roles that serve nothing else: passes `metrics_host` and `metrics_port`, and
-    refuses a host that strangers reach, unless `--insecure` says that they may.
+    """The options of roles that serve nothing else: passes `metrics_host`, `metrics_port` and
+    `metrics_tls`, and refuses a host that strangers reach, unless `--insecure` says that they may.
     """
     port = click.option(
         "--metrics-port",
@@ -194,13 +196,26 @@ def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(
-        *args: Any, metrics_host: str, metrics_port: int | None, insecure: bool, **options: Any
+        *args: Any,
+        metrics_host: str,
+        metrics_port: int | None,
+        metrics_tls: TlsSettings | None,
+        insecure: bool,
+        **options: Any,
     ) -> None:
-        if metrics_port is not None:
+        # Nobody gets an answer who has no certificate of these authorities.
+        is_mutual = metrics_tls is not None and metrics_tls.client_authority is not None
+        if metrics_port is not None and not is_mutual:
             try:
                 check_loopback(metrics_host, "--metrics-host", insecure)
             except ConfigurationError as error:
                 raise click.ClickException(str(error)) from error
-        command(*args, metrics_host=metrics_host, metrics_port=metrics_port, **options)
+        command(
+            *args,
+            metrics_host=metrics_host,
+            metrics_port=metrics_port,
+            metrics_tls=metrics_tls,
+            **options,
+        )
 
-    return host(port(INSECURE_OPTION(run)))
+    return host(port(INSECURE_OPTION(metrics_tls_options(run))))

@@ -10,6 +10,7 @@ import click
 from reprise.cli.curve_options import KEY_FILE
 from reprise.cli.kafka_options import metrics_options
 from reprise.cli.process import begin_service
+from reprise.http.tls_settings import TlsSettings
 from reprise.settings import log_level_from
 from schemas.errors import RepriseError
 
@@ -75,6 +76,7 @@ def relay(
     bridge_keys: Path,
     metrics_host: str,
     metrics_port: int | None,
+    metrics_tls: TlsSettings | None,
 ) -> None:
     """Encrypt what an engine publishes and replays, on its way to the bridges.
 
@@ -99,7 +101,12 @@ def relay(
             bridge_keys=bridge_keys,
         )
         begin_service(log_level_from(os.environ))
-        run_relay(settings, metrics_host=metrics_host, metrics_port=metrics_port)
+        run_relay(
+            settings,
+            metrics_host=metrics_host,
+            metrics_port=metrics_port,
+            metrics_tls=metrics_tls,
+        )
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
 

@@ -10,6 +10,7 @@ from reprise.cli.kafka_options import data_option, kafka_options, metrics_option
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.terminal import warn_without_native
+from reprise.http.tls_settings import TlsSettings
 from reprise.settings import log_level_from, seed_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -47,6 +48,7 @@ def streams(
     data: Path,
     metrics_host: str,
     metrics_port: int | None,
+    metrics_tls: TlsSettings | None,
     flush_ms: int,
     session_timeout_s: float,
     kernel: str | None,
@@ -75,6 +77,6 @@ def streams(
         )
         begin_service(log_level_from(os.environ))
         warn_without_native(kernel)
-        work(settings)
+        work(settings, metrics_tls)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error

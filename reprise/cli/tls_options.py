@@ -12,51 +12,68 @@ from reprise.http.tls_settings import TlsSettings
 R = TypeVar("R")
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
-_OPTIONS: Final = (
-    click.option(
-        "--tls-cert",
-        envvar="REPRISE_TLS_CERT",
-        show_envvar=True,
-        type=_FILE,
-        help="PEM of the service's certificate: HTTP and gRPC are encrypted. Read again when it"
-        " changes, or on SIGHUP.",
-    ),
-    click.option(
-        "--tls-key",
-        envvar="REPRISE_TLS_KEY",
-        show_envvar=True,
-        type=_FILE,
-        help="PEM of its key, without a password.",
-    ),
-    click.option(
-        "--tls-client-ca",
-        envvar="REPRISE_TLS_CLIENT_CA",
-        show_envvar=True,
-        type=_FILE,
-        help="PEM of the authorities of which every client must have a certificate.  [default:"
-        " clients need none]",
-    ),
+_CERT_HELP: Final = (
+    "PEM of the service's certificate: {what} encrypted. Read again when it changes{signal}."
 )
+
+
+def _options(prefix: str, what: str, signal: str) -> tuple[Callable[..., Any], ...]:
+    """`--PREFIXtls-cert` and those beside it."""
+    flag, variable = f"--{prefix}tls", f"REPRISE_{prefix.replace('-', '_').upper()}TLS"
+    return (
+        click.option(
+            f"{flag}-cert",
+            envvar=f"{variable}_CERT",
+            show_envvar=True,
+            type=_FILE,
+            help=_CERT_HELP.format(what=what, signal=signal),
+        ),
+        click.option(
+            f"{flag}-key",
+            envvar=f"{variable}_KEY",
+            show_envvar=True,
+            type=_FILE,
+            help="PEM of its key, without a password.",
+        ),
+        click.option(
+            f"{flag}-client-ca",
+            envvar=f"{variable}_CLIENT_CA",
+            show_envvar=True,
+            type=_FILE,
+            help="PEM of the authorities of which every client must have a certificate.  [default:"
+            " clients need none]",
+        ),
+    )
 
 
 def tls_options(command: Callable[..., R]) -> Callable[..., R]:
     """`--tls-cert` and what belongs to it, handed over as `tls`: TlsSettings or None."""
+    return _decorated(command, "", "HTTP and gRPC are", ", or on SIGHUP")
+
+
+def metrics_tls_options(command: Callable[..., R]) -> Callable[..., R]:
+    """The same of /metrics of a role that serves nothing else, as `metrics_tls`."""
+    return _decorated(command, "metrics-", "/health, /ready and /metrics are", "")
+
+
+def _decorated(command: Callable[..., R], prefix: str, what: str, signal: str) -> Callable[..., R]:
+    name = f"{prefix}tls".replace("-", "_")
 
     @wraps(command)
-    def run(
-        *args: Any,
-        tls_cert: Path | None,
-        tls_key: Path | None,
-        tls_client_ca: Path | None,
-        **options: Any,
-    ) -> R:
-        if (tls_cert is None) != (tls_key is None):
-            raise click.UsageError("Expected --tls-cert and --tls-key together")
-        if tls_client_ca is not None and tls_cert is None:
-            raise click.UsageError("Expected --tls-cert and --tls-key beside --tls-client-ca")
+    def run(*args: Any, **options: Any) -> R:
+        cert = options.pop(f"{name}_cert")
+        key = options.pop(f"{name}_key")
+        authority = options.pop(f"{name}_client_ca")
+        if (cert is None) != (key is None):
+            raise click.UsageError(f"Expected --{prefix}tls-cert and --{prefix}tls-key together")
+        if authority is not None and cert is None:
+            raise click.UsageError(
+                f"Expected --{prefix}tls-cert and --{prefix}tls-key beside --{prefix}tls-client-ca"
+            )
         tls = None
-        if tls_cert is not None and tls_key is not None:
-            tls = TlsSettings(certificate=tls_cert, key=tls_key, client_authority=tls_client_ca)
-        return command(*args, tls=tls, **options)
+        if cert is not None:
+            tls = TlsSettings(certificate=cert, key=key, client_authority=authority)
+        return command(*args, **options, **{name: tls})
 
-    return reduce(lambda done, option: option(done), reversed(_OPTIONS), run)
+    options = _options(prefix, what, signal)
+    return reduce(lambda done, option: option(done), reversed(options), run)

@@ -29,8 +29,16 @@ from query_api.replica.routing_writer import RoutingWriter
 from query_api.replica.shared_condition import SharedCondition
 from query_api.routing.queue import RoutingQueue
 from reprise.http.open_files import raise_open_files_limit
+from reprise.http.tls import Tls
+from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import bridge_metrics, http_collector, tracing_collector
-from reprise.monitor import listen, monitor_app, monitor_connections, monitored_here
+from reprise.monitor import (
+    listen,
+    monitor_app,
+    monitor_connections,
+    monitor_tls,
+    monitored_here,
+)
 from reprise.tracing.opening import Tracing, tracing_of
 from schemas.conditions import Conditions, Part
 from streams.kernel import array_packer, socket_reader
@@ -46,6 +54,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         metrics_port: where `/health`, `/ready` and `/metrics` are; None for no monitor, 0 for any.
         metrics_host: the address to listen on there.
+        metrics_tls: how that is encrypted; None: it is not.
         lmcache: serves LMCache's workers, too; None: it does not.
         memory: where segments of memory are; None for nowhere.
         scrape_load_s: how often engines are asked for their load; 0 for never.
@@ -58,6 +67,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     session_s: float
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    metrics_tls: TlsSettings | None = None
     lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
     scrape_load_s: float = 0.0
@@ -89,8 +99,9 @@ async def _run(options: BridgeOptions, tracing: Tracing) -> None:
         scrape_load_s=options.scrape_load_s,
     )
     listening = None
+    tls = monitor_tls(options.metrics_tls)
     if options.metrics_port is not None:
-        listening = listen(options.metrics_host, options.metrics_port)
+        listening = listen(options.metrics_host, options.metrics_port, tls)
     reader = open_reader(socket_reader)
     conditions = Conditions(time.time, logger)
     samples = RoutingQueue()
@@ -107,7 +118,7 @@ async def _run(options: BridgeOptions, tracing: Tracing) -> None:
     )
     async with (
         _opened_lmcache(options, settings.options) as lmcache,
-        _monitored(bridge, lmcache, listening, tracing),
+        _monitored(bridge, lmcache, listening, tls, tracing),
     ):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -166,6 +177,7 @@ async def _monitored(
     bridge: Bridge,
     lmcache: LmcacheBridge | None,
     listening: socket.socket | None,
+    tls: Tls | None,
     tracing: Tracing,
 ) -> AsyncIterator[None]:
     """Serves `/health`, `/ready` and `/metrics` while the bridge runs, where a port is given."""
@@ -179,5 +191,5 @@ async def _monitored(
     app = monitor_app(
         ROLE, bridge.conditions, metrics, lambda: msgspec.structs.asdict(bridge.status())
     )
-    async with monitored_here(app, listening, connections):
+    async with monitored_here(app, listening, connections, tls):
         yield

@@ -11,8 +11,15 @@ from bridge.relay.relay import Relay
 from bridge.relay.settings import RelaySettings
 from bridge.sockets.reader import open_reader
 from reprise.http.open_files import raise_open_files_limit
+from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import http_collector, relay_metrics
-from reprise.monitor import listen, monitor_app, monitor_connections, monitored_beside
+from reprise.monitor import (
+    listen,
+    monitor_app,
+    monitor_connections,
+    monitor_tls,
+    monitored_beside,
+)
 from schemas.conditions import Conditions
 from streams.kernel import socket_reader
 
@@ -37,8 +44,20 @@ def _fields(relay: Relay) -> Mapping[str, object]:
     }
 
 
-def run_relay(settings: RelaySettings, *, metrics_host: str, metrics_port: int | None) -> None:
+def run_relay(
+    settings: RelaySettings,
+    *,
+    metrics_host: str,
+    metrics_port: int | None,
+    metrics_tls: TlsSettings | None = None,
+) -> None:
     """Relays until SIGINT or SIGTERM.
+
+    Args:
+        settings: what to run with.
+        metrics_host: where /health, /ready and /metrics answer.
+        metrics_port: likewise; None for nowhere.
+        metrics_tls: how they are encrypted; None: they are not.
 
     Raises:
         ConfigurationError: a file of keys cannot be used, or an address cannot be bound.
@@ -48,12 +67,13 @@ def run_relay(settings: RelaySettings, *, metrics_host: str, metrics_port: int |
     with contextlib.ExitStack() as beside:
         beside.callback(relay.close)
         if metrics_port is not None:
-            listening = listen(metrics_host, metrics_port)
+            tls = monitor_tls(metrics_tls)
+            listening = listen(metrics_host, metrics_port, tls)
             connections = monitor_connections()
             metrics = relay_metrics(relay)
             metrics.register(http_collector(connections))
             app = monitor_app(ROLE, relay.conditions, metrics, lambda: _fields(relay))
-            beside.enter_context(monitored_beside(app, listening, connections))
+            beside.enter_context(monitored_beside(app, listening, connections, tls))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: relay.stop())
         logger.info(

@@ -13,8 +13,16 @@ from functools import partial
 from typing import Final, NoReturn
 
 from brokers.availability import quiet_client
+from reprise.http.tls import Tls
+from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import http_collector, tracing_collector, worker_metrics
-from reprise.monitor import listen, monitor_app, monitor_connections, monitored_beside
+from reprise.monitor import (
+    listen,
+    monitor_app,
+    monitor_connections,
+    monitor_tls,
+    monitored_beside,
+)
 from reprise.tracing.opening import Tracing, tracing_of
 from streams.worker.app import quiet_logs
 from streams.worker.routing import RoutingThread, RoutingWorker
@@ -38,8 +46,12 @@ def _fields(worker: Worker) -> dict[str, object]:
     }
 
 
-def work(settings: StreamsSettings) -> NoReturn:
+def work(settings: StreamsSettings, metrics_tls: TlsSettings | None = None) -> NoReturn:
     """Works until SIGINT or SIGTERM, and ends the process with 0.
+
+    Args:
+        settings: what to run with.
+        metrics_tls: how /metrics is encrypted; None: it is not.
 
     Raises:
         ConfigurationError, DataDirectoryInUseError, RowVersionError: what waiting does not repair.
@@ -47,7 +59,7 @@ def work(settings: StreamsSettings) -> NoReturn:
     quiet_client()
     quiet_logs(logging.getLogger().level)
     with tracing_of(os.environ, ROLE) as tracing:
-        asyncio.run(_work(settings, tracing))
+        asyncio.run(_work(settings, tracing, monitor_tls(metrics_tls)))
     # All is written and closed. The interpreter's own end would take apart what Faust, its clients
     # and a thread that did not end in time still use: one in some hundreds crashed there.
     logging.shutdown()
@@ -55,7 +67,7 @@ def work(settings: StreamsSettings) -> NoReturn:
     os._exit(0)
 
 
-async def _work(settings: StreamsSettings, tracing: Tracing) -> None:
+async def _work(settings: StreamsSettings, tracing: Tracing, tls: Tls | None) -> None:
     worker = Worker(settings, tracer=tracing.tracer)
     routing = RoutingWorker(settings, worker.conditions, tracer=tracing.tracer)
     routing_thread = RoutingThread(routing)
@@ -69,13 +81,13 @@ async def _work(settings: StreamsSettings, tracing: Tracing) -> None:
         loop.add_signal_handler(number, stop)
     with contextlib.ExitStack() as monitor:
         if settings.metrics_port is not None:
-            listening = listen(settings.metrics_host, settings.metrics_port)
+            listening = listen(settings.metrics_host, settings.metrics_port, tls)
             connections = monitor_connections()
             metrics = worker_metrics(worker, routing)
             metrics.register(http_collector(connections))
             metrics.register(tracing_collector(tracing.counts))
             app = monitor_app(ROLE, worker.conditions, metrics, partial(_fields, worker))
-            monitor.enter_context(monitored_beside(app, listening, connections))
+            monitor.enter_context(monitored_beside(app, listening, connections, tls))
         routing_thread.start()
         try:
             await worker.run()

@@ -1,18 +1,31 @@
 """The monitor of bridges and workers over real sockets: statuses, bounds, hostile clients."""
 
 import contextlib
+import http.client
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import trustme
+from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
+from reprise.cli import main
+from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.process import PROCESS, Role
-from reprise.monitor import listen, monitor_app, monitor_connections, monitored_beside
+from reprise.monitor import (
+    listen,
+    monitor_app,
+    monitor_connections,
+    monitor_tls,
+    monitored_beside,
+)
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError
 
@@ -148,3 +161,52 @@ def test_the_monitor_ends_with_its_context() -> None:
 def test_an_address_that_is_taken_names_the_option(monitored: Monitored) -> None:
     with pytest.raises(ConfigurationError, match="--metrics-port"):
         listen(HOST, monitored.port)
+
+
+def test_it_is_encrypted_for_those_who_have_a_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    server, client = authority.issue_cert(HOST), authority.issue_cert("prometheus.example")
+    (tmp_path / "cert.pem").write_bytes(b"".join(b.bytes() for b in server.cert_chain_pems))
+    (tmp_path / "key.pem").write_bytes(server.private_key_pem.bytes())
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = monitor_tls(
+        TlsSettings(
+            certificate=tmp_path / "cert.pem",
+            key=tmp_path / "key.pem",
+            client_authority=tmp_path / "ca.pem",
+        )
+    )
+    context, stranger = (ssl.create_default_context(cafile=tmp_path / "ca.pem") for _ in range(2))
+    client.configure_cert(context)
+    one = Monitored()
+    connections = monitor_connections()
+
+    def ready(context: ssl.SSLContext) -> int:
+        with contextlib.closing(
+            http.client.HTTPSConnection(HOST, one.port, context=context, timeout=WAIT_S)
+        ) as asking:
+            asking.request("GET", "/ready")
+            return asking.getresponse().status
+
+    with monitored_beside(one.app, one.listening, connections, tls):
+        assert ready(context) == 200
+        with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
+            ready(stranger)
+        assert one.send(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n") == b"", "nothing is said plainly"
+        assert ready(context) == 200
+    assert connections.refused["tls_handshake"] >= 1
+
+
+@pytest.mark.parametrize("role", ["bridge", "streams", "relay"])
+def test_beyond_loopback_it_wants_certificates(role: str, tmp_path: Path) -> None:
+    files = {name: str(tmp_path / name) for name in ("cert", "key", "ca")}
+    options = ["--metrics-host", "0.0.0.0", "--metrics-port", "0"]
+    options += ["--kafka", "127.0.0.1:1", "--data", str(tmp_path / "data")]
+    if role == "relay":
+        options = [*options[:4], "--engine", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:2"]
+        options += ["--curve-key", "none", "--bridge-keys", "none"]
+    tls = ["--metrics-tls-cert", files["cert"], "--metrics-tls-key", files["key"]]
+    done = CliRunner().invoke(main, [role, *options, *tls])
+    assert "Expected a loopback address as --metrics-host" in done.output
+    done = CliRunner().invoke(main, [role, *options, *tls[:2]])
+    assert "--metrics-tls-cert and --metrics-tls-key together" in done.output

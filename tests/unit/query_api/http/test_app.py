@@ -101,6 +101,7 @@ names = st.sampled_from(
         "kv_bytes_per_token",
         "max_num_seqs",
         "kv_capacity_tokens",
+        "curve_server_key",
     ]
 )
 likely = st.sampled_from(

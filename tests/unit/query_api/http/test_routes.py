@@ -158,6 +158,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
         kv_bytes_per_token=327_680,
         max_num_seqs=256,
         kv_capacity_tokens=400_000,
+        curve_server_key="k" * 40,
     )
     table.add(known)
     state = PublisherState(incarnation=3, sequence=7, degraded_since=5)
@@ -191,6 +192,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "MaxNumSeqs": 256,
             "KvCapacityTokens": 400_000,
             "Url": "",
+            "CurveServerKey": "k" * 40,
             "Incarnation": 3,
             "Sequence": 7,
             "DegradedSince": 5,

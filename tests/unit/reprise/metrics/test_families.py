@@ -2,17 +2,22 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
+from zmq.auth import create_certificates
 
 from bridge.lmcache.settings import Address, LmcacheSettings, TopicSettings
+from bridge.relay.relay import Relay
+from bridge.relay.settings import RelayedEngine, RelaySettings
 from bridge.service import Bridge, BridgeSettings
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
+from devtools.broker import free_ports
 from query_api.access.guard import Guard
 from query_api.access.settings import AccessSettings
 from query_api.grpc.counts import GrpcCounts
@@ -23,11 +28,13 @@ from reprise.metrics.roles import (
     bridge_metrics,
     embedded_collector,
     http_collector,
+    relay_metrics,
     tracing_collector,
     worker_metrics,
 )
 from reprise.roles.serve import ReplicaService, ServeSettings
 from reprise.settings import Settings
+from schemas.conditions import Conditions, Level, Part
 from streams.worker.routing import RoutingWorker
 from streams.worker.worker import StreamsSettings, Worker
 from tests.fakes import FakeTable
@@ -95,6 +102,24 @@ async def _worker(data: Path) -> dict[str, Metric]:
     return _named(worker_metrics(worker, RoutingWorker(settings, worker.conditions)))
 
 
+def _relay(data: Path) -> dict[str, Metric]:
+    data.mkdir()
+    create_certificates(data, "relay")
+    (data / "bridges.txt").touch()
+    [port] = free_ports(1)
+    settings = RelaySettings(
+        engines=(RelayedEngine(endpoint="tcp://127.0.0.1:9", listen=f"tcp://127.0.0.1:{port}"),),
+        key=data / "relay.key_secret",
+        bridge_keys=data / "bridges.txt",
+    )
+    relay = Relay(settings, Conditions(time.time))
+    try:
+        relay.conditions.set(Part.KEYS, "unreadable", "for the test", Level.UNAVAILABLE)
+        return _named(relay_metrics(relay))
+    finally:
+        relay.close()
+
+
 def _replica(data: Path) -> dict[str, Metric]:
     settings = ServeSettings(
         kafka=KAFKA, kernel="reference", history=data, audit_rate=1.0, act_s=10.0
@@ -116,6 +141,7 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Metri
         "bridge": asyncio.run(_bridge(data / "bridge")),
         "streams": asyncio.run(_worker(data / "streams")),
         "serve": _replica(data / "serve"),
+        "relay": _relay(data / "relay"),
     }
 
 

@@ -162,6 +162,10 @@ def test_what_is_said_to_be_the_default_is_no_other_registration_and_no_other_re
             "kv_bytes_per_token must be from 0 to 1073741824",
             "out_of_range",
         ),
+        ("curve_server_key", "k" * 39, "curve_server_key must be a public key", "invalid_value"),
+        ("curve_server_key", "k" * 39 + "~", "must be a public key of CURVE", "invalid_value"),
+        ("curve_server_key", "k" * 40 + "\n", "must be a public key of CURVE", "invalid_value"),
+        ("curve_server_key", 1, "curve_server_key must be a string", "invalid_type"),
         ("max_num_seqs", -1, "max_num_seqs must be from 0 to 1048576", "out_of_range"),
         ("max_num_seqs", 1.0, "max_num_seqs must be an integer", "invalid_type"),
         ("max_num_seqs", None, "max_num_seqs must be an integer", "invalid_type"),
@@ -398,6 +402,20 @@ def test_a_type_is_one_of_those_that_the_form_has(kind: str) -> None:
         assert refusal({**FULL, "type": kind}, wire) == wanted
 
 
+def test_a_relays_key_is_of_zmq_addresses_alone() -> None:
+    body = {**FULL, "curve_server_key": "a.-:+=^!/*?&<>()[]{}@%$#0123456789012345"}
+    read = read_registration(encode(body, Wire.JSON), Wire.JSON, KINDS)
+    assert read.curve_server_key == body["curve_server_key"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(read), type=Registration) == read
+    with pytest.raises(RequestError, match="ZMQ address") as raised:
+        read_registration(
+            encode({**body, "endpoint": "http://a:8000"}, Wire.JSON), Wire.JSON, KINDS
+        )
+    assert raised.value.field == "endpoint"
+    with pytest.raises(ValueError, match="ZMQ address of a relay"):
+        msgspec.structs.replace(read, endpoint="https://a")
+
+
 WITHOUT_EVENTS: dict[str, Any] = {
     "type": "none",
     "modelname": "m",
@@ -441,6 +459,7 @@ def test_an_engine_without_events_has_no_endpoint() -> None:
         ("endpoint", "tcp://a:1"),
         ("endpoint", "http://a:8000"),
         ("replay_endpoint", "tcp://a:2"),
+        ("curve_server_key", "k" * 40),
         ("kv_cache_report_mode", "full"),
     ],
 )
