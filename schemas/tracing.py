@@ -132,6 +132,12 @@ class Tracer(Protocol):
         """
         ...
 
+    def begin_alone(self, name: SpanName) -> Span:
+        """The span of a batch that has to do with no trace, and begins one now; few of those are
+        recorded.
+        """
+        ...
+
     def batch(
         self, name: SpanName, began_ns: int, contexts: Iterable[str], attributes: Attributes
     ) -> str:
@@ -212,6 +218,10 @@ class _NoTracer:
     def begin(self, name: SpanName, traceparent: str = "", links: Iterable[str] = ()) -> Span:
         """See `Tracer`."""
         return _Unrecorded(traceparent) if traceparent else NO_SPAN
+
+    def begin_alone(self, name: SpanName) -> Span:
+        """See `Tracer`."""
+        return NO_SPAN
 
     def batch(
         self, name: SpanName, began_ns: int, contexts: Iterable[str], attributes: Attributes

@@ -14,7 +14,13 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, T
 from query_api.http.health import package_version
 from reprise.tracing.settings import RESOURCE, SERVICE_NAME
 from schemas.limits import SPAN_ALONE_S, SPAN_LINKS_MAX, SPAN_TEXT_CHARS_MAX
-from schemas.tracing import Attributes, SpanName, format_traceparent, parse_traceparent
+from schemas.tracing import (
+    NO_SPAN,
+    Attributes,
+    SpanName,
+    format_traceparent,
+    parse_traceparent,
+)
 from schemas.tracing import Span as SpanInterface
 from schemas.tracing import SpanContext as Parsed
 
@@ -67,6 +73,10 @@ class OtelTracer:
             links=[Link(_remote(one)) for one in _contexts(links)],
         )
         return _Span(span, "" if parent is None else traceparent)
+
+    def begin_alone(self, name: SpanName) -> SpanInterface:
+        """See `Tracer`."""
+        return self.begin(name) if self._may_be_alone(name) else NO_SPAN
 
     def batch(
         self, name: SpanName, began_ns: int, contexts: Iterable[str], attributes: Attributes

@@ -97,6 +97,7 @@ def test_tracing_that_is_off_hands_on_what_came() -> None:
         span.link(TRACEPARENT)
         assert (span.is_recorded, span.traceparent) == (False, TRACEPARENT)
     assert NO_TRACER.begin(SpanName.ROUTE) is NO_SPAN
+    assert NO_TRACER.begin_alone(SpanName.APPEND) is NO_SPAN
     assert NO_TRACER.batch(SpanName.FOLD, 0, [TRACEPARENT], {}) == ""
     with pytest.raises(ZeroDivisionError), NO_TRACER.begin(SpanName.ROUTE):
         raise ZeroDivisionError

@@ -123,6 +123,11 @@ def test_of_batches_that_belong_to_no_trace_few_are_recorded(
     assert recorded == len(spans.take()) == 10
     assert spans.tracer.batch(SpanName.FOLD, 0, (UNSAMPLED,), {}), "a name of its own"
     assert spans.tracer.batch(SpanName.FOLD, 0, (TRACEPARENT,), {}), "those of a trace all are"
+    with spans.tracer.begin_alone(SpanName.FOLD) as span:
+        assert not span.is_recorded
+    clock.now += SPAN_ALONE_S
+    with spans.tracer.begin_alone(SpanName.FOLD) as span:
+        assert span.is_recorded
 
 
 @pytest.mark.parametrize(
