@@ -319,6 +319,7 @@ def _serve(
             settings.access,
             settings.tls,
             only_exact=settings.only_exact,
+            tracer=tracing.tracer,
         )
     except BaseException:
         server.close()
