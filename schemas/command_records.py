@@ -17,6 +17,7 @@ One record is one msgpack map, of one of three kinds:
     issued_at    float  Unix seconds
     origin       str    "advice" where a service did what it had advised; "" for whoever asked
     prefix       int    of advice: the hash of the prefix, u64; 0 else
+    traceparent  str    of its span, else of the request; "" for none (`schemas.tracing`)
 
     kind         str    "result": what became of it at one worker
     version      int    1
@@ -129,6 +130,7 @@ class CommandRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind",
     issued_at: Seconds
     origin: Text = ""
     prefix: Annotated[int, Meta(ge=0)] = 0
+    traceparent: Text = ""
     version: int = COMMANDS_VERSION
 
 

@@ -31,6 +31,8 @@ class SpanName(StrEnum):
     FEEDBACK = "reprise.feedback"
     APPEND = "bridge.append"
     FOLD = "worker.fold"
+    COMMAND = "command"
+    EXECUTE = "command.execute"
 
 
 class SpanContext(tuple[int, int, int]):

@@ -31,6 +31,8 @@ _KINDS: Final = {
     SpanName.FEEDBACK: SpanKind.SERVER,
     SpanName.APPEND: SpanKind.PRODUCER,
     SpanName.FOLD: SpanKind.CONSUMER,
+    SpanName.COMMAND: SpanKind.PRODUCER,
+    SpanName.EXECUTE: SpanKind.CONSUMER,
 }
 _NEVER: Final = float("-inf")
 
