@@ -1,20 +1,27 @@
 """Traces of the distributed form: of real processes on a real broker, by OTLP, at a collector."""
 
+import re
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import urllib.error
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import grpc
 import pytest
 
 from brokers.settings import KafkaSettings
+from devtools.broker import free_ports
+from tests.lmcache import CPU, ScriptedWorker
+from tests.lmcache_commands import CommandSocket
 from tests.load import Engine, Load
 from tests.processes import until
 from tests.roles import Role
+from tests.router_protos import PACKED
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, Collector, KeptSpan, stuck_collector
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -22,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 WAIT_S = 60.0
 TOKENS = list(range(1_000_000, 1_000_064))
 Roles = dict[str, Role]
-Make = Callable[[str], Roles]
+Make = Callable[..., Roles]
 
 
 @pytest.fixture
@@ -30,10 +37,11 @@ def make(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[Make]:
     """One of each role, which send their spans to an endpoint."""
     made: Roles = {}
 
-    def roles(endpoint: str) -> Roles:
+    def roles(endpoint: str, **options: Sequence[str]) -> Roles:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
         for name in ("bridge", "streams", "serve"):
-            environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
-            made[name] = Role(name, tmp_path / name, kafka_settings, environment=environment)
+            own = options.get(name, ())
+            made[name] = Role(name, tmp_path / name, kafka_settings, *own, environment=environment)
             made[name].start()
         until(
             made["serve"].is_ready, what=f"a replica:\n{made['serve'].output()}", timeout_s=WAIT_S
@@ -134,6 +142,69 @@ def test_a_routers_trace_goes_through_all_roles(make: Make, load: Load) -> None:
             assert fold.attributes["messaging.destination.partition.id"] == partition
             records = appended.attributes["messaging.batch.message_count"]
             assert int(covered) > int(last) - records
+
+
+def test_a_command_goes_to_its_worker_and_back_in_its_requests_trace(
+    make: Make, tmp_path: Path
+) -> None:
+    ports = free_ports(3)
+    models = tmp_path / "models.json"
+    models.write_text('{"default": {"modelname": "m", "block_size": 16}}')
+    listed = ",".join(map(str, ports))
+    lmcache = ("--lmcache", f"127.0.0.1:{listed}", "--lmcache-models", str(models))
+    with Collector() as collector, CommandSocket() as commanded:
+        replica = make(collector.endpoint, bridge=lmcache)["serve"]
+        with ScriptedWorker(
+            ports, "l", peer="127.0.0.1:8200", command_port=commanded.port
+        ) as worker:
+            worker.register()
+            until(
+                lambda: [one["InstanceID"] for one in replica.get("/services")["services"]],
+                what="the worker",
+                timeout_s=WAIT_S,
+            )
+            body = {"instance_id": "l", "location": CPU}
+            answer = replica.post("/clear", body, traceparent=TRACEPARENT)
+        until(lambda: of_trace(collector, "command"), what="the command")
+        until(lambda: of_trace(collector, "command.execute"), what="its execution")
+    (given,) = of_trace(collector, "command")
+    (executed,) = of_trace(collector, "command.execute")
+    assert (given.role, given.parent) == ("serve", ROUTER_SPAN)
+    assert (executed.role, executed.parent) == ("bridge", given.span)
+    assert given.attributes["reprise.command.state"] == "done"
+    for one in (given, executed):
+        assert one.attributes["reprise.command.id"] == answer["event_id"]
+        assert one.attributes["reprise.command.results.ok"] == 1
+
+
+def test_a_replicas_look_ups_by_grpc_and_selections_have_spans(make: Make) -> None:
+    with Collector() as collector:
+        replica = make(collector.endpoint, serve=("--grpc", "0", "--select-service"))["serve"]
+        (address,) = re.findall(r"Answering gRPC on (\S+)", replica.output())
+        with closing(grpc.insecure_channel(address)) as channel:
+            request = PACKED.MatchExternalKvPrefixRequest(hashes=[1, 2]).SerializeToString()
+            call: Any = channel.unary_unary("/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix")
+            assert call(request, timeout=WAIT_S, metadata=[("traceparent", TRACEPARENT)])
+        worker = {"worker_id": 1, "model_name": "m", "block_size": 16, "type": "none"}
+        replica.post("/workers", worker | {"endpoint": "http://127.0.0.1:1"})
+        body = {"model_name": "m", "token_ids": TOKENS}
+        until(partial(selected, replica, body), what="a worker", timeout_s=WAIT_S)
+        until(lambda: of_trace(collector, "reprise.query"), what="the look-up")
+        until(lambda: of_trace(collector, "reprise.route"), what="the selection")
+    (looked,) = of_trace(collector, "reprise.query")
+    assert (looked.parent, looked.attributes["rpc.system"]) == (ROUTER_SPAN, "grpc")
+    assert {one.attributes["reprise.instance"] for one in of_trace(collector, "reprise.route")} == {
+        "1"
+    }
+
+
+def selected(replica: Role, body: object) -> bool:
+    try:
+        replica.post("/select_and_reserve", body, traceparent=TRACEPARENT)
+    except urllib.error.HTTPError as error:
+        assert error.code == 503  # noqa: PT017 -- until the registration is read
+        return False
+    return True
 
 
 def test_no_role_waits_for_a_collector_that_hangs(make: Make, load: Load) -> None:
