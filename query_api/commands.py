@@ -13,7 +13,7 @@ import msgspec
 from query_api.http.errors import RequestError
 from schemas.command_records import AnyCommandRecord, CommandRecord
 from schemas.limits import COMMANDS_WAITING_MAX, COMMANDS_WAITING_TOKENS_MAX
-from schemas.tracing import NO_TRACER, Attribute, Span, SpanName, Tracer
+from schemas.tracing import NO_TRACER, Attribute, Span, SpanName, Tracer, split_context
 from streams.commands.book import CommandBook, CommandView
 
 TOO_MANY: Final = "too_many_commands"
@@ -63,10 +63,11 @@ class IssuedCommands:
             raise RequestError(TOO_MANY, text, status=503)
         self._tokens[command.command_id] = tokens
         self._waited[command.command_id] = asyncio.get_running_loop().create_future()
-        span = self._tracer.begin(SpanName.COMMAND, command.traceparent)
+        span = self._tracer.begin(SpanName.COMMAND, command.context)
         if span.is_recorded:
             self._spans[command.command_id] = span
-        return msgspec.structs.replace(command, traceparent=span.traceparent)
+        traceparent, tracestate = split_context(span.context)
+        return msgspec.structs.replace(command, traceparent=traceparent, tracestate=tracestate)
 
     def withdraw(self, command_id: str) -> None:
         """The log does not have it: nobody is to wait for it."""

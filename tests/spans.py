@@ -35,6 +35,7 @@ class KeptSpan(NamedTuple):
     role: str = ""
     is_error: bool = False
     flags: int = 1
+    state: str = ""
 
     @property
     def traceparent(self) -> str:
@@ -70,6 +71,7 @@ def _kept(span: ReadableSpan) -> KeptSpan:
         str(span.resource.attributes["reprise.role"]),
         span.status.status_code.name == "ERROR",
         context.trace_flags,
+        context.trace_state.to_header(),
     )
 
 
@@ -146,6 +148,7 @@ def _received(body: bytes) -> Iterator[KeptSpan]:
                     sender["service.name"],
                     sender["reprise.role"],
                     span.status.code == 2,
+                    state=span.trace_state,
                 )
 
 

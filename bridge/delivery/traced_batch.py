@@ -2,7 +2,7 @@
 
 from brokers.interface import Batch
 from schemas.topics import TRACEPARENT_HEADER
-from schemas.tracing import NO_SPAN, SpanName, Tracer
+from schemas.tracing import NO_SPAN, SpanName, Tracer, split_context
 
 
 class TracedBatch:
@@ -37,7 +37,8 @@ class TracedBatch:
         if self._is_empty:
             self._is_empty = False
             self.span = self._tracer.begin_alone(SpanName.APPEND)
-            if self.span.traceparent:
-                own = (TRACEPARENT_HEADER, self.span.traceparent.encode())
+            traceparent = split_context(self.span.context)[0]
+            if traceparent:
+                own = (TRACEPARENT_HEADER, traceparent.encode())
                 headers = [*(headers or ()), own]
         return self._batch.append(key=key, value=value, timestamp=timestamp, headers=headers)

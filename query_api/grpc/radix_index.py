@@ -19,8 +19,8 @@ from query_api.grpc.messages.radix_index_pb2 import (
 )
 from query_api.grpc.refusals import malformed
 from query_api.grpc.settings import GrpcSettings
-from query_api.http.traces import query_attributes
 from query_api.ports import View, positions_text
+from query_api.traces import query_attributes
 from schemas.answer_states import AnswerState
 from schemas.events import TOKEN_HASH_SEED
 from schemas.identities import PrefixScope

@@ -1,21 +1,18 @@
 """The trace that a call is part of, by its metadata, and what the span of a query says."""
 
 from collections.abc import Iterable
-from typing import Final
 
-from query_api.http.traces import MODEL, POSITION, TENANT, only_parent
+from query_api.traces import MODEL, POSITION, TENANT, read_context
 from schemas.tracing import NO_SPAN, Attribute, Span, SpanName, Tracer
-
-_HEADER: Final = "traceparent"
 
 Metadata = Iterable[tuple[str, str | bytes]]
 """Of a call: names in small letters."""
 
 
 def parent_of(metadata: Metadata) -> str:
-    """As `query_api.http.traces.traceparent_of`, of a call. Cost O(metadata)."""
-    found = [value for name, value in metadata if name == _HEADER]
-    return only_parent([one if isinstance(one, bytes) else one.encode() for one in found])
+    """See `query_api.traces.read_context`."""
+    pairs = ((name, one if isinstance(one, bytes) else one.encode()) for name, one in metadata)
+    return read_context(pairs, "traceparent", "tracestate")
 
 
 def begin_query(tracer: Tracer, service: str, method: str, parent: str) -> Span:

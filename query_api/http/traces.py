@@ -1,4 +1,4 @@
-"""The trace that a request is part of, by its headers, and what its span says of it."""
+"""The trace that a request is part of, by its headers, and what its span says of decisions."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,48 +6,28 @@ from typing import Final
 from query_api.http.wire import Headers
 from query_api.routing.interface import Routed, RouteRequest
 from query_api.routing.router import Router, Taken, Told
-from schemas.identities import PrefixScope
+from query_api.traces import (
+    CACHED_TOKENS,
+    MATCHED,
+    MODEL,
+    POSITION,
+    PROMPT_TOKENS,
+    STATE,
+    TENANT,
+    read_context,
+)
 from schemas.routing_records import Refused, decision_id
-from schemas.tracing import Attribute, Span, SpanName, Tracer, read_traceparent
+from schemas.tracing import Attribute, Span, SpanName, Tracer
 
-_HEADER: Final = b"traceparent"
-
-# Where OpenTelemetry's conventions of generative AI have a name, that is taken.
-MODEL: Final = "gen_ai.request.model"
-_PROMPT_TOKENS: Final = "gen_ai.usage.input_tokens"
-_CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
-TENANT: Final = "reprise.tenant"
-POSITION: Final = "reprise.index.position"
-_STATE: Final = "reprise.index.state"
-_MATCHED: Final = "reprise.matched_tokens"
+_TRACEPARENT: Final = b"traceparent"
+_TRACESTATE: Final = b"tracestate"
 
 
-def traceparent_of(headers: Headers) -> str:
-    """The `traceparent` of a request, as version 00 has it; "" where it has none, or one that is
-    wrong, or several: the request is answered as if it had none. Cost O(headers).
+def context_of(headers: Headers) -> str:
+    """The context that a request names (`schemas.tracing`); "" where it has no `traceparent`, or
+    one that is wrong, or several: the request is answered as if it had none. Cost O(headers).
     """
-    return only_parent([value for name, value in headers if name == _HEADER])
-
-
-def only_parent(found: Sequence[bytes]) -> str:
-    """The one `traceparent` that was found, as version 00 has it; "" for none, several or a wrong
-    one.
-    """
-    return read_traceparent(found[0].decode("latin-1")) if len(found) == 1 else ""
-
-
-def query_attributes(
-    scope: PrefixScope, tokens: int, hit_tokens: int, position: str, state: str
-) -> dict[str, Attribute]:
-    """What the span of a query says."""
-    return {
-        MODEL: scope.model_name,
-        TENANT: scope.tenant_id,
-        _PROMPT_TOKENS: tokens,
-        _MATCHED: hit_tokens,
-        POSITION: position,
-        _STATE: state,
-    }
+    return read_context(headers, _TRACEPARENT, _TRACESTATE)
 
 
 def route_attributes(routed: Routed) -> dict[str, Attribute]:
@@ -56,17 +36,17 @@ def route_attributes(routed: Routed) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {
         MODEL: decision.scope.model_name,
         TENANT: decision.scope.tenant_id,
-        _PROMPT_TOKENS: decision.prompt_tokens,
-        _MATCHED: decision.held,
+        PROMPT_TOKENS: decision.prompt_tokens,
+        MATCHED: decision.held,
         POSITION: decision.position,
-        _STATE: decision.state,
+        STATE: decision.state,
         "reprise.decision_id": decision_id(routed.run, decision.number),
         "reprise.policy": decision.policy,
         "reprise.candidates": len(decision.candidates),
     }
     if decision.chosen >= 0:
         one = decision.candidates[decision.chosen]
-        attributes[_CACHED_TOKENS] = one.prefix
+        attributes[CACHED_TOKENS] = one.prefix
         attributes["reprise.instance"] = one.instance_id
         attributes["reprise.dp_rank"] = one.dp_rank
     if decision.decode >= 0:
@@ -84,8 +64,8 @@ def note_route(span: Span, asked: RouteRequest, routed: Routed) -> None:
     span.note(route_attributes(routed))
     if decision.refused is not Refused.NO:
         span.rename(SpanName.REFUSED)
-    if decision.traceparent != asked.traceparent:
-        span.link(decision.traceparent)  # the same request was decided before
+    if decision.context != asked.context:
+        span.link(decision.context)  # the same request was decided before
 
 
 def take_traced(tracer: Tracer, router: Router, told: Sequence[Told], headers: Headers) -> Taken:
@@ -100,7 +80,7 @@ def take_traced(tracer: Tracer, router: Router, told: Sequence[Told], headers: H
     if not tracer.is_on:
         return router.take(told)
     decided = router.traces_of(told)
-    parent = traceparent_of(headers) or next(iter(decided), "")
+    parent = context_of(headers) or next(iter(decided), "")
     with tracer.begin(SpanName.FEEDBACK, parent, decided) as span:
         taken = router.take(told)
         span.note({f"reprise.reports.{name}": n for name, n in taken._asdict().items()})

@@ -27,6 +27,7 @@ from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, Collector, KeptSpan, st
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 WAIT_S = 60.0
+STATE = "ot=th:0,router=a b"
 TOKENS = list(range(1_000_000, 1_000_064))
 Roles = dict[str, Role]
 Make = Callable[..., Roles]
@@ -63,7 +64,7 @@ def load(seed: int) -> Iterator[Load]:
 def decide(replica: Role, traceparent: str = TRACEPARENT, **fields: object) -> Any:
     offered = {"candidates": [{"instance_id": "a"}]}
     body = {"model": "other", "block_size": 16, "token_ids": TOKENS, **offered, **fields}
-    return replica.post("/route", body, traceparent=traceparent)
+    return replica.post("/route", body, traceparent=traceparent, tracestate=STATE)
 
 
 def publish(replica: Role, load: Load) -> None:
@@ -130,6 +131,7 @@ def test_a_routers_trace_goes_through_all_roles(make: Make, load: Load) -> None:
     assert {one.attributes["reprise.log"] for one in folds} == {"routing"}
     for one in (told, *folds):
         assert (one.parent, one.links) == (routed.span, [(TRACE, routed.span)])
+    assert {one.state for one in (routed, told, *folds)} == {STATE}
     # Of what engines send the trace begins at the bridge.
     for parent, fold in events_folds(collector).items():
         if parent in appends:

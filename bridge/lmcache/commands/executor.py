@@ -109,7 +109,7 @@ class Executor:
             by = command.issued_at if is_before else math.inf
             mine = [one for one in command.workers if self._is_mine(found, one.worker_id, by)]
             if mine:
-                with self._tracer.begin(SpanName.EXECUTE, command.traceparent) as span:
+                with self._tracer.begin(SpanName.EXECUTE, command.context) as span:
                     await self._execute_at_all(run, mine, found or {}, reason, span)
         finally:
             self._under_way -= 1

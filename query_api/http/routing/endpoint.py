@@ -17,7 +17,7 @@ from query_api.http.routing.documents import (
     route_document,
 )
 from query_api.http.routing.requests import read_feedback, read_load, read_route
-from query_api.http.traces import note_route, take_traced, traceparent_of
+from query_api.http.traces import context_of, note_route, take_traced
 from query_api.http.wire import Wire, encode
 from query_api.ports import View
 from query_api.routing.router import Router
@@ -73,7 +73,7 @@ class RoutingEndpoint(PostEndpoint):
 
     def _route(self, posted: Posted) -> Answered:
         # Kept with the decision whether tracing is on or not: others may have it on.
-        with self._tracer.begin(SpanName.ROUTE, traceparent_of(posted.headers)) as span:
+        with self._tracer.begin(SpanName.ROUTE, context_of(posted.headers)) as span:
             return self._decide(posted, span)
 
     def _decide(self, posted: Posted, span: Span) -> Answered:
@@ -87,8 +87,8 @@ class RoutingEndpoint(PostEndpoint):
             posted.access,
             is_ready=view.ready,
         )
-        if span.traceparent:
-            asked = asked._replace(traceparent=span.traceparent)
+        if span.context:
+            asked = asked._replace(context=span.context)
         try:
             routed = self._router.route(asked)
         except PolicyError as error:

@@ -30,11 +30,12 @@ from query_api.http.select.documents import (
     selection_document,
 )
 from query_api.http.select.workers import Catalogue, Partition
-from query_api.http.traces import note_route, query_attributes, take_traced, traceparent_of
+from query_api.http.traces import context_of, note_route, take_traced
 from query_api.http.wire import Headers, Wire, encode
 from query_api.ports import PublisherRegistry, View, positions_text
 from query_api.routing.interface import Offered, Routed, RouteRequest
 from query_api.routing.router import Router, Told
+from query_api.traces import query_attributes
 from schemas.limits import ROUTE_REPEAT_S, SELECTIONS_BYTES_MAX, SELECTIONS_MAX
 from schemas.routing_records import Outcome, OutcomeEvent, Refused
 from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
@@ -83,7 +84,7 @@ class SelectService:
 
     def select(self, body: bytes, headers: Headers = (), *, reserve: bool) -> Response:
         """Who gets a request; booked or not."""
-        with self._tracer.begin(SpanName.ROUTE, traceparent_of(headers)) as span:
+        with self._tracer.begin(SpanName.ROUTE, context_of(headers)) as span:
             return self._select(body, span, reserve=reserve)
 
     def _select(self, body: bytes, span: Span, *, reserve: bool) -> Response:
@@ -136,8 +137,8 @@ class SelectService:
         asked = read_body(body, ReservationBody)
         key = (asked.model_name, asked.routing_group, asked.selection_id)
         kept = self._kept.get(key)  # it stays: the reservation may be asked for again
-        selected = "" if kept is None else kept.request.traceparent
-        parent = traceparent_of(headers) or selected
+        selected = "" if kept is None else kept.request.context
+        parent = context_of(headers) or selected
         with self._tracer.begin(SpanName.ROUTE, parent, [selected]) as span:
             return self._reserve(asked, kept, span)
 
@@ -225,7 +226,7 @@ class SelectService:
 
     def _begin_query(self, headers: Headers) -> Span:
         """Of what only looks; as of `POST /query` unrecorded without a `traceparent`."""
-        parent = traceparent_of(headers)
+        parent = context_of(headers)
         return self._tracer.begin(SpanName.QUERY, parent) if parent else NO_SPAN
 
     def _note(self, span: Span, request: RouteRequest) -> None:
@@ -256,7 +257,7 @@ class SelectService:
 
 def _in_trace(request: RouteRequest, span: Span) -> RouteRequest:
     """The request, as part of the span; kept with the decision whether tracing is on or not."""
-    return request._replace(traceparent=span.traceparent)
+    return request._replace(context=span.context)
 
 
 def _allowed(asked: SelectBody, partition: Partition) -> tuple[Offered, ...]:

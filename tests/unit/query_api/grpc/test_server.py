@@ -306,6 +306,7 @@ def test_a_call_with_a_trace_has_a_span_and_others_have_none(index: Index) -> No
     [
         (TRACED, TRACEPARENT),
         ([("traceparent", TRACEPARENT.encode()), ("other", "x")], TRACEPARENT),
+        ([*TRACED, ("tracestate", "a=1")], f"{TRACEPARENT} a=1"),
         (TRACED * 2, ""),  # which the library itself makes one
         ([("other", TRACEPARENT)], ""),
         ([], ""),

@@ -269,7 +269,8 @@ def test_a_command_has_a_span_from_its_request_to_its_last_result(
     async def scene(bench: Bench) -> None:
         replica, other = bench.replica(), bench.replica()
         workers = (CommandWorker(0), CommandWorker(1))
-        await issue(replica, traceparent=TRACEPARENT, workers=workers, tokens=bytes(16))
+        traced = {"traceparent": TRACEPARENT, "tracestate": "a=1"}
+        await issue(replica, workers=workers, tokens=bytes(16), **traced)
         bench.spans.take()  # of attempts before it followed the topics
         bench.answer("Clear1")
         await until(lambda: (found := replica.book.find("Clear1")) and found.results)
@@ -291,7 +292,7 @@ def test_a_command_has_a_span_from_its_request_to_its_last_result(
         }
         (written,) = map(decode_command, bench.topics.values(COMMANDS))
         assert isinstance(written, CommandRecord)
-        assert written.traceparent == kept.traceparent
+        assert (written.traceparent, written.tracestate) == (kept.traceparent, "a=1")
 
     play(monkeypatch, scene)
 

@@ -481,6 +481,7 @@ def test_a_list_of_commands_that_cannot_be_is_refused(
 
 
 def test_a_command_has_the_trace_of_its_request(client: AsgiClient, commands: FakeCommands) -> None:
-    client.post_json("/clear", AT, traceparent=TRACEPARENT)
+    client.post_json("/clear", AT, traceparent=TRACEPARENT, tracestate="a=1")
     client.post_json("/commands", {"action": "clear"} | AT, traceparent="no context")
-    assert [one.traceparent for one in commands.issued] == [TRACEPARENT, ""]
+    traces = [(one.traceparent, one.tracestate) for one in commands.issued]
+    assert traces == [(TRACEPARENT, "a=1"), ("", "")]
