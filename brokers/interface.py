@@ -80,7 +80,12 @@ class Batch(Protocol):
     """Messages for one partition, written together."""
 
     def append(
-        self, *, key: bytes | None, value: bytes | None, timestamp: int | None
+        self,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: list[tuple[str, bytes]] | None = None,
     ) -> object | None:
         """Adds a message; None where it does not fit. The first one always does."""
         ...

@@ -17,6 +17,8 @@ One record is one msgpack map, of one of three kinds:
     issued_at    float  Unix seconds
     origin       str    "advice" where a service did what it had advised; "" for whoever asked
     prefix       int    of advice: the hash of the prefix, u64; 0 else
+    traceparent  str    of its span, else of the request; "" for none (`schemas.tracing`)
+    tracestate   str    that came with it; "" for none
 
     kind         str    "result": what became of it at one worker
     version      int    1
@@ -52,8 +54,9 @@ import msgspec
 from msgspec import Meta
 
 from schemas.identities import Name, Rank, Text
-from schemas.limits import COMMAND_TOKENS_MAX, COMMAND_WORKERS_MAX
+from schemas.limits import COMMAND_TOKENS_MAX, COMMAND_WORKERS_MAX, TRACESTATE_CHARS_MAX
 from schemas.positions import Seconds
+from schemas.tracing import join_context
 
 COMMANDS_VERSION: Final = 1
 
@@ -129,7 +132,14 @@ class CommandRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind",
     issued_at: Seconds
     origin: Text = ""
     prefix: Annotated[int, Meta(ge=0)] = 0
+    traceparent: Text = ""
+    tracestate: Annotated[str, Meta(max_length=TRACESTATE_CHARS_MAX)] = ""
     version: int = COMMANDS_VERSION
+
+    @property
+    def context(self) -> str:
+        """Of its span; see `schemas.tracing`."""
+        return join_context(self.traceparent, self.tracestate)
 
 
 class ResultRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind", tag="result"):

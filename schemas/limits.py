@@ -77,6 +77,8 @@ SPAN_EXPORT_S: Final = 1.0  # that the first one waits for others
 SPAN_LEAVE_S: Final = 2.0  # for the last ones, at the end; reason="stopping"
 SPAN_LINKS_MAX: Final = 128  # of a span; the further ones are left out
 SPAN_TEXT_CHARS_MAX: Final = 256  # of a text in a span; the rest is cut off
+TRACESTATE_CHARS_MAX: Final = 512  # of a request's `tracestate`; a longer one is left out
+TRACESTATE_MEMBERS_MAX: Final = 32  # W3C's own bound; likewise
 SPAN_ALONE_S: Final = 0.1  # between two spans of a name, of batches that belong to no trace
 
 SHUTDOWN_S: Final = 10.0  # of every role, from the signal to the exit

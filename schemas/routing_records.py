@@ -30,8 +30,9 @@ import msgspec
 from msgspec import Meta
 
 from schemas.identities import Rank, Text
-from schemas.limits import NAME_BYTES_MAX
+from schemas.limits import NAME_BYTES_MAX, TRACESTATE_CHARS_MAX
 from schemas.positions import Duration, Seconds
+from schemas.tracing import join_context
 
 ROUTING_VERSION: Final = 1
 
@@ -41,6 +42,7 @@ Number = Annotated[int, Meta(ge=0, le=2**62)]
 Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 RequestName = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
+TraceStateText = Annotated[str, Meta(max_length=TRACESTATE_CHARS_MAX)]
 
 
 class Target(NamedTuple):
@@ -207,6 +209,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
             `streams.routing.decide.OfDegraded`; "" in records before there was this field.
         traceparent: of the span that decided, else of the request; "" for none. One that is no
             context (`schemas.tracing.read_traceparent`) is to be ignored.
+        tracestate: that came with it; "" for none.
     """
 
     number: Number
@@ -246,6 +249,12 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: Target | None = None
     degraded: Text = ""
     traceparent: RequestName = ""
+    tracestate: TraceStateText = ""
+
+    @property
+    def context(self) -> str:
+        """Of its span; see `schemas.tracing`."""
+        return join_context(self.traceparent, self.tracestate)
 
     @property
     def position(self) -> str:
@@ -286,7 +295,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         output_tokens: so far.
         tbt_s: mean of the longest tenth of the intervals between two tokens.
         error: why it failed.
-        traceparent: of the decision, where the service that was told knew it; else "".
+        traceparent, tracestate: of the decision, where the service that was told knew it; else "".
     """
 
     number: Number
@@ -303,6 +312,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     tbt_s: Duration | None = None
     error: Text = ""
     traceparent: RequestName = ""
+    tracestate: TraceStateText = ""
 
 
 class LoadSource(StrEnum):
@@ -414,7 +424,7 @@ def traces_of(records: Iterable[RoutingRecord]) -> Iterator[str]:
             continue
         for one in told:
             if one.traceparent:
-                yield one.traceparent
+                yield join_context(one.traceparent, one.tracestate)
 
 
 def marks_at(blocks: int, longest: int) -> Iterable[int]:

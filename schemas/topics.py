@@ -44,6 +44,9 @@ from schemas.limits import (
 from schemas.positions import IncarnationNumber, ProcessMark, Proof, Seconds, SequenceNumber
 from schemas.registration import Registration
 
+TRACEPARENT_HEADER: Final = "traceparent"
+"""Of the first message of a batch of `events`: the span that wrote it (`schemas.tracing`)."""
+
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16
 ANSWERS_PARTITIONS: Final = 4

@@ -1,4 +1,7 @@
-"""Traces: the context of a span as W3C's `traceparent` spells it, and how spans are made.
+"""Traces: the context of a span as W3C's headers spell it, and how spans are made.
+
+A **context** is text: a `traceparent`, and behind a space the `tracestate` that came with it, where
+one did; "" for none. Records and messages have the two apart (`split_context`).
 
 The rooms know no more of tracing than this. `NO_TRACER` is what they have where it is off; what
 sends spans anywhere is `reprise.tracing`.
@@ -7,10 +10,12 @@ Attributes name and count. Tokens, prompts, hashes and texts of errors are never
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import TracebackType
 from typing import Final, Protocol, Self
+
+from schemas.limits import TRACESTATE_CHARS_MAX, TRACESTATE_MEMBERS_MAX
 
 Attribute = str | int | float
 Attributes = Mapping[str, Attribute]
@@ -22,6 +27,12 @@ _INVALID: Final = "ff-"
 _SAMPLED: Final = 1
 
 
+_MEMBER: Final = re.compile(
+    r"((?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13}))"
+    r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
+
+
 class SpanName(StrEnum):
     """What spans are called."""
 
@@ -31,17 +42,14 @@ class SpanName(StrEnum):
     FEEDBACK = "reprise.feedback"
     APPEND = "bridge.append"
     FOLD = "worker.fold"
+    COMMAND = "command"
+    EXECUTE = "command.execute"
 
 
 class SpanContext(tuple[int, int, int]):
     """Trace, span and flags, as numbers; both ids are above 0."""
 
     __slots__ = ()
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether whoever began the trace keeps it."""
-        return bool(self[2] & _SAMPLED)
 
 
 def read_traceparent(text: str) -> str:
@@ -60,6 +68,33 @@ def read_traceparent(text: str) -> str:
     if text[end : end + 1] not in ("", "-"):
         return ""
     return f"{_FIRST}{text[3 : end - 2]}{int(text[end - 2 : end], 16) & _SAMPLED:02x}"
+
+
+def read_tracestate(texts: Sequence[str]) -> str:
+    """A `tracestate` as it is handed on, of one header or several, in their order; "" for what is
+    none, or above the bounds, which is to be left out: the `traceparent` counts all the same.
+    """
+    joined = ",".join(texts)
+    if len(joined) > 2 * TRACESTATE_CHARS_MAX:  # spaces round members do not count
+        return ""
+    members = [member for one in joined.split(",") if (member := one.strip(" \t"))]
+    found = [_MEMBER.fullmatch(member) for member in members]
+    keys = {one[1] for one in found if one is not None}
+    if len(keys) != len(members) or len(members) > TRACESTATE_MEMBERS_MAX:
+        return ""  # what is no member, or there twice
+    state = ",".join(members)
+    return state if len(state) <= TRACESTATE_CHARS_MAX else ""
+
+
+def join_context(traceparent: str, tracestate: str) -> str:
+    """The context of both; "" without a `traceparent`."""
+    return f"{traceparent} {tracestate}" if traceparent and tracestate else traceparent
+
+
+def split_context(context: str) -> tuple[str, str]:
+    """The inverse of `join_context`."""
+    traceparent, _, tracestate = context.partition(" ")
+    return traceparent, tracestate
 
 
 def parse_traceparent(text: str) -> SpanContext | None:
@@ -86,7 +121,7 @@ class Span(Protocol):
         ...
 
     @property
-    def traceparent(self) -> str:
+    def context(self) -> str:
         """What whoever goes on with the trace is to have as its parent: this span where it is
         recorded, else what it was begun with. "" for none.
         """
@@ -100,7 +135,7 @@ class Span(Protocol):
         """What is known of it."""
         ...
 
-    def link(self, traceparent: str) -> None:
+    def link(self, context: str) -> None:
         """It has to do with that span, too; what is no context is ignored."""
         ...
 
@@ -122,13 +157,19 @@ class Tracer(Protocol):
         """Whether spans may be recorded."""
         ...
 
-    def begin(self, name: SpanName, traceparent: str = "", links: Iterable[str] = ()) -> Span:
+    def begin(self, name: SpanName, context: str = "", links: Iterable[str] = ()) -> Span:
         """A span that begins now.
 
         Args:
             name: what it is.
-            traceparent: its parent; "", or no context: it begins a trace.
+            context: its parent; "", or no context: it begins a trace.
             links: contexts of other spans that it has to do with.
+        """
+        ...
+
+    def begin_alone(self, name: SpanName) -> Span:
+        """The span of a batch that has to do with no trace, and begins one now; few of those are
+        recorded.
         """
         ...
 
@@ -176,12 +217,12 @@ def batch_attributes(
 class _Unrecorded:
     """A span that goes nowhere."""
 
-    __slots__ = ("traceparent",)
+    __slots__ = ("context",)
 
     is_recorded = False
 
-    def __init__(self, traceparent: str) -> None:
-        self.traceparent = traceparent
+    def __init__(self, context: str) -> None:
+        self.context = context
 
     def rename(self, name: SpanName) -> None:
         """See `Span`."""
@@ -189,7 +230,7 @@ class _Unrecorded:
     def note(self, attributes: Attributes) -> None:
         """See `Span`."""
 
-    def link(self, traceparent: str) -> None:
+    def link(self, context: str) -> None:
         """See `Span`."""
 
     def __enter__(self) -> Self:
@@ -209,9 +250,13 @@ class _NoTracer:
 
     is_on = False
 
-    def begin(self, name: SpanName, traceparent: str = "", links: Iterable[str] = ()) -> Span:
+    def begin(self, name: SpanName, context: str = "", links: Iterable[str] = ()) -> Span:
         """See `Tracer`."""
-        return _Unrecorded(traceparent) if traceparent else NO_SPAN
+        return _Unrecorded(context) if context else NO_SPAN
+
+    def begin_alone(self, name: SpanName) -> Span:
+        """See `Tracer`."""
+        return NO_SPAN
 
     def batch(
         self, name: SpanName, began_ns: int, contexts: Iterable[str], attributes: Attributes

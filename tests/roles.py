@@ -1,13 +1,14 @@
 """The roles of the distributed form as processes, to be killed and started again."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ class Role:
         kafka: KafkaSettings,
         *options: str,
         program: Sequence[str] = ("-m", "reprise"),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts nothing yet. `program` is what Python runs."""
+        """Starts nothing yet. `program` is what Python runs, `environment` is beside this one's."""
         self.name = data.name
         self.data = data
         self._command = [sys.executable, *program, role, "--data", str(data)]
@@ -41,6 +43,7 @@ class Role:
         self._command += ["--registry-partitions", str(kafka.registry_partitions)]
         self._command += ["--port", "0"] if role == "serve" else ["--metrics-port", "0"]
         self._command += options
+        self._environment = dict(os.environ) | dict(environment or {})
         self._output = data.with_name(data.name + ".output")
         self.process: subprocess.Popen[bytes] | None = None
         self.base_url = ""
@@ -49,7 +52,9 @@ class Role:
         """Starts it; returns when it answers HTTP, ready or not."""
         begin = len(self.output()) if self._output.exists() else 0
         with self._output.open("a") as output:
-            self.process = subprocess.Popen(self._command, stdout=output, stderr=output)
+            self.process = subprocess.Popen(
+                self._command, stdout=output, stderr=output, env=self._environment
+            )
         process = self.process
 
         def answers() -> bool:
@@ -66,6 +71,14 @@ class Role:
             self.process.kill()
             self.process.wait(START_S)
             self.process = None
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(START_S)
+        self.process = None
+        return code
 
     def pause(self) -> None:
         """SIGSTOP: its connections stay open and it says nothing."""
@@ -98,19 +111,19 @@ class Role:
         with urllib.request.urlopen(self.base_url + "/metrics", timeout=20) as response:
             return sum_of_samples(response.read(), name, labels)
 
-    def post(self, path: str, fields: object) -> Any:
-        return json.loads(self.exchange(path, fields)[0])
+    def post(self, path: str, fields: object, **headers: str) -> Any:
+        return json.loads(self.exchange(path, fields, **headers)[0])
 
     def state(self, query: object) -> str:
         """What an answer to the query says of itself: `exact`, `degraded` or `stale`."""
         return self.exchange("/query", query)[1]["Reprise-State"]
 
-    def exchange(self, path: str, fields: object) -> tuple[bytes, Message]:
+    def exchange(self, path: str, fields: object, **headers: str) -> tuple[bytes, Message]:
         """POST: the body of the answer, and its headers."""
         request = urllib.request.Request(
             self.base_url + path,
             json.dumps(fields).encode(),
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json"} | headers,
         )
         with urllib.request.urlopen(request, timeout=20) as response:
             return response.read(), response.headers

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
@@ -32,8 +32,10 @@ class KeptSpan(NamedTuple):
     attributes: dict[str, Any]
     links: list[tuple[str, str]]
     service: str = ""
+    role: str = ""
     is_error: bool = False
     flags: int = 1
+    state: str = ""
 
     @property
     def traceparent(self) -> str:
@@ -66,8 +68,10 @@ def _kept(span: ReadableSpan) -> KeptSpan:
         dict(span.attributes or {}),
         [(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}") for link in span.links],
         str(span.resource.attributes["service.name"]),
+        str(span.resource.attributes["reprise.role"]),
         span.status.status_code.name == "ERROR",
         context.trace_flags,
+        context.trace_state.to_header(),
     )
 
 
@@ -91,6 +95,10 @@ class Collector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 collector.bodies.append(body)
                 collector.answers_after.wait(30)
+                with suppress(BrokenPipeError, ConnectionResetError):  # it was given up
+                    self.answer()
+
+            def answer(self) -> None:
                 answer = ExportTraceServiceResponse().SerializeToString()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/x-protobuf")
@@ -127,7 +135,7 @@ class Collector:
 def _received(body: bytes) -> Iterator[KeptSpan]:
     request = ExportTraceServiceRequest.FromString(body)
     for resource in request.resource_spans:
-        service = _attributes(resource.resource.attributes)["service.name"]
+        sender = _attributes(resource.resource.attributes)
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield KeptSpan(
@@ -137,8 +145,10 @@ def _received(body: bytes) -> Iterator[KeptSpan]:
                     span.parent_span_id.hex(),
                     _attributes(span.attributes),
                     [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
-                    service,
+                    sender["service.name"],
+                    sender["reprise.role"],
                     span.status.code == 2,
+                    state=span.trace_state,
                 )
 
 

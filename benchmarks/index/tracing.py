@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import KernelName, Sizes
-from query_api.http.traces import traceparent_of
+from query_api.http.traces import context_of
 from query_api.routing.live import LiveLoad
 from reprise.tracing.export import SpanQueue
 from reprise.tracing.tracer import OtelTracer
@@ -60,7 +60,7 @@ def _of(tracer: Tracer, state: str, calls: int) -> list[Figure]:
 
     def decide(headers: Sequence[tuple[bytes, bytes]]) -> Callable[[], None]:
         def decided() -> None:
-            with tracer.begin(SpanName.ROUTE, traceparent_of(headers)) as span:
+            with tracer.begin(SpanName.ROUTE, context_of(headers)) as span:
                 if span.is_recorded:
                     span.note({"gen_ai.request.model": "m", "reprise.candidates": 8})
 

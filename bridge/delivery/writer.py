@@ -33,6 +33,7 @@ from bridge.delivery.partition_lag import PartitionLag
 from bridge.delivery.partition_queue import PartitionQueue, Pending, is_control
 from bridge.delivery.producer import ProducerReplacedError, ReplaceableProducer
 from bridge.delivery.spool import Spool, SpooledRecord
+from bridge.delivery.traced_batch import TracedBatch
 from bridge.delivery.unreadable_records import drop_unreadable
 from bridge.sequencing.anchor import NO_ANCHOR, Anchor
 from brokers.clients import partition_of
@@ -60,7 +61,7 @@ from schemas.records import (
     encode_record,
 )
 from schemas.topics import TopicSpec, encode_stream
-from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
+from schemas.tracing import NO_TRACER, Span, Tracer, batch_attributes
 
 _DISK: Final = "the disk of the spool"  # what is complained of
 _logger = logging.getLogger(__name__)
@@ -495,7 +496,8 @@ class Writer:
                 if not self._may_write():  # any more: a start may take as long as Kafka is away
                     continue
                 batch = producer.create_batch()
-                is_filled = self._fill(queue, batch)
+                traced = TracedBatch(batch, self._tracer)
+                is_filled = self._fill(queue, traced)
                 memory = self._add_memory(queue, batch)
                 heartbeat = self._add_heartbeat(queue, batch)
                 if not is_filled and not memory and heartbeat is None:
@@ -503,8 +505,9 @@ class Writer:
                     queue.changed.clear()
                     continue
                 place = (self._topic.name, queue.partition)
-                began_ns = time.time_ns()
-                offset = await self._producer.send_batch(producer, batch, *place)
+                with traced.span as span:
+                    offset = await self._producer.send_batch(producer, batch, *place)
+                    self._note(span, queue, offset)
             except ProducerReplacedError:
                 await asyncio.sleep(BRIDGE_RETRY_S)
             except (KafkaError, OSError, TimeoutError) as error:
@@ -516,7 +519,6 @@ class Writer:
                 self._complain(error, f"retrying in {BRIDGE_RETRY_S:g} s")
                 await asyncio.sleep(BRIDGE_RETRY_S)
             else:
-                self._trace(queue, offset, began_ns)
                 self._finish(queue, offset)
                 for told in memory:
                     queue.end += 1
@@ -525,14 +527,13 @@ class Writer:
                     queue.end += 1
                     self._on_heartbeat(queue.partition, heartbeat)
 
-    def _trace(self, queue: PartitionQueue, offset: int, began_ns: int) -> None:
-        if not self._tracer.is_on or not queue.in_flight:
-            return
-        records, last = len(queue.in_flight), offset + len(queue.in_flight) - 1
-        attributes = batch_attributes(
-            "events", records, queue.partition, last, topic=self._topic.name
-        )
-        self._tracer.batch(SpanName.APPEND, began_ns, (), attributes)
+    def _note(self, span: Span, queue: PartitionQueue, offset: int) -> None:
+        if span.is_recorded:
+            records = len(queue.in_flight)
+            last = offset + records - 1
+            span.note(
+                batch_attributes("events", records, queue.partition, last, topic=self._topic.name)
+            )
 
     def beat(self, partition: int) -> None:
         """Writes a heartbeat into the partition, behind all that was appended before. One that

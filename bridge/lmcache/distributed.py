@@ -28,6 +28,7 @@ from brokers.settings import KafkaSettings
 from schemas.identities import PublisherKey
 from schemas.limits import BRIDGE_FLUSH_S, HEARTBEAT_S, HOUSEKEEPING_S
 from schemas.records import Record
+from schemas.tracing import NO_TRACER, Tracer
 
 _logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class LmcacheBridge:
         kafka: the deployment.
         options: of its clients.
         data: of the bridge.
+        tracer: of the process.
 
     Attributes:
         commands: of clients to the controller's workers; None: it is not served.
@@ -50,7 +52,13 @@ class LmcacheBridge:
     """
 
     def __init__(
-        self, settings: LmcacheSettings, kafka: KafkaSettings, options: ClientOptions, data: Path
+        self,
+        settings: LmcacheSettings,
+        kafka: KafkaSettings,
+        options: ClientOptions,
+        data: Path,
+        *,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         clients, topics = Clients(options), kafka.topics
         self.own_faults = 0
@@ -63,6 +71,7 @@ class LmcacheBridge:
             may_write=lambda: True,
             make_heartbeat=lambda partition: self.heartbeats.make(partition),
             on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
+            tracer=tracer,
         )
         for publisher in self.writer.withheld():
             self.writer.release(publisher)  # who came or went while Kafka was away
@@ -79,7 +88,7 @@ class LmcacheBridge:
             raise
         self.commands: CommandTopic | None = None
         if self.parts.service is not None:
-            executor = Executor(self.parts.service.locate, is_sole=False)
+            executor = Executor(self.parts.service.locate, is_sole=False, tracer=tracer)
             self.commands = CommandTopic(kafka, options, executor)
         self.heartbeats = Heartbeats(_Workers(self), self.writer.partition_of)
 

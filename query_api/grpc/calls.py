@@ -27,13 +27,15 @@ from query_api.grpc.refusals import (
     too_many_streams,
 )
 from query_api.grpc.settings import GrpcSettings
+from query_api.grpc.traces import begin_query, parent_of
 from query_api.ports import View
 from schemas.limits import GRPC_STREAMS_MAX, GRPC_WRITE_S
+from schemas.tracing import NO_TRACER, Span, Tracer
 
 logger = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
-Answer = Callable[[bytes], bytes]
+Answer = Callable[[bytes, Span], bytes]
 
 KV_INDEXER: Final = "kv_indexer.v1.KVIndexer"
 RADIX_INDEX: Final = "radix_index.RadixIndex"
@@ -56,12 +58,20 @@ class Calls:
         counts: of calls and of what is left out.
         settings: see `GrpcSettings`.
         only_exact: whether publishers are left out that are not `exact`.
+        tracer: makes the spans of queries whose call has a `traceparent`.
     """
 
     def __init__(
-        self, view: View, counts: GrpcCounts, settings: GrpcSettings, *, only_exact: bool
+        self,
+        view: View,
+        counts: GrpcCounts,
+        settings: GrpcSettings,
+        *,
+        only_exact: bool,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._view = view
+        self._tracer = tracer
         self._counts = counts
         holders = Holders(view)
         self._kv_indexer = KvIndexer(view, holders, counts, settings, only_exact=only_exact)
@@ -71,7 +81,7 @@ class Calls:
         """Of both services."""
         kv_indexer = {
             "MatchExternalKvPrefix": self._unary(
-                "MatchExternalKvPrefix", self._kv_indexer.match_prefix
+                KV_INDEXER, "MatchExternalKvPrefix", self._kv_indexer.match_prefix
             )
         } | {
             method: self._refused(
@@ -85,8 +95,12 @@ class Calls:
             for method in _KV_INDEXER_ELSEWHERE
         }
         radix_index = {
-            "Subscribe": self._stream("Subscribe", self._radix_index.match, is_query=True),
-            "Publish": self._stream("Publish", self._radix_index.acknowledge, is_query=False),
+            "Subscribe": self._stream(
+                RADIX_INDEX, "Subscribe", self._radix_index.match, is_query=True
+            ),
+            "Publish": self._stream(
+                RADIX_INDEX, "Publish", self._radix_index.acknowledge, is_query=False
+            ),
         } | {
             method: self._refused(
                 method,
@@ -96,11 +110,12 @@ class Calls:
         }
         return (_service(KV_INDEXER, kv_indexer), _service(RADIX_INDEX, radix_index))
 
-    def _unary(self, method: str, answer: Answer) -> Any:
+    def _unary(self, service: str, method: str, answer: Answer) -> Any:
         async def call(message: bytes, context: Context) -> bytes:
             began = perf_counter()
             try:
-                reply = self._answered(answer, message, context)
+                with begin_query(self._tracer, service, method, self._parent(context)) as span:
+                    reply = self._answered(answer, message, context, span)
             except GrpcRefusal as refusal:
                 await self._abort(method, refusal, context)
             self._counts.calls[method, grpc.StatusCode.OK.name] += 1
@@ -109,16 +124,18 @@ class Calls:
 
         return grpc.unary_unary_rpc_method_handler(call)
 
-    def _stream(self, method: str, answer: Answer, *, is_query: bool) -> Any:
+    def _stream(self, service: str, method: str, answer: Answer, *, is_query: bool) -> Any:
         async def call(requests: AsyncIterator[bytes], context: Context) -> None:
             if self._counts.streams >= GRPC_STREAMS_MAX:
                 await self._abort(method, too_many_streams(GRPC_STREAMS_MAX), context)
             self._counts.streams += 1
             status = grpc.StatusCode.CANCELLED  # unless it ends by itself
+            parent = self._parent(context) if is_query else ""
             try:
                 async for message in requests:
                     began = perf_counter()
-                    reply = self._answered(answer, message, context)
+                    with begin_query(self._tracer, service, method, parent) as span:
+                        reply = self._answered(answer, message, context, span)
                     if is_query:
                         self._counts.observe(method, perf_counter() - began)
                     async with asyncio.timeout(GRPC_WRITE_S):
@@ -145,7 +162,10 @@ class Calls:
 
         return grpc.stream_stream_rpc_method_handler(call)
 
-    def _answered(self, answer: Answer, message: bytes, context: Context) -> bytes:
+    def _parent(self, context: Context) -> str:
+        return parent_of(context.invocation_metadata() or ()) if self._tracer.is_on else ""
+
+    def _answered(self, answer: Answer, message: bytes, context: Context, span: Span) -> bytes:
         """The answer.
 
         Raises:
@@ -157,7 +177,7 @@ class Calls:
         if not self._view.ready:
             raise not_ready()
         try:
-            return answer(message)
+            return answer(message, span)
         except GrpcRefusal:
             raise
         except Exception as error:

@@ -14,9 +14,11 @@ from query_api.grpc.holders import Best, Holder, Holders
 from query_api.grpc.messages.kv_indexer_pb2 import MatchExternalKvPrefixRequest
 from query_api.grpc.refusals import malformed, too_large
 from query_api.grpc.settings import GrpcSettings
-from query_api.ports import View
+from query_api.grpc.traces import hashes_attributes
+from query_api.ports import View, positions_text
 from schemas.answer_states import AnswerState
 from schemas.limits import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
+from schemas.tracing import NO_SPAN, Span
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]{1,20}")
 _HASH_SIZE: Final = 8
@@ -60,7 +62,7 @@ class KvIndexer:
         self._model_name = settings.model_name or None
         self._only_exact = only_exact
 
-    def match_prefix(self, message: bytes) -> bytes:
+    def match_prefix(self, message: bytes, span: Span = NO_SPAN) -> bytes:
         """The answer to `MatchExternalKvPrefix`: who holds how many of the first blocks, the
         longest first; of the ranks behind one URL the one that holds most.
 
@@ -85,7 +87,12 @@ class KvIndexer:
             match = holder.named + _blocks(blocks) + holder.worker
             parts += _MATCH, varint(len(match)), match
         longest = max((blocks for blocks, _ in best.values()), default=0)
-        parts += number_field(_BEST, longest), number_field(_READ, len(hashes) // _HASH_SIZE)
+        read = len(hashes) // _HASH_SIZE
+        parts += number_field(_BEST, longest), number_field(_READ, read)
+        if span.is_recorded:
+            position = positions_text(self._view.positions())
+            named = (self._model_name, self._tenant_id)
+            span.note(hashes_attributes(*named, read, longest, position))
         return b"".join(parts)
 
     def _is_exact(self, holder: Holder) -> bool:

@@ -19,11 +19,13 @@ from query_api.grpc.messages.radix_index_pb2 import (
 )
 from query_api.grpc.refusals import malformed
 from query_api.grpc.settings import GrpcSettings
-from query_api.ports import View
+from query_api.ports import View, positions_text
+from query_api.traces import query_attributes
 from schemas.answer_states import AnswerState
 from schemas.events import TOKEN_HASH_SEED
 from schemas.identities import PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX, GRPC_HASHES_MAX, GRPC_NAME_CHARS_MAX
+from schemas.tracing import NO_SPAN, Span
 
 _SCHEMES: Final = (0, 1)
 """XXH3-64 with the seed 1337 over tokens as u32 LE; 0 where none is named."""
@@ -57,7 +59,7 @@ class RadixIndex:
         self._tenant_id = settings.tenant_id
         self._only_exact = only_exact
 
-    def match(self, message: bytes) -> bytes:
+    def match(self, message: bytes, span: Span = NO_SPAN) -> bytes:
         """The answer to one `Query`: who holds how many of the first blocks, the longest first; of
         the ranks behind one URL the one that holds most. It names nobody where hashes are of
         another kind than ours, as an index of SMG's own does.
@@ -71,10 +73,10 @@ class RadixIndex:
             raise malformed("a message radix_index.Query") from error
         parts = [number_field(_QUERY_ID, query.query_id)]
         if self._is_answered(query.keyspace):
-            parts += self._scores(query)
+            parts += self._scores(query, span)
         return b"".join(parts)
 
-    def acknowledge(self, message: bytes) -> bytes:
+    def acknowledge(self, message: bytes, span: Span = NO_SPAN) -> bytes:
         """The answer to one `Update`, of which nothing is stored: what holders hold that are
         followed is known from their events, and of others nothing is, yet.
 
@@ -108,7 +110,7 @@ class RadixIndex:
             self._counts.refused[reason] += 1
         return not reason
 
-    def _scores(self, query: Query) -> Iterator[bytes]:
+    def _scores(self, query: Query, span: Span) -> Iterator[bytes]:
         size = query.keyspace.block_size
         scope = PrefixScope(self._tenant_id, query.keyspace.model, "", size, "")
         kernel = self._holders.refresh()
@@ -130,6 +132,13 @@ class RadixIndex:
         for matched, holder in sorted(best.values(), key=_longest_first):
             score = holder.named + _blocks(matched // size) + holder.total
             yield _SCORE + varint(len(score)) + score
+        if span.is_recorded:
+            tokens = size * min(len(query.content_hashes), GRPC_HASHES_MAX)
+            longest = max((matched for matched, _ in best.values()), default=0)
+            position = positions_text(self._view.positions())
+            span.note(
+                query_attributes(scope, tokens, longest, position, self._view.state(scope).value)
+            )
 
     def _packed(self, query: Query) -> bytes:
         """The hashes that are looked up, (n,) u64 LE."""

@@ -28,6 +28,7 @@ from schemas.limits import (
     GRPC_START_S,
     GRPC_WRITE_S,
 )
+from schemas.tracing import NO_TRACER, Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class GrpcServer:
         only_exact: bool = False,
         guard: Guard | None = None,
         tls: GrpcTls | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
         view: what is answered from.
@@ -65,6 +67,7 @@ class GrpcServer:
         only_exact: whether publishers are left out that are not `exact`.
         guard: who may ask; this server's alone. None: everybody.
         tls: how it is encrypted; None: it is not.
+        tracer: of the service.
 
         Raises:
             ConfigurationError: the address cannot be bound.
@@ -72,7 +75,7 @@ class GrpcServer:
         self._credentials = None if tls is None else server_credentials(tls)
         self._checks = () if guard is None else (KeyCheck(guard, settings.tenant_id),)
         self.counts = GrpcCounts()
-        self._calls = Calls(view, self.counts, settings, only_exact=only_exact)
+        self._calls = Calls(view, self.counts, settings, only_exact=only_exact, tracer=tracer)
         self._begun = asyncio.Event()
         self._stopping = asyncio.Event()
         bound: Future[tuple[asyncio.AbstractEventLoop, str]] = Future()

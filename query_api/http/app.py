@@ -139,7 +139,7 @@ def create_app(
         app.include_router(routing_views(view, router, default_wire, acting))
         app.include_router(decision_routes(router, default_wire))
         if select_service:
-            app.include_router(select_routes(view, registry, router, bodies))
+            app.include_router(select_routes(view, registry, router, bodies, tracer=tracer))
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry, bodies, default_wire))
     app.include_router(view_routes(view, app.version, default_wire))

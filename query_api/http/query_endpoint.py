@@ -36,9 +36,10 @@ from query_api.http.requests.queries import (
     read_query,
     scan_query,
 )
-from query_api.http.traces import query_attributes, traceparent_of
+from query_api.http.traces import context_of
 from query_api.http.wire import Wire
 from query_api.ports import Asked, History, PastView, Positions, View, positions_text
+from query_api.traces import query_attributes
 from schemas.answer_states import AnswerState, Standing
 from schemas.identities import PrefixScope
 from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
@@ -117,7 +118,7 @@ class HotRoutes(PostEndpoint):
     async def answer(self, posted: Posted) -> Answered:
         """See `PostEndpoint`."""
         # Nearly all queries are answered without Python: those that are not begin no traces.
-        if self._tracer.is_on and (parent := traceparent_of(posted.headers)):
+        if self._tracer.is_on and (parent := context_of(posted.headers)):
             with self._tracer.begin(SpanName.QUERY, parent) as span:
                 return await self._answered(posted, span)
         return await self._answered(posted, NO_SPAN)

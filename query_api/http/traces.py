@@ -1,69 +1,52 @@
-"""The trace that a request is part of, by its headers, and what its span says of it."""
+"""The trace that a request is part of, by its headers, and what its span says of decisions."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from query_api.http.wire import Headers
-from query_api.routing.interface import Routed
-from schemas.identities import PrefixScope
-from schemas.routing_records import decision_id
-from schemas.tracing import Attribute, read_traceparent
+from query_api.routing.interface import Routed, RouteRequest
+from query_api.routing.router import Router, Taken, Told
+from query_api.traces import (
+    CACHED_TOKENS,
+    MATCHED,
+    MODEL,
+    POSITION,
+    PROMPT_TOKENS,
+    STATE,
+    TENANT,
+    read_context,
+)
+from schemas.routing_records import Refused, decision_id
+from schemas.tracing import Attribute, Span, SpanName, Tracer
 
-_HEADER: Final = b"traceparent"
-
-# Where OpenTelemetry's conventions of generative AI have a name, that is taken.
-_MODEL: Final = "gen_ai.request.model"
-_PROMPT_TOKENS: Final = "gen_ai.usage.input_tokens"
-_CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
-_TENANT: Final = "reprise.tenant"
-_POSITION: Final = "reprise.index.position"
-_STATE: Final = "reprise.index.state"
-_MATCHED: Final = "reprise.matched_tokens"
+_TRACEPARENT: Final = b"traceparent"
+_TRACESTATE: Final = b"tracestate"
 
 
-def traceparent_of(headers: Headers) -> str:
-    """The `traceparent` of a request, as version 00 has it; "" where it has none, or one that is
-    wrong, or several: the request is answered as if it had none. Cost O(headers).
+def context_of(headers: Headers) -> str:
+    """The context that a request names (`schemas.tracing`); "" where it has no `traceparent`, or
+    one that is wrong, or several: the request is answered as if it had none. Cost O(headers).
     """
-    found = b""
-    for name, value in headers:
-        if name == _HEADER:
-            if found:
-                return ""
-            found = value or b"-"
-    return read_traceparent(found.decode("latin-1"))
-
-
-def query_attributes(
-    scope: PrefixScope, tokens: int, hit_tokens: int, position: str, state: str
-) -> dict[str, Attribute]:
-    """What the span of a query says."""
-    return {
-        _MODEL: scope.model_name,
-        _TENANT: scope.tenant_id,
-        _PROMPT_TOKENS: tokens,
-        _MATCHED: hit_tokens,
-        _POSITION: position,
-        _STATE: state,
-    }
+    return read_context(headers, _TRACEPARENT, _TRACESTATE)
 
 
 def route_attributes(routed: Routed) -> dict[str, Attribute]:
     """What the span of a decision says. Cost O(partitions)."""
     decision = routed.decision
     attributes: dict[str, Attribute] = {
-        _MODEL: decision.scope.model_name,
-        _TENANT: decision.scope.tenant_id,
-        _PROMPT_TOKENS: decision.prompt_tokens,
-        _MATCHED: decision.held,
-        _POSITION: decision.position,
-        _STATE: decision.state,
+        MODEL: decision.scope.model_name,
+        TENANT: decision.scope.tenant_id,
+        PROMPT_TOKENS: decision.prompt_tokens,
+        MATCHED: decision.held,
+        POSITION: decision.position,
+        STATE: decision.state,
         "reprise.decision_id": decision_id(routed.run, decision.number),
         "reprise.policy": decision.policy,
         "reprise.candidates": len(decision.candidates),
     }
     if decision.chosen >= 0:
         one = decision.candidates[decision.chosen]
-        attributes[_CACHED_TOKENS] = one.prefix
+        attributes[CACHED_TOKENS] = one.prefix
         attributes["reprise.instance"] = one.instance_id
         attributes["reprise.dp_rank"] = one.dp_rank
     if decision.decode >= 0:
@@ -73,3 +56,32 @@ def route_attributes(routed: Routed) -> dict[str, Attribute]:
     if decision.refused:
         attributes["reprise.refused"] = decision.refused.value
     return attributes
+
+
+def note_route(span: Span, asked: RouteRequest, routed: Routed) -> None:
+    """Has the span of a decision say what was decided; a refusal has a name of its own."""
+    decision = routed.decision
+    span.note(route_attributes(routed))
+    if decision.refused is not Refused.NO:
+        span.rename(SpanName.REFUSED)
+    if decision.context != asked.context:
+        span.link(decision.context)  # the same request was decided before
+
+
+def take_traced(tracer: Tracer, router: Router, told: Sequence[Told], headers: Headers) -> Taken:
+    """Has the router take reports, in a span that is linked to the decision of each.
+
+    Args:
+        tracer: of the service.
+        router: that decided.
+        told: what became of requests.
+        headers: of the request, whose trace it is part of; without one, of the first decision's.
+    """
+    if not tracer.is_on:
+        return router.take(told)
+    decided = router.traces_of(told)
+    parent = context_of(headers) or next(iter(decided), "")
+    with tracer.begin(SpanName.FEEDBACK, parent, decided) as span:
+        taken = router.take(told)
+        span.note({f"reprise.reports.{name}": n for name, n in taken._asdict().items()})
+        return taken

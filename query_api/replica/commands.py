@@ -51,6 +51,7 @@ from schemas.limits import (
     KAFKA_RETRY_MAX_S,
 )
 from schemas.topics import encode_instance
+from schemas.tracing import NO_TRACER, Tracer
 from streams.commands.book import CommandBook, CommandView
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class ReplicaCommands:
         settings: of the deployment.
         options: of its clients.
         reader: whose loop it is.
+        tracer: of the service.
 
     Attributes:
         issued: who waits, and what became of the last commands.
@@ -78,9 +80,14 @@ class ReplicaCommands:
     """
 
     def __init__(
-        self, settings: KafkaSettings, options: ClientOptions, reader: TopicReader
+        self,
+        settings: KafkaSettings,
+        options: ClientOptions,
+        reader: TopicReader,
+        *,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
-        self.issued = IssuedCommands()
+        self.issued = IssuedCommands(tracer)
         self.dropped = 0
         self._settings = settings
         self._options = options
@@ -233,7 +240,7 @@ class ReplicaCommands:
 
     async def _issue(self, command: CommandRecord) -> None:
         began = asyncio.get_running_loop().time()
-        self.issued.admit(command)
+        command = self.issued.admit(command)
         try:
             async with asyncio.timeout(COMMAND_WRITE_S):
                 while not await self._caught_up(COMMAND_WRITE_S):

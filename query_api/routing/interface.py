@@ -61,7 +61,7 @@ class RouteRequest(NamedTuple):
         explain: whether all candidates are to be in the answer.
         is_placed: whether it was sent there already: however much there is to do, it is booked.
         tokens: of the prompt, u32 LE; none where it came by hashes, or where those are salted.
-        traceparent: of the span that it is part of, "" for none: `schemas.tracing`.
+        context: of the span that it is part of, "" for none: `schemas.tracing`.
     """
 
     request_id: str
@@ -81,7 +81,7 @@ class RouteRequest(NamedTuple):
     explain: bool = False
     is_placed: bool = False
     tokens: bytes = b""
-    traceparent: str = ""
+    context: str = ""
 
 
 class Routed(NamedTuple):

@@ -321,7 +321,7 @@ class LiveLoad:
     def trace_of(self, run: int, number: int) -> str:
         """The context of the span that decided; "" where it has none, or is not kept."""
         found = self.find_recent(run, number)
-        return "" if found is None else found.decision.traceparent
+        return "" if found is None else found.decision.context
 
     def find_recent(self, run: int, number: int) -> RecentDecision | None:
         """One of the last decisions; None where it is not kept."""

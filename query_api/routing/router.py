@@ -46,6 +46,7 @@ from schemas.routing_records import (
     marks_at,
     parse_decision_id,
 )
+from schemas.tracing import split_context
 from streams.routing.costs import Costs
 from streams.routing.decide import Asked, Decided, Rules, decide, terms_of, with_terms
 from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
@@ -200,7 +201,11 @@ class Router:
     def _take_back(self, decision: Decision, now: float) -> None:
         """What was booked is not to be: its request goes elsewhere, by a decision that follows."""
         outcome = Outcome(
-            decision.number, OutcomeEvent.CANCELLED, now, traceparent=decision.traceparent
+            decision.number,
+            OutcomeEvent.CANCELLED,
+            now,
+            traceparent=decision.traceparent,
+            tracestate=decision.tracestate,
         )
         if self.live.is_under_way(self.run, decision.number):
             self.live.report(self.run, outcome)
@@ -322,6 +327,7 @@ class Router:
         held = max((longest, *(one.cached for one in decided.candidates)))
         state = view.state(asked.scope) if view.ready else AnswerState.STALE
         output = asked.expected_output_tokens
+        traceparent, tracestate = split_context(asked.context)
         return Decision(
             request.decision,
             now,
@@ -350,7 +356,8 @@ class Router:
             _marks(asked.prefixes, candidates.longest(longest) // asked.scope.block_size),
             held=held,
             degraded=self._settings.rules.degraded.value,
-            traceparent=asked.traceparent,
+            traceparent=traceparent,
+            tracestate=tracestate,
         )
 
     def _known_policy(self, text: str) -> "_Policy":
@@ -406,11 +413,13 @@ class Router:
                 unknown += 1
                 continue
             run, number = key
+            traceparent, tracestate = split_context(self.live.trace_of(run, number))
             outcome = msgspec.structs.replace(
                 one.outcome,
                 number=number,
                 time=_time_of(one.at, now),
-                traceparent=self.live.trace_of(run, number),
+                traceparent=traceparent,
+                tracestate=tracestate,
             )
             if self.live.report(run, outcome) is Report.REPEATED:
                 repeated += 1

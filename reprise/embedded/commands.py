@@ -41,6 +41,7 @@ from schemas.limits import (
     LOG_RETENTION_CHECK_S,
     SHUTDOWN_S,
 )
+from schemas.tracing import NO_TRACER, Tracer
 from storage.salvage import move_aside
 from streams.commands.book import CommandBook, CommandView
 from streams.log.embedded import EmbeddedLog
@@ -64,6 +65,7 @@ class EmbeddedCommands:
     Args:
         path: of the log.
         locate: where workers are.
+        tracer: of the service.
 
     Attributes:
         issued: who waits, and what became of the last commands.
@@ -74,9 +76,9 @@ class EmbeddedCommands:
         StorageError: it cannot be opened, or a newer Reprise wrote it.
     """
 
-    def __init__(self, path: Path, locate: Locate) -> None:
-        self.issued = IssuedCommands()
-        self.executor = Executor(locate, is_sole=True)
+    def __init__(self, path: Path, locate: Locate, *, tracer: Tracer = NO_TRACER) -> None:
+        self.issued = IssuedCommands(tracer)
+        self.executor = Executor(locate, is_sole=True, tracer=tracer)
         self._log = _opened(path)
         self._is_failed = False
         self._running: set[asyncio.Task[None]] = set()
@@ -88,7 +90,7 @@ class EmbeddedCommands:
         except DamagedError as error:
             self._log.close()
             self._log = _begun_anew(path, error)
-            self.issued = IssuedCommands()
+            self.issued = IssuedCommands(tracer)
         except BaseException:
             self._log.close()
             raise
@@ -178,7 +180,7 @@ class EmbeddedCommands:
         self.issued.take(record)
 
     async def _issue(self, command: CommandRecord) -> None:
-        self.issued.admit(command)
+        command = self.issued.admit(command)
         try:
             self._log.append([encode_command(command)], now=time.time())
         except StorageError:

@@ -85,7 +85,7 @@ class EmbeddedService(TableView):
             settings: what to run with.
             on_damage: called, from another thread, where its log turns out to be damaged during
                 recovery; `damage` says how.
-            tracer: makes the spans of what it appends and folds.
+            tracer: makes the spans of what it appends, folds and has workers do.
 
         Raises:
             ConfigurationError: LMCache's ports cannot be bound.
@@ -94,6 +94,7 @@ class EmbeddedService(TableView):
             StorageError: it cannot be opened.
         """
         self._settings = settings
+        self._tracer = tracer
         self.audit_queue: AuditQueue | None = None
         if settings.audit_rate > 0:
             self.audit_queue = open_audit_queue(settings.audit_rate)
@@ -189,7 +190,7 @@ class EmbeddedService(TableView):
         controller = None if self.write.lmcache is None else self.write.lmcache.service
         if controller is not None:
             path = settings.data / COMMANDS_DIRECTORY
-            self.commands = EmbeddedCommands(path, controller.locate)
+            self.commands = EmbeddedCommands(path, controller.locate, tracer=self._tracer)
 
     def _make_kernel(self) -> Kernel:
         return open_kernel(self._settings.seed, name=self._settings.kernel)

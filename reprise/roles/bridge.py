@@ -117,7 +117,7 @@ async def _run(options: BridgeOptions, tracing: Tracing) -> None:
         tracer=tracing.tracer,
     )
     async with (
-        _opened_lmcache(options, settings.options) as lmcache,
+        _opened_lmcache(options, settings.options, tracing) as lmcache,
         _monitored(bridge, lmcache, listening, tls, tracing),
     ):
         loop = asyncio.get_running_loop()
@@ -158,13 +158,15 @@ async def _prepare(
 
 @contextlib.asynccontextmanager
 async def _opened_lmcache(
-    options: BridgeOptions, clients: ClientOptions
+    options: BridgeOptions, clients: ClientOptions, tracing: Tracing
 ) -> AsyncIterator[LmcacheBridge | None]:
     """LMCache's workers are answered from here on, whether Kafka is there or not."""
     if options.lmcache is None:
         yield None
         return
-    lmcache = LmcacheBridge(options.lmcache, options.kafka, clients, options.data)
+    lmcache = LmcacheBridge(
+        options.lmcache, options.kafka, clients, options.data, tracer=tracing.tracer
+    )
     lmcache.start()
     try:
         yield lmcache

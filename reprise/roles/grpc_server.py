@@ -9,6 +9,7 @@ from query_api.ports import View
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
 from reprise.roles.service import Service
+from schemas.tracing import NO_TRACER, Tracer
 
 if TYPE_CHECKING:
     from query_api.grpc.credentials import GrpcTls
@@ -54,6 +55,7 @@ def beside_grpc(
     tls: TlsSettings | None = None,
     *,
     only_exact: bool,
+    tracer: Tracer = NO_TRACER,
 ) -> Service:
     """The service with its gRPC server, or as it is where none is wanted.
 
@@ -76,6 +78,7 @@ def beside_grpc(
         only_exact=only_exact,
         guard=guard,
         tls=None if tls is None else _as_grpc(tls),
+        tracer=tracer,
     )
     view.metrics.register(server.counts)
     return WithGrpc(service, server)

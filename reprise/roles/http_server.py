@@ -244,6 +244,7 @@ def _serve(
             settings.access,
             settings.tls,
             only_exact=settings.only_exact,
+            tracer=tracing.tracer,
         )
     except ConfigurationError:
         service.stop()

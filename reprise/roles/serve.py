@@ -62,6 +62,7 @@ from reprise.tracing.opening import Tracing, tracing_of
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.limits import HISTORY_BYTES, REGISTER_RETRY_S
 from schemas.registration import Registration
+from schemas.tracing import NO_TRACER, Tracer
 from streams.audit.queue import open_audit_queue
 from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
@@ -123,8 +124,11 @@ class ReplicaService:
         registrations: Sequence[Registration] = (),
         *,
         when_refused: Callable[[ConfigurationError], None],
+        tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Raises:
+        """`tracer` makes the spans of commands.
+
+        Raises:
         ConfigurationError: the settings cannot be used.
         StorageError: what is kept of the past cannot be opened.
         """
@@ -180,7 +184,7 @@ class ReplicaService:
             kinds=KINDS,
             on_unregistered=self.router.forget,
         )
-        self.commands = ReplicaCommands(kafka, options, self._reader)
+        self.commands = ReplicaCommands(kafka, options, self._reader, tracer=tracer)
         self.actor: Actor | None = None
         if settings.act_s:
             self.actor = Actor(self.replica, self.router, self.commands, period_s=settings.act_s)
@@ -309,7 +313,9 @@ def _serve(
 
     try:
         settings = msgspec.structs.replace(settings, port=server.port)
-        service = ReplicaService(settings, registrations, when_refused=refuse)
+        service = ReplicaService(
+            settings, registrations, when_refused=refuse, tracer=tracing.tracer
+        )
         service.replica.metrics.register(http_collector(server.connections))
         service.replica.metrics.register(tracing_collector(tracing.counts))
         beside = beside_grpc(
@@ -319,6 +325,7 @@ def _serve(
             settings.access,
             settings.tls,
             only_exact=settings.only_exact,
+            tracer=tracing.tracer,
         )
     except BaseException:
         server.close()

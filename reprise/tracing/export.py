@@ -100,9 +100,11 @@ class SpanQueue(SpanProcessor):
             self._thread.join(SPAN_LEAVE_S)
         self._exporter.shutdown()  # which ends a request that is to be tried again
         with self._changed:
-            if self._spans:
-                self.dropped["stopping"] += len(self._spans)
+            if self.waiting:
+                # Whether the collector has those that are under way is not known.
+                self.dropped["stopping"] += self.waiting
                 self._spans.clear()
+                self._under_way = 0
         if self.dropped:
             logger.warning(
                 "Spans that the collector did not get: %s",
@@ -126,10 +128,10 @@ class SpanQueue(SpanProcessor):
                 return
             failure = self._export(spans)
             with self._changed:
-                if failure:
-                    self.dropped["export_failed"] += len(spans)
+                if failure and self._under_way:
+                    self.dropped["export_failed"] += self._under_way
                 else:
-                    self.exported += len(spans)
+                    self.exported += self._under_way
                 self._under_way = 0
                 self._changed.notify_all()
             self._note(failure)

@@ -9,12 +9,28 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    TraceFlags,
+    TraceState,
+)
 
 from query_api.http.health import package_version
 from reprise.tracing.settings import RESOURCE, SERVICE_NAME
 from schemas.limits import SPAN_ALONE_S, SPAN_LINKS_MAX, SPAN_TEXT_CHARS_MAX
-from schemas.tracing import Attributes, SpanName, format_traceparent, parse_traceparent
+from schemas.tracing import (
+    NO_SPAN,
+    Attributes,
+    SpanName,
+    format_traceparent,
+    join_context,
+    parse_traceparent,
+    read_tracestate,
+    split_context,
+)
 from schemas.tracing import Span as SpanInterface
 from schemas.tracing import SpanContext as Parsed
 
@@ -25,6 +41,8 @@ _KINDS: Final = {
     SpanName.FEEDBACK: SpanKind.SERVER,
     SpanName.APPEND: SpanKind.PRODUCER,
     SpanName.FOLD: SpanKind.CONSUMER,
+    SpanName.COMMAND: SpanKind.PRODUCER,
+    SpanName.EXECUTE: SpanKind.CONSUMER,
 }
 _NEVER: Final = float("-inf")
 
@@ -55,24 +73,26 @@ class OtelTracer:
         self._tracer = provider.get_tracer(_NAME, package_version())
         self._alone_at: dict[SpanName, float] = {}
 
-    def begin(
-        self, name: SpanName, traceparent: str = "", links: Iterable[str] = ()
-    ) -> SpanInterface:
+    def begin(self, name: SpanName, context: str = "", links: Iterable[str] = ()) -> SpanInterface:
         """See `Tracer`. Some 30 us where it is recorded."""
-        parent = parse_traceparent(traceparent) if traceparent else None
+        parent = _parsed(context) if context else None
         span = self._tracer.start_span(
             name,
             _context_of(parent),
             kind=_KINDS[name],
-            links=[Link(_remote(one)) for one in _contexts(links)],
+            links=list(map(Link, _contexts(links))),
         )
-        return _Span(span, "" if parent is None else traceparent)
+        return _Span(span, "" if parent is None else context)
+
+    def begin_alone(self, name: SpanName) -> SpanInterface:
+        """See `Tracer`."""
+        return self.begin(name) if self._may_be_alone(name) else NO_SPAN
 
     def batch(
         self, name: SpanName, began_ns: int, contexts: Iterable[str], attributes: Attributes
     ) -> str:
         """See `Tracer`. Cost O(contexts)."""
-        sampled = [one for one in _contexts(contexts) if one.is_sampled]
+        sampled = [one for one in _contexts(contexts) if one.trace_flags.sampled]
         if not sampled and not self._may_be_alone(name):
             return ""
         span = self._tracer.start_span(
@@ -80,11 +100,11 @@ class OtelTracer:
             _context_of(sampled[0] if sampled else None),
             kind=_KINDS[name],
             attributes=attributes,
-            links=[Link(_remote(one)) for one in sampled],
+            links=list(map(Link, sampled)),
             start_time=began_ns,
         )
         span.end(time.time_ns())
-        return _traceparent_of(span) if span.get_span_context().trace_flags.sampled else ""
+        return _text_of(span) if span.get_span_context().trace_flags.sampled else ""
 
     def _may_be_alone(self, name: SpanName) -> bool:
         """Whether a batch that belongs to no trace may begin one now: engines send so many."""
@@ -98,12 +118,12 @@ class OtelTracer:
 class _Span:
     """See `schemas.tracing.Span`."""
 
-    __slots__ = ("_span", "is_recorded", "traceparent")
+    __slots__ = ("_span", "context", "is_recorded")
 
     def __init__(self, span: trace.Span, parent: str) -> None:
         self._span = span
         self.is_recorded = span.is_recording()
-        self.traceparent = _traceparent_of(span) if self.is_recorded else parent
+        self.context = _text_of(span) if self.is_recorded else parent
 
     def rename(self, name: SpanName) -> None:
         """See `Span`."""
@@ -113,10 +133,10 @@ class _Span:
         """See `Span`."""
         self._span.set_attributes(attributes)
 
-    def link(self, traceparent: str) -> None:
+    def link(self, context: str) -> None:
         """See `Span`."""
-        for context in _contexts((traceparent,)):
-            self._span.add_link(_remote(context))
+        for one in _contexts((context,)):
+            self._span.add_link(one)
 
     def __enter__(self) -> Self:
         return self
@@ -134,34 +154,47 @@ class _Span:
         self._span.end()
 
 
-def _contexts(traceparents: Iterable[str]) -> list[Parsed]:
+def _contexts(texts: Iterable[str]) -> list[SpanContext]:
     """Those that are contexts, each once, at most SPAN_LINKS_MAX."""
-    found: dict[Parsed, None] = {}
-    for one in dict.fromkeys(traceparents):
-        parsed = parse_traceparent(one)
+    found: dict[tuple[int, int, int], SpanContext] = {}
+    for one in dict.fromkeys(texts):
+        parsed = _parsed(one)
         if parsed is not None:
-            found[parsed] = None
+            found.setdefault((parsed.trace_id, parsed.span_id, parsed.trace_flags), parsed)
             if len(found) >= SPAN_LINKS_MAX:
                 break
-    return list(found)
+    return list(found.values())
 
 
-def _remote(parsed: Parsed) -> SpanContext:
+def _parsed(text: str) -> SpanContext | None:
+    traceparent, tracestate = split_context(text)
+    parsed = parse_traceparent(traceparent)
+    if parsed is None:
+        return None
     trace_id, span_id, flags = parsed
-    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    # Checked anew: a record may say anything.
+    state = read_tracestate((tracestate,)) if tracestate else ""
+    return SpanContext(
+        trace_id,
+        span_id,
+        is_remote=True,
+        trace_flags=TraceFlags(flags),
+        trace_state=TraceState.from_header([state]) if state else None,
+    )
 
 
-def _context_of(parent: Parsed | None) -> Context:
+def _context_of(parent: SpanContext | None) -> Context:
     """What a span begins in. Never the surrounding one: threads and tasks share no spans here."""
     context = Context()
     if parent is None:
         return context
-    return trace.set_span_in_context(NonRecordingSpan(_remote(parent)), context)
+    return trace.set_span_in_context(NonRecordingSpan(parent), context)
 
 
-def _traceparent_of(span: trace.Span) -> str:
+def _text_of(span: trace.Span) -> str:
     context = span.get_span_context()
-    return format_traceparent(Parsed((context.trace_id, context.span_id, context.trace_flags)))
+    parsed = Parsed((context.trace_id, context.span_id, context.trace_flags))
+    return join_context(format_traceparent(parsed), context.trace_state.to_header())
 
 
 def _resource(environment: Mapping[str, str], role: str) -> Resource:

@@ -14,6 +14,16 @@ class LogEntry(NamedTuple):
     value: bytes
 
 
+class TracedEntry(LogEntry):
+    """One that says which span wrote it.
+
+    Attributes:
+        traceparent: of that span.
+    """
+
+    traceparent = ""
+
+
 class ReadableLog(Protocol):
     """Reading side; all a fold needs."""
 

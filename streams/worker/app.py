@@ -103,8 +103,10 @@ from schemas.limits import (
     WORKER_POLL_S,
     WORKER_STALL_CHECK_S,
 )
+from schemas.topics import TRACEPARENT_HEADER
+from schemas.tracing import read_traceparent
 from streams.log.events_topic import log_bounds
-from streams.log.interface import LogEntry
+from streams.log.interface import LogEntry, TracedEntry
 from streams.worker.gathering import Gathering
 from streams.worker.outcome import Outcome
 from streams.worker.owner import PartitionOwner
@@ -512,7 +514,21 @@ class WorkerApp(faust.App):
 
 
 def _entry(record: Any) -> LogEntry:
-    return LogEntry(Offset(record.offset), record.value or b"")
+    place = Offset(record.offset), record.value or b""
+    traceparent = _traceparent_of(record.headers) if record.headers else ""
+    if not traceparent:
+        return LogEntry(*place)
+    entry = TracedEntry(*place)
+    entry.traceparent = traceparent
+    return entry
+
+
+def _traceparent_of(headers: Iterable[tuple[str, bytes | None]]) -> str:
+    """What wrote the record, as `bridge.delivery.traced_batch` says it; "" where nothing does."""
+    for name, value in headers:
+        if name == TRACEPARENT_HEADER:
+            return read_traceparent((value or b"").decode("latin-1"))
+    return ""
 
 
 def _together(tp: TP, entries: Iterable[LogEntry]) -> list[SimpleNamespace]:

@@ -25,7 +25,7 @@ from streams.log.events_topic import (
     read_past_corruption,
     records_up_to,
 )
-from streams.log.interface import LogEntry
+from streams.log.interface import LogEntry, TracedEntry
 from streams.table.driver import FoldDriver
 from streams.table.fold import INTERNAL_ERROR, Fold
 from streams.table.history_interface import NO_HISTORY, RowHistory
@@ -260,7 +260,8 @@ class PartitionTables:
         attributes = batch_attributes(
             "events", len(entries), partition, entries[-1].offset, topic=self._events_topic
         )
-        self._tracer.batch(SpanName.FOLD, began_ns, (), attributes)
+        traces = (entry.traceparent for entry in entries if isinstance(entry, TracedEntry))
+        self._tracer.batch(SpanName.FOLD, began_ns, traces, attributes)
 
     async def _fold_owned(self, partition: int, owned: Owned, entries: Sequence[LogEntry]) -> None:
         expected, begin = owned.table.next_offset, 0

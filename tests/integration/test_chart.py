@@ -36,6 +36,7 @@ EVERYTHING: Final = (
     "discover.enabled=true",
     "allowEngines=10.0.0.0/8",
     "storageClass=fast",
+    "tracing.endpoint=http://collector:4318",
     "imagePullSecrets[0].name=registry",
     "nodeSelector.disk=ssd",
     "podLabels.team=serving",
@@ -202,6 +203,21 @@ def test_containers_may_do_no_more_than_they_need(name: str) -> None:
             assert spec["securityContext"]["runAsNonRoot"] is True
             has_token = spec["automountServiceAccountToken"]
             assert has_token == (container["name"] == "discover"), "only who asks the API has one"
+
+
+@pytest.mark.parametrize("mode", [("mode=embedded",), EVERYTHING], ids=["embedded", "distributed"])
+def test_spans_are_sent_by_all_roles_where_a_collector_is_named(mode: tuple[str, ...]) -> None:
+    named = (*mode, "tracing.endpoint=http://collector:4318")
+    for values, expected in (
+        (named, "http://collector:4318"),
+        ((*mode, "tracing.endpoint="), None),
+    ):
+        for one in documents(*values):
+            for container in containers(one):
+                if container["name"] in ("keys", "discover"):  # they have none
+                    continue
+                found = {item["name"]: item.get("value") for item in container["env"]}
+                assert found.get("OTEL_EXPORTER_OTLP_ENDPOINT") == expected, container["name"]
 
 
 def test_each_service_and_policy_selects_pods_that_there_are() -> None:

@@ -308,7 +308,12 @@ class _Batch:
         self._left = bytes_max
 
     def append(
-        self, *, key: bytes | None, value: bytes | None, timestamp: int | None
+        self,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: list[tuple[str, bytes]] | None = None,
     ) -> object | None:
         size = len(key or b"") + len(value or b"") + 80
         if self.messages and size > self._left:

@@ -1,9 +1,12 @@
 """The image, the compose file and the dashboard agree with each other and with the code."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,15 @@ import pytest
 from reprise.cli.bridge import bridge
 from reprise.cli.serve import serve
 from reprise.cli.streams import streams
+from reprise.tracing.opening import NO_TRACING, open_tracing, tracing_of
+from reprise.tracing.settings import ENDPOINT
+from schemas.tracing import SpanName
 from simulation.demo.compose import Replicas, reachable
 from simulation.demo.demo import COSTS
 from simulation.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
 from simulation.traffic.index_client import Candidate, Report, ServiceError
 from streams.routing.costs import Costs
+from tests.spans import Collector
 from tests.unit.simulation.demo.stub_service import StubService
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +128,33 @@ def test_settings_of_a_role_are_documented_and_handed_on(role: click.Command) ->
         assert f"`{found.envvar}`" in operations
         if not isinstance(found.type, click.Path):
             assert f"  {found.envvar}: " in COMPOSE
+
+
+def test_spans_are_sent_where_the_environment_says_and_nowhere_by_default(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handed = dict(re.findall(r"^  (OTEL_\w+): \$\{\1:-(.*)\}$", COMPOSE, re.MULTILINE))
+    assert ENDPOINT in handed
+    assert len(handed) == COMPOSE.count("  OTEL_"), "each by its own name"
+    for name, value in handed.items():
+        monkeypatch.setenv(name, value)
+    assert open_tracing(os.environ, "bridge") is NO_TRACING
+    with Collector() as collector:
+        monkeypatch.setenv(ENDPOINT, collector.endpoint)
+        with tracing_of(os.environ, "bridge") as tracing, tracing.tracer.begin(SpanName.ROUTE):
+            pass
+        assert collector.named("reprise.route")
+    assert [one for one in caplog.records if one.levelname != "INFO"] == []
+
+
+def test_the_image_has_what_sends_spans() -> None:
+    (program,) = re.findall(r"RUN python3 -c '(.*?)'", DOCKERFILE, re.DOTALL)
+    program = program.replace("\\\n", "").replace("/tmp/pyproject.toml", "pyproject.toml")
+    command = [sys.executable, "-c", program]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    expected = project["dependencies"] + project["optional-dependencies"]["otel"]
+    assert made.stdout.splitlines() == expected
 
 
 def test_older_builders_and_compose_take_the_files() -> None:

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from bridge.lmcache.commands.exchange import Exchanges, NoAnswerError, NotAskedError
@@ -29,6 +29,7 @@ from schemas.limits import (
     LMCACHE_COMMANDS_MAX,
     NAME_BYTES_MAX,
 )
+from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
 
 _logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Executor:
         locate: where workers are.
         is_sole: whether all workers are connected here. Else one that is not is none of ours:
             whoever has it executes the command, and nothing is reported of it.
+        tracer: of the process. Who executes nothing of a command has no span of it.
 
     Attributes:
         outcomes: results, by outcome.
@@ -59,12 +61,13 @@ class Executor:
         faults: unexpected errors.
     """
 
-    def __init__(self, locate: Locate, *, is_sole: bool) -> None:
+    def __init__(self, locate: Locate, *, is_sole: bool, tracer: Tracer = NO_TRACER) -> None:
         self.outcomes: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.faults = 0
         self._locate = locate
         self._is_sole = is_sole
+        self._tracer = tracer
         self._exchanges = Exchanges()
         self._under_way = 0
         self._tokens = 0
@@ -105,15 +108,34 @@ class Executor:
                 run = run._replace(missing=NOT_LOCATED)
             by = command.issued_at if is_before else math.inf
             mine = [one for one in command.workers if self._is_mine(found, one.worker_id, by)]
-            await asyncio.gather(
-                *(
-                    self._execute_at(run, one, (found or {}).get(one.worker_id), reason)
-                    for one in mine
-                )
-            )
+            if mine:
+                with self._tracer.begin(SpanName.EXECUTE, command.context) as span:
+                    await self._execute_at_all(run, mine, found or {}, reason, span)
         finally:
             self._under_way -= 1
             self._tokens -= tokens
+
+    async def _execute_at_all(
+        self,
+        run: "_Run",
+        workers: Sequence[CommandWorker],
+        found: Mapping[int, Reachable],
+        refusal: str,
+        span: Span,
+    ) -> None:
+        outcomes = await asyncio.gather(
+            *(self._execute_at(run, one, found.get(one.worker_id), refusal) for one in workers)
+        )
+        if span.is_recorded:
+            span.note(
+                {
+                    "reprise.command.id": run.command.command_id,
+                    "reprise.command.action": run.command.action,
+                    "reprise.command.workers": len(workers),
+                    "reprise.instance": run.command.instance_id,
+                    **{f"reprise.command.results.{n}": c for n, c in Counter(outcomes).items()},
+                }
+            )
 
     def _refusal(self, age_s: float, tokens: int) -> str:
         """Why no worker is asked, or ""."""
@@ -143,7 +165,7 @@ class Executor:
 
     async def _execute_at(
         self, run: "_Run", worker: CommandWorker, here: Reachable | None, refusal: str
-    ) -> None:
+    ) -> Outcome:
         command = run.command
         impossible = unsupported(command)
         if refusal:
@@ -169,6 +191,7 @@ class Executor:
                 at=time.time(),
             )
         )
+        return reply.outcome
 
     async def _asked(self, run: "_Run", worker: CommandWorker, endpoint: str) -> Reply:
         action = run.command.action

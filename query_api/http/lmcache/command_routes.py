@@ -20,11 +20,13 @@ from query_api.http.requests.fields import read_name
 from query_api.http.requests.options import read_parameters
 from query_api.http.requests.queries import missing
 from query_api.http.routes import read_request, respond
+from query_api.http.traces import context_of
 from query_api.http.wire import Wire, reply_wire, split_fields
 from query_api.ports import View, WorkerCommands
 from schemas.command_records import BY_ADVICE, Action, CommandRecord, CommandState, Outcome
 from schemas.limits import COMMAND_REQUEST_S, COMMANDS_LISTED_MAX, COMMANDS_SHOWN
 from schemas.registration import LMCACHE
+from schemas.tracing import split_context
 from streams.commands.book import CommandView
 
 _SHOWN_WORKERS: Final = 8
@@ -87,7 +89,10 @@ class _Commands:
             raise recovering(self._view.health().problem)
         services = self._view.services()
         workers = [one.registration for one in services if one.registration.kind == LMCACHE]
-        command = command_of(asked, workers)
+        traceparent, tracestate = split_context(context_of(request.headers.raw))
+        command = msgspec.structs.replace(
+            command_of(asked, workers), traceparent=traceparent, tracestate=tracestate
+        )
         await commands.issue(command)
         return msgspec.structs.replace(command, tokens=None), wire
 

@@ -63,6 +63,7 @@ class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
     ttft_ms: Annotated[float, Meta(description="Expected, to the first token.")]
     outcome: OutcomeDocument | None
     traceparent: Annotated[str, Meta(description="Of the span that decided; empty: none.")]
+    tracestate: Annotated[str, Meta(description="That came with it; empty: none.")]
 
 
 class DecisionDocument(DecisionSummary, kw_only=True, frozen=True):
@@ -130,6 +131,7 @@ def _fields(recent: RecentDecision) -> dict[str, Any]:
         "ttft_ms": 1000.0 * decision.predicted_s,
         "outcome": _outcome(recent.outcomes),
         "traceparent": decision.traceparent,
+        "tracestate": decision.tracestate,
     }
 
 

@@ -17,10 +17,9 @@ from query_api.http.routing.documents import (
     route_document,
 )
 from query_api.http.routing.requests import read_feedback, read_load, read_route
-from query_api.http.traces import route_attributes, traceparent_of
+from query_api.http.traces import context_of, note_route, take_traced
 from query_api.http.wire import Wire, encode
 from query_api.ports import View
-from query_api.routing.interface import Routed, RouteRequest
 from query_api.routing.router import Router
 from schemas.routing_records import Refused
 from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
@@ -74,7 +73,7 @@ class RoutingEndpoint(PostEndpoint):
 
     def _route(self, posted: Posted) -> Answered:
         # Kept with the decision whether tracing is on or not: others may have it on.
-        with self._tracer.begin(SpanName.ROUTE, traceparent_of(posted.headers)) as span:
+        with self._tracer.begin(SpanName.ROUTE, context_of(posted.headers)) as span:
             return self._decide(posted, span)
 
     def _decide(self, posted: Posted, span: Span) -> Answered:
@@ -88,14 +87,14 @@ class RoutingEndpoint(PostEndpoint):
             posted.access,
             is_ready=view.ready,
         )
-        if span.traceparent:
-            asked = asked._replace(traceparent=span.traceparent)
+        if span.context:
+            asked = asked._replace(context=span.context)
         try:
             routed = self._router.route(asked)
         except PolicyError as error:
             raise RequestError("invalid_policy", str(error), field="policy") from error
         if span.is_recorded:
-            _note(span, asked, routed)
+            note_route(span, asked, routed)
         decision = routed.decision
         headers = [TYPE_HEADERS[posted.wire]]
         if decision.refused is Refused.NO:
@@ -111,14 +110,7 @@ class RoutingEndpoint(PostEndpoint):
 
     def _feedback(self, posted: Posted) -> Answered:
         told = read_feedback(posted.body, posted.wire, posted.access)
-        if not self._tracer.is_on:
-            taken = self._router.take(told)
-        else:
-            decided = self._router.traces_of(told)
-            parent = traceparent_of(posted.headers) or next(iter(decided), "")
-            with self._tracer.begin(SpanName.FEEDBACK, parent, decided) as span:
-                taken = self._router.take(told)
-                span.note({f"reprise.reports.{name}": n for name, n in taken._asdict().items()})
+        taken = take_traced(self._tracer, self._router, told, posted.headers)
         body = encode(feedback_document(taken), posted.wire)
         return Answered(202, [TYPE_HEADERS[posted.wire]], body)
 
@@ -127,12 +119,3 @@ class RoutingEndpoint(PostEndpoint):
         self._router.observe(samples)
         body = encode(LoadDocument(len(samples)), posted.wire)
         return Answered(202, [TYPE_HEADERS[posted.wire]], body)
-
-
-def _note(span: Span, asked: RouteRequest, routed: Routed) -> None:
-    decision = routed.decision
-    span.note(route_attributes(routed))
-    if decision.refused is not Refused.NO:
-        span.rename(SpanName.REFUSED)
-    if decision.traceparent != asked.traceparent:
-        span.link(decision.traceparent)  # the same request was decided before

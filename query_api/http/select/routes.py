@@ -30,12 +30,15 @@ from query_api.http.select.documents import (
     selection_document,
 )
 from query_api.http.select.workers import Catalogue, Partition
-from query_api.http.wire import Wire, encode
-from query_api.ports import PublisherRegistry, View
+from query_api.http.traces import context_of, note_route, take_traced
+from query_api.http.wire import Headers, Wire, encode
+from query_api.ports import PublisherRegistry, View, positions_text
 from query_api.routing.interface import Offered, Routed, RouteRequest
 from query_api.routing.router import Router, Told
+from query_api.traces import query_attributes
 from schemas.limits import ROUTE_REPEAT_S, SELECTIONS_BYTES_MAX, SELECTIONS_MAX
 from schemas.routing_records import Outcome, OutcomeEvent, Refused
+from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
 
 Key = tuple[str, str, str]
 """Model, routing group and name of a selection."""
@@ -58,25 +61,39 @@ class SelectService:
     of `LiveLoad.forgotten`.
     """
 
-    def __init__(self, view: View, registry: PublisherRegistry, router: Router) -> None:
+    def __init__(
+        self,
+        view: View,
+        registry: PublisherRegistry,
+        router: Router,
+        *,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         """Args:
         view: of the table.
         registry: that registers workers.
         router: that decides.
+        tracer: of the service.
         """
         self.catalogue = Catalogue(view, registry)
         self._view = view
         self._router = router
+        self._tracer = tracer
         self._kept: OrderedDict[Key, Kept] = OrderedDict()
         self._kept_bytes = 0  # of prefix hashes
 
-    def select(self, body: bytes, *, reserve: bool) -> Response:
+    def select(self, body: bytes, headers: Headers = (), *, reserve: bool) -> Response:
         """Who gets a request; booked or not."""
+        with self._tracer.begin(SpanName.ROUTE, context_of(headers)) as span:
+            return self._select(body, span, reserve=reserve)
+
+    def _select(self, body: bytes, span: Span, *, reserve: bool) -> Response:
         asked = read_body(body, SelectBody)
         partition = self.catalogue.partition(asked.model_name, asked.routing_group)
         request = self._request(asked, partition, _allowed(asked, partition), reserve=reserve)
+        request = _in_trace(request, span)
         carried = dict(self._router.carried(partition.targets))
-        routed = self._router.route(request)
+        routed = self._decide(request, span)
         if routed.decision.refused is not Refused.NO:
             return _refusal(routed)
         if not reserve and request.request_id:
@@ -109,11 +126,23 @@ class SelectService:
             self._kept_bytes -= len(kept.request.prefixes)
         return kept
 
-    def reserve(self, body: bytes) -> Response:
+    def _decide(self, request: RouteRequest, span: Span) -> Routed:
+        routed = self._router.route(request)
+        if span.is_recorded:
+            note_route(span, request, routed)
+        return routed
+
+    def reserve(self, body: bytes, headers: Headers = ()) -> Response:
         """Books what was selected under that name, or what the body says where it was sent."""
         asked = read_body(body, ReservationBody)
         key = (asked.model_name, asked.routing_group, asked.selection_id)
         kept = self._kept.get(key)  # it stays: the reservation may be asked for again
+        selected = "" if kept is None else kept.request.context
+        parent = context_of(headers) or selected
+        with self._tracer.begin(SpanName.ROUTE, parent, [selected]) as span:
+            return self._reserve(asked, kept, span)
+
+    def _reserve(self, asked: ReservationBody, kept: Kept | None, span: Span) -> Response:
         if asked.worker_id is None:
             if kept is None or time.monotonic() - kept.at > ROUTE_REPEAT_S:
                 text = f"Expected a selection of the last {ROUTE_REPEAT_S:g} s, got:"
@@ -123,7 +152,8 @@ class SelectService:
         else:
             partition = self.catalogue.partition(asked.model_name, asked.routing_group)
             request = self._explicit(asked, partition, (str(asked.worker_id), asked.dp_rank or 0))
-        routed = self._router.route(request)
+        request = _in_trace(request, span)
+        routed = self._decide(request, span)
         if routed.decision.refused is not Refused.NO:
             return _refusal(routed)
         (only,) = request.candidates or ()
@@ -150,9 +180,10 @@ class SelectService:
             computed = 0
         return request if computed is None else with_computed(request, computed, target)
 
-    def report(self, selection_id: str, event: OutcomeEvent) -> Response:
+    def report(self, selection_id: str, event: OutcomeEvent, headers: Headers = ()) -> Response:
         """What became of a reservation."""
-        taken = self._router.take([Told(None, selection_id, Outcome(0, event, 0.0), None)])
+        told = [Told(None, selection_id, Outcome(0, event, 0.0), None)]
+        taken = take_traced(self._tracer, self._router, told, headers)
         if taken.unknown:
             raise _unknown(selection_id)
         return respond(_OK, Wire.JSON)
@@ -172,22 +203,38 @@ class SelectService:
             for one in self.catalogue.partitions(model_name, routing_group)
         ]
 
-    def potential_loads(self, body: bytes) -> Response:
+    def potential_loads(self, body: bytes, headers: Headers = ()) -> Response:
         """What all ranks would carry with a prompt; nothing is booked."""
         asked = read_body(body, PromptBody)
         partition = self.catalogue.partition(asked.model_name, asked.routing_group)
-        request = self._request(asked, partition, partition.offered(), reserve=False)
+        with self._begin_query(headers) as span:
+            request = self._request(asked, partition, partition.offered(), reserve=False)
+            self._note(span, request)
         decision = self._router.route(request).decision
         rows = load_rows(partition, dict(self._router.carried(partition.targets)), decision)
         return Response(encode(rows, Wire.JSON), media_type=Wire.JSON.value)
 
-    def overlap_scores(self, body: bytes) -> Response:
+    def overlap_scores(self, body: bytes, headers: Headers = ()) -> Response:
         """What all ranks hold of a prompt."""
         asked = read_body(body, PromptBody)
         partition = self.catalogue.partition(asked.model_name, asked.routing_group)
-        request = self._request(asked, partition, (), reserve=False)
+        with self._begin_query(headers) as span:
+            request = self._request(asked, partition, (), reserve=False)
+            self._note(span, request)
         blocks = len(request.prefixes) // 8
         return respond(overlaps_document(partition, request.matches, blocks), Wire.JSON)
+
+    def _begin_query(self, headers: Headers) -> Span:
+        """Of what only looks; as of `POST /query` unrecorded without a `traceparent`."""
+        parent = context_of(headers)
+        return self._tracer.begin(SpanName.QUERY, parent) if parent else NO_SPAN
+
+    def _note(self, span: Span, request: RouteRequest) -> None:
+        if span.is_recorded:
+            scope, view = request.scope, self._view
+            longest = max((match.longest for match in request.matches), default=0)
+            of_index = (positions_text(view.positions()), view.state(scope).value)
+            span.note(query_attributes(scope, request.prompt_tokens, longest, *of_index))
 
     def _request(
         self,
@@ -206,6 +253,11 @@ class SelectService:
             is_ready=view.ready,
             reserve=reserve,
         )
+
+
+def _in_trace(request: RouteRequest, span: Span) -> RouteRequest:
+    """The request, as part of the span; kept with the decision whether tracing is on or not."""
+    return request._replace(context=span.context)
 
 
 def _allowed(asked: SelectBody, partition: Partition) -> tuple[Offered, ...]:
@@ -233,11 +285,16 @@ def _unknown(selection_id: str) -> RequestError:
 
 
 def select_routes(
-    view: View, registry: PublisherRegistry, router: Router, bodies: Bodies
+    view: View,
+    registry: PublisherRegistry,
+    router: Router,
+    bodies: Bodies,
+    *,
+    tracer: Tracer = NO_TRACER,
 ) -> APIRouter:
     """All of them."""
     routes = APIRouter(tags=["select service"])
-    service = SelectService(view, registry, router)
+    service = SelectService(view, registry, router, tracer=tracer)
     _selection_routes(routes, service, bodies)
     _reservation_routes(routes, service, bodies)
     _worker_routes(routes, service.catalogue, bodies)
@@ -261,11 +318,13 @@ def _filter(request: Request) -> tuple[str | None, str | None]:
 def _selection_routes(routes: APIRouter, service: SelectService, bodies: Bodies) -> None:
     @routes.post("/select", summary="Dynamo: who gets a request; nothing is booked")
     async def select(request: Request) -> Response:
-        return service.select(await _read(request, bodies), reserve=False)
+        body = await _read(request, bodies)
+        return service.select(body, request.headers.raw, reserve=False)
 
     @routes.post("/select_and_reserve", summary="Dynamo: who gets a request; booked at once")
     async def select_and_reserve(request: Request) -> Response:
-        return service.select(await _read(request, bodies), reserve=True)
+        body = await _read(request, bodies)
+        return service.select(body, request.headers.raw, reserve=True)
 
     @routes.get("/loads", summary="Dynamo: what all workers carry")
     async def loads(request: Request) -> Response:
@@ -274,29 +333,29 @@ def _selection_routes(routes: APIRouter, service: SelectService, bodies: Bodies)
 
     @routes.post("/potential_loads", summary="Dynamo: what they would carry with a prompt")
     async def potential_loads(request: Request) -> Response:
-        return service.potential_loads(await _read(request, bodies))
+        return service.potential_loads(await _read(request, bodies), request.headers.raw)
 
     @routes.post("/overlap_scores", summary="Dynamo: what they hold of a prompt")
     async def overlap_scores(request: Request) -> Response:
-        return service.overlap_scores(await _read(request, bodies))
+        return service.overlap_scores(await _read(request, bodies), request.headers.raw)
 
 
 def _reservation_routes(routes: APIRouter, service: SelectService, bodies: Bodies) -> None:
     @routes.post("/reservations", summary="Dynamo: book what was selected, or sent somewhere")
     async def reserve(request: Request) -> Response:
-        return service.reserve(await _read(request, bodies))
+        return service.reserve(await _read(request, bodies), request.headers.raw)
 
     @routes.post("/reservations/{selection_id}/prefill_complete", summary="Dynamo: it is computed")
-    async def prefill_complete(selection_id: str) -> Response:
-        return service.report(selection_id, OutcomeEvent.FIRST_TOKEN)
+    async def prefill_complete(selection_id: str, request: Request) -> Response:
+        return service.report(selection_id, OutcomeEvent.FIRST_TOKEN, request.headers.raw)
 
     @routes.post("/reservations/{selection_id}/output_block", summary="Dynamo: it has grown")
     async def output_block(selection_id: str, request: Request) -> Response:
         return service.output_block(selection_id, await _read(request, bodies))
 
     @routes.delete("/reservations/{selection_id}", summary="Dynamo: it has ended")
-    async def free(selection_id: str) -> Response:
-        return service.report(selection_id, OutcomeEvent.COMPLETED)
+    async def free(selection_id: str, request: Request) -> Response:
+        return service.report(selection_id, OutcomeEvent.COMPLETED, request.headers.raw)
 
 
 def _worker_routes(routes: APIRouter, catalogue: Catalogue, bodies: Bodies) -> None:

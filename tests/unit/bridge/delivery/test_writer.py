@@ -58,15 +58,22 @@ class Sent(NamedTuple):
 class FakeBatch:
     def __init__(self) -> None:
         self.values: list[bytes] = []
+        self.headers: list[list[tuple[str, bytes]] | None] = []
 
     def append(
-        self, *, key: bytes | None, value: bytes | None, timestamp: int | None
+        self,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: list[tuple[str, bytes]] | None = None,
     ) -> object | None:
         assert key
         assert value is not None
         if self.values and sum(map(len, self.values)) + len(value) > 1000:
             return None
         self.values.append(value)
+        self.headers.append(headers)
         return self
 
 
@@ -78,6 +85,7 @@ class FakeBroker:
         self.away = asyncio.Event()
         self.away.set()  # set: it is there
         self.failures: list[KafkaError] = []
+        self.headers: list[list[list[tuple[str, bytes]] | None]] = []
         self.producers = 0
 
     def producer(self) -> "FakeProducer":
@@ -122,6 +130,7 @@ class FakeProducer:
         self, batch: Batch, topic: str, *, partition: int
     ) -> "asyncio.Future[SentBatch]":
         assert isinstance(batch, FakeBatch)
+        self._broker.headers.append(batch.headers)
         task = asyncio.create_task(self._write(partition, batch.values))
         self._sender.tasks.add(task)
         return task
@@ -804,16 +813,17 @@ def test_without_a_lease_nothing_of_segments_is_written_either(tmp_path: Path) -
     play(tmp_path, scenario)
 
 
-def test_a_batch_that_is_acknowledged_has_a_span_and_others_have_none(tmp_path: Path) -> None:
+def test_a_batch_has_a_span_and_its_first_message_names_it(tmp_path: Path) -> None:
     spans = KeptSpans()
 
     async def scenario(run: Run) -> None:
-        run.broker.failures = [KafkaError("for a test")]
         run.writer.append([events(number) for number in range(3)])
         await run.drained()
 
     run = play(tmp_path, scenario, tracer=spans.tracer)
     (kept,) = spans.take()
+    named = [("traceparent", kept.traceparent.encode())]
+    assert run.broker.headers == [[named, None, None]]
     partition = run.writer.partition_of(ONE.stream)
     assert kept.name == "bridge.append"
     assert kept.attributes == {
@@ -823,3 +833,37 @@ def test_a_batch_that_is_acknowledged_has_a_span_and_others_have_none(tmp_path: 
         "reprise.log": "events",
         "reprise.position": f"{partition}:2",
     }
+
+
+def test_the_span_of_a_batch_that_is_refused_is_an_error(tmp_path: Path) -> None:
+    spans = KeptSpans()
+
+    async def scenario(run: Run) -> None:
+        run.broker.failures = [KafkaError("for a test")]
+        run.writer.append([events(0)])
+        await run.drained()
+
+    play(tmp_path, scenario, tracer=spans.tracer)
+    failed = spans.take()[0]
+    assert (failed.name, failed.is_error) == ("bridge.append", True)
+    assert failed.attributes == {"error.type": "KafkaError"}
+
+
+def test_without_tracing_and_of_what_is_no_record_there_is_no_span(tmp_path: Path) -> None:
+    spans = KeptSpans()
+
+    async def records(run: Run) -> None:
+        run.writer.append([events(0)])
+        await run.drained()
+
+    run = play(tmp_path / "records", records)
+    assert run.broker.headers == [[None]]
+
+    async def memory(run: Run) -> None:
+        run.memory = [memory_record()]
+        tell(run)
+        await written(run, 1)
+
+    run = play(tmp_path / "memory", memory, tracer=spans.tracer)
+    assert run.broker.headers == [[None]]
+    assert spans.take() == []

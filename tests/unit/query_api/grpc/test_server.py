@@ -14,11 +14,14 @@ from query_api.grpc import calls
 from query_api.grpc.refusals import GrpcRefusal
 from query_api.grpc.server import GrpcServer
 from query_api.grpc.settings import GrpcSettings
+from query_api.grpc.traces import parent_of
 from schemas.errors import ConfigurationError
 from schemas.limits import GRPC_MESSAGE_BYTES_MAX
+from schemas.tracing import NO_SPAN, NO_TRACER, Tracer
 from tests.processes import until
 from tests.router_protos import PACKED, RADIX
-from tests.unit.query_api.grpc.conftest import BLOCK_SIZE, NAMES, Index, content_hashes
+from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, UNSAMPLED, KeptSpans
+from tests.unit.query_api.grpc.conftest import BLOCK_SIZE, NAMES, PROMPT, Index, content_hashes
 
 MATCH_PREFIX = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix"
 SUBSCRIBE = "/radix_index.RadixIndex/Subscribe"
@@ -49,10 +52,10 @@ class Client:
 class Stream:
     """A stream that a test writes and reads by itself."""
 
-    def __init__(self, client: Client, path: str) -> None:
+    def __init__(self, client: Client, path: str, **options: Any) -> None:
         self._out: queue.Queue[bytes | None] = queue.Queue()
         call: Any = client.channel.stream_stream(path)
-        self.answers = call(iter(self._out.get, None), timeout=WAIT_S)
+        self.answers = call(iter(self._out.get, None), timeout=WAIT_S, **options)
 
     def send(self, message: bytes) -> None:
         self._out.put(message)
@@ -74,8 +77,10 @@ def query(query_id: int) -> bytes:
 
 
 @contextmanager
-def serving(index: Index, **settings: Any) -> Iterator[tuple[GrpcServer, Client]]:
-    server = GrpcServer(index.table, GrpcSettings(**settings))
+def serving(
+    index: Index, tracer: Tracer = NO_TRACER, **settings: Any
+) -> Iterator[tuple[GrpcServer, Client]]:
+    server = GrpcServer(index.table, GrpcSettings(**settings), tracer=tracer)
     server.start()
     try:
         with closing(Client(server.address)) as client:
@@ -159,12 +164,12 @@ def test_what_nobody_waits_for_any_more_is_not_computed(index: Index, left_s: fl
     served = calls.Calls(index.table, index.counts, GrpcSettings(), only_exact=False)
     late: Any = Waiting(left_s)
     with pytest.raises(GrpcRefusal) as caught:
-        served._answered(lambda message: message, b"", late)
+        served._answered(lambda message, _: message, b"", late, NO_SPAN)
     assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert caught.value.reason == "expired"
     for left in (0.1, None):
         waiting: Any = Waiting(left)
-        assert served._answered(lambda message: message, b"x", waiting) == b"x"
+        assert served._answered(lambda message, _: message, b"x", waiting, NO_SPAN) == b"x"
 
 
 def test_a_message_above_the_bound_is_refused_and_the_next_call_is_answered(index: Index) -> None:
@@ -270,3 +275,77 @@ def test_bytes_that_are_no_http_2_end_their_connection_alone(index: Index) -> No
                 while raw.recv(4096):
                     pass
             client.ask()
+
+
+TRACED = [("traceparent", TRACEPARENT)]
+
+
+def test_a_call_with_a_trace_has_a_span_and_others_have_none(index: Index) -> None:
+    spans = KeptSpans()
+    index.add("a", 3, url="u")
+    with serving(index, spans.tracer, model_name="m") as (_, client):
+        assert client.ask(metadata=TRACED) == client.ask()
+        client.ask(metadata=[("traceparent", "no context")])
+        client.ask(metadata=[("traceparent", UNSAMPLED)])
+    (kept,) = spans.take()
+    assert (kept.name, kept.trace, kept.parent) == ("reprise.query", TRACE, ROUTER_SPAN)
+    assert kept.attributes == {
+        "gen_ai.request.model": "m",
+        "reprise.blocks": 1,
+        "reprise.index.position": "0:1234",
+        "reprise.matched_blocks": 1,
+        "reprise.tenant": "default",
+        "rpc.method": "MatchExternalKvPrefix",
+        "rpc.service": "kv_indexer.v1.KVIndexer",
+        "rpc.system": "grpc",
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [
+        (TRACED, TRACEPARENT),
+        ([("traceparent", TRACEPARENT.encode()), ("other", "x")], TRACEPARENT),
+        ([*TRACED, ("tracestate", "a=1")], f"{TRACEPARENT} a=1"),
+        (TRACED * 2, ""),  # which the library itself makes one
+        ([("other", TRACEPARENT)], ""),
+        ([], ""),
+    ],
+)
+def test_the_metadata_of_a_call_has_its_trace(
+    metadata: list[tuple[str, str | bytes]], found: str
+) -> None:
+    assert parent_of(metadata) == found
+
+
+def test_each_query_of_a_stream_with_a_trace_has_a_span(index: Index) -> None:
+    spans = KeptSpans()
+    index.add("a", 3, url="u")
+    with serving(index, spans.tracer) as (_, client):
+        with closing(Stream(client, SUBSCRIBE, metadata=TRACED)) as stream:
+            for number in (1, 2):
+                stream.ask(query(number))
+        update = RADIX.Update(holder="u").SerializeToString()
+        with closing(Stream(client, PUBLISH, metadata=TRACED)) as stream:
+            stream.ask(update)
+    kept = spans.take()
+    assert [(one.name, one.parent) for one in kept] == [("reprise.query", ROUTER_SPAN)] * 2
+    assert kept[0].attributes == {
+        "gen_ai.request.model": "m",
+        "gen_ai.usage.input_tokens": len(PROMPT),
+        "reprise.index.position": "0:1234",
+        "reprise.index.state": "exact",
+        "reprise.matched_tokens": 3 * BLOCK_SIZE,
+        "reprise.tenant": "default",
+        "rpc.method": "Subscribe",
+        "rpc.service": "radix_index.RadixIndex",
+        "rpc.system": "grpc",
+    }
+
+
+def test_the_span_of_a_call_that_is_refused_is_an_error(index: Index) -> None:
+    spans = KeptSpans()
+    with serving(index, spans.tracer) as (_, client), pytest.raises(grpc.RpcError):
+        client.ask(b"\xff", metadata=TRACED)
+    (kept,) = spans.take()
+    assert (kept.is_error, kept.attributes["error.type"]) == (True, "GrpcRefusal")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from query_api.http.app import create_app
-from query_api.http.traces import traceparent_of
+from query_api.http.traces import context_of
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
@@ -24,6 +24,7 @@ from tests.fakes import AsgiClient, FakeTable, Reply, registration
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, UNSAMPLED, KeptSpans
 
 TOKENS = list(range(1_000_000, 1_000_016))
+PARENT = (b"traceparent", TRACEPARENT.encode())
 OTHER = "00-11111111111111111111111111111111-2222222222222222-01"
 
 
@@ -41,8 +42,9 @@ class Service:
                 table.store(publisher, TOKENS[: 4 * blocks], hashes=range(1, blocks + 1))
         self.client = AsgiClient(create_app(table, table, router=router, tracer=tracer))
 
-    def post(self, path: str, body: object, traceparent: str = "") -> Reply:
-        headers = {"traceparent": traceparent} if traceparent else {}
+    def post(self, path: str, body: object, traceparent: str = "", **headers: str) -> Reply:
+        if traceparent:
+            headers["traceparent"] = traceparent
         return self.client.post_json(path, body, **headers)
 
     def route(self, traceparent: str = "", **fields: Any) -> Any:
@@ -89,10 +91,14 @@ def service(spans: KeptSpans) -> Service:
         ([(b"traceparent", TRACEPARENT.encode()), (b"traceparent", OTHER.encode())], ""),
         ([(b"traceparent", b""), (b"traceparent", OTHER.encode())], ""),
         ([(b"traceparent", b"01" + TRACEPARENT[2:].encode() + b"-more")], TRACEPARENT),
+        ([PARENT, (b"tracestate", b"a=1, b=2")], f"{TRACEPARENT} a=1,b=2"),
+        ([(b"tracestate", b"a=1"), PARENT, (b"tracestate", b"b=2")], f"{TRACEPARENT} a=1,b=2"),
+        ([PARENT, (b"tracestate", b"\xff")], TRACEPARENT),
+        ([(b"tracestate", b"a=1")], ""),
     ],
 )
 def test_a_request_has_one_context_or_none(headers: list[tuple[bytes, bytes]], found: str) -> None:
-    assert traceparent_of(headers) == found
+    assert context_of(headers) == found
 
 
 def test_a_decision_has_a_span_that_says_why_and_its_record_has_the_context(
@@ -224,3 +230,30 @@ def test_no_token_and_no_hash_of_a_prompt_is_in_a_span(service: Service, spans: 
     said = str([kept.attributes for kept in spans.take()])
     assert hashes
     assert not any(str(one) in said for one in (*TOKENS, *hashes))
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_tracestate_goes_with_the_trace_into_the_log(spans: KeptSpans, is_on: bool) -> None:
+    service = Service(spans.tracer if is_on else NO_TRACER)
+    body = {"model": "m", "block_size": 4, "token_ids": TOKENS}
+    headers = {"tracestate": "ot=th:8,vendor=x y"}
+    answer = msgspec.json.decode(service.post("/route", body, TRACEPARENT, **headers).body)
+    told = {"decision_id": answer["decision_id"], "event": "completed"}
+    service.post("/feedback", told)
+    decided, ended = service.written()
+    assert isinstance(decided, DecisionsRecord)
+    assert isinstance(ended, OutcomesRecord)
+    assert [one.tracestate for one in decided.decisions] == [headers["tracestate"]]
+    assert [one.tracestate for one in ended.outcomes] == [headers["tracestate"]]
+    (shown,) = msgspec.json.decode(service.client.get("/decisions").body)["decisions"]
+    assert shown["tracestate"] == headers["tracestate"]
+    assert [one.state for one in spans.take()] == [headers["tracestate"]] * 2 * is_on
+
+
+def test_a_tracestate_that_is_wrong_is_left_out_alone(service: Service, spans: KeptSpans) -> None:
+    body = {"model": "m", "block_size": 4, "token_ids": TOKENS}
+    service.post("/route", body, TRACEPARENT, tracestate="a=1,a=2")
+    (kept,) = spans.take()
+    assert (kept.trace, kept.state) == (TRACE, "")
+    (decided,) = service.decisions()
+    assert (decided.traceparent, decided.tracestate) == (kept.traceparent, "")

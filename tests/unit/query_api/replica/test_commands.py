@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from brokers.settings import KafkaSettings
@@ -25,6 +26,7 @@ from schemas.command_records import (
 )
 from schemas.errors import StorageError
 from tests.memory_topics import MemoryTopics, until
+from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
 SETTINGS = KafkaSettings(bootstrap="k:1")
 COMMANDS, RESULTS = (spec.name for spec in SETTINGS.commands)
@@ -55,11 +57,14 @@ class Bench:
         self.topics = MemoryTopics(*((COMMANDS, RESULTS) if has_topics else ()))
         self.topics.install(monkeypatch, MODULE)
         self.readers: list[Reader] = []
+        self.spans = KeptSpans()
 
     def replica(self) -> ReplicaCommands:
         reader = Reader()
         self.readers.append(reader)
-        replica = ReplicaCommands(SETTINGS, cast(Any, {}), cast(Any, reader))
+        replica = ReplicaCommands(
+            SETTINGS, cast(Any, {}), cast(Any, reader), tracer=self.spans.tracer
+        )
         replica.start()
         return replica
 
@@ -107,11 +112,11 @@ def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands_module, "COMMAND_OTHERS_S", 0.05)
 
 
-async def issue(replica: ReplicaCommands, name: str = "Clear1") -> None:
+async def issue(replica: ReplicaCommands, name: str = "Clear1", **fields: Any) -> None:
     """Once it follows the topics: before that it would say that it does not."""
     while True:
         try:
-            await replica.issue(command(name))
+            await replica.issue(msgspec.structs.replace(command(name), **fields))
             return
         except RequestError as error:
             if error.reason != "recovering":
@@ -254,5 +259,59 @@ def test_what_is_no_record_or_in_the_wrong_topic_is_counted(
         assert await end(replica) is CommandState.DONE
         await until(lambda: replica.dropped == 3)
         assert await state(replica, "strange") is None
+
+    play(monkeypatch, scene)
+
+
+def test_a_command_has_a_span_from_its_request_to_its_last_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(bench: Bench) -> None:
+        replica, other = bench.replica(), bench.replica()
+        workers = (CommandWorker(0), CommandWorker(1))
+        traced = {"traceparent": TRACEPARENT, "tracestate": "a=1"}
+        await issue(replica, workers=workers, tokens=bytes(16), **traced)
+        bench.spans.take()  # of attempts before it followed the topics
+        bench.answer("Clear1")
+        await until(lambda: (found := replica.book.find("Clear1")) and found.results)
+        assert bench.spans.take() == [], "one has not answered yet"
+        bench.answer("Clear1", Outcome.REFUSED, rank=1)
+        assert await end(replica) is CommandState.PARTIAL
+        assert await end(other) is CommandState.PARTIAL
+        (kept,) = bench.spans.take()
+        assert (kept.name, kept.trace, kept.parent) == ("command", TRACE, ROUTER_SPAN)
+        assert kept.attributes == {
+            "reprise.command.action": "clear",
+            "reprise.command.id": "Clear1",
+            "reprise.command.results.ok": 1,
+            "reprise.command.results.refused": 1,
+            "reprise.command.state": "partial",
+            "reprise.command.tokens": 4,
+            "reprise.command.workers": 2,
+            "reprise.instance": "a",
+        }
+        (written,) = map(decode_command, bench.topics.values(COMMANDS))
+        assert isinstance(written, CommandRecord)
+        assert (written.traceparent, written.tracestate) == (kept.traceparent, "a=1")
+
+    play(monkeypatch, scene)
+
+
+def test_a_command_that_kafka_does_not_take_has_a_span_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(bench: Bench) -> None:
+        replica = bench.replica()
+        await issue(replica)
+        bench.spans.take()
+        bench.topics.is_refusing = True
+        with pytest.raises(StorageError):
+            await replica.issue(msgspec.structs.replace(command("Clear2"), origin="advice"))
+        (kept,) = bench.spans.take()
+        assert (kept.name, kept.parent) == ("command", "")
+        assert kept.attributes == {
+            "reprise.command.id": "Clear2",
+            "reprise.command.state": "unwritten",
+        }
 
     play(monkeypatch, scene)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bridge.lmcache.commands import executor as executor_module
@@ -25,8 +26,10 @@ from schemas.command_records import (
 )
 from schemas.errors import DiskError, StorageError
 from schemas.limits import COMMANDS_SEGMENT_BYTES
+from schemas.tracing import NO_TRACER, Tracer
 from streams.log.embedded import EmbeddedLog
 from tests.lmcache_commands import CommandSocket
+from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
 Scene = Callable[[EmbeddedCommands], Coroutine[Any, Any, None]]
 
@@ -42,13 +45,13 @@ def command(name: str = "Clear1", rank: int = 0) -> CommandRecord:
     )
 
 
-def play(path: Path, scene: Scene, port: int = 0) -> EmbeddedCommands:
+def play(path: Path, scene: Scene, port: int = 0, tracer: Tracer = NO_TRACER) -> EmbeddedCommands:
     """Runs a service whose only worker is at the port; it is stopped then."""
 
     async def locate(instance_id: str) -> Mapping[int, Reachable]:
         return {0: Reachable(f"tcp://127.0.0.1:{port}", is_linked=True)} if port else {}
 
-    service = EmbeddedCommands(path, locate)
+    service = EmbeddedCommands(path, locate, tracer=tracer)
     service.start()
     try:
         asyncio.run(scene(service))
@@ -78,6 +81,25 @@ def test_a_command_is_in_the_log_is_executed_and_is_known_after_a_restart(tmp_pa
         play(tmp_path / "log", first, worker.port)
         play(tmp_path / "log", second, worker.port)
         assert len(worker.requests) == 1, "a restart executes nothing again"
+
+
+def test_a_command_and_its_execution_are_part_of_the_requests_trace(tmp_path: Path) -> None:
+    spans = KeptSpans()
+
+    async def scene(service: EmbeddedCommands) -> None:
+        await service.issue(msgspec.structs.replace(command(), traceparent=TRACEPARENT))
+        await service.ended("Clear1")
+        found = await service.find("Clear1")
+        assert found is not None
+        traces.append(found.command.traceparent)
+
+    traces: list[str] = []
+    with CommandSocket() as worker:
+        play(tmp_path / "log", scene, worker.port, spans.tracer)
+    by_name = {one.name: one for one in spans.take()}
+    given, executed = by_name["command"], by_name["command.execute"]
+    assert (given.trace, given.parent, executed.parent) == (TRACE, ROUTER_SPAN, given.span)
+    assert traces == [given.traceparent]
 
 
 def test_what_had_not_ended_is_ended_by_the_restart_once(tmp_path: Path) -> None:

@@ -102,7 +102,11 @@ def test_at_the_end_a_collector_that_does_not_answer_is_left(
     end(queue, 2)
     queue.shutdown()
     end(queue, 1)
-    assert queue.dropped == {"stopping": 3}
+    assert queue.dropped == {"stopping": 4}, "the one under way, too"
+    assert queue.waiting == 0
+    exporter.may_answer.set()
+    queue._thread.join(10)
+    assert queue.exported == 0, "each is counted once"
 
 
 def test_one_that_was_never_started_can_be_ended(exporter: Exporter) -> None:

@@ -40,12 +40,12 @@ def other(number: int) -> str:
 def test_a_span_is_a_child_of_its_parent_and_can_be_a_parent(spans: KeptSpans) -> None:
     with spans.tracer.begin(SpanName.ROUTE, TRACEPARENT) as outer:
         assert outer.is_recorded
-        with spans.tracer.begin(SpanName.FEEDBACK, outer.traceparent):
+        with spans.tracer.begin(SpanName.FEEDBACK, outer.context):
             pass
     inner, kept = spans.take()
     assert (kept.trace, kept.parent) == (TRACE, ROUTER_SPAN)
     assert (inner.trace, inner.parent) == (TRACE, kept.span)
-    assert kept.traceparent == outer.traceparent
+    assert kept.traceparent == outer.context
 
 
 def test_without_a_parent_it_begins_a_trace_whatever_surrounds_it(spans: KeptSpans) -> None:
@@ -59,7 +59,7 @@ def test_without_a_parent_it_begins_a_trace_whatever_surrounds_it(spans: KeptSpa
 def test_a_parent_that_is_not_sampled_decides(spans: KeptSpans) -> None:
     with spans.tracer.begin(SpanName.ROUTE, UNSAMPLED) as span:
         span.note({"a": 1})
-        assert (span.is_recorded, span.traceparent) == (False, UNSAMPLED)
+        assert (span.is_recorded, span.context) == (False, UNSAMPLED)
     assert spans.take() == []
 
 
@@ -69,7 +69,7 @@ def test_the_operators_sampler_decides_of_traces_that_begin_here(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
     spans = KeptSpans()
     with spans.tracer.begin(SpanName.ROUTE) as span:
-        assert (span.is_recorded, span.traceparent) == (False, "")
+        assert (span.is_recorded, span.context) == (False, "")
     with spans.tracer.begin(SpanName.ROUTE, TRACEPARENT) as span:
         assert span.is_recorded
     assert spans.tracer.batch(SpanName.FOLD, 0, (), {}) == ""
@@ -123,6 +123,11 @@ def test_of_batches_that_belong_to_no_trace_few_are_recorded(
     assert recorded == len(spans.take()) == 10
     assert spans.tracer.batch(SpanName.FOLD, 0, (UNSAMPLED,), {}), "a name of its own"
     assert spans.tracer.batch(SpanName.FOLD, 0, (TRACEPARENT,), {}), "those of a trace all are"
+    with spans.tracer.begin_alone(SpanName.FOLD) as span:
+        assert not span.is_recorded
+    clock.now += SPAN_ALONE_S
+    with spans.tracer.begin_alone(SpanName.FOLD) as span:
+        assert span.is_recorded
 
 
 @pytest.mark.parametrize(
@@ -143,3 +148,23 @@ def test_the_operator_may_name_the_service(
         pass
     (kept,) = spans.take()
     assert kept.service == service
+
+
+def test_a_tracestate_goes_on_with_its_trace(spans: KeptSpans) -> None:
+    with spans.tracer.begin(SpanName.ROUTE, f"{TRACEPARENT} a=1,b=2", [f"{other(1)} c=3"]) as span:
+        assert span.context.endswith(" a=1,b=2")
+        spans.tracer.batch(SpanName.FOLD, 0, [span.context], {})
+    folded, kept = spans.take()
+    assert (kept.state, folded.state) == ("a=1,b=2", "a=1,b=2")
+    assert folded.parent == kept.span
+    with spans.tracer.begin(SpanName.ROUTE, f"{UNSAMPLED} a=1") as span:
+        assert span.context == f"{UNSAMPLED} a=1"
+
+
+def test_a_wrong_tracestate_of_a_record_is_left_out(
+    spans: KeptSpans, caplog: pytest.LogCaptureFixture
+) -> None:
+    with spans.tracer.begin(SpanName.ROUTE, f"{TRACEPARENT} no state") as span:
+        assert " " not in span.context
+    assert [one.trace for one in spans.take()] == [TRACE]
+    assert caplog.records == []

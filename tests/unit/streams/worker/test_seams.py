@@ -20,8 +20,9 @@ from mode.threads import WorkerThread
 from brokers.errors import DamagedError, KafkaError
 from brokers.interface import Partition
 from schemas.identities import Offset
-from streams.log.interface import LogEntry
+from streams.log.interface import LogEntry, TracedEntry
 from streams.worker import app
+from tests.spans import TRACEPARENT
 
 REPOSITORY = Path(__file__).parents[4]
 OVERRIDDEN = [
@@ -224,7 +225,7 @@ class Damaged:
         self.told += 1
         if FIRST in active and self.told % 2:
             raise DamagedError(Partition(*FIRST), self.place, None)
-        return {SECOND: [SimpleNamespace(offset=self.told, value=b"")]}
+        return {SECOND: [SimpleNamespace(offset=self.told, value=b"", headers=())]}
 
     async def position(self, tp: TP) -> int:
         return self.place
@@ -287,3 +288,22 @@ def test_records_that_came_together_are_few_messages_in_their_order(
     assert [entry for message in messages for entry in message.value] == entries
     assert [message.offset for message in messages] == [3, 5, 6, 7, 9]
     assert app._together(FIRST, []) == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ([("traceparent", TRACEPARENT.encode())], TRACEPARENT),
+        ([("other", b"x"), ("traceparent", TRACEPARENT.encode())], TRACEPARENT),
+        ([("traceparent", b"no context \xff")], None),
+        ([("traceparent", None)], None),
+        ([("other", TRACEPARENT.encode())], None),
+        ([], None),
+    ],
+)
+def test_a_record_says_which_span_wrote_it(
+    headers: list[tuple[str, bytes | None]], found: str | None
+) -> None:
+    entry = app._entry(SimpleNamespace(offset=3, value=b"x", headers=headers))
+    assert entry == LogEntry(Offset(3), b"x")
+    assert (entry.traceparent if isinstance(entry, TracedEntry) else None) == found

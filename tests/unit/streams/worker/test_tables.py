@@ -13,10 +13,10 @@ from schemas.errors import TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from schemas.tracing import NO_TRACER, Tracer
-from streams.log.interface import LogEntry
+from streams.log.interface import LogEntry, TracedEntry
 from streams.worker import gaps
 from streams.worker.tables import Owned, PartitionTables
-from tests.spans import KeptSpans
+from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
 
 def make(path: Path, tracer: Tracer = NO_TRACER) -> PartitionTables:
@@ -110,12 +110,15 @@ def test_a_batch_of_a_partition_has_one_span(tmp_path: Path) -> None:
         table = cast(Any, SimpleNamespace(next_offset=7))
         owner.owned[3] = Owned(table, cast(Any, Driver()), cast(Any, None), asyncio.Lock())
         owner._wanted = frozenset([3])
-        await owner.fold({3: [LogEntry(Offset(offset), b"") for offset in (7, 8)]})
+        traced = TracedEntry(Offset(8), b"")
+        traced.traceparent = TRACEPARENT
+        await owner.fold({3: [LogEntry(Offset(7), b""), traced]})
         await owner.fold({3: []})
 
     asyncio.run(scenario())
     (kept,) = spans.take()
     assert kept.name == "worker.fold"
+    assert (kept.parent, kept.links) == (ROUTER_SPAN, [(TRACE, ROUTER_SPAN)])
     assert kept.attributes == {
         "messaging.batch.message_count": 2,
         "messaging.destination.name": "events",

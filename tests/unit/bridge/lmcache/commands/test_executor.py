@@ -17,6 +17,7 @@ from bridge.lmcache.controller.member import Reachable
 from devtools.broker import free_ports
 from schemas.command_records import Action, CommandRecord, CommandWorker, Outcome, ResultRecord
 from tests.lmcache_commands import CommandSocket, plain_answer
+from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
 SHORT_S = 0.3
 
@@ -42,7 +43,8 @@ class Bench:
             rank: Reachable(f"tcp://127.0.0.1:{port}", is_linked=True)
             for rank, port in enumerate(ports)
         }
-        self.executor = Executor(self._locate, is_sole=is_sole)
+        self.spans = KeptSpans()
+        self.executor = Executor(self._locate, is_sole=is_sole, tracer=self.spans.tracer)
         self.results: list[ResultRecord] = []
 
     async def _locate(self, instance_id: str) -> Mapping[int, Reachable]:
@@ -349,3 +351,26 @@ def test_links_that_are_not_used_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
         asyncio.run(run())
     assert [found.outcome for found in bench.results] == [Outcome.OK] * 4
+
+
+def test_who_executes_a_command_has_a_span_of_it() -> None:
+    with CommandSocket() as one:
+        bench = Bench(one.port)
+        bench.play(command(0, 1, number=4, traceparent=TRACEPARENT))
+    (kept,) = bench.spans.take()
+    assert (kept.name, kept.trace, kept.parent) == ("command.execute", TRACE, ROUTER_SPAN)
+    assert kept.attributes == {
+        "reprise.command.action": "pin",
+        "reprise.command.id": "Pin4",
+        "reprise.command.results.ok": 1,
+        "reprise.command.results.refused": 1,
+        "reprise.command.workers": 2,
+        "reprise.instance": "a",
+    }
+
+
+def test_who_has_none_of_the_workers_has_no_span() -> None:
+    bench = Bench(is_sole=False)
+    bench.play(command(0, traceparent=TRACEPARENT))
+    assert bench.results == []
+    assert bench.spans.take() == []

@@ -24,6 +24,7 @@ from schemas.limits import COMMAND_TOKENS_MAX
 from schemas.registration import LMCACHE, Registration
 from streams.commands.book import CommandBook, CommandView
 from tests.fakes import AsgiClient, FakeTable
+from tests.spans import TRACEPARENT
 
 CPU = "LocalCPUBackend"
 AT = {"instance_id": "a", "location": CPU}
@@ -477,3 +478,10 @@ def test_a_list_of_commands_that_cannot_be_is_refused(
 ) -> None:
     reply = client.get(f"/commands?{query}")
     assert (reply.status, reply.document()["field"]) == (400, field)
+
+
+def test_a_command_has_the_trace_of_its_request(client: AsgiClient, commands: FakeCommands) -> None:
+    client.post_json("/clear", AT, traceparent=TRACEPARENT, tracestate="a=1")
+    client.post_json("/commands", {"action": "clear"} | AT, traceparent="no context")
+    traces = [(one.traceparent, one.tracestate) for one in commands.issued]
+    assert traces == [(TRACEPARENT, "a=1"), ("", "")]

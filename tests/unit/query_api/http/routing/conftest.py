@@ -6,6 +6,7 @@ from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
 from query_api.routing.router import Router, RouterSettings
+from schemas.tracing import NO_TRACER, Tracer
 from tests.fakes import AsgiClient, FakeTable
 
 
@@ -29,6 +30,7 @@ class Service:
         select_service: bool = False,
         settings: RouterSettings | None = None,
         guard: Guard | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self.table = table
         self.clock = Clock()
@@ -45,7 +47,14 @@ class Service:
             monotonic=self.clock,
         )
         self.client = AsgiClient(
-            create_app(table, table, router=self.router, select_service=select_service, guard=guard)
+            create_app(
+                table,
+                table,
+                router=self.router,
+                select_service=select_service,
+                guard=guard,
+                tracer=tracer,
+            )
         )
         self._offset = 0
 

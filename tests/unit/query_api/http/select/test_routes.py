@@ -10,8 +10,9 @@ import xxhash
 from query_api.http.errors import RequestError
 from query_api.http.select.routes import SelectService
 from schemas.events import Stored, encode_events
-from schemas.routing_records import DecisionsRecord
+from schemas.routing_records import DecisionsRecord, traces_of
 from tests.fakes import FakeTable
+from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 from tests.unit.query_api.http.routing.conftest import Service
 
 TOKENS = list(range(64))
@@ -430,3 +431,73 @@ def test_a_worker_that_comes_or_goes_is_seen_at_once(service: Service) -> None:
     assert post(service, "/select", asked)["worker_id"] == 1
     call(service, "DELETE", "/workers/1")
     post(service, "/select", asked, 503)
+
+
+@pytest.fixture
+def spans() -> KeptSpans:
+    return KeptSpans()
+
+
+@pytest.fixture
+def traced(table: FakeTable, spans: KeptSpans) -> Service:
+    service = Service(table, select_service=True, tracer=spans.tracer)
+    add(service, 1, blocks=3)
+    return service
+
+
+def send(service: Service, path: str, body: object, traceparent: str = TRACEPARENT) -> None:
+    headers = {"traceparent": traceparent} if traceparent else {}
+    reply = service.client.post_json(path, body, **headers)
+    assert reply.status in (200, 201, 503), reply.body
+
+
+def kept_traces(service: Service) -> list[str]:
+    """As the log has them, of decisions and outcomes."""
+    return list(traces_of(service.queue.take(service.clock.now)))
+
+
+def test_a_reservation_and_its_end_are_part_of_their_trace(
+    traced: Service, spans: KeptSpans
+) -> None:
+    body = WHOLE | {"token_ids": TOKENS, "selection_id": "s"}
+    send(traced, "/select_and_reserve", body)
+    (routed,) = spans.take()
+    assert (routed.name, routed.trace, routed.parent) == ("reprise.route", TRACE, ROUTER_SPAN)
+    assert routed.attributes["reprise.instance"] == "1"
+    assert routed.attributes["reprise.matched_tokens"] == 48
+    call(traced, "DELETE", "/reservations/s")
+    (told,) = spans.take()
+    assert (told.name, told.parent) == ("reprise.feedback", routed.span)
+    assert told.links == [(TRACE, routed.span)]
+    assert told.attributes["reprise.reports.accepted"] == 1
+    assert kept_traces(traced) == [routed.traceparent] * 2
+
+
+def test_what_was_selected_is_booked_in_its_trace(traced: Service, spans: KeptSpans) -> None:
+    send(traced, "/select", WHOLE | {"token_ids": TOKENS, "selection_id": "s"})
+    (selected,) = spans.take()
+    send(traced, "/reservations", WHOLE | {"selection_id": "s", "token_ids": TOKENS}, "")
+    (booked,) = spans.take()
+    assert (booked.name, booked.parent) == ("reprise.route", selected.span)
+    assert booked.links == [(TRACE, selected.span)]
+    assert kept_traces(traced) == [booked.traceparent]
+
+
+def test_a_refusal_and_looks_have_spans(traced: Service, spans: KeptSpans) -> None:
+    body = WHOLE | {"token_ids": TOKENS}
+    send(traced, "/select", body | {"allowed_worker_ids": [9]})
+    (refused,) = spans.take()
+    assert refused.name == "reprise.route.refused"
+    for path in ("/overlap_scores", "/potential_loads"):
+        send(traced, path, body)
+        send(traced, path, body, "")
+        (looked,) = spans.take()
+        assert (looked.name, looked.parent) == ("reprise.query", ROUTER_SPAN)
+        assert looked.attributes["reprise.matched_tokens"] == 48
+        assert looked.attributes["gen_ai.usage.input_tokens"] == len(TOKENS)
+
+
+def test_without_tracing_the_trace_of_a_reservation_is_kept(service: Service) -> None:
+    add(service, 1)
+    send(service, "/select_and_reserve", WHOLE | {"token_ids": TOKENS})
+    assert kept_traces(service) == [TRACEPARENT]
