@@ -23,7 +23,7 @@ RAY ?= ray[serve]==2.60.0
 SBOM ?= cyclonedx-bom==7.5.0
 JOBS ?= 3
 
-.PHONY: help run install wheels chart sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
+.PHONY: help run install wheels chart image sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ chart: ## render the Helm chart's defaults into deploy/kubernetes/reprise.yaml; 
 	@helm template reprise deploy/helm/reprise --namespace reprise --kube-version 1.31.0 2>/dev/null \
 		| sed -e 's/managed-by: Helm/managed-by: kubectl/' -e '/helm.sh\/chart/d' > deploy/kubernetes/reprise.yaml
 	@echo "==> deploy/kubernetes/reprise.yaml"
+
+image: .make/dev ## build the image, and try it: its size, read-only, without root and capabilities; needs docker
+	$(BIN)/python -m devtools.image $(ARGS)
 
 # Of a clean environment: what the package needs, and nothing that only tests do.
 sbom: .make/run ## what is installed with the package, as CycloneDX: .make/sbom.json

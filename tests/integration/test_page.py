@@ -318,6 +318,12 @@ def test_with_keys_a_tenant_sees_its_own_alone(
             tab.page.wait_for_timeout(400)
             assert "blue" not in tab.page.content(), view
         assert "blue" not in tab.told("JSON.stringify([...reprise.rows])")
+        with browser.new_context() as context:
+            page = context.new_page()
+            page.goto(service.base_url.replace("//", f"//anybody:{acme}@") + "/ui")
+            until(
+                lambda: page.evaluate("reprise.rows.size") == 1, what="with the key in its address"
+            )
 
 
 def test_what_it_keeps_is_bounded(

@@ -173,6 +173,18 @@ def test_one_service_builds_the_image_of_all_roles() -> None:
     assert "\n  pull_policy: never\n" in before
 
 
+def test_what_ends_all_of_it_names_every_profile() -> None:
+    profiles = sorted(set(re.findall(r"profiles: \[(\w+)\]", COMPOSE)))
+    assert profiles
+    command = " ".join(["docker compose", *(f"--profile {name}" for name in profiles), "down"])
+    for text in (
+        COMPOSE,
+        (ROOT / "README.md").read_text(),
+        (ROOT / "docs/operations.md").read_text(),
+    ):
+        assert command in text
+
+
 def test_what_the_image_copies_is_in_the_build_context() -> None:
     allowed = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
     pyproject = (ROOT / "pyproject.toml").read_text()

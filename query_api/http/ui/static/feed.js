@@ -1,6 +1,8 @@
 // What `/events` tells, kept for the views. One tab reads the stream for all tabs of the browser:
 // it opens at most six connections to a host, and the service at most 32 streams.
 
+import { at } from "./api.js";
+
 const HISTORY = 900; // points of a second: 15 minutes
 const DECISIONS = 200;
 const QUANTILES_S = 10;
@@ -56,7 +58,7 @@ export class Feed extends EventTarget {
     watch();
     try {
       const headers = this.lastId ? { "last-event-id": this.lastId } : {};
-      const answer = await fetch("events", { headers, cache: "no-store", signal: stop.signal });
+      const answer = await fetch(at("events"), { headers, cache: "no-store", signal: stop.signal });
       if (!answer.ok) throw new Error(`/events: ${answer.status} ${(await answer.text()).slice(0, 200)}`);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let kept = "";
