@@ -152,12 +152,13 @@ class Routers:
         assert self.errors == []
 
     def told_exact(self) -> Callable[[], bool]:
-        """Whether an answer to a query of from now on says so."""
+        """Whether answers of all services to queries of from now on say so."""
         now, begin = time.monotonic(), len(self.told)
 
         def is_told() -> bool:
             assert self.errors == []
-            return any(one.state == "exact" and one.asked_at > now for one in self.told[begin:])
+            new = [one for one in self.told[begin:] if one.asked_at > now]
+            return {one.by for one in new if one.state == "exact"} >= set(self._services)
 
         return is_told
 

@@ -104,11 +104,12 @@ def replace(
     """One after the other; both versions are beside each other, and answers are exact, before the
     next one.
     """
+    deployment.until(routers.told_exact(), what="routers are told `exact`")
     for role in list(roles):
         assert passed_over(role) == {}
         deployment.replace(role, program)
         deployment.until_moving()
-        deployment.until(routers.told_exact(), what="a router is told `exact` again")
+        deployment.until(routers.told_exact(), what="routers are told `exact` again")
 
 
 def check_answers(routers: Routers, load: Load, log: Sequence[Logged]) -> None:
