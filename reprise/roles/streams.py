@@ -42,7 +42,8 @@ def work(settings: StreamsSettings) -> NoReturn:
     """Works until SIGINT or SIGTERM, and ends the process with 0.
 
     Raises:
-        ConfigurationError, DataDirectoryInUseError, RowVersionError: what waiting does not repair.
+        ConfigurationError, DataDirectoryInUseError, NewerVersionError: what waiting does not
+            repair.
     """
     quiet_client()
     quiet_logs(logging.getLogger().level)
