@@ -29,8 +29,6 @@ from tests.processes import THIS
 ROUTERS = 2
 PAUSE_S = 0.03
 WAIT_S = 30.0
-SENDING_S = 0.5
-"""A batch that was published is sent by a thread, which may have to wait for the processor."""
 
 _PASSED_OVER = (404, 503)
 """A service that is not ready, or of a version that knows nothing of the path."""
@@ -50,20 +48,22 @@ class Served(Engine):
     def __init__(self, instance_id: str) -> None:
         super().__init__(instance_id)
         self._prompts: list[Sequence[int]] = []
-        self._published_at: list[float] = []
+        self._sent: list[tuple[float, int]] = []
 
     def serve(self, prompt: Sequence[int]) -> None:
         super().serve(prompt)
         self._prompts.append(prompt)
-        self._published_at.append(time.monotonic())
+        self.note_sent()
 
-    def published_by(self, moment: float) -> int:
-        """The number of the last batch that was published by then; -1 for none."""
-        return bisect.bisect_right(self._published_at, moment) - 1
+    def note_sent(self) -> None:
+        """Notes how many batches have been sent by now: all but the one that was numbered last."""
+        last = self.publisher.published - 2
+        self._sent.append((time.monotonic(), last))
 
-    @property
-    def last_published_at(self) -> float:
-        return self._published_at[-1]
+    def sent_by(self, moment: float) -> int:
+        """The number of the last batch that is known to have been sent by then; -1 for none."""
+        place = bisect.bisect_right(self._sent, (moment, OFFSET_MAX)) - 1
+        return self._sent[place][1] if place >= 0 else -1
 
     def caches(self) -> Iterator[EngineCache]:
         """What it held, as of each number of a batch from -1 on: the same cache each time, which
@@ -290,9 +290,9 @@ def wrong_answers(
             if matched not in right[number]:
                 found.append(f"{engine.instance_id} had {right[number]}, not {matched}: {one}")
             if one.state == "exact":
-                due = engine.published_by(one.asked_at - STALE_S - SENDING_S)
+                due = engine.sent_by(one.asked_at - STALE_S)
                 if spans[number][1] < due:
-                    found.append(f"{engine.instance_id} had published {due} long before: {one}")
+                    found.append(f"{engine.instance_id} had sent {due} long before: {one}")
     return found
 
 

@@ -8,6 +8,7 @@ an older one and names it. Else it is this one, and what is tried is the handing
 """
 
 import asyncio
+import time
 import urllib.error
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -274,7 +275,7 @@ def test_an_answer_that_no_engine_would_give_is_found(load: Load) -> None:
     assert isinstance(engine, Served)
     name = engine.instance_id
     log = []
-    for number in (3, 3 + 30):
+    for number in (3, 3 + 30, 3 + 30):
         engine.serve(load.prompt(number))
         record = events_record(
             engine.published - 1,
@@ -283,8 +284,10 @@ def test_an_answer_that_no_engine_would_give_is_found(load: Load) -> None:
             stream=StreamKey("default", "m", 16, "", name),
         )
         log.append(Logged(Place(1, 10 + engine.published), b"", record))
+    until(lambda: engine.publisher.published == 3, what="all is sent")
+    engine.note_sent()
     right = engine.cache.longest_held(load.prompt(33))
-    told = Told(1, engine.last_published_at, 33, "unconfirmed", {1: 12}, {name: right})
+    told = Told(1, time.monotonic(), 33, "unconfirmed", {1: 12}, {name: right})
     late = told._replace(asked_at=told.asked_at + 60, state="exact", position={1: 11})
     late = late._replace(matched={name: 32})
     later = told._replace(position={1: 12})
