@@ -10,6 +10,7 @@ What is installed goes to `.make/older/NAME`, and is found there the next time. 
 upgrades run with it in place of this Reprise, where they speak of the older one.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -46,7 +47,8 @@ def older_program(given: str) -> Path:
     if path.is_dir():
         return _program_in(path.resolve())
     if path.is_file():
-        kept = _KEPT / path.stem
+        # Wheels of one version have one name, whatever is in them.
+        kept = _KEPT / f"wheel-{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
         if not (kept / "bin" / "reprise").exists():
             _install(kept, [str(path.resolve())], ROOT / "constraints.txt")
         return _program_in(kept)
