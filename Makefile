@@ -16,6 +16,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 NATIVE := streams/kernel/native
 NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/*/Cargo.toml $(NATIVE)/*/src/*.rs)
 ARGS ?=
+FROM ?=
 DYNAMO ?= ai-dynamo-runtime==1.6.1
 LMCACHE ?= lmcache==0.5.6
 LITELLM ?= litellm==1.110.2
@@ -23,7 +24,7 @@ RAY ?= ray[serve]==2.60.0
 SBOM ?= cyclonedx-bom==7.5.0
 JOBS ?= 3
 
-.PHONY: help run install wheels chart image sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
+.PHONY: help run install wheels chart image sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants upgrades kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -151,6 +152,10 @@ plots: .make/dev ## measure queries, and draw the pictures of docs/performance.m
 
 mutants: .make/dev ## change one thing at a time in what decides correctness, and see that a test fails
 	$(BIN)/python -m devtools.mutants $(ARGS)
+
+# FROM is a revision, or the path of a wheel or of an environment; ARGS=... passes options to pytest.
+upgrades: .make/dev ## replace an older version (FROM=...) by this one under load, role by role, and back
+	$(BIN)/python -m devtools.upgrades "$(FROM)" $(ARGS)
 
 kafka: .make/dev ## start a real Kafka broker on 127.0.0.1:9092 (needs Java 17 and, once, Maven)
 	@exec $(BIN)/python -m devtools.broker $(ARGS)

@@ -7,6 +7,7 @@ So a decoder raises one of a closed set and nothing else, whatever the bytes are
     a record of the log of answers, or of that of commands     RecordError
     an entry of `registry` or `cursors`, a lane of a spool     EntryError
     a row of a table: its key's name, its body                 RowCorruptError
+    the version of a state or a small file                     NewerVersionError
 
 and what it returns holds no value that something behind it cannot take: the types of `schemas` say
 the ranges of names, numbers and times (`Annotated`), and msgspec checks them as it decodes.
@@ -15,6 +16,8 @@ Pure. Errors leave out where the bytes stand: the reader knows, logs and counts 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import PurePath
 from struct import error as struct_error
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -25,6 +28,7 @@ from schemas.command_records import COMMANDS_VERSION, AnyCommandRecord, CommandR
 from schemas.errors import (
     EntryError,
     EventsFormatError,
+    NewerVersionError,
     RecordFormatError,
     RecordVersionError,
     RowCorruptError,
@@ -44,7 +48,7 @@ from schemas.records import (
 )
 from schemas.registration import Registration
 from schemas.routing_records import ROUTING_VERSION, RoutingRecord
-from schemas.topics import CursorNote
+from schemas.topics import ENTRY_VERSION, CursorNote
 
 UNUSABLE: Final = (ValueError, TypeError, OverflowError, RecursionError, struct_error)
 """What msgspec and `struct` raise on bytes that are not what they should be. Of ValueError's family
@@ -53,6 +57,7 @@ are all of msgspec's errors and UnicodeDecodeError, which is none of msgspec's."
 MALFORMED_KEY: Final = "malformed_key"
 MALFORMED_VALUE: Final = "malformed_value"
 KEY_MISMATCH: Final = "key_mismatch"
+NEWER_VERSION: Final = "newer_version"
 TOO_MANY: Final = "too_many"
 """Reasons of an EntryError; the last one is a reader's own, which has no room for one more."""
 
@@ -64,8 +69,19 @@ class _Version(msgspec.Struct):
     version: int
 
 
+class _EntryVersion(msgspec.Struct):
+    version: int = 1
+
+
+class _StateVersion(msgspec.Struct, array_like=True):
+    version: int
+
+
 _record: msgspec.msgpack.Decoder[LogRecord] = msgspec.msgpack.Decoder(LogRecord)
 _version = msgspec.msgpack.Decoder(_Version)
+_entry_version = msgspec.msgpack.Decoder(_EntryVersion)
+_file_version = msgspec.json.Decoder(_EntryVersion)
+_state_version = msgspec.msgpack.Decoder(_StateVersion)
 _answers_record = msgspec.msgpack.Decoder(AnswersRecord)
 _answers: msgspec.msgpack.Decoder[list[GivenAnswer]] = msgspec.msgpack.Decoder(list[GivenAnswer])
 _routing: msgspec.msgpack.Decoder[RoutingRecord] = msgspec.msgpack.Decoder(RoutingRecord)
@@ -283,11 +299,64 @@ def decode_cursor_entry(key: bytes | None, value: bytes | None) -> CursorEntry:
 
 
 def _decode_value(decode: Callable[[bytes], T], publisher: PublisherKey, value: bytes) -> T:
+    # Before the rest, of which a newer version may have made anything.
+    with suppress(*UNUSABLE):
+        version = _entry_version.decode(value).version
+        if version > ENTRY_VERSION:
+            detail = (
+                f"version `{version}`, where `{ENTRY_VERSION}` or older was expected: a newer"
+                " Reprise wrote it, upgrade this one"
+            )
+            raise EntryError(NEWER_VERSION, detail=detail, publisher=publisher)
     return _decode(
         decode,
         value,
         lambda detail: EntryError(MALFORMED_VALUE, detail=detail, publisher=publisher),
     )
+
+
+# States
+
+
+def check_state_version(encoded: bytes, what: str, supported: int) -> None:
+    """Of a state that is a msgpack array which begins with its version: that is read before the
+    rest, of which a newer one may have made anything. What cannot be read is passed over, for
+    whoever reads the rest finds that.
+
+    Args:
+        encoded: the state.
+        what: of people, as `a checkpoint of routing`.
+        supported: the newest version that is read.
+
+    Raises:
+        NewerVersionError: it is of a newer one.
+    """
+    try:
+        version = _state_version.decode(encoded).version
+    except UNUSABLE:
+        return
+    if version > supported:
+        raise NewerVersionError(what, version=version, supported=supported)
+
+
+def check_file_version(content: bytes, what: str, supported: int, path: PurePath) -> None:
+    """Of a file that is a JSON map, which says `version` from 2 on; likewise.
+
+    Args:
+        content: of the file.
+        what: of people, as `a note of lost records`.
+        supported: the newest version that is read.
+        path: of the file.
+
+    Raises:
+        NewerVersionError: it is of a newer one.
+    """
+    try:
+        version = _file_version.decode(content).version
+    except UNUSABLE:
+        return
+    if version > supported:
+        raise NewerVersionError(what, version=version, supported=supported, where=str(path))
 
 
 # Rows

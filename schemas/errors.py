@@ -20,7 +20,8 @@
     +-- StorageError              the data directory
     |   +-- DataDirectoryInUseError
     |   +-- RowCorruptError
-    |   +-- RowVersionError
+    |   +-- NewerVersionError   a newer Reprise wrote what is stored
+    |   |   +-- RowVersionError
     |   +-- DiskError             a read or a write failed: full or failing disk
     |   |   +-- DamagedError      files are not as they were written, or some are gone
     |   +-- DiskFullError         there is no room to start
@@ -155,7 +156,10 @@ class RecordVersionError(RecordError):
     def __init__(self, *, version: int, supported: int) -> None:
         self.version = version
         self.supported = supported
-        super().__init__(f"Expected a record of version `{supported}` or older, got `{version}`")
+        super().__init__(
+            f"Expected a record of version `{supported}` or older, got `{version}`: a newer Reprise"
+            " wrote it, upgrade this one"
+        )
 
 
 class EventsFormatError(RecordError, ValueError):
@@ -172,7 +176,7 @@ class EntryError(RepriseError):
     `/register` or `/unregister`.
 
     Attributes:
-        reason: `malformed_key`, `malformed_value`, `key_mismatch` or `too_many`.
+        reason: `malformed_key`, `malformed_value`, `newer_version`, `key_mismatch` or `too_many`.
         publisher: whose it is; None where its key cannot be read.
     """
 
@@ -210,12 +214,40 @@ class RowCorruptError(StorageError):
         super().__init__(f"Expected an intact table row, {detail}, at key: {key.hex()}")
 
 
-class RowVersionError(StorageError):
-    """Operator action: upgrade this process, or delete the table's directory to rebuild it."""
+class NewerVersionError(StorageError):
+    """A newer Reprise wrote what is stored. It is no damage: it is left as it is.
+
+    Operator action: upgrade this process, or take what the message names out of its way.
+
+    Attributes:
+        what: of people, as `table rows`.
+        version: what was found.
+        supported: the newest that is read.
+        where: its path or topic; "" until a reader that knows it has said it.
+    """
+
+    def __init__(self, what: str, *, version: int, supported: int, where: str = "") -> None:
+        self.what = what
+        self.version = version
+        self.supported = supported
+        self.where = where
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where else ""
+        return (
+            f"Expected {self.what} of version `{self.supported}` or older, got `{self.version}`"
+            f"{place}: a newer Reprise wrote it, and it is left as it is. Upgrade this one"
+        )
+
+
+class RowVersionError(NewerVersionError):
+    """Rows of a table. Operator action: as above; without its directory the table is rebuilt from
+    the log.
+    """
 
     def __init__(self, *, version: int, supported: int) -> None:
-        self.version = version
-        super().__init__(f"Expected table rows of version `{supported}` or older, got `{version}`")
+        super().__init__("table rows", version=version, supported=supported)
 
 
 class DiskError(StorageError):

@@ -20,6 +20,10 @@ partition p of `table` is the table of partition p of `events`. `registry` and `
 same number, too: the bridge that is given a partition of one owns that partition of the other.
 `routing` has one, since what all replicas decide needs one order. Keys are msgpack arrays of the
 identity's fields, where they are not text.
+
+Values of `registry` and `cursors` are maps that only ever gain keys. They are of version 1, which
+none of them says; one that an older reader would get wrong says `version`, and is skipped and
+counted by that reader.
 """
 
 from enum import StrEnum
@@ -46,6 +50,9 @@ from schemas.registration import Registration
 
 TRACEPARENT_HEADER: Final = "traceparent"
 """Of the first message of a batch of `events`: the span that wrote it (`schemas.tracing`)."""
+
+ENTRY_VERSION: Final = 1
+"""Of values in `registry` and `cursors`: the newest that is read."""
 
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16

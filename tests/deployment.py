@@ -8,7 +8,7 @@ The fold is made here, by the reference kernel, of every record from the topic's
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from streams.kernel import open_kernel
 from streams.kernel.changes import decode_changes
 from streams.table.fold import DUPLICATE, Fold
 from tests.load import Engine, Load
-from tests.processes import until
+from tests.processes import THIS, until
 from tests.roles import Role
 
 _OF_PUBLISHERS = ("InstanceID", "State", "Reason", "Since", "Activity", "Incarnation", "Sequence")
@@ -43,18 +43,24 @@ class Deployment:
         kafka: KafkaSettings,
         broker: Broker,
         bootstraps: Mapping[str, str] | None = None,
+        *,
+        program: Sequence[str] = THIS,
     ) -> None:
         """Makes the topics and starts nothing yet.
 
         Args:
             bootstraps: by the role's name, such as `bridge-1`: where it reaches Kafka, for those
                 that reach it elsewhere than `kafka` says.
+            program: what has the roles as commands.
         """
         asyncio.run(ensure_topics(kafka))
 
         def two(role: str, *options: str) -> list[Role]:
             names = [f"{role}-{number}" for number in (1, 2)]
-            return [Role(role, directory / name, settings_of(name), *options) for name in names]
+            return [
+                Role(role, directory / name, settings_of(name), *options, program=program)
+                for name in names
+            ]
 
         def settings_of(name: str) -> KafkaSettings:
             bootstrap = (bootstraps or {}).get(name, kafka.bootstrap)
@@ -87,6 +93,16 @@ class Deployment:
         victim.kill()
         time.sleep(pause_s)
         victim.start()
+
+    def replace(self, role: Role, program: Sequence[str]) -> None:
+        """Ends the role in order, and starts what another program has in its place, on its data."""
+        roles = next(all_ for all_ in (self.bridges, self.workers, self.replicas) if role in all_)
+        code = role.stop()
+        assert code == 0, f"{role.name} has ended with {code}:\n{role.output()[-3000:]}"
+        other = role.by(program)
+        roles[roles.index(role)] = other
+        other.start()
+        self.until(other.is_ready, what=f"{other.name} ready")
 
     def folded(self, replica: Role) -> int:
         """The sum of the last batches in the replica's table, of all publishers; 0 where it is

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from simulation.engines.cache import CacheSizes, EngineCache, Offload
 from simulation.engines.publisher import Publisher, PublisherOptions
 
+ANYWHERE = PublisherOptions()
+
 
 class Engine:
     """One rank of an engine.
@@ -20,12 +22,18 @@ class Engine:
     """
 
     def __init__(
-        self, instance_id: str, *, dp_rank: int = 0, gpu_blocks: int = 200, cpu_blocks: int = 300
+        self,
+        instance_id: str,
+        *,
+        dp_rank: int = 0,
+        gpu_blocks: int = 200,
+        cpu_blocks: int = 300,
+        options: PublisherOptions = ANYWHERE,
     ) -> None:
         sizes = CacheSizes(block_size=16, gpu_blocks=gpu_blocks, cpu_blocks=cpu_blocks)
         self.instance_id = instance_id
         self.cache = EngineCache(sizes, offload=Offload.WRITE_THROUGH)
-        self.publisher = Publisher(PublisherOptions(), dp_rank=dp_rank)
+        self.publisher = Publisher(options, dp_rank=dp_rank)
         self.published = 0
 
     def serve(self, prompt: Sequence[int]) -> None:

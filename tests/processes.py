@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from schemas.limits import KIB
 
 START_S = 30.0
+THIS = (sys.executable, "-m", "reprise")
+"""The program that is tested."""
 
 
 class Api:
@@ -111,10 +113,12 @@ class Service(Api):
         *options: str,
         environment: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        program: Sequence[str] = THIS,
     ) -> None:
         self.data = data
         self._options = options
         self._environment = environment or {}
+        self.program = program
         self._prefix = prefix
         self.process: subprocess.Popen[str] | None = None
         data.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +133,7 @@ class Service(Api):
 
     def start(self) -> None:
         """Starts the process and waits until it has recovered."""
-        command = [*self._prefix, sys.executable, "-m", "reprise", "up", "--data", str(self.data)]
+        command = [*self._prefix, *self.program, "up", "--data", str(self.data)]
         command += ["--port", "0", *self._options]
         environment = dict(os.environ) | {"CONDUCTOR_CONFIG_PATH": str(self.data / "none")}
         with self._log_path.open("a") as log:

@@ -5,16 +5,16 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from copy import copy
 from email.message import Message
 from pathlib import Path
 from typing import Any
 
 from brokers.settings import KafkaSettings
-from tests.processes import START_S, sum_of_samples, until
+from tests.processes import START_S, THIS, sum_of_samples, until
 
 _ADDRESS = re.compile(r"(?:Reprise answers on|Metrics on) (http://[^\s/]+)")
 
@@ -31,13 +31,16 @@ class Role:
         data: Path,
         kafka: KafkaSettings,
         *options: str,
-        program: Sequence[str] = ("-m", "reprise"),
+        program: Sequence[str] = THIS,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts nothing yet. `program` is what Python runs, `environment` is beside this one's."""
+        """Starts nothing yet. `program` is what has the role as a command, `environment` is beside
+        this one's.
+        """
         self.name = data.name
         self.data = data
-        self._command = [sys.executable, *program, role, "--data", str(data)]
+        self._program = program
+        self._command = [role, "--data", str(data)]
         self._command += ["--kafka", kafka.bootstrap, "--topic-prefix", kafka.topic_prefix]
         self._command += ["--events-partitions", str(kafka.events_partitions)]
         self._command += ["--registry-partitions", str(kafka.registry_partitions)]
@@ -53,7 +56,10 @@ class Role:
         begin = len(self.output()) if self._output.exists() else 0
         with self._output.open("a") as output:
             self.process = subprocess.Popen(
-                self._command, stdout=output, stderr=output, env=self._environment
+                [*self._program, *self._command],
+                stdout=output,
+                stderr=output,
+                env=self._environment,
             )
         process = self.process
 
@@ -65,6 +71,12 @@ class Role:
 
         until(answers, what=f"{self.name} answers:\n{self.output()[-2000:]}", timeout_s=60)
 
+    def by(self, program: Sequence[str]) -> "Role":
+        """The same of another program: it goes on with what this one has left."""
+        other = copy(self)
+        other.process, other.base_url, other._program = None, "", program
+        return other
+
     def kill(self) -> None:
         """kill -9."""
         if self.process is not None:
@@ -75,7 +87,7 @@ class Role:
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
+        self.process.terminate()
         code = self.process.wait(START_S)
         self.process = None
         return code
@@ -106,10 +118,14 @@ class Role:
             found = json.loads(error.read())
         return found
 
+    def metrics(self) -> bytes:
+        with urllib.request.urlopen(self.base_url + "/metrics", timeout=20) as response:
+            content: bytes = response.read()
+        return content
+
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
-        with urllib.request.urlopen(self.base_url + "/metrics", timeout=20) as response:
-            return sum_of_samples(response.read(), name, labels)
+        return sum_of_samples(self.metrics(), name, labels)
 
     def post(self, path: str, fields: object, **headers: str) -> Any:
         return json.loads(self.exchange(path, fields, **headers)[0])

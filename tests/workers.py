@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from xdist.scheduler import Scheduling  # type: ignore[import-untyped]
 
 GROUPS: Final = {
-    # Seven processes of a deployment, each killed or held up: two of those at once are too slow for
-    # their bounds on two cores.
-    "faults": ("tests/integration/test_faults_", "tests/integration/test_outages.py"),
+    # Seven processes of a deployment, each killed, held up or replaced: two of those at once are
+    # too slow for their bounds on two cores.
+    "faults": (
+        "tests/integration/test_faults_",
+        "tests/integration/test_outages.py",
+        "tests/integration/test_upgrades.py",
+    ),
     # Both look for many free ports in a row.
     "demo": ("tests/integration/test_demo.py", "tests/unit/simulation/demo/"),
 }

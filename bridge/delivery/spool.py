@@ -1,13 +1,15 @@
 """Records that wait on disk for Kafka: bounded, in order for each publisher. Format version 1.
 
     key                                      value
-    b"r" + lane (u32 BE) + number (u64 BE)   a record (`schemas.records`)
+    b"f"                                     the format version (u32 LE); version 1 has none
     b"l" + lane (u32 BE)                     the publisher of the lane (msgpack)
+    b"r" + lane (u32 BE) + number (u64 BE)   a record (`schemas.records`)
 
 A lane is one publisher; numbers rise over all lanes. Records are read from a lane's head, and
 deleted when the log has acknowledged them; what was read but not deleted is read again after a
 restart, so the log may get it twice, but never loses it. What cannot be read is deleted and
-counted; `bridge.delivery.unreadable_records` puts a gap in its place.
+counted; `bridge.delivery.unreadable_records` puts a gap in its place. What a newer Reprise has left
+it can read itself: such a spool is not opened.
 
 Writes go to RocksDB's write-ahead log: they survive `kill -9`; a power cut may cost the last
 moments. Of a spool whose files are damaged what can be read is kept, and the damaged files beside
@@ -28,19 +30,23 @@ from schemas.errors import (
     DamagedError,
     DiskFullError,
     EntryError,
+    NewerVersionError,
     RecordError,
+    RecordVersionError,
     StorageError,
 )
 from schemas.identities import PublisherKey
 from schemas.limits import ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX, SPOOL_CHANGES_MAX
-from schemas.records import Record
+from schemas.records import NEWEST_VERSION, Record
 from schemas.topics import encode_publisher
 from storage.rocksdb import SPOOL, Database, WriteBatch, disk_errors, new_batch
 from storage.salvage import move_aside, salvage
 
 _RECORD_KEY: Final = struct.Struct(">cIQ")
 _LANE_KEY: Final = struct.Struct(">cI")
-_RECORD, _LANE = b"r", b"l"
+_U32: Final = struct.Struct("<I")
+_FORMAT: Final = 1
+_RECORD, _LANE, _FORMAT_KEY = b"r", b"l", b"f"
 FAULT: Final = "fault"
 WRONG_LANE: Final = "wrong_lane"
 """Reasons of unreadable records, beside those of RecordError."""
@@ -91,6 +97,7 @@ class Spool:
 
     Raises:
         DataDirectoryInUseError: another process has it open.
+        NewerVersionError: a newer Reprise wrote it, or a record of it.
         StorageError: it cannot be opened.
     """
 
@@ -160,6 +167,7 @@ class Spool:
         return False
 
     def _load(self) -> None:
+        self._check_versions()
         by_number: dict[int, _SpoolLane] = {}
         unusable: list[bytes] = []
         for key, value in self._db.scan(_LANE, b""):
@@ -189,6 +197,22 @@ class Spool:
                 unusable.append(_LANE_KEY.pack(_LANE, lane.number))
                 del self._lanes[publisher]
         self._clear(unusable)
+
+    def _check_versions(self) -> None:
+        """Before anything is deleted. Closes the database where it raises NewerVersionError."""
+        written = self._db.get(_FORMAT_KEY) or b""
+        what, supported = "a spool", _FORMAT
+        version = _U32.unpack(written)[0] if len(written) == _U32.size else _FORMAT
+        if version <= _FORMAT:
+            what, supported = "spooled records", NEWEST_VERSION
+            version = max(map(_version_of, self._records()), default=NEWEST_VERSION)
+        if version > supported:
+            self._db.close()
+            where = str(self._path)
+            raise NewerVersionError(what, version=version, supported=supported, where=where)
+
+    def _records(self) -> Iterator[bytes]:
+        return (value for _, value in self._db.scan(_RECORD, _RECORD))
 
     def _load_lane(self, by_number: dict[int, _SpoolLane], key: bytes, value: bytes) -> None:
         lane = _SpoolLane(_LANE_KEY.unpack(key)[1])
@@ -377,3 +401,16 @@ class Spool:
     def _write(self, batch: WriteBatch) -> None:
         with disk_errors("write the spool", self._path):
             self._db.write(batch)
+
+
+def _version_of(encoded: bytes) -> int:
+    """The version of a record that is newer than this Reprise; NEWEST_VERSION of any other, also of
+    what is none.
+    """
+    try:
+        decode_record(encoded)
+    except RecordVersionError as error:
+        return error.version
+    except RecordError:
+        pass  # whoever drains it finds that
+    return NEWEST_VERSION

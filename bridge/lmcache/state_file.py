@@ -2,6 +2,8 @@
 
     DATA/lmcache.json    {"incarnations": 1795000000000, "workers": [{"registration": ...}, ...]}
 
+It is of version 1, which it does not say; a newer one says `version`, and is refused.
+
 The log says that these workers are registered, and what they held. A run that knows nothing of them
 could not end what is written of one that never comes back.
 
@@ -19,12 +21,14 @@ import msgspec
 from msgspec import Meta
 
 from bridge.lmcache.controller.member import Known
-from schemas.codec import UNUSABLE
-from schemas.errors import StorageError
+from schemas.codec import UNUSABLE, check_file_version
+from schemas.errors import NewerVersionError, StorageError
 from schemas.limits import INCARNATION_MAX, LMCACHE_STATE_BYTES_MAX, LMCACHE_WORKERS_MAX
 from storage.rocksdb import disk_errors
 
 _logger = logging.getLogger(__name__)
+
+STATE_VERSION: Final = 1
 
 RUN_INCARNATIONS: Final = 2**24
 """Of a publisher in one run; more take those of the next one, which then begins higher."""
@@ -52,15 +56,22 @@ class StateFile:
         self.path = data / name
 
     def read(self) -> State:
-        """The state of the last run; where there is none, or it cannot be read, an empty one."""
+        """The state of the last run; where there is none, or it cannot be read, an empty one.
+
+        Raises:
+            NewerVersionError: a newer Reprise wrote it.
+        """
         try:
             with self.path.open("rb") as file:
                 content = file.read(LMCACHE_STATE_BYTES_MAX + 1)
             if len(content) > LMCACHE_STATE_BYTES_MAX:
                 raise StorageError(f"Expected at most {LMCACHE_STATE_BYTES_MAX} bytes")
+            check_file_version(content, "the state of LMCache's workers", STATE_VERSION, self.path)
             return _decode(content)
         except FileNotFoundError:
             return State()
+        except NewerVersionError:
+            raise
         except (OSError, StorageError, *UNUSABLE) as error:
             _logger.error(
                 "Cannot read %s (%s): LMCache workers of the last run that do not come back stay"
@@ -93,6 +104,7 @@ def begin_run(file: StateFile, wall_now: float) -> State:
     """The state of this run, noted.
 
     Raises:
+        NewerVersionError: a newer Reprise wrote the last one.
         DiskError: it cannot be noted.
     """
     before = file.read()

@@ -48,7 +48,7 @@ from schemas.limits import (
     SHUTDOWN_S,
 )
 from streams.table.releasing import release_some
-from streams.table.rows.contexts import MISSING_ROWS
+from streams.table.rows.contexts import MISSING_ROWS, NEWER_ROWS
 from streams.table.rows.format import as_found
 
 T = TypeVar("T")
@@ -226,6 +226,7 @@ class TopicReader:
             for name in self._read_from:
                 # Beyond the last record where those after it were compacted away.
                 await self._advance(snapshot, self._places[name], await consumer.position(name))
+            self._tell_skipped(snapshot, had_caught_up=False)
             self._replica.note_progress()
             release_some(snapshot.table.release_left, MAINTAINED_ENTRIES)
             if batches or not snapshot.unread():
@@ -257,13 +258,23 @@ class TopicReader:
                     place.partition,
                 )
         await self._advance(snapshot, place, records[-1].offset + 1)
+        self._tell_skipped(snapshot, had_caught_up=had_caught_up)
+
+    def _tell_skipped(self, snapshot: Snapshot, *, had_caught_up: bool) -> None:
+        """Logs rows that were skipped.
+
+        Raises:
+            _OffsetsLostError: some are missing, of a partition that had caught up.
+        """
         for skipped in snapshot.table.take_skipped():
             self._replica.changed()
+            remedy = ": a newer Reprise wrote it, upgrade this one"
             logger.warning(
-                "Skipped a row of the table (%s) in partition %d with key: %s",
+                "Skipped a row of the table (%s) in partition %d with key: %s%s",
                 skipped.reason,
                 skipped.partition,
                 skipped.key.hex(),
+                remedy if skipped.reason == NEWER_ROWS else "",
             )
             if skipped.reason == MISSING_ROWS and had_caught_up:
                 # A topic read without a break has no holes: this is another of the same name.

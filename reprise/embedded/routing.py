@@ -16,7 +16,7 @@ from query_api.routing.queue import RoutingQueue, items_of
 from reprise.embedded.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
 from schemas.codec import decode_routing
 from schemas.conditions import Conditions, Part
-from schemas.errors import DamagedError, RecordError, StorageError
+from schemas.errors import DamagedError, NewerVersionError, RecordError, StorageError
 from schemas.identities import Offset
 from schemas.limits import ROUTING_BYTES, ROUTING_CHECKPOINT_S
 from schemas.routing_records import RoutingRecord, encode_routing, traces_of
@@ -65,7 +65,8 @@ class RoutingLog(WindowLog):
 
         Raises:
             DataDirectoryInUseError: another process has it open.
-            StorageError: it cannot be opened, or a newer Reprise wrote it.
+            NewerVersionError: a newer Reprise wrote it.
+            StorageError: it cannot be opened.
         """
 
         def open_log() -> EmbeddedLog:
@@ -93,6 +94,9 @@ class RoutingLog(WindowLog):
         fold = RoutingFold()
         try:
             fold = read_checkpoint(self._checkpoint) or fold
+        except NewerVersionError:  # the next one would take its place
+            log.close()
+            raise
         except (RecordError, StorageError) as error:
             logger.warning("%s. The routing log is folded from its beginning", error)
         if fold.offset >= log.end_offset:

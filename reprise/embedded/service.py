@@ -42,7 +42,7 @@ from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
 from reprise.settings import Settings
 from schemas.conditions import Part
-from schemas.errors import ConfigurationError, DamagedError, StorageError
+from schemas.errors import ConfigurationError, DamagedError, NewerVersionError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
@@ -53,6 +53,7 @@ from streams.audit.queue import open_audit_queue
 from streams.kernel import array_packer, open_kernel, socket_reader
 from streams.kernel.interface import AuditQueue, Kernel
 from streams.log.embedded import EmbeddedLog
+from streams.log.losses import LossNote
 from streams.table.fold import Fold
 from streams.table.history_interface import NO_HISTORY
 from streams.table.table import Table
@@ -84,13 +85,13 @@ class EmbeddedService(TableView):
         Args:
             settings: what to run with.
             on_damage: called, from another thread, where its log turns out to be damaged during
-                recovery; `damage` says how.
+                recovery, or its table to be of a newer Reprise; `damage` says how.
             tracer: makes the spans of what it appends, folds and has workers do.
 
         Raises:
             ConfigurationError: LMCache's ports cannot be bound.
             DataDirectoryInUseError: another process uses it.
-            RowVersionError: a newer Reprise wrote it.
+            NewerVersionError: a newer Reprise wrote it; nothing was changed.
             StorageError: it cannot be opened.
         """
         self._settings = settings
@@ -98,6 +99,7 @@ class EmbeddedService(TableView):
         self.audit_queue: AuditQueue | None = None
         if settings.audit_rate > 0:
             self.audit_queue = open_audit_queue(settings.audit_rate)
+        LossNote(settings.data).read()  # while nothing is open yet: a newer one is refused
         log = EmbeddedLog(settings.data / "log")
         self.history: EmbeddedHistory | None = None
         try:
@@ -226,7 +228,7 @@ class EmbeddedService(TableView):
             self.audit.stop()
 
     @property
-    def damage(self) -> DamagedError | None:
+    def damage(self) -> DamagedError | NewerVersionError | None:
         """Why the service cannot go on, or None."""
         return self.write.damage
 

@@ -52,7 +52,7 @@ from reprise.embedded.loss_watch import LossWatch
 from reprise.settings import Settings
 from schemas.arrays import ArrayPacker
 from schemas.conditions import Conditions, Level, Part
-from schemas.errors import DamagedError, DiskError, StorageError
+from schemas.errors import DamagedError, DiskError, NewerVersionError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import (
     HEARTBEAT_S,
@@ -98,14 +98,14 @@ class WriteThread:
         packer: of hashes and tokens.
         history: of the table; it is closed with it.
         reader: of sockets; pyzmq's where none is given.
-        on_damage: called where the log turns out to be damaged during recovery; then `damage`
-            has the error, and nothing goes on.
+        on_damage: called where the log turns out to be damaged during recovery, or the table to be
+            of a newer Reprise; then `damage` has the error, and nothing goes on.
         on_load: takes what engines say of their load, on the loop of this thread.
         tracer: of the service.
         """
         self.log = log
         self.table = table
-        self.damage: DamagedError | None = None
+        self.damage: DamagedError | NewerVersionError | None = None
         self._history = history
         self._on_damage = on_damage
         self.conditions = Conditions(time.time, logger)
@@ -269,9 +269,10 @@ class WriteThread:
                 self.folding.start()
                 self._syncer.start()
                 self._loop.run_until_complete(self._write_until_stopped())
-        except DamagedError as error:
+        except (DamagedError, NewerVersionError) as error:
             self.damage = error
-            self.conditions.set(Part.LOG, "damaged", str(error), Level.UNAVAILABLE, logged=False)
+            reason = "damaged" if isinstance(error, DamagedError) else "newer_version"
+            self.conditions.set(Part.LOG, reason, str(error), Level.UNAVAILABLE, logged=False)
             self._on_damage()
         except Exception as error:
             message = f"the write path failed: {error!r}"

@@ -54,7 +54,8 @@ def work(settings: StreamsSettings, metrics_tls: TlsSettings | None = None) -> N
         metrics_tls: how /metrics is encrypted; None: it is not.
 
     Raises:
-        ConfigurationError, DataDirectoryInUseError, RowVersionError: what waiting does not repair.
+        ConfigurationError, DataDirectoryInUseError, NewerVersionError: what waiting does not
+            repair.
     """
     quiet_client()
     quiet_logs(logging.getLogger().level)

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from schemas.errors import DamagedError, StorageError
+from schemas.errors import DamagedError, NewerVersionError
 from schemas.identities import ModelContext
 from storage.rocksdb import HISTORY, Database, WriteBatch, disk_errors, new_batch
 from storage.salvage import move_aside
@@ -112,7 +112,8 @@ class HistoryStore:
 
         Raises:
             DataDirectoryInUseError: another process has it open.
-            StorageError: it cannot be opened, or a newer Reprise wrote it.
+            NewerVersionError: a newer Reprise wrote it.
+            StorageError: it cannot be opened.
         """
         self.path = path
         self.damage = ""
@@ -137,9 +138,7 @@ class HistoryStore:
                 self._db.write(batch)
         if written > FORMAT:
             self._db.close()
-            raise StorageError(
-                f"Expected a history of format `{FORMAT}` or older at {path}, got `{written}`"
-            )
+            raise NewerVersionError("a history", version=written, supported=FORMAT, where=str(path))
 
     # Writing
 

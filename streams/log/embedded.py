@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from schemas.errors import DamagedError, StorageError
+from schemas.errors import DamagedError, NewerVersionError, StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.positions import LogBounds
@@ -82,7 +82,8 @@ class EmbeddedLog:
         Raises:
             DataDirectoryInUseError: another process has it open.
             DamagedError: it is damaged; its text says what to do, and nothing was changed.
-            StorageError: it cannot be opened, or a newer Reprise wrote it.
+            NewerVersionError: a newer Reprise wrote it.
+            StorageError: it cannot be opened.
         """
         self.path = path
         self._segment_bytes = segment_bytes
@@ -120,9 +121,8 @@ class EmbeddedLog:
     def _read_facts(self) -> None:
         written_format = self._fact(_FORMAT_KEY, default=_FORMAT)
         if written_format > _FORMAT:
-            raise StorageError(
-                f"Expected a log of format `{_FORMAT}` or older at {self.path},"
-                f" got `{written_format}`"
+            raise NewerVersionError(
+                "a log", version=written_format, supported=_FORMAT, where=str(self.path)
             )
         self._complete_from = self._fact(_COMPLETE_KEY, default=0)
         self._segments = deque(self._read_segments())

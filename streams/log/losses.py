@@ -2,6 +2,8 @@
 
     DATA/loss.json    {"what": "...", "at": 1790000000.0, "registrations": false}
 
+It is of version 1, which it does not say; a newer one says `version`, and is refused.
+
 A log that is found with a torn end, or that was repaired, opens without a trace of that the next
 time. Until every publisher has shown that nothing of it is missing (`streams.table.suspects`), a
 restart must know.
@@ -13,8 +15,11 @@ from typing import Final
 
 import msgspec
 
+from schemas.codec import check_file_version
 from schemas.positions import Seconds
 from storage.rocksdb import disk_errors
+
+LOSS_VERSION: Final = 1
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,13 +46,18 @@ class LossNote:
         self.path = data / "loss.json"
 
     def read(self) -> Loss | None:
-        """What was lost, or None; a note that cannot be read stands for a loss, too."""
+        """What was lost, or None; a note that cannot be read stands for a loss, too.
+
+        Raises:
+            NewerVersionError: a newer Reprise wrote it.
+        """
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             return Loss(what=f"records, by a note that cannot be read: {error}", at=0.0)
+        check_file_version(content, "a note of lost records", LOSS_VERSION, self.path)
         try:
             return _decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from brokers.interface import Message
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_to_end
-from schemas.errors import RecordFormatError
+from schemas.errors import NewerVersionError, RecordFormatError
 from schemas.positions import LogBounds
 from schemas.topics import RoutingTopics
 from streams.log.events_topic import log_bounds
@@ -28,11 +28,14 @@ class Recovered(NamedTuple):
         fold: of the last whole checkpoint, or empty.
         start: the offset to go on at.
         end: where the log ended then.
+        newer: why the last checkpoint was not read, where a newer Reprise wrote it: whoever writes
+            the next one would take its place.
     """
 
     fold: RoutingFold
     start: int
     end: int
+    newer: NewerVersionError | None = None
 
 
 async def recover_fold(options: ClientOptions, topics: RoutingTopics) -> Recovered:
@@ -55,17 +58,23 @@ async def recover_fold(options: ClientOptions, topics: RoutingTopics) -> Recover
     if reader.skipped:
         logger.warning("Skipped %d messages of %s", reader.skipped, topics.state.name)
     bounds = await log_bounds(options, topics.log.name, [ROUTING_PARTITION])
-    return place_fold(_fold_of(reader.state), bounds[ROUTING_PARTITION])
+    fold, newer = _fold_of(reader)
+    if newer is not None:
+        newer.where = f"topic {topics.state.name}"
+        logger.warning("%s. The routing log is folded without it", newer)
+    return place_fold(fold, bounds[ROUTING_PARTITION])._replace(newer=newer)
 
 
-def _fold_of(state: bytes | None) -> RoutingFold:
-    if state is None:
-        return RoutingFold()
+def _fold_of(reader: ChunkReader) -> tuple[RoutingFold, NewerVersionError | None]:
+    """The fold of the last checkpoint that can be read, and why the last one was not."""
     try:
-        return RoutingFold.load(state)
+        if reader.state is not None:
+            return RoutingFold.load(reader.state), reader.newer
+    except NewerVersionError as error:
+        return RoutingFold(), error
     except RecordFormatError as error:
         logger.warning("%s. The routing log is folded from its beginning", error)
-        return RoutingFold()
+    return RoutingFold(), reader.newer
 
 
 def place_fold(fold: RoutingFold, bounds: LogBounds) -> Recovered:

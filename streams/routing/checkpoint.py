@@ -11,7 +11,7 @@ from typing import Final
 
 import xxhash
 
-from schemas.errors import RecordFormatError, StorageError
+from schemas.errors import NewerVersionError, RecordFormatError, StorageError
 from streams.routing.fold import RoutingFold
 
 _SUM: Final = struct.Struct("<Q")
@@ -48,7 +48,8 @@ def read_checkpoint(path: Path) -> RoutingFold | None:
     """The fold of the last checkpoint; None where there is none.
 
     Raises:
-        RecordFormatError: it is damaged, or a newer Reprise wrote it.
+        RecordFormatError: it is damaged.
+        NewerVersionError: a newer Reprise wrote it.
         StorageError: it cannot be read.
     """
     try:
@@ -60,4 +61,8 @@ def read_checkpoint(path: Path) -> RoutingFold | None:
     state = content[_SUM.size :]
     if len(content) < _SUM.size or _SUM.unpack_from(content)[0] != xxhash.xxh3_64_intdigest(state):
         raise RecordFormatError(detail=f"the checkpoint at {path} is damaged")
-    return RoutingFold.load(state)
+    try:
+        return RoutingFold.load(state)
+    except NewerVersionError as error:
+        error.where = str(path)
+        raise

@@ -3,7 +3,7 @@
 A state may be larger than a message. It is cut into chunks, each with the number of its place as
 its key, so that the chunks of the next checkpoint replace these. A value is a msgpack array:
 
-    version   int    1; a reader skips a newer one
+    version   int    1; a newer one is refused
     offset    int    of the last record that the checkpoint has
     count     int    of its chunks
     sum       int    XXH3-64 of the whole state
@@ -20,6 +20,8 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from schemas.codec import check_state_version
+from schemas.errors import NewerVersionError
 from schemas.limits import ROUTING_CHUNK_BYTES, ROUTING_CHUNKS_MAX
 
 CHUNK_VERSION: Final = 1
@@ -67,12 +69,13 @@ class ChunkReader:
 
     Attributes:
         state: of it; None while there is none.
-        skipped: messages that are no chunks, or of a newer version, and checkpoints whose sum is
-            wrong.
+        newer: why the last checkpoint cannot be read, where a newer Reprise wrote it.
+        skipped: messages that are no chunks, and checkpoints whose sum is wrong.
     """
 
     def __init__(self) -> None:
         self.state: bytes | None = None
+        self.newer: NewerVersionError | None = None
         self.skipped = 0
         self._chunks: dict[int, Chunk] = {}
 
@@ -81,12 +84,17 @@ class ChunkReader:
         if value is None:
             return
         try:
+            check_state_version(value, "a checkpoint of routing", CHUNK_VERSION)
+        except NewerVersionError as error:
+            self.newer = error
+            return
+        try:
             chunk = _decoder.decode(value)
             place = int(key or b"")
         except (msgspec.DecodeError, ValueError):
             self.skipped += 1
             return
-        if chunk.version > CHUNK_VERSION or not 0 <= place < chunk.count:
+        if not 0 <= place < chunk.count:
             self.skipped += 1
             return
         self._chunks[place] = chunk
@@ -104,6 +112,6 @@ class ChunkReader:
             return
         state = b"".join(whole)
         if xxhash.xxh3_64_intdigest(state) == last.sum:
-            self.state = state
+            self.state, self.newer = state, None
         else:
             self.skipped += 1

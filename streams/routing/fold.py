@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 import xxhash
 
+from schemas.codec import check_state_version
 from schemas.errors import RecordFormatError
 from schemas.routing_records import (
     Decision,
@@ -150,15 +151,14 @@ class RoutingFold:
         """The inverse of `dump`.
 
         Raises:
-            RecordFormatError: no checkpoint, or a newer Reprise wrote it.
+            NewerVersionError: a newer Reprise wrote it.
+            RecordFormatError: no checkpoint.
         """
         try:
+            check_state_version(encoded, "a checkpoint of routing", STATE_VERSION)
             state = _decoder.decode(encoded)
         except (msgspec.DecodeError, ValueError) as error:
             raise RecordFormatError(detail=f"no checkpoint of routing: {error}") from error
-        if state.version > STATE_VERSION:
-            detail = f"a checkpoint of routing of version `{state.version}`"
-            raise RecordFormatError(detail=f"{detail}, which a newer Reprise wrote")
         fold = cls()
         fold.offset = state.offset
         fold.bookings.restore(state.bookings)

@@ -54,6 +54,7 @@ class TableStore:
     """Rows of one table. One owner; not thread-safe.
 
     Attributes:
+        path: its directory.
         damage: why what was there could not be opened, and was moved aside; "" where it could.
     """
 
@@ -65,7 +66,7 @@ class TableStore:
             DataDirectoryInUseError: another process has it open.
             StorageError: it cannot be opened.
         """
-        self._path = path
+        self.path = path
         self._aside = path.with_name(path.name + ".corrupt")
         self.damage = ""
         try:
@@ -136,7 +137,7 @@ class TableStore:
     def _reading(self, key: bytes) -> Iterator[None]:
         """What RocksDB finds corrupt is raised as a corrupt row: the table can be rebuilt."""
         try:
-            with disk_errors("read the table", self._path):
+            with disk_errors("read the table", self.path):
                 yield
         except DiskError as error:
             if says_corruption(error):
@@ -179,7 +180,7 @@ class TableStore:
             _add(batch, write)
         if local is not None:
             batch.put(_LOCAL_KEY, msgspec.msgpack.encode(local))
-        with disk_errors("write the table", self._path):
+        with disk_errors("write the table", self.path):
             self._db.write(batch)
 
     def write(self, written: Iterable[RowWrite]) -> None:
@@ -189,7 +190,7 @@ class TableStore:
             DiskError: some of them may have been written.
         """
         batch = new_batch()
-        with disk_errors("write the table", self._path):
+        with disk_errors("write the table", self.path):
             for write in written:
                 _add(batch, write)
                 if batch.size_in_bytes() > STORE_BATCH_BYTES_MAX:
@@ -203,7 +204,7 @@ class TableStore:
         Raises:
             DiskError: it may not.
         """
-        with disk_errors("sync the table", self._path):
+        with disk_errors("sync the table", self.path):
             self._db.sync()
 
     # Opening and closing

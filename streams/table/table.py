@@ -128,8 +128,9 @@ class Table:
         try:
             with suppress(RowCorruptError):  # `open` handles it
                 self._store.covered()
-        except RowVersionError:
+        except RowVersionError as error:
             self._store.close()
+            error.where = str(path)
             raise
         self.fold = make_fold()
         self._begin(self.fold)
@@ -225,6 +226,9 @@ class Table:
                 self._load_rows(seed_written=seed is not None)
         except RowCorruptError as error:
             corrupt = str(error)
+        except RowVersionError as error:
+            error.where = str(self._store.path)
+            raise
         else:
             return decided, ""
         # Not while the error is handled: it holds on to what was being read.

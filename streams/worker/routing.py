@@ -20,7 +20,7 @@ import time
 
 from brokers.outages import Outage
 from schemas.conditions import Conditions, Level, Part
-from schemas.errors import ConfigurationError
+from schemas.errors import ConfigurationError, NewerVersionError
 from schemas.limits import ROUTING_FOLD_S, ROUTING_REFUSED_S, SHUTDOWN_S
 from schemas.tracing import NO_TRACER, Tracer
 from streams.worker.routing_table import RoutingTable
@@ -75,15 +75,16 @@ class RoutingWorker(AppRunner):
         return self.table
 
     async def run(self) -> None:
-        """See `AppRunner`; topics that cannot be used are tried again.
+        """See `AppRunner`; topics that cannot be used are tried again, as is a checkpoint that a
+        newer Reprise wrote: meanwhile another worker has the log.
 
         Raises:
-            DataDirectoryInUseError, RowVersionError, LoopSpoiledError: see there.
+            DataDirectoryInUseError, LoopSpoiledError: see there.
         """
         while not self._stopping.is_set():
             try:
                 await super().run()
-            except ConfigurationError as error:
+            except (ConfigurationError, NewerVersionError) as error:
                 self.conditions.set(Part.ROUTING, "refused", str(error))
                 await wait_for(self._stopping, ROUTING_REFUSED_S)
 

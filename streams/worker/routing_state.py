@@ -38,6 +38,8 @@ class RoutingStateTopic:
 
         Raises:
             KafkaError: the broker is away.
+            NewerVersionError: a newer Reprise wrote the last checkpoint: the next one of this would
+                take its place.
         """
         await self.stop()
         producer = Clients(self._options).epoch_producer(self._topics.state.name)
@@ -47,7 +49,10 @@ class RoutingStateTopic:
             await stop_producer(producer, TABLE_PRODUCER_STOP_S)
             raise
         self._producer = producer
-        return await recover_fold(self._options, self._topics)
+        recovered = await recover_fold(self._options, self._topics)
+        if recovered.newer is not None:
+            raise recovered.newer
+        return recovered
 
     async def write(self, offset: int, state: bytes) -> None:
         """Returns once the checkpoint counts.

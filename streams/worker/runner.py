@@ -21,8 +21,8 @@ from schemas.conditions import Conditions, Level, Part
 from schemas.errors import (
     ConfigurationError,
     DataDirectoryInUseError,
+    NewerVersionError,
     RepriseError,
-    RowVersionError,
 )
 from schemas.limits import (
     WORKER_CLEAN_S,
@@ -53,7 +53,7 @@ class LoopSpoiledError(RepriseError):
 _FATAL: Final = (
     ConfigurationError,
     DataDirectoryInUseError,
-    RowVersionError,
+    NewerVersionError,
     LoopSpoiledError,
 )
 """Waiting does not repair these."""
@@ -127,7 +127,7 @@ class AppRunner(ABC):
         """Works until stopped.
 
         Raises:
-            ConfigurationError, DataDirectoryInUseError, RowVersionError, LoopSpoiledError: what
+            ConfigurationError, DataDirectoryInUseError, NewerVersionError, LoopSpoiledError: what
                 waiting does not repair.
         """
         if not await self._ensure_topics():

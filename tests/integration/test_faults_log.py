@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import struct
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -81,7 +82,9 @@ def intruder(tmp_path: Path, deployment_settings: KafkaSettings) -> Iterator[Rol
     """A third bridge, which shares with the two others nothing but the topics."""
     options = ("--session-timeout-s", str(SESSION_S))
     data = tmp_path / "bridge-3"
-    role = Role("bridge", data, deployment_settings, *options, program=("-c", OTHER_GROUP))
+    role = Role(
+        "bridge", data, deployment_settings, *options, program=(sys.executable, "-c", OTHER_GROUP)
+    )
     yield role
     role.kill()
 

@@ -3,28 +3,38 @@
 `tests/data/written-by-0.1.0.tar.xz` has a data directory of `reprise up` (log and table, stopped
 before its last flush), the spool of a bridge, and in `topics.msgpack` the messages of all four
 topics, with what that version made of them. A format that changes gets an archive of its own beside
-it; none is ever replaced.
+it, by `python -m tests.written`; none is ever replaced.
 """
 
+import re
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from bridge.delivery.spool import Spool
+from bridge.lmcache.controller.member import Reachable
 from query_api.replica.registry_table import RegistryTable
+from reprise.embedded.commands import EmbeddedCommands
 from reprise.settings import DEFAULT_SEED
-from schemas.codec import decode_record
+from schemas.codec import decode_record, decode_routing
+from schemas.command_records import CommandState
 from schemas.identities import Offset
+from schemas.routing_records import DecisionsRecord
 from streams.kernel import open_kernel
 from streams.log.embedded import ReadOnlyLog
+from streams.routing.checkpoint import read_checkpoint
+from streams.routing.fold import RoutingFold
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
 from streams.table.verification import verify_log
 from tests.processes import Service
+from tests.written import ARCHIVES, COMMAND, Expected, agreed, ask, run
 
-ARCHIVE = Path(__file__).parents[1] / "data" / "written-by-0.1.0.tar.xz"
+ARCHIVE = ARCHIVES / "written-by-0.1.0.tar.xz"
+MADE = set(ARCHIVES.glob("written-by-*.tar.xz")) - {ARCHIVE}
 
 
 class Topics(msgspec.Struct):
@@ -127,3 +137,85 @@ def test_the_spool_is_drained(written: Path, topics: Topics) -> None:
     assert sorted(spooled) == sorted(topics.events[:50])
     assert all(decode_record(one) for one in spooled)
     spool.close()
+
+
+# An archive that `tests.written` has made
+
+
+@pytest.fixture(params=sorted(MADE), ids=lambda path: path.name)
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """One of them, extracted."""
+    with tarfile.open(request.param) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+@pytest.fixture
+def expected(made: Path) -> Expected:
+    return msgspec.msgpack.decode((made / "expected.msgpack").read_bytes(), type=Expected)
+
+
+def test_a_service_goes_on_with_all_that_it_kept(made: Path, expected: Expected) -> None:
+    with Service(made / "data") as service:
+        assert "resume" in service.log(), "the table was not used"
+        assert service.digest()["contexts"] == expected.contexts
+        assert service.get("/gaps")[1]["publishers"] == expected.publishers
+        _, listed = service.get("/services")
+        assert sorted(one["InstanceID"] for one in listed["services"]) == expected.services
+        for one in expected.past:
+            assert ask(service, one.query, one.position)[0] == one.document
+
+
+def test_the_log_and_the_capture_give_the_same_digests(made: Path, expected: Expected) -> None:
+    digests = {one["digest"] for one in expected.contexts if one["entries"]}
+    for command in (
+        ("verify", "--data", str(made / "data")),
+        ("replay", str(made / "data.capture")),
+    ):
+        assert set(re.findall(r"\b([0-9a-f]{16})\b.* entries", run(*command))) == digests
+
+
+def test_every_record_of_its_log_is_folded(made: Path) -> None:
+    fold = Fold(open_kernel(DEFAULT_SEED))
+    log = ReadOnlyLog(made / "data" / "log")
+    kinds = set()
+    for entry in log.read(Offset(0)):
+        assert fold.apply(entry.offset, entry.value) is None
+        kinds.add(msgspec.msgpack.decode(entry.value)["kind"])
+    log.close()
+    assert kinds == {"registered", "events", "gap", "heartbeat", "memory"}
+    assert [key.segment for key in fold.memory.segments] == ["kvcached_a"]
+
+
+def test_all_answers_and_decisions_are_proven(made: Path, expected: Expected) -> None:
+    assert agreed(run("audit", "verify", "--data", str(made / "data"))) == expected.audited
+
+
+def test_the_checkpoint_of_routing_is_a_fold_of_its_log(made: Path, expected: Expected) -> None:
+    kept = read_checkpoint(made / "data" / "routing" / "checkpoint")
+    assert kept is not None
+    fold = RoutingFold()
+    decided = 0
+    log = ReadOnlyLog(made / "data" / "routing" / "log")
+    for entry in log.read(Offset(0)):
+        record = decode_routing(entry.value)
+        fold.apply(entry.offset, record)
+        decided += len(record.decisions) if isinstance(record, DecisionsRecord) else 0
+    log.close()
+    assert decided == expected.decided
+    assert (kept.offset, kept.digest) == (fold.offset, fold.digest)
+    assert len(fold.bookings.state().bookings) == expected.under_way
+
+
+def test_what_became_of_commands_is_known(made: Path) -> None:
+    async def nobody(instance_id: str) -> Mapping[int, Reachable]:
+        return {}
+
+    commands = EmbeddedCommands(made / "data" / "commands", nobody)
+    try:
+        found = commands.book.find(COMMAND)
+        assert found is not None
+        assert found.state is CommandState.DONE
+    finally:
+        commands.start()
+        commands.stop()

@@ -11,6 +11,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from schemas.codec import check_state_version
 from schemas.errors import RepriseError
 from schemas.identities import Text
 from schemas.limits import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX, ESTIMATED_TENANTS_MAX
@@ -220,8 +221,10 @@ class Estimates:
         """Takes a state in place of its own; it goes on bit for bit as that would have.
 
         Raises:
-            EstimatesError: it is none, or of a newer version; nothing was changed.
+            NewerVersionError: a newer Reprise wrote it; nothing was changed.
+            EstimatesError: it is none, or of an older version; likewise.
         """
+        check_state_version(dumped, "a state of the estimates", ESTIMATES_VERSION)
         try:
             state = _decoder.decode(dumped)
         except (ValueError, RecursionError, OverflowError) as error:

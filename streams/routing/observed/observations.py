@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.codec import check_state_version
 from schemas.errors import RecordFormatError
 from schemas.routing_records import Decision, Outcome, Unregistered
 from streams.routing.observed import sent
@@ -153,15 +154,14 @@ class Observations:
         """The inverse of `dump`.
 
         Raises:
-            RecordFormatError: no checkpoint, or a newer Reprise wrote it.
+            NewerVersionError: a newer Reprise wrote it.
+            RecordFormatError: no checkpoint.
         """
         try:
+            check_state_version(encoded, "a checkpoint of observations", OBSERVATIONS_VERSION)
             state = _decoder.decode(encoded)
         except (msgspec.DecodeError, ValueError) as error:
             raise RecordFormatError(detail=f"no checkpoint of observations: {error}") from error
-        if state.version > OBSERVATIONS_VERSION:
-            detail = f"a checkpoint of observations of version `{state.version}`"
-            raise RecordFormatError(detail=f"{detail}, which a newer Reprise wrote")
         one = cls()
         one.clock = state.clock
         one.open.restore(state.open)

@@ -2,12 +2,14 @@ import shutil
 import struct
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bridge.delivery.spool import Spool, SpooledRecord
-from schemas.errors import DataDirectoryInUseError
+from schemas.errors import DataDirectoryInUseError, NewerVersionError
 from schemas.identities import PublisherKey
-from storage.rocksdb import new_batch
+from schemas.records import NEWEST_VERSION
+from storage.rocksdb import SPOOL, Database, new_batch
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher
@@ -236,3 +238,38 @@ def test_a_start_that_died_on_the_way_to_a_new_spool_goes_on(tmp_path: Path) -> 
     spool = Spool(tmp_path / "spool")
     assert spool.records == 200
     spool.close()
+
+
+def entries(path: Path) -> dict[bytes, bytes]:
+    database = Database(path, SPOOL)
+    try:
+        return dict(database.scan(b"", b""))
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        (b"f", struct.pack("<I", 2), "a spool of version `1` or older, got `2`"),
+        (
+            struct.pack(">cIQ", b"r", 0, 9),
+            msgspec.msgpack.encode({"kind": "novelty", "version": NEWEST_VERSION + 1}),
+            f"spooled records of version `{NEWEST_VERSION}` or older, got `{NEWEST_VERSION + 1}`",
+        ),
+    ],
+)
+def test_what_a_newer_version_has_spooled_is_left_to_it(
+    tmp_path: Path, key: bytes, value: bytes, what: str
+) -> None:
+    spool = Spool(tmp_path)
+    spool.append(ONE, [b"a"])
+    batch = new_batch()
+    batch.put(key, value)
+    batch.put(b"r without a lane", b"would be deleted")
+    spool._db.write(batch)
+    spool.close()
+    before = entries(tmp_path)
+    with pytest.raises(NewerVersionError, match=f"{what} at {tmp_path}: a newer Reprise wrote it"):
+        Spool(tmp_path)
+    assert entries(tmp_path) == before

@@ -7,7 +7,7 @@ import pytest
 
 from bridge.lmcache.controller.member import Known
 from bridge.lmcache.state_file import RUN_INCARNATIONS, State, StateFile, begin_run
-from schemas.errors import StorageError
+from schemas.errors import NewerVersionError, StorageError
 from schemas.limits import LMCACHE_STATE_BYTES_MAX, LMCACHE_WORKERS_MAX
 from tests.fakes import registration
 
@@ -65,3 +65,14 @@ def test_the_workers_of_the_run_before_are_kept(tmp_path: Path) -> None:
     file.write(State(incarnations=1, workers=(KNOWN,)))
     assert begin_run(file, 1.0).workers == (KNOWN,)
     assert file.read().workers == (KNOWN,)
+
+
+def test_that_of_a_newer_version_is_left_to_it(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    content = b'{"version":2,"incarnations":{"another":"form"}}'
+    file.path.write_bytes(content)
+    expected = f"version `1` or older, got `2` at {file.path}: a newer Reprise wrote it"
+    with pytest.raises(NewerVersionError, match=expected):
+        begin_run(file, 1_795_000_000.0)
+    assert file.path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [file.path]

@@ -178,5 +178,7 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     batch.put(b"f", (2).to_bytes(4, "little"))
     store.write(batch)
     store.close()
-    with pytest.raises(Exception, match="Expected a history of format `1` or older"):
+    with pytest.raises(
+        Exception, match=r"a history of version `1` or older, got `2` at .*/history"
+    ):
         HistoryStore(tmp_path / "history")

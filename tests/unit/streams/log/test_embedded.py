@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import DamagedError, DataDirectoryInUseError, DiskError, StorageError
+from schemas.errors import (
+    DamagedError,
+    DataDirectoryInUseError,
+    DiskError,
+    NewerVersionError,
+    StorageError,
+)
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from storage.rocksdb import LOG, Database, WriteBatch, new_batch
@@ -335,7 +341,9 @@ def test_a_log_says_its_format_and_a_newer_one_is_refused(tmp_path: Path) -> Non
     batch.put(b"mformat", struct.pack("<Q", 2))
     database.write(batch)
     database.close()
-    with pytest.raises(StorageError, match=r"format `1` or older at .*, got `2`") as refused:
+    with pytest.raises(
+        NewerVersionError, match=r"version `1` or older, got `2` at .*/log"
+    ) as refused:
         EmbeddedLog(tmp_path / "log")
     Database(tmp_path / "log", LOG).close()  # it is not held by what was refused
     assert refused.value.__traceback__ is not None

@@ -154,7 +154,8 @@ def test_a_newer_version_is_named() -> None:
     fields = msgspec.msgpack.decode(encode_record(UnregisteredRecord(**PUBLISHER)))
     newer = msgspec.msgpack.encode(fields | {"version": NEWEST_VERSION + 1, "kind": "novelty"})
     assert line(newer)["error"] == (
-        f"Expected a record of version `{NEWEST_VERSION}` or older, got `{NEWEST_VERSION + 1}`"
+        f"Expected a record of version `{NEWEST_VERSION}` or older, got `{NEWEST_VERSION + 1}`: a"
+        " newer Reprise wrote it, upgrade this one"
     )
 
 

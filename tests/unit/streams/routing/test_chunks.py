@@ -43,10 +43,19 @@ def test_a_shorter_one_counts_beside_what_is_left_of_a_longer_one() -> None:
 
 def test_what_is_no_chunk_is_skipped_and_counted() -> None:
     (good,) = chunks_of(5, OLD)
+    reader = read((b"0", b"\xc1"), (b"x", good[1]), (None, good[1]), (b"1", good[1]), good)
+    assert (reader.state, reader.skipped) == (OLD, 4)
+
+
+def test_one_of_a_newer_version_is_told_of_and_the_last_one_is_there() -> None:
+    (good,) = chunks_of(5, OLD)
     newer = (b"0", good[1].replace(b"\x95\x01", b"\x95\x02", 1))
-    reader = read((b"0", b"\xc1"), (b"x", good[1]), (None, good[1]), newer, (b"1", good[1]), good)
-    assert (reader.state, reader.skipped) == (OLD, 5)
     assert CHUNK_VERSION == 1
+    reader = read(good, newer)
+    assert (reader.state, reader.skipped) == (OLD, 0)
+    assert reader.newer is not None
+    assert (reader.newer.version, reader.newer.supported) == (2, 1)
+    assert read(newer, good).newer is None, "an older Reprise has written one since"
 
 
 def test_a_tombstone_changes_nothing() -> None:

@@ -1,6 +1,7 @@
 """The fold of the routing log as a worker has it; Kafka is left out."""
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -8,7 +9,8 @@ import pytest
 
 from brokers.errors import KafkaError
 from brokers.settings import KafkaSettings
-from schemas.errors import TableLostError
+from schemas.conditions import Conditions, Part
+from schemas.errors import NewerVersionError, TableLostError
 from schemas.identities import Offset
 from schemas.limits import ROUTING_CHECKPOINT_S
 from schemas.positions import LogBounds
@@ -18,7 +20,10 @@ from streams.log.interface import LogEntry
 from streams.log.routing_topics import Recovered, place_fold
 from streams.routing.fold import RoutingFold
 from streams.worker import routing_table
+from streams.worker.routing import RoutingWorker
 from streams.worker.routing_table import RoutingTable
+from streams.worker.runner import AppRunner
+from streams.worker.worker import StreamsSettings
 from tests.routing import RUN, decision, decisions, outcomes
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
@@ -250,3 +255,25 @@ def test_a_batch_has_one_span_linked_to_what_was_decided_in_it(state: State) -> 
         "reprise.position": "0:2",
     }
     assert owner.table.counters == {"records": 2, "skipped": 1}
+
+
+def test_a_checkpoint_of_a_newer_version_is_told_of_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = StreamsSettings(kafka=KafkaSettings(bootstrap="k:1"), data=tmp_path, seed=1)
+    worker = RoutingWorker(settings, Conditions(lambda: 0.0))
+    found = NewerVersionError("a checkpoint of routing", version=2, supported=1, where="topic t")
+    runs: list[bool] = []
+
+    async def run(_: AppRunner) -> None:
+        runs.append(worker.conditions.has(Part.ROUTING))
+        if len(runs) < 2:
+            raise found
+        worker.stop()
+
+    monkeypatch.setattr(AppRunner, "run", run)
+    monkeypatch.setattr("streams.worker.routing.ROUTING_REFUSED_S", 0.0)
+    asyncio.run(worker.run())
+    assert runs == [False, True]
+    (condition,) = worker.conditions.all()
+    assert (condition.reason, condition.message) == ("refused", str(found))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.errors import NewerVersionError
 from streams.routing.costs import Costs
 from streams.routing.estimates.classes import ClassKey
 from streams.routing.estimates.decode import DecodeTerms
@@ -183,7 +184,7 @@ def test_a_state_that_is_none_is_refused_and_changes_nothing(bad: bytes) -> None
 def test_a_newer_state_is_refused_by_its_version() -> None:
     newer = bytearray(Estimates().dump())
     newer[1] = 3
-    with pytest.raises(EstimatesError, match="version 2, got: 3"):
+    with pytest.raises(NewerVersionError, match="version `2` or older, got `3`"):
         Estimates().load(bytes(newer))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import RecordFormatError
+from schemas.errors import NewerVersionError, RecordFormatError
 from schemas.limits import APPROXIMATE_S, PROMISE_OPEN_S, PROMISES_OPEN_MAX, QUERY_TOKENS_MAX
 from schemas.routing_records import (
     CandidateRecord,
@@ -251,8 +251,9 @@ def test_the_default_room_is_that_of_the_limits() -> None:
 def test_what_is_no_checkpoint_is_refused_with_what_is_wrong() -> None:
     state = msgspec.msgpack.decode(Observations().dump())
     newer = msgspec.msgpack.encode([OBSERVATIONS_VERSION + 1, *state[1:]])
-    with pytest.raises(RecordFormatError, match="newer Reprise"):
-        Observations.load(newer)
+    for what in (newer, msgspec.msgpack.encode([OBSERVATIONS_VERSION + 1, "another form"])):
+        with pytest.raises(NewerVersionError, match="version `1` or older, got `2`: a newer"):
+            Observations.load(what)
     for encoded in (b"", b"\xc1", msgspec.msgpack.encode([1, "x"]), newer[:-1]):
         with pytest.raises(RecordFormatError, match="no checkpoint"):
             Observations.load(encoded)
