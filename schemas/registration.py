@@ -74,7 +74,9 @@ SequencesAtOnce = Annotated[int, Meta(ge=0, le=SEQUENCES_AT_ONCE_MAX)]
 """How many requests an engine computes at once; likewise."""
 
 
-CurveServerKey = Annotated[str, Meta(pattern=r"^([0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40})?$")]
+CurveServerKey = Annotated[
+    str, Meta(max_length=40, pattern=r"^([0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40})?$")
+]
 """Public key of CURVE, 40 characters of Z85; "" where a publisher does not encrypt."""
 
 LabelName = Annotated[str, Meta(min_length=1, max_length=LABEL_BYTES_MAX)]

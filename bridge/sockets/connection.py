@@ -7,12 +7,11 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
-from typing import Final
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from bridge.sockets.curve import CURVE
+from bridge.sockets.curve import CURVE, HANDSHAKE_FAILED, why_refused
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.link_options import set_options
 from bridge.sockets.lookup import LOOKUPS, Addresses
@@ -52,11 +51,6 @@ from schemas.registration import Registration
 _logger = logging.getLogger(__name__)
 new_message = tuple.__new__
 _monitor_numbers = count()
-_HANDSHAKE_FAILED: Final = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
-)
 
 
 class Connection:
@@ -166,11 +160,9 @@ class Connection:
             self._monitor = self.socket.get_monitor_socket(
                 zmq.EVENT_CONNECTED
                 | zmq.EVENT_HANDSHAKE_SUCCEEDED
-                | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-                | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-                | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
                 | zmq.EVENT_DISCONNECTED
-                | zmq.EVENT_CONNECT_RETRIED,
+                | zmq.EVENT_CONNECT_RETRIED
+                | sum(HANDSHAKE_FAILED),
                 f"inproc://monitor-{next(_monitor_numbers)}",
             )
             with suppress(zmq.Again):  # its descriptor tells of nothing that nobody has looked for
@@ -312,8 +304,9 @@ class Connection:
                     self._counted, self._delivered_bytes, self._delivered = False, 0, 0
                     self._total_bytes = 0
                     continue
-                if event["event"] in _HANDSHAKE_FAILED:  # that the link is down comes next
-                    self._note_refusal(event["event"], event["value"])
+                if event["event"] in HANDSHAKE_FAILED:  # that the link is down comes next
+                    reason = why_refused(event, is_encrypted=self._is_encrypted)
+                    self._trouble = f" ({reason})" if reason else self._trouble
                     continue
                 if event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._received.close()
@@ -433,20 +426,6 @@ class Connection:
             _logger.info("Disconnected from %s of %s", self.endpoint, self._name)
             self._start_waiting(time.monotonic())
             self.is_over = self._once
-
-    def _note_refusal(self, event: int, value: int) -> None:
-        """Keeps why ZMTP's handshake has failed, for the warning that nobody is there."""
-        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            reason = "it does not list this process's public key"
-        elif value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH and self._is_encrypted:
-            reason = "it does not encrypt, but is registered with a curve_server_key"
-        elif value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-            reason = "it encrypts, but is registered without a curve_server_key"
-        elif self._is_encrypted and not self._trouble:
-            reason = "the handshake fails: it may have another key than the curve_server_key"
-        else:  # the link was cut, or it is no ZMQ socket
-            return
-        self._trouble = f" ({reason})"
 
     def _start_waiting(self, now: float) -> None:
         self._away_from = now

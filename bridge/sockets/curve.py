@@ -7,6 +7,7 @@ public keys of its bridges. All keys are 40 characters of Z85, as libzmq writes 
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,13 @@ from zmq.auth import load_certificate
 from schemas.errors import ConfigurationError, CurveError
 
 _KEY: Final = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+
+HANDSHAKE_FAILED: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+)
+"""What a socket's monitor tells of a link that did not come up."""
 
 
 class KeyPair(NamedTuple):
@@ -58,6 +66,24 @@ def read_key_pair(path: Path) -> KeyPair:
 def is_readable_by_others(path: Path) -> bool:
     """Whether other users of this machine may read the file."""
     return bool(os.stat(path).st_mode & 0o077)
+
+
+def why_refused(event: Mapping[str, Any], *, is_encrypted: bool) -> str:
+    """Why the handshake of a link has failed; "" where it was cut, or that is not known.
+
+    Args:
+        event: one of HANDSHAKE_FAILED, as `parse_monitor_message` has it.
+        is_encrypted: whether the link was to be.
+    """
+    if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return "it does not list this process's public key"
+    if event["value"] == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+        if is_encrypted:
+            return "it does not encrypt, but is registered with a curve_server_key"
+        return "it encrypts, but is registered without a curve_server_key"
+    if is_encrypted:
+        return "the handshake fails: it may have another key than the curve_server_key"
+    return ""
 
 
 class CurveClient:

@@ -30,7 +30,7 @@ RELAY: Final[tuple[Family["Relay"], ...]] = (
     ),
     counters(
         "reprise_relay_bytes",
-        "Bytes of them.",
+        "Bytes of messages of the engine that were handed on.",
         _ENGINE,
         lambda relay: [((one.engine.endpoint,), one.sent_bytes) for one in relay.publications],
     ),

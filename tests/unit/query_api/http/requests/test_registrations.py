@@ -24,6 +24,7 @@ PROFILE = {
     "python_hash_seed": "0",
     "index_projection": "low64_be",
 }
+CURVE_EXPECTED = "curve_server_key must be a public key of CURVE, 40 characters of Z85"
 FULL: dict[str, Any] = {
     "endpoint": "tcp://a:1",
     "type": "vLLM",
@@ -162,9 +163,9 @@ def test_what_is_said_to_be_the_default_is_no_other_registration_and_no_other_re
             "kv_bytes_per_token must be from 0 to 1073741824",
             "out_of_range",
         ),
-        ("curve_server_key", "k" * 39, "curve_server_key must be a public key", "invalid_value"),
-        ("curve_server_key", "k" * 39 + "~", "must be a public key of CURVE", "invalid_value"),
-        ("curve_server_key", "k" * 40 + "\n", "must be a public key of CURVE", "invalid_value"),
+        ("curve_server_key", "k" * 39, CURVE_EXPECTED, "invalid_value"),
+        ("curve_server_key", "k" * 39 + "~", CURVE_EXPECTED, "invalid_value"),
+        ("curve_server_key", "k" * 40 + "\n", CURVE_EXPECTED, "invalid_value"),
         ("curve_server_key", 1, "curve_server_key must be a string", "invalid_type"),
         ("max_num_seqs", -1, "max_num_seqs must be from 0 to 1048576", "out_of_range"),
         ("max_num_seqs", 1.0, "max_num_seqs must be an integer", "invalid_type"),
