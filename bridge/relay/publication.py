@@ -1,6 +1,7 @@
 """One engine's events: from the relay's link to it to a PUB socket, which is there while it is."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -69,7 +70,7 @@ class Publication:
         self._probing = probing
         self._monotonic = monotonic
         self._bound: zmq.Socket[bytes] | None = None
-        self._warn_at = 0.0
+        self._warn_at = math.inf
         self._look_at = 0.0
         self._away_since = monotonic()
         self._registration = Registration(
@@ -140,9 +141,9 @@ class Publication:
                 self.messages += 1
                 self.sent_bytes += message.size_bytes
         if connection.broken:
-            self._replace(connection.renewed())
+            self._replace(now, connection.renewed)
         elif connection.is_over and not connection.pending:
-            self._replace(self._connect())
+            self._replace(now, self._connect)
         return bool(messages)
 
     def _look(self, *, is_told: bool) -> None:
@@ -154,27 +155,28 @@ class Publication:
         self.links += self._connection.links - before
 
     def _bind(self, now: float) -> None:
-        bound = open_bound(self._context, zmq.PUB, self._pair)
-        # What a bridge has not taken beyond this is lost to it, as it would be to any PUB socket;
-        # it sees that by the numbers, and asks for a replay.
-        bound.sndhwm = RELAY_QUEUE_MESSAGES_MAX
+        bound = None
         try:
+            bound = open_bound(self._context, zmq.PUB, self._pair)
+            # What a bridge has not taken beyond this is lost to it, as it would be to any PUB
+            # socket; it sees that by the numbers, and asks for a replay.
+            bound.sndhwm = RELAY_QUEUE_MESSAGES_MAX
             bound.bind(self.engine.listen)
         except zmq.ZMQError as error:
-            bound.close(linger=0)
+            if bound is not None:
+                bound.close(linger=0)
             # The socket before may be about to end: libzmq closes it in its own time.
-            if not self._warn_at:
-                self._warn_at = now + RELAY_WARN_S
-            elif now >= self._warn_at:
-                self._warn_at = now + RELAY_WARN_S
-                _logger.error(
-                    "Cannot listen on %s: %s; trying again until it can be had",
-                    self.engine.listen,
-                    error.strerror,
-                )
+            self._warn(now, f"Cannot listen on {self.engine.listen}: {error.strerror}")
             return
-        self._warn_at, self._bound = 0.0, bound
+        self._warn_at, self._bound = math.inf, bound
         _logger.info("Relaying %s at %s", self.engine.endpoint, self.engine.listen)
+
+    def _warn(self, now: float, problem: str) -> None:
+        """Logs what has lasted for RELAY_WARN_S, and each RELAY_WARN_S while it does."""
+        if now >= self._warn_at:
+            _logger.error("%s; trying again until it can be had", problem)
+        if math.isinf(self._warn_at) or now >= self._warn_at:
+            self._warn_at = now + RELAY_WARN_S
 
     def drop_links(self) -> None:
         """Ends the links of all bridges; those that are listed connect again."""
@@ -186,9 +188,15 @@ class Publication:
             self._bound = None
             _logger.info("Not relaying %s now", self.engine.endpoint)
 
-    def _replace(self, connection: Connection) -> None:
-        self._away_since = self._monotonic()
+    def _replace(self, now: float, connect: Callable[[], Connection]) -> None:
+        if self._bound is not None:
+            self._away_since = now
         self._unbind()
+        try:
+            connection = connect()
+        except zmq.ZMQError as error:  # no file is left; this one is replaced in another turn
+            self._warn(now, f"Cannot connect to {self.engine.endpoint}: {error.strerror}")
+            return
         self._connection.close()
         self._connection = connection
 

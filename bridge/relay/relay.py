@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import Final
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -16,8 +17,15 @@ from bridge.sockets.curve import is_readable_by_others, read_key_pair
 from bridge.sockets.probing import Probing
 from bridge.sockets.reader import MessageReader, PlainReader
 from schemas.conditions import Conditions, Part
-from schemas.limits import LINK_WATCH_S, RELAY_HELD_LOOK_S, SUBSCRIBER_ERROR_PAUSE_S
+from schemas.limits import (
+    LINK_WATCH_S,
+    RELAY_HELD_LOOK_S,
+    RELAY_REPLAYS_MAX,
+    SUBSCRIBER_ERROR_PAUSE_S,
+)
 
+_SOCKETS_OF_ENGINE: Final = 10  # SUB with its monitor, PUB and ROUTER; each twice while replaced
+_SOCKETS_BESIDE: Final = 16  # ZAP's
 _logger = logging.getLogger(__name__)
 
 
@@ -58,6 +66,9 @@ class Relay:
         self._look_at = 0.0
         self._probing: Probing[Connection] = Probing()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        wanted = len(settings.engines) * (_SOCKETS_OF_ENGINE + RELAY_REPLAYS_MAX) + _SOCKETS_BESIDE
+        limit = int(self._context.get(zmq.SOCKET_LIMIT))
+        self._context.set(zmq.MAX_SOCKETS, min(limit, wanted))
         self.publications: list[Publication] = []
         self.replays: list[Replays] = []
         # Before anything is bound: who connects while nobody answers for ZAP is let in by nobody.

@@ -25,7 +25,6 @@ from schemas.limits import (
     RELAY_REPLAY_IDLE_S,
     RELAY_REPLAYS_MAX,
     RELAY_REPLIES_WAITING_MAX,
-    RELAY_REQUEST_BYTES_MAX,
     REPLAY_MESSAGES_MAX,
 )
 
@@ -97,7 +96,8 @@ class Replays:
     def turn(self) -> bool:
         """Hands on requests and replies; whether there may be more."""
         if self._bound is None:
-            with suppress(ConfigurationError):  # the one before may be about to end
+            # The one before may be about to end, or no file is left for now.
+            with suppress(ConfigurationError, zmq.ZMQError):
                 self._bind()
             return False
         now = self._monotonic()
@@ -166,7 +166,6 @@ class Replays:
     def _bind(self) -> None:
         bound = open_bound(self._context, zmq.ROUTER, self._pair)
         bound.router_mandatory = True
-        bound.maxmsgsize = RELAY_REQUEST_BYTES_MAX
         bound.sndhwm = RELAY_REPLIES_WAITING_MAX
         try:
             bound.bind(self._engine.listen_replay)

@@ -5,7 +5,12 @@ import zmq
 from bridge.sockets.curve import KeyPair
 from bridge.sockets.endpoints import split_endpoint
 from schemas.errors import ConfigurationError
-from schemas.limits import LINK_CONNECT_MS, LINK_HEARTBEAT_MS, LINK_HEARTBEAT_WAIT_MS
+from schemas.limits import (
+    LINK_CONNECT_MS,
+    LINK_HEARTBEAT_MS,
+    LINK_HEARTBEAT_WAIT_MS,
+    RELAY_REQUEST_BYTES_MAX,
+)
 
 ZAP_DOMAIN = "reprise"
 """Under which the relay's sockets ask ZAP (RFC 27) who may connect; without one libzmq asks
@@ -26,6 +31,7 @@ def open_bound(
     socket.curve_secretkey = pair.secret
     socket.zap_domain = ZAP_DOMAIN.encode()
     socket.linger = 0
+    socket.maxmsgsize = RELAY_REQUEST_BYTES_MAX  # bridges subscribe and ask, and say no more
     socket.ipv6 = True
     # Whoever has connected and says nothing, or no more, is dropped with what waits for it.
     socket.handshake_ivl = LINK_CONNECT_MS
