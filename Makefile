@@ -166,9 +166,17 @@ clean: ## remove what the other targets made
 $(BIN)/python:
 	@[ -n "$(PYTHON)" ] || { echo "Expected Python 3.11 to 3.13 on the PATH, found none: install one, or name it with PYTHON=..."; exit 1; }
 	@echo "==> creating the virtual environment with $(PYTHON)"
-	@"$(PYTHON)" -m venv $(VENV)
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; } # half of one would count as made
 
-.make/run: $(BIN)/python pyproject.toml constraints.txt $(NATIVE_SOURCES)
+# Made anew once a Rust toolchain is there that was not, so that the kernel is built then.
+ifneq ($(CARGO),)
+WITH_RUST := .make/with-rust
+endif
+.make/with-rust:
+	@mkdir -p .make
+	@touch .make/with-rust
+
+.make/run: $(BIN)/python pyproject.toml constraints.txt $(NATIVE_SOURCES) $(WITH_RUST)
 	@mkdir -p .make
 	@echo "==> installing the pinned dependencies"
 	@$(PIP) setuptools setuptools-rust

@@ -198,7 +198,8 @@ class DataDirectoryInUseError(StorageError):
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(
-            f"Expected a data directory that no other process uses, but it is locked: {path}"
+            f"Expected a data directory that no other process uses, but it is locked: {path}. Stop"
+            " that process, or choose another directory with --data"
         )
 
 

@@ -21,5 +21,6 @@ def need(module: str, extra: str = "analysis") -> ModuleType:
     except ImportError as error:
         package = module.partition(".")[0]
         raise MissingExtraError(
-            f"Expected {package}, which is not installed: pip install 'reprise[{extra}]'"
+            f"Expected {package}, which is not installed: `pip install {package}`, or the extra"
+            f" `{extra}` of this package (`pip install -e '.[{extra}]'` in its clone)"
         ) from error

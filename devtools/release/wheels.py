@@ -33,6 +33,8 @@ def build(directory: Path) -> Path:
     Raises:
         WheelError: a tool has failed; it has said why.
     """
+    if shutil.which("cargo") is None:
+        raise WheelError("Expected cargo on the PATH, found none: the wheel has the Rust kernel")
     raw = directory / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]

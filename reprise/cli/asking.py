@@ -3,6 +3,7 @@
 import os
 import ssl
 from collections.abc import Mapping
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Final, TypeVar
 from urllib.error import HTTPError, URLError
@@ -79,6 +80,9 @@ def asked(
         with urlopen(request, timeout=EXPLAIN_S, context=tls_context(url)) as answer:
             found = answer.read()
     except HTTPError as error:
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            text = f"{url} wants a key, and took none of ours: set REPRISE_KEY to one"
+            raise click.ClickException(printable(text)) from error
         raise click.ClickException(printable(error.read().decode(errors="replace"))) from error
     except (URLError, OSError, HTTPException, ValueError) as error:
         message = f"Cannot ask {url}: {str(error) or repr(error)}. Is the service up?"

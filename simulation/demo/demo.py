@@ -139,7 +139,10 @@ class Demo:
             "token_ids": self._popular_head(),
         }
         text = json.dumps(body, separators=(",", ":"))
-        return f"curl -s {self._base_url}/query -H 'Content-Type: application/json' -d '{text}'"
+        header = ' -H "Authorization: Bearer $KEY"' if self._options.key else ""
+        # Whoever listens on all addresses is asked at one.
+        asked = self._base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+        return f"curl -s {asked}/query{header} -H 'Content-Type: application/json' -d '{text}'"
 
     def engine_options(self) -> list[EngineOptions]:
         """The engines to have."""

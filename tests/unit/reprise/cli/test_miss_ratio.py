@@ -153,7 +153,7 @@ def test_without_matplotlib_a_plot_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = miss_ratio(trace, "--plot", tmp_path / "r.png")
     assert result.exit_code == 1
-    assert "Expected matplotlib, which is not installed: pip install 'reprise[analysis]'" in (
+    assert "Expected matplotlib, which is not installed: `pip install matplotlib`" in (
         result.stderr
     )
     assert miss_ratio(trace).exit_code == 0

@@ -175,7 +175,7 @@ def test_without_matplotlib_a_report_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = simulate(trace, "--report", tmp_path / "r.html")
     assert result.exit_code == 1
-    assert "Expected matplotlib, which is not installed: pip install 'reprise[analysis]'" in (
+    assert "Expected matplotlib, which is not installed: `pip install matplotlib`" in (
         result.stderr
     )
     assert simulate(trace, "--policy", "random").exit_code == 0
