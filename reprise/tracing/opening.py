@@ -70,8 +70,8 @@ def open_tracing(environment: Mapping[str, str], role: str) -> Tracing:
     if missing:
         raise ConfigurationError(
             f"Expected the packages of the extra `otel` where {ENDPOINT} is set, and found no"
-            f" {missing[0]}: `pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http`,"
-            f" or unset {ENDPOINT}"
+            f" {missing[0]}: `pip install opentelemetry-sdk"
+            f" opentelemetry-exporter-otlp-proto-http`, or unset {ENDPOINT}"
         )
     # Imported here: they are an extra, and take a fifth of a second.
     from reprise.tracing.export import SpanQueue, otlp_exporter

@@ -110,7 +110,7 @@ def test_commands_ask_with_the_key_of_the_environment(asked: Asked, operator: st
     for command in (("gaps",), ("promises",), ("top", "--once"), ("memory", "list")):
         refused = reprise(*command, "--url", url, REPRISE_KEY="")
         assert refused.returncode != 0
-        assert "no_key" in refused.stdout + refused.stderr
+        assert "set REPRISE_KEY" in refused.stdout + refused.stderr
         found = reprise(*command, "--url", url, REPRISE_KEY=operator)
         assert found.returncode == 0, (command, found.stderr)
 
