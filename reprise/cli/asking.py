@@ -59,6 +59,16 @@ def tls_context(url: str) -> ssl.SSLContext | None:
     return context
 
 
+def refusal(error: HTTPError, url: str) -> click.ClickException:
+    """What a command ends with where a service has answered by an error status: in its words, and
+    those of the command line where it wants a key.
+    """
+    text = error.read().decode(errors="replace")
+    if error.code == HTTPStatus.UNAUTHORIZED:
+        text = f"{url} wants a key that it knows: set REPRISE_KEY. It says: {text}"
+    return click.ClickException(printable(text))
+
+
 def asked(
     url: str, path: str, parameters: Mapping[str, object], kind: type[DocumentT]
 ) -> DocumentT:
@@ -80,10 +90,7 @@ def asked(
         with urlopen(request, timeout=EXPLAIN_S, context=tls_context(url)) as answer:
             found = answer.read()
     except HTTPError as error:
-        if error.code == HTTPStatus.UNAUTHORIZED:
-            text = f"{url} wants a key, and took none of ours: set REPRISE_KEY to one"
-            raise click.ClickException(printable(text)) from error
-        raise click.ClickException(printable(error.read().decode(errors="replace"))) from error
+        raise refusal(error, url) from error
     except (URLError, OSError, HTTPException, ValueError) as error:
         message = f"Cannot ask {url}: {str(error) or repr(error)}. Is the service up?"
         raise click.ClickException(printable(message)) from error

@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 import click
 
-from reprise.cli.asking import request_headers, tls_context
+from reprise.cli.asking import refusal, request_headers, tls_context
 from reprise.cli.terminal import printable
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
 from schemas.limits import EXPLAIN_S
@@ -56,7 +56,7 @@ def explain(url: str, instance: str, as_of: str, as_json: bool, query: IO[bytes]
         with urlopen(request, timeout=EXPLAIN_S, context=tls_context(url)) as answer:
             found = answer.read()
     except HTTPError as error:
-        raise click.ClickException(printable(error.read().decode(errors="replace"))) from error
+        raise refusal(error, url) from error
     except (URLError, OSError, ValueError) as error:
         raise click.ClickException(f"Cannot ask {url}: {error}. Is the service up?") from error
     if as_json:

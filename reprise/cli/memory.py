@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import click
 
 from bridge.memory.reading import DEFAULT_PREFIX
-from reprise.cli.asking import request_headers, tls_context
+from reprise.cli.asking import refusal, request_headers, tls_context
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import printable, table_lines
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
@@ -136,7 +136,7 @@ def _asked(url: str) -> Segments:
             _row(one)  # it has what is shown
         return segments
     except HTTPError as error:
-        raise click.ClickException(printable(error.read().decode(errors="replace"))) from error
+        raise refusal(error, url) from error
     except (URLError, OSError, HTTPException) as error:
         message = f"Cannot ask {url}: {str(error) or repr(error)}. Is the service up?"
         raise click.ClickException(printable(message)) from error
