@@ -79,6 +79,24 @@ CurveServerKey = Annotated[
 ]
 """Public key of CURVE, 40 characters of Z85; "" where a publisher does not encrypt."""
 
+_Z85: Final = {
+    character: value
+    for value, character in enumerate(
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    )
+}
+
+
+def is_curve_key(text: str) -> bool:
+    """Whether it is a key of CURVE: 32 bytes as Z85 (ZeroMQ RFC 32), five characters for each four
+    bytes. Whether anybody has it is another question.
+    """
+    if len(text) != 40 or any(character not in _Z85 for character in text):
+        return False
+    groups = (text[first : first + 5] for first in range(0, 40, 5))
+    return all(sum(_Z85[c] * 85 ** (4 - i) for i, c in enumerate(one)) < 2**32 for one in groups)
+
+
 LabelName = Annotated[str, Meta(min_length=1, max_length=LABEL_BYTES_MAX)]
 LabelValue = Annotated[str, Meta(max_length=LABEL_BYTES_MAX)]
 

@@ -8,6 +8,7 @@ vKe<U{Bd1-NzTc0w3iqP!4pWJ}%2m)Qf8Yr7sLhD  bridge-1
 
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -110,6 +111,8 @@ class BridgeKeys:
     def _read(self) -> frozenset[bytes]:
         expected = f"Expected public keys of bridges, one a line, in {self._path}"
         try:
+            if not stat.S_ISREG(os.stat(self._path).st_mode):  # to read it might never end
+                raise ConfigurationError(f"{expected}: it is no regular file")
             with self._path.open("rb") as file:
                 content = file.read(RELAY_KEYS_BYTES_MAX + 1)
         except OSError as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import zmq
 
+from bridge.relay.followers import Followers
 from bridge.relay.settings import RelayedEngine
 from bridge.relay.sockets import open_bound
 from bridge.sockets.connection import Connection
@@ -15,6 +16,7 @@ from bridge.sockets.probing import Probing
 from bridge.sockets.reader import MessageReader
 from schemas.identities import BlockSize
 from schemas.limits import (
+    CURVE_FRAME_BYTES,
     LINK_WATCH_S,
     RELAY_LINGER_S,
     RELAY_PROBE_S,
@@ -46,6 +48,7 @@ class Publication:
         messages: that were handed on.
         sent_bytes: of their frames.
         links: how often the engine's link has come up.
+        dropped_bridges: links of bridges that took too little.
         is_bound: whether bridges can connect.
 
     Raises:
@@ -69,9 +72,12 @@ class Publication:
         self._reader = reader
         self._probing = probing
         self._monotonic = monotonic
+        self.dropped_bridges = 0
+        self._wire_bytes = 0  # of what was sent, as it is encrypted
         self._bound: zmq.Socket[bytes] | None = None
+        self._followers: Followers | None = None
         self._warn_at = math.inf
-        self._look_at = 0.0
+        self._look_at = self._follow_at = 0.0
         self._away_since = monotonic()
         self._registration = Registration(
             endpoint=engine.endpoint,
@@ -129,22 +135,33 @@ class Publication:
         if is_told or now >= self._look_at:
             self._look_at = now + LINK_WATCH_S
             self._look(is_told=is_told)
+        if self._followers is not None and now >= self._follow_at:
+            self._follow_at = now + LINK_WATCH_S
+            self._followers.look(self._wire_bytes)
+            self.dropped_bridges += self._followers.take_dropped()
         connection = self._connection
         if connection.connected and self._bound is None:
             self._bind(now)
-        if self._bound is None and not connection.is_over:
+        if self._bound is None and connection.connected:
             return False  # what has come waits, until somebody can have it
+        # Without a link, too: that nothing is left is known by that, and then it is made anew.
         messages = connection.receive()
         for message in messages:
-            if self._bound is not None:  # it ended before it was known to have come up, otherwise
+            if self._bound is not None:  # else no bridge could have had a link before it came
                 self._bound.send_multipart(message.frames, zmq.NOBLOCK)
                 self.messages += 1
                 self.sent_bytes += message.size_bytes
+                self._wire_bytes += message.size_bytes + CURVE_FRAME_BYTES * len(message.frames)
         if connection.broken:
             self._replace(now, connection.renewed)
         elif connection.is_over and not connection.pending:
             self._replace(now, self._connect)
         return bool(messages)
+
+    def look_at_memory(self) -> None:
+        """The process has grown by much, perhaps by a message of this link that has no end."""
+        if self._connection.connected and self._connection.brings_much():
+            self._look(is_told=True)
 
     def _look(self, *, is_told: bool) -> None:
         before = self._connection.links
@@ -155,20 +172,23 @@ class Publication:
         self.links += self._connection.links - before
 
     def _bind(self, now: float) -> None:
-        bound = None
+        bound = followers = None
         try:
             bound = open_bound(self._context, zmq.PUB, self._pair)
             # What a bridge has not taken beyond this is lost to it, as it would be to any PUB
             # socket; it sees that by the numbers, and asks for a replay.
             bound.sndhwm = RELAY_QUEUE_MESSAGES_MAX
+            followers = Followers(bound)
             bound.bind(self.engine.listen)
         except zmq.ZMQError as error:
+            if followers is not None:
+                followers.close()
             if bound is not None:
                 bound.close(linger=0)
             # The socket before may be about to end: libzmq closes it in its own time.
             self._warn(now, f"Cannot listen on {self.engine.listen}: {error.strerror}")
             return
-        self._warn_at, self._bound = math.inf, bound
+        self._warn_at, self._bound, self._followers = math.inf, bound, followers
         _logger.info("Relaying %s at %s", self.engine.endpoint, self.engine.listen)
 
     def _warn(self, now: float, problem: str) -> None:
@@ -183,6 +203,9 @@ class Publication:
         self._unbind()
 
     def _unbind(self) -> None:
+        if self._followers is not None:
+            self._followers.close()
+            self._followers = None
         if self._bound is not None:
             self._bound.close(linger=round(1000 * RELAY_LINGER_S))
             self._bound = None

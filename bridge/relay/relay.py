@@ -14,17 +14,20 @@ from bridge.relay.settings import RelaySettings
 from bridge.relay.sockets import ZAP_DOMAIN, check_bindable
 from bridge.sockets.connection import Connection
 from bridge.sockets.curve import is_readable_by_others, read_key_pair
+from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.probing import Probing
 from bridge.sockets.reader import MessageReader, PlainReader
 from schemas.conditions import Conditions, Part
 from schemas.limits import (
+    LINK_GROWTH_BYTES,
+    LINK_GROWTH_LOOK_S,
     LINK_WATCH_S,
     RELAY_HELD_LOOK_S,
     RELAY_REPLAYS_MAX,
     SUBSCRIBER_ERROR_PAUSE_S,
 )
 
-_SOCKETS_OF_ENGINE: Final = 10  # SUB with its monitor, PUB and ROUTER; each twice while replaced
+_SOCKETS_OF_ENGINE: Final = 14  # SUB and PUB with monitors, ROUTER; each twice while replaced
 _SOCKETS_BESIDE: Final = 16  # ZAP's
 _logger = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class Relay:
         self.public_key = pair.public.decode()
         self._stopping = False
         self._look_at = 0.0
+        self._growth = MemoryGrowth()
         self._probing: Probing[Connection] = Probing()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         wanted = len(settings.engines) * (_SOCKETS_OF_ENGINE + RELAY_REPLAYS_MAX) + _SOCKETS_BESIDE
@@ -106,7 +110,7 @@ class Relay:
                 time.sleep(SUBSCRIBER_ERROR_PAUSE_S)
 
     def _turn(self, *, wait: bool) -> bool:
-        """Waits for something to do, for LINK_WATCH_S at most, and does it. Cost O(engines)."""
+        """Waits for something to do, LINK_GROWTH_LOOK_S at most, and does it. Cost O(engines)."""
         told = self._wait() if wait else frozenset()
         is_more = False
         for publication in self.publications:
@@ -114,6 +118,9 @@ class Relay:
             is_more = publication.turn(is_told=is_told) or is_more
         for replays in self.replays:
             is_more = replays.turn() or is_more
+        if self._growth.take() > LINK_GROWTH_BYTES:
+            for publication in self.publications:
+                publication.look_at_memory()
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LINK_WATCH_S
             self._look()
@@ -122,7 +129,7 @@ class Relay:
     def _wait(self) -> frozenset[int]:
         """The descriptors that have something to tell."""
         poller = zmq.Poller()
-        wait_s = LINK_WATCH_S
+        wait_s = LINK_GROWTH_LOOK_S  # a message without an end shows in the memory alone
         for publication in self.publications:
             if publication.is_behind:
                 wait_s = RELAY_HELD_LOOK_S
@@ -167,5 +174,6 @@ class Relay:
         for replays in self.replays:
             replays.close()
         self._probing.close()
+        self._growth.close()
         self._authenticator.stop()
         self._context.term()

@@ -16,6 +16,7 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
+from socket import inet_aton
 from typing import Final
 
 from schemas.errors import AddressRefusedError, ConfigurationError
@@ -91,6 +92,11 @@ class AllowedEngines:
         """
         address = _read(host)
         if address is None:
+            if is_short(host):
+                self.refused += 1
+                raise AddressRefusedError(
+                    f"Expected an address in full, as 127.0.0.1, or a name, got: {host[:80]}"
+                )
             return
         shown = f"{name[:80]}, which is {address}" if name else str(address)
         if address in METADATA or address.is_link_local:
@@ -118,6 +124,17 @@ class AllowedEngines:
             return True
         name = name.lower().rstrip(".")
         return bool(name) and any(fnmatchcase(name, pattern) for pattern in self._names)
+
+
+def is_short(host: str) -> bool:
+    """Whether the system takes it for an address of IPv4 though it is none as others write it:
+    `127.1`, `0x7f000001`, `2130706433`. One address would have many names.
+    """
+    try:
+        inet_aton(host)
+    except (OSError, ValueError):
+        return False
+    return " " not in host
 
 
 def _read(host: str) -> Address | None:

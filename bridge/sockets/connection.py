@@ -13,34 +13,25 @@ from zmq.utils.monitor import parse_monitor_message
 
 from bridge.sockets.curve import CURVE, HANDSHAKE_FAILED, why_refused
 from bridge.sockets.endpoints import check_endpoint, names_host
+from bridge.sockets.link_bytes import LinkBytes
 from bridge.sockets.link_options import set_options
 from bridge.sockets.lookup import LOOKUPS, Addresses
 from bridge.sockets.probing import Address, Probing, address_of
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader, PlainReader
-from bridge.sockets.received_bytes import ReceivedBytes
 from schemas.errors import EndpointError
 from schemas.limits import (
-    CURVE_HEADERS_BYTES,
     LINK_AWAY_S,
     LINK_BREACH_S,
-    LINK_BUFFER_BYTES,
-    LINK_HEARTBEAT_BYTES,
-    LINK_HEARTBEAT_MS,
-    LINK_LOOK_BYTES,
     LINK_LOOK_S,
-    LINK_MESSAGE_BYTES,
     LINK_PROBE_AWAY_S,
     LINK_PROBE_S,
-    LINK_QUEUE_BYTES,
     LINK_QUIET_S,
     LINK_REPLACE_S,
     LINK_RETRY_FIRST_MS,
     LINK_WARN_S,
     LINK_WATCH_S,
-    MESSAGE_BYTES_MAX,
     MESSAGE_FRAMES_MAX,
-    MESSAGE_HEADERS_BYTES,
     RECEIVE_BURST_BYTES,
     RECEIVE_BURST_MAX,
     RECEIVE_BURST_S,
@@ -81,7 +72,8 @@ class Connection:
         probing: of the thread; one of its own where none is given.
         once: whether it is over when its link has ended, for another process may have the address
             by then; what it has brought is still received.
-        probe_s: how often an address is asked at first where nobody answers.
+        probe_s: how often an address is asked at first where nobody answers; LINK_PROBE_S where
+            nothing is given.
 
     A peer that does not answer ZMTP's heartbeats is disconnected by libzmq: a link over which
     nothing comes is known to be alive.
@@ -111,7 +103,7 @@ class Connection:
         reader: MessageReader | None = None,
         probing: "Probing[Connection] | None" = None,
         once: bool = False,
-        probe_s: float = LINK_PROBE_S,
+        probe_s: float | None = None,
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
@@ -124,19 +116,14 @@ class Connection:
         self.connected = False
         self.is_over = False
         self._once = once
-        self._probe_s = probe_s
+        self._probe_s = LINK_PROBE_S if probe_s is None else probe_s
         self.broken = False
         self.closed = False
         self.pending = True
         self._breach = ""
-        self._received = ReceivedBytes()
-        self._delivered_bytes = self._delivered = 0  # of the link; messages
         self._is_encrypted = bool(registration.curve_server_key)
-        self._headers_bytes = MESSAGE_HEADERS_BYTES + CURVE_HEADERS_BYTES * self._is_encrypted
-        self._up_at = 0.0  # monotonic seconds
-        self._total_bytes = 0  # that had come of the link at the last look
+        self._bytes = LinkBytes(is_encrypted=self._is_encrypted)
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
-        self._counted = False
         self.links = self.look_number = 0
         self.behind_since: float | None = None
         self._sent_over = 0  # the link over which all that is still to come was sent, or 0
@@ -162,6 +149,7 @@ class Connection:
                 | zmq.EVENT_HANDSHAKE_SUCCEEDED
                 | zmq.EVENT_DISCONNECTED
                 | zmq.EVENT_CONNECT_RETRIED
+                | zmq.EVENT_CLOSED
                 | sum(HANDSHAKE_FAILED),
                 f"inproc://monitor-{next(_monitor_numbers)}",
             )
@@ -211,8 +199,7 @@ class Connection:
             new_message(RawMessage, (publisher, frames, received_at, link, None, size_bytes))
             for frames, size_bytes in zip(taken.messages, taken.sizes, strict=True)
         ]
-        self._delivered += len(messages)
-        self._delivered_bytes += taken.size_bytes + self._headers_bytes * len(messages)
+        self._bytes.note_taken(len(messages), taken.size_bytes)
         if messages:
             beyond_bytes = max(0, taken.size_bytes - RECEIVE_BURST_BYTES)
             self._paid_at = received_at + beyond_bytes * SUBSCRIBER_TURN_S / RECEIVE_BURST_BYTES
@@ -275,9 +262,7 @@ class Connection:
         """Whether more has come since the last call than heartbeats and a few messages: then it is
         to be watched. Costs a tenth of that.
         """
-        total = self._received.total_bytes()
-        before, self._total_bytes = self._total_bytes, total
-        return total - before >= LINK_LOOK_BYTES
+        return self._bytes.brings_much()
 
     @property
     def look_at(self) -> float | None:
@@ -300,16 +285,17 @@ class Connection:
             while _has_message(self._monitor):
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
                 if event["event"] == zmq.EVENT_CONNECTED:
-                    self._received.follow(event["value"])
-                    self._counted, self._delivered_bytes, self._delivered = False, 0, 0
-                    self._total_bytes = 0
+                    self._bytes.follow(event["value"])
+                    continue
+                if event["event"] == zmq.EVENT_CLOSED:
+                    self._note_attempt_ended(looked_at)
                     continue
                 if event["event"] in HANDSHAKE_FAILED:  # that the link is down comes next
                     reason = why_refused(event, is_encrypted=self._is_encrypted)
                     self._trouble = f" ({reason})" if reason else self._trouble
                     continue
                 if event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._received.close()
+                    self._bytes.close()
                 if event["event"] == zmq.EVENT_CONNECT_RETRIED:
                     # Not before the last look, when there was no such event.
                     self._quiet_from = self._watched_at
@@ -323,30 +309,11 @@ class Connection:
         if not self._sent_over and not self._has_arrived():
             self._sent_over = self.links if self.connected else self.links + 1
         if self.connected:
-            self._check_queue()
+            breach = self._bytes.breach(has_arrived=self._has_arrived())
+            if breach:
+                self._break(breach)
         else:
             self._wait(time.monotonic())
-
-    def _check_queue(self) -> None:
-        """Bounds what libzmq has of the link and we have not. It is an unfinished message where all
-        that is whole was taken.
-
-        What was delivered is known from the first look at a link on, and counted a bit too high.
-        """
-        taken = self._received.taken_bytes()
-        if self._has_arrived():
-            waiting = taken - self._delivered_bytes
-            message_bytes = self._delivered_bytes // max(self._delivered, 1) or self._headers_bytes
-            if waiting + waiting // message_bytes * LINK_MESSAGE_BYTES > LINK_QUEUE_BYTES:
-                self._break(f"{waiting} bytes more than could be taken in that time")
-            return
-        unfinished = taken - self._delivered_bytes
-        heartbeats = (time.monotonic() - self._up_at) * 1000 / LINK_HEARTBEAT_MS
-        allowed = MESSAGE_BYTES_MAX + LINK_BUFFER_BYTES + heartbeats * LINK_HEARTBEAT_BYTES
-        if not self._counted or unfinished < 0:
-            self._counted, self._delivered_bytes = True, taken
-        elif unfinished > allowed:
-            self._break(f"{unfinished} bytes of a message without an end")
 
     def _break(self, breach: str) -> None:
         self.broken, self._breach = True, breach
@@ -355,7 +322,7 @@ class Connection:
         """Drops the socket with whatever has not been received."""
         self.closed = True
         self._probing.give_up(self)
-        self._received.close()
+        self._bytes.close()
         self.socket.disable_monitor()
         if self._monitor is not None:
             self._monitor.close(linger=0)
@@ -419,13 +386,21 @@ class Connection:
         self.connected = connected
         if connected:
             self.links += 1
-            self._trouble, self._up_at = "", time.monotonic()
+            self._trouble = ""
             _logger.info("Connected to %s of %s", self.endpoint, self._name)
         else:
             self._sent_over = 0  # what waits may be of the link that is down
             _logger.info("Disconnected from %s of %s", self.endpoint, self._name)
             self._start_waiting(time.monotonic())
             self.is_over = self._once
+
+    def _note_attempt_ended(self, now: float) -> None:
+        """An attempt has failed. libzmq says when it makes the next one, unless it is to make but
+        one: then the address is asked again whether somebody listens.
+        """
+        if self._once and not self.connected:
+            self._quiet_from, self._quiet_until = now, math.inf
+            self._retry_at = min(self._retry_at, now + self._probe_s)
 
     def _start_waiting(self, now: float) -> None:
         self._away_from = now

@@ -6,7 +6,6 @@ public keys of its bridges. All keys are 40 characters of Z85, as libzmq writes 
 """
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,8 +14,7 @@ import zmq
 from zmq.auth import load_certificate
 
 from schemas.errors import ConfigurationError, CurveError
-
-_KEY: Final = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+from schemas.registration import is_curve_key
 
 HANDSHAKE_FAILED: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -34,8 +32,8 @@ class KeyPair(NamedTuple):
 
 
 def is_key(text: bytes) -> bool:
-    """Whether it is 40 characters of Z85; whether somebody has it as a key is not known by that."""
-    return _KEY.fullmatch(text) is not None
+    """See `is_curve_key`."""
+    return is_curve_key(text.decode("latin-1"))
 
 
 def read_key_pair(path: Path) -> KeyPair:

@@ -24,7 +24,7 @@ def set_options(socket: "zmq.Socket[bytes]", *, reconnects: bool) -> None:
     """
     socket.linger = 0
     # None: libzmq forgets a link whose bound is changed, and one in messages bounds no memory. What
-    # it holds is bounded by `_check_queue`, what we hold by the inbox.
+    # it holds is bounded by `LinkBytes`, what we hold by the inbox.
     socket.rcvhwm = 0
     socket.maxmsgsize = MESSAGE_BYTES_MAX
     socket.reconnect_ivl = LINK_RETRY_FIRST_MS if reconnects else -1

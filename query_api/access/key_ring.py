@@ -3,6 +3,7 @@
 import hmac
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -161,6 +162,8 @@ class KeyRing:
 
     def _read(self) -> dict[str, Key]:
         try:
+            if not stat.S_ISREG(os.stat(self._path).st_mode):  # to read it might never end
+                raise ConfigurationError(f"Expected a regular file of keys, got: {self._path}")
             with self._path.open("rb") as file:
                 content = file.read(KEY_FILE_BYTES_MAX + 1)
         except OSError as error:

@@ -74,6 +74,9 @@ class Tls:
 
     def _make(self) -> ssl.SSLContext:
         settings = self._settings
+        for path in settings.files:
+            if path.exists() and not path.is_file():  # to read it might never end
+                raise ConfigurationError(f"Expected a file of PEM, got: {path}")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])

@@ -34,6 +34,12 @@ RELAY: Final[tuple[Family["Relay"], ...]] = (
         _ENGINE,
         lambda relay: [((one.engine.endpoint,), one.sent_bytes) for one in relay.publications],
     ),
+    counters(
+        "reprise_relay_dropped_bridges",
+        "Links of bridges that were ended because they took too little of what the engine sends.",
+        _ENGINE,
+        lambda relay: [((one.engine.endpoint,), one.dropped_bridges) for one in relay.publications],
+    ),
     counter(
         "reprise_relay_replay_requests",
         "Replays that bridges have asked engines for.",

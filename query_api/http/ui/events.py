@@ -34,6 +34,7 @@ from query_api.http.ui.summary import Summary, SummarySource
 from query_api.http.wire import header
 from schemas.limits import (
     EVENT_STREAMS_MAX,
+    EVENT_STREAMS_OF_KEY_MAX,
     EVENTS_COMMENT_S,
     EVENTS_CPU_SHARE,
     EVENTS_DECISIONS_MAX,
@@ -179,13 +180,21 @@ class EventProducer(Collector):
             last_id: of the last event that it has, or "".
 
         Raises:
-            RequestError: 503; there are EVENT_STREAMS_MAX already, or the service stops.
+            RequestError: 503; there are EVENT_STREAMS_MAX already, or EVENT_STREAMS_OF_KEY_MAX of
+                a key that is for some tenants, or the service stops.
         """
         if self._is_closed or len(self._streams) >= EVENT_STREAMS_MAX:
             text = f"Expected at most {EVENT_STREAMS_MAX} streams of events; close a page"
             if self._is_closed:
                 text = "The service stops; try again"
-            raise RequestError("too_many_streams", text, status=503, headers={"retry-after": "5"})
+            raise _too_many(text)
+        if access.tenants is not None:
+            of_key = sum(one.access.key_id == access.key_id for one in self._streams)
+            if of_key >= EVENT_STREAMS_OF_KEY_MAX:
+                text = f"Expected at most {EVENT_STREAMS_OF_KEY_MAX} streams of events of a key"
+                raise RequestError(
+                    "too_many_streams", text, status=503, headers={"retry-after": "5"}
+                )
         stream = EventStream(access, self._told(last_id))
         self._streams.add(stream)
         self._look_soon.set()
@@ -282,6 +291,10 @@ class EventProducer(Collector):
             "Looks for /events that ended in an error, which is in the log.",
             value=self.failed_looks,
         )
+
+
+def _too_many(text: str) -> RequestError:
+    return RequestError("too_many_streams", text, status=503, headers={"retry-after": "5"})
 
 
 def _states(rows: Iterable[_Row]) -> dict[str, int]:

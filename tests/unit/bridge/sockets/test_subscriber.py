@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from bridge.sockets import connection as connection_module
+from bridge.sockets import link_bytes as link_bytes_module
 from bridge.sockets import link_options as options_module
 from bridge.sockets import lookup as lookup_module
 from bridge.sockets import reader as reader_module
@@ -298,8 +299,8 @@ def test_a_message_without_an_end_costs_its_link(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """libzmq keeps it until it is whole: 3.9 GB in 20 s."""
-    monkeypatch.setattr(connection_module, "LINK_BUFFER_BYTES", 1_000_000)
-    monkeypatch.setattr(connection_module, "MESSAGE_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(link_bytes_module, "LINK_BUFFER_BYTES", 1_000_000)
+    monkeypatch.setattr(link_bytes_module, "MESSAGE_BYTES_MAX", 1_000_000)
     follow(subscriber, engine)
     with socket.create_server(("127.0.0.1", 0)) as endless:
         endpoint = f"tcp://127.0.0.1:{endless.getsockname()[1]}"
@@ -321,6 +322,32 @@ def test_a_message_without_an_end_costs_its_link(
     engine.send(b"neighbour")
     assert take(inbox, 1)[0].frames == [b"neighbour"]
     wait_until(lambda: "of a message without an end" in caplog.text)
+    assert subscriber.unexpected_errors == 0
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux counts a link's bytes")
+def test_endless_empty_frames_cost_their_link_before_they_cost_memory(
+    subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two bytes each on the wire, and some sixty in memory: 33 MB of them took a gigabyte."""
+    monkeypatch.setattr(link_bytes_module, "LINK_GROWN_BYTES_MAX", 32_000_000)
+    with socket.create_server(("127.0.0.1", 0)) as endless:
+        endpoint = f"tcp://127.0.0.1:{endless.getsockname()[1]}"
+        other = registration(instance_id="w-2", endpoint=endpoint)
+        subscriber.follow(other)
+        client, _ = endless.accept()
+        client.settimeout(PATIENCE_S)
+        client.sendall(GREETING + READY)
+        wait_until(lambda: subscriber.connected(other.publisher))
+        sent = 0
+        with suppress(OSError):  # the link is dropped
+            while sent < 30_000_000:
+                client.sendall(b"\x01\x00" * 25_000)  # more follow
+                sent += 50_000
+                time.sleep(0.002)
+        client.close()
+    assert sent < 30_000_000
+    wait_until(lambda: "of a message without an end, which take" in caplog.text)
     assert subscriber.unexpected_errors == 0
 
 
@@ -776,7 +803,7 @@ def test_a_link_that_brings_far_more_than_can_be_taken_is_dropped_and_comes_back
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(connection_module, "RECEIVE_BURST_BYTES", 1000)
-    monkeypatch.setattr(connection_module, "LINK_QUEUE_BYTES", 2_000_000)
+    monkeypatch.setattr(link_bytes_module, "LINK_QUEUE_BYTES", 2_000_000)
     monkeypatch.setattr(connection_module, "LINK_BREACH_S", 0.1)
     publisher = follow(subscriber, engine)
     for number in range(30):

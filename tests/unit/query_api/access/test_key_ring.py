@@ -138,6 +138,18 @@ def test_a_file_that_is_wrong_changes_nothing_until_it_is_right(
     assert ring.problem == ""
 
 
+def test_a_file_that_can_never_be_read_to_its_end_changes_nothing(
+    ring: KeyRing, path: Path, clock: Clock
+) -> None:
+    path.unlink()
+    os.mkfifo(path)
+    clock.now += KEY_FILE_CHECK_S
+    assert ring.find(bearer("a")).access.key_id == "a"
+    assert "a regular file of keys" in ring.problem
+    with pytest.raises(ConfigurationError, match="regular file"):
+        KeyRing(path)
+
+
 def test_a_service_does_not_start_without_its_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Cannot read the file of keys"):
         KeyRing(tmp_path / "none.toml")

@@ -165,6 +165,7 @@ def test_what_is_said_to_be_the_default_is_no_other_registration_and_no_other_re
         ),
         ("curve_server_key", "k" * 39, CURVE_EXPECTED, "invalid_value"),
         ("curve_server_key", "k" * 39 + "~", CURVE_EXPECTED, "invalid_value"),
+        ("curve_server_key", "#" * 40, CURVE_EXPECTED, "invalid_value"),
         ("curve_server_key", "k" * 40 + "\n", CURVE_EXPECTED, "invalid_value"),
         ("curve_server_key", 1, "curve_server_key must be a string", "invalid_type"),
         ("max_num_seqs", -1, "max_num_seqs must be from 0 to 1048576", "out_of_range"),

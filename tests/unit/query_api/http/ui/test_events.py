@@ -15,7 +15,12 @@ from query_api.http.requests.bodies import Bodies
 from query_api.http.ui import events
 from query_api.http.ui.events import EventProducer, EventStream
 from query_api.http.ui.summary import SummarySource
-from schemas.limits import EVENT_STREAMS_MAX, EVENTS_DECISIONS_MAX, EVENTS_WAITING_MAX
+from schemas.limits import (
+    EVENT_STREAMS_MAX,
+    EVENT_STREAMS_OF_KEY_MAX,
+    EVENTS_DECISIONS_MAX,
+    EVENTS_WAITING_MAX,
+)
 from tests.fakes import FakeTable, registration
 from tests.unit.query_api.http.routing.conftest import Service
 from tests.unit.query_api.http.routing.test_endpoint import register, route
@@ -192,6 +197,22 @@ def test_streams_are_bounded(service: Service) -> None:
         producer.end()
         with pytest.raises(RequestError, match="stops"):
             producer.open(EVERYTHING)
+
+    run(work)
+
+
+def test_a_key_for_some_tenants_has_a_share_of_them(service: Service) -> None:
+    producer = producer_of(service)
+    some = Access("a-dashboard", frozenset({Right.READ}), frozenset({"a"}))
+
+    async def work() -> None:
+        for _ in range(EVENT_STREAMS_OF_KEY_MAX):
+            producer.open(some)
+        with pytest.raises(RequestError, match=f"at most {EVENT_STREAMS_OF_KEY_MAX} streams"):
+            producer.open(some)
+        producer.open(some._replace(key_id="b-dashboard"))
+        producer.open(EVERYTHING)
+        producer.end()
 
     run(work)
 

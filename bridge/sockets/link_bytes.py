@@ -1,0 +1,92 @@
+"""What a link has brought beside what was taken of it: libzmq tells only of whole messages."""
+
+import time
+from typing import Final
+
+from bridge.sockets.memory_growth import MemoryGrowth
+from bridge.sockets.received_bytes import ReceivedBytes
+from schemas.limits import (
+    CURVE_HEADERS_BYTES,
+    LINK_BUFFER_BYTES,
+    LINK_GROWN_BYTES_MAX,
+    LINK_HEARTBEAT_BYTES,
+    LINK_HEARTBEAT_MS,
+    LINK_LOOK_BYTES,
+    LINK_MESSAGE_BYTES,
+    LINK_QUEUE_BYTES,
+    LINK_UNFINISHED_BYTES,
+    MESSAGE_BYTES_MAX,
+    MESSAGE_HEADERS_BYTES,
+)
+
+_MEMORY: Final = MemoryGrowth()
+
+
+class LinkBytes:
+    """Counts one link after another, and says when one has brought more than it may.
+
+    What was delivered is known from the first look at a link on, and counted a bit too high.
+
+    Args:
+        is_encrypted: whether frames are larger on the wire.
+    """
+
+    def __init__(self, *, is_encrypted: bool) -> None:
+        self._received = ReceivedBytes()
+        self._headers_bytes = MESSAGE_HEADERS_BYTES + CURVE_HEADERS_BYTES * is_encrypted
+        self._counted = False
+        self._delivered_bytes = self._delivered = 0  # of the link; messages
+        self._total_bytes = 0  # that had come of the link at the last look
+        self._memory_bytes = 0  # of the process, when nothing much of a message had come
+        self._begun_at = 0.0  # monotonic seconds
+
+    def follow(self, descriptor: int) -> None:
+        """The link is another one now, of which libzmq has the descriptor."""
+        self._received.follow(descriptor)
+        self._counted, self._begun_at = False, time.monotonic()
+        self._delivered_bytes = self._delivered = self._total_bytes = 0
+        self._memory_bytes = _MEMORY.now_bytes()
+
+    def close(self) -> None:
+        """The link is down."""
+        self._received.close()
+
+    def note_taken(self, messages: int, size_bytes: int) -> None:
+        """So many messages of so many bytes were received."""
+        self._delivered += messages
+        self._delivered_bytes += size_bytes + self._headers_bytes * messages
+
+    def brings_much(self) -> bool:
+        """Whether more has come since the last call than heartbeats and a few messages; 1 us."""
+        total = self._received.total_bytes()
+        before, self._total_bytes = self._total_bytes, total
+        return total - before >= LINK_LOOK_BYTES
+
+    def breach(self, *, has_arrived: bool) -> str:
+        """What libzmq has of the link and we have not, where that is too much; else "".
+
+        Args:
+            has_arrived: whether a whole message waits; else it is an unfinished one.
+        """
+        taken = self._received.taken_bytes()
+        if has_arrived:
+            waiting = taken - self._delivered_bytes
+            message_bytes = self._delivered_bytes // max(self._delivered, 1) or self._headers_bytes
+            if waiting + waiting // message_bytes * LINK_MESSAGE_BYTES > LINK_QUEUE_BYTES:
+                return f"{waiting} bytes more than could be taken in that time"
+            return ""
+        unfinished = taken - self._delivered_bytes
+        heartbeats = (time.monotonic() - self._begun_at) * 1000 / LINK_HEARTBEAT_MS
+        allowed = MESSAGE_BYTES_MAX + LINK_BUFFER_BYTES + heartbeats * LINK_HEARTBEAT_BYTES
+        if not self._counted or unfinished < 0:
+            self._counted, self._delivered_bytes = True, taken
+        elif unfinished > allowed:
+            return f"{unfinished} bytes of a message without an end"
+        # Of many small frames each takes some tenfold in memory of what it is on the wire.
+        memory_bytes = _MEMORY.now_bytes()
+        if unfinished <= LINK_UNFINISHED_BYTES:
+            self._memory_bytes = memory_bytes
+        elif memory_bytes - self._memory_bytes > LINK_GROWN_BYTES_MAX:
+            grown = memory_bytes - self._memory_bytes
+            return f"{unfinished} bytes of a message without an end, which take {grown} of memory"
+        return ""
