@@ -122,7 +122,6 @@ class BridgeKeys:
         keys: set[bytes] = set()
         for number, line in enumerate(content.splitlines(), 1):
             words = line.split()
-            # A key may begin with #, and no comment is a key by chance.
             if words and is_key(words[0]):
                 keys.add(words[0])
             elif words and not words[0].startswith(b"#"):
