@@ -36,20 +36,20 @@ class _Follower:
     def __init__(self, link: socket.socket, sent_bytes: int) -> None:
         self.link = link
         self.sent_before = sent_bytes
-        self.acked_before = acked_bytes(link)
+        self.acked_before = _acked_bytes(link)
 
     def waiting_bytes(self, sent_bytes: int) -> int:
         """What was sent over the link and is still here, about."""
         unsent = array("i", [0])
         fcntl.ioctl(self.link, termios.TIOCOUTQ, unsent)
-        acked = acked_bytes(self.link)
+        acked = _acked_bytes(self.link)
         if not unsent[0]:
             self.sent_before, self.acked_before = sent_bytes, acked
             return 0
         return (sent_bytes - self.sent_before) - (acked - self.acked_before)
 
 
-def acked_bytes(link: socket.socket) -> int:
+def _acked_bytes(link: socket.socket) -> int:
     """What the other host has acknowledged; 0 where the system does not tell."""
     if _TCP_INFO is None:
         return 0
@@ -68,7 +68,6 @@ class Followers:
     """
 
     def __init__(self, bound: "zmq.Socket[bytes]") -> None:
-        self._dropped = 0
         self._bound = bound
         self._monitor = bound.get_monitor_socket(
             zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED,
@@ -76,15 +75,19 @@ class Followers:
         )
         self._links: dict[int, _Follower] = {}
 
-    def look(self, sent_bytes: int) -> None:
+    def look(self, sent_bytes: int) -> int:
         """Ends links for which more than RELAY_WAITING_BYTES_MAX waits. 5 us for each link.
 
         Args:
             sent_bytes: that were sent over the socket so far.
+
+        Returns:
+            How many it has ended.
         """
         if _TCP_INFO is None:
-            return
+            return 0
         self._read_events(sent_bytes)
+        dropped = 0
         for descriptor, follower in list(self._links.items()):
             try:
                 waiting = follower.waiting_bytes(sent_bytes)
@@ -95,17 +98,13 @@ class Followers:
             except OSError:  # it has ended
                 self._forget(descriptor)
                 continue
-            self._dropped += 1
+            dropped += 1
             _logger.warning(
                 "Dropping the link of the bridge at %s: it takes too little, %d bytes wait for it",
                 peer,
                 waiting,
             )
             self._forget(descriptor)
-
-    def take_dropped(self) -> int:
-        """How many links it has ended since the last call."""
-        dropped, self._dropped = self._dropped, 0
         return dropped
 
     def _read_events(self, sent_bytes: int) -> None:

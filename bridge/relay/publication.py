@@ -137,12 +137,9 @@ class Publication:
             self._look(is_told=is_told)
         if self._followers is not None and now >= self._follow_at:
             self._follow_at = now + LINK_WATCH_S
-            self._followers.look(self._wire_bytes)
-            self.dropped_bridges += self._followers.take_dropped()
+            self.dropped_bridges += self._followers.look(self._wire_bytes)
         connection = self._connection
-        if connection.connected and self._bound is None:
-            self._bind(now)
-        if self._bound is None and connection.connected:
+        if connection.connected and self._bound is None and not self._bind(now):
             return False  # what has come waits, until somebody can have it
         # Without a link, too: that nothing is left is known by that, and then it is made anew.
         messages = connection.receive()
@@ -171,7 +168,7 @@ class Publication:
             self._connection.look()
         self.links += self._connection.links - before
 
-    def _bind(self, now: float) -> None:
+    def _bind(self, now: float) -> bool:
         bound = followers = None
         try:
             bound = open_bound(self._context, zmq.PUB, self._pair)
@@ -187,9 +184,10 @@ class Publication:
                 bound.close(linger=0)
             # The socket before may be about to end: libzmq closes it in its own time.
             self._warn(now, f"Cannot listen on {self.engine.listen}: {error.strerror}")
-            return
+            return False
         self._warn_at, self._bound, self._followers = math.inf, bound, followers
         _logger.info("Relaying %s at %s", self.engine.endpoint, self.engine.listen)
+        return True
 
     def _warn(self, now: float, problem: str) -> None:
         """Logs what has lasted for RELAY_WARN_S, and each RELAY_WARN_S while it does."""

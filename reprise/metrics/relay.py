@@ -1,44 +1,51 @@
 """What a relay has handed on, and to whom it gave nothing."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from reprise.metrics.family import Family, counter, counters, gauge, gauges
+from reprise.metrics.family import Family, Samples, counter, counters, gauge, gauges
 
 if TYPE_CHECKING:
+    from bridge.relay.publication import Publication
     from bridge.relay.relay import Relay
 
 _ENGINE: Final = ("engine",)
+
+
+def _by_engine(value: "Callable[[Publication], float]") -> "Callable[[Relay], Samples]":
+    return lambda relay: [((one.engine.endpoint,), value(one)) for one in relay.publications]
+
 
 RELAY: Final[tuple[Family["Relay"], ...]] = (
     gauges(
         "reprise_relay_connected",
         "1 while the relay has a link to the engine, so that bridges can have one to the relay.",
         _ENGINE,
-        lambda relay: [((one.engine.endpoint,), one.has_link) for one in relay.publications],
+        _by_engine(lambda one: one.has_link),
     ),
     counters(
         "reprise_relay_links",
         "Links to the engine that have come up.",
         _ENGINE,
-        lambda relay: [((one.engine.endpoint,), one.links) for one in relay.publications],
+        _by_engine(lambda one: one.links),
     ),
     counters(
         "reprise_relay_messages",
         "Messages of the engine that were handed on.",
         _ENGINE,
-        lambda relay: [((one.engine.endpoint,), one.messages) for one in relay.publications],
+        _by_engine(lambda one: one.messages),
     ),
     counters(
         "reprise_relay_bytes",
         "Bytes of messages of the engine that were handed on.",
         _ENGINE,
-        lambda relay: [((one.engine.endpoint,), one.sent_bytes) for one in relay.publications],
+        _by_engine(lambda one: one.sent_bytes),
     ),
     counters(
         "reprise_relay_dropped_bridges",
         "Links of bridges that were ended because they took too little of what the engine sends.",
         _ENGINE,
-        lambda relay: [((one.engine.endpoint,), one.dropped_bridges) for one in relay.publications],
+        _by_engine(lambda one: one.dropped_bridges),
     ),
     counter(
         "reprise_relay_replay_requests",
