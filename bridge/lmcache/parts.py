@@ -3,15 +3,25 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bridge.lmcache.confirmed import Confirmed
 from bridge.lmcache.controller.member import WorkerView
 from bridge.lmcache.losses import Losses, TakeLost
 from bridge.lmcache.service import LmcacheService, Sink
 from bridge.lmcache.settings import LmcacheSettings
-from bridge.lmcache.topic.consumer import TopicService
 from bridge.supervision import cancel, keep
 from schemas.identities import PublisherKey
+
+if TYPE_CHECKING:
+    from bridge.lmcache.topic.consumer import TopicService
+
+
+def _topic_service() -> "type[TopicService]":
+    # Imported where it is wanted: Kafka's client is a tenth of what a service without it imports.
+    from bridge.lmcache.topic.consumer import TopicService
+
+    return TopicService
 
 
 class LmcacheParts:
@@ -49,7 +59,9 @@ class LmcacheParts:
         self.service: LmcacheService | None = None
         self.topic: TopicService | None = None
         if settings.topic is not None:
-            topic = TopicService(settings.topic, settings.models, data=data, sink=sink, floor=floor)
+            topic = _topic_service()(
+                settings.topic, settings.models, data=data, sink=sink, floor=floor
+            )
             topic.take_lost = losses.share(lambda: topic.followed)
             self.topic = topic
         if settings.address is not None:

@@ -43,7 +43,6 @@ from query_api.http.routing.routes import MODELS as ROUTING_BODIES
 from query_api.http.routing.routes import routing_routes
 from query_api.http.routing.views import MODELS as ROUTING_VIEWS
 from query_api.http.routing.views import routing_views
-from query_api.http.select.routes import select_routes
 from query_api.http.ui.events import EventProducer, event_routes
 from query_api.http.ui.heatmap import HeatmapDocument
 from query_api.http.ui.routes import page_routes
@@ -139,6 +138,8 @@ def create_app(
         app.include_router(routing_views(view, router, default_wire, acting))
         app.include_router(decision_routes(router, default_wire))
         if select_service:
+            from query_api.http.select.routes import select_routes  # few services are asked so
+
             app.include_router(select_routes(view, registry, router, bodies, tracer=tracer))
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry, bodies, default_wire))

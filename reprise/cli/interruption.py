@@ -3,10 +3,11 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -73,7 +74,37 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 class Commands(click.Group):
-    """A group whose commands end by SIGINT and SIGTERM, and with a message where output is full."""
+    """A group whose commands end by SIGINT and SIGTERM, and with a message where output is full.
+
+    Its own help describes them: to ask each for its help would import all.
+    """
+
+    def __init__(self, *, names: Sequence[str], package: str, **attributes: Any) -> None:
+        """The commands `names` are the functions of the same names in modules of the same names.
+
+        Args:
+            names: as they are typed.
+            package: where the modules are.
+            attributes: see `click.Group`.
+        """
+        super().__init__(**attributes)
+        self._names = names
+        self._package = package
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See `click.Group`."""
+        return list(self._names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the command's module. See `click.Group`."""
+        if cmd_name not in self._names:
+            return None
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"{self._package}.{name}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See the class."""
 
     def invoke(self, ctx: click.Context) -> object:
         """See `click.Group`."""

@@ -1,41 +1,28 @@
-"""The command line: one module a command. Flags win over the environment, that over files."""
+"""The command line: one module a command. Flags win over the environment, that over files.
+
+A command's module is imported when the command is asked for: what one of them needs is no other's
+time.
+"""
+
+from typing import Final
 
 import click
 
 from reprise import __version__
-from reprise.cli.advice import advice
-from reprise.cli.audit import audit
-from reprise.cli.backup import backup
-from reprise.cli.bridge import bridge
-from reprise.cli.capture import capture
-from reprise.cli.curve_key import curve_key
-from reprise.cli.discover import discover
-from reprise.cli.explain import explain
-from reprise.cli.export import export
-from reprise.cli.gaps import gaps
 from reprise.cli.interruption import Commands
-from reprise.cli.keys import keys
-from reprise.cli.load import load
-from reprise.cli.memory import memory
-from reprise.cli.miss_ratio import miss_ratio
-from reprise.cli.prefixes import prefixes
-from reprise.cli.promises import promises
-from reprise.cli.relay import relay
-from reprise.cli.repair import repair
-from reprise.cli.replay import replay
-from reprise.cli.restore import restore
-from reprise.cli.serve import serve
-from reprise.cli.simulate import simulate
-from reprise.cli.streams import streams
-from reprise.cli.tail import tail
-from reprise.cli.top import top
-from reprise.cli.up import up
-from reprise.cli.verify import verify
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+COMMANDS: Final = (
+    *("up", "verify", "audit", "tail", "top", "gaps", "explain", "memory", "repair", "backup"),
+    *("restore", "promises", "prefixes", "advice", "keys"),
+    *("capture", "replay", "load", "simulate", "miss-ratio", "export"),
+    *("bridge", "streams", "serve", "discover", "relay", "curve-key"),
+)
+"""The names. Each is the function of its name in the module of its name, with _ for -."""
 
-@click.group(cls=Commands, context_settings=_CONTEXT)
+
+@click.group(cls=Commands, names=COMMANDS, package=__package__, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="reprise")
 def main() -> None:
     """Tells an LLM router which engine holds the longest prefix of a prompt.
@@ -70,12 +57,3 @@ def main() -> None:
     reprise miss-ratio FILE            hit rate against cache size, of a trace or a capture
     reprise export FILE                a capture as Parquet, or as a trace of requests
     """  # noqa: D301 -- click's \\b keeps the lines apart
-
-
-for command in (
-    *(up, verify, audit, tail, top, gaps, explain, memory, repair, backup, restore),
-    *(promises, prefixes, advice, keys),
-    *(capture, replay, load, simulate, miss_ratio, export),
-    *(bridge, streams, serve, discover, relay, curve_key),
-):
-    main.add_command(command)

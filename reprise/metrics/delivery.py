@@ -1,15 +1,17 @@
 """Kafka as the roles see it: whether it answers, and a bridge's way from records to the log."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from bridge.service import Bridge
 from reprise.metrics.family import Family, counter, gauge
+
+if TYPE_CHECKING:
+    from bridge.service import Bridge
 
 REACHABLE: Final[tuple[Family[bool], ...]] = (
     gauge("reprise_kafka_reachable", "1 while Kafka answers this role.", float),
 )
 
-DELIVERY: Final[tuple[Family[Bridge], ...]] = (
+DELIVERY: Final["tuple[Family[Bridge], ...]"] = (
     counter(
         "reprise_bridge_written_records",
         "Records of the bridge that Kafka acknowledged.",
@@ -68,7 +70,7 @@ DELIVERY: Final[tuple[Family[Bridge], ...]] = (
     ),
 )
 
-MEMBERSHIP: Final[tuple[Family[Bridge], ...]] = (
+MEMBERSHIP: Final["tuple[Family[Bridge], ...]"] = (
     gauge(
         "reprise_bridge_partitions",
         "Partitions of the registry that the bridge owns.",

@@ -1,11 +1,13 @@
 """Of LMCache's controller: its workers, what they hold, and what became of what they sent."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.lmcache.controller.counters import LmcacheCounters
-from bridge.lmcache.topic.consumer import TopicService
 from reprise.metrics.family import Family, by_label, counter, counters, gauge
+
+if TYPE_CHECKING:
+    from bridge.lmcache.topic.consumer import TopicService
 
 
 class Lmcache(NamedTuple):
@@ -154,7 +156,7 @@ _TOPIC_SIZES: Final = {
     "keys": "Chunks that LMCache's topic says are held, at each backend and group.",
 }
 
-LMCACHE_TOPIC: Final[tuple[Family[TopicService], ...]] = (
+LMCACHE_TOPIC: Final["tuple[Family[TopicService], ...]"] = (
     *map(_topic_size, _TOPIC_SIZES),
     gauge(
         "reprise_lmcache_topic_current",

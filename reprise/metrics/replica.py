@@ -1,10 +1,12 @@
 """A replica: how far it is behind, what became of rows, and who is registered."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from query_api.ports import Lag
-from query_api.replica.replica import Replica
 from reprise.metrics.family import Family, by_label, counter, counters, gauge
+
+if TYPE_CHECKING:
+    from query_api.replica.replica import Replica
 
 LAG: Final[tuple[Family[Lag], ...]] = (
     gauge(
@@ -24,7 +26,7 @@ LAG: Final[tuple[Family[Lag], ...]] = (
     ),
 )
 
-REPLICA: Final[tuple[Family[Replica], ...]] = (
+REPLICA: Final["tuple[Family[Replica], ...]"] = (
     counter(
         "reprise_kafka_failed_checks",
         "Kafka checks of the replica that got no answer.",
