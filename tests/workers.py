@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from devtools import broker
+from devtools.leftovers import Leftovers
 
 if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -36,9 +37,15 @@ def group_of(nodeid: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives each worker ports of its own: one must find nothing where another starts a broker."""
+    """Gives each worker ports of its own: one must find nothing where another starts a broker. What
+    tests leave running ends with the run.
+    """
     worker = getattr(config, "workerinput", None)
-    if worker is not None:
+    if worker is None:
+        leftovers = Leftovers()  # of all workers: they are started with the mark
+        leftovers.__enter__()
+        config.add_cleanup(lambda: leftovers.__exit__())
+    else:
         count = len(broker.PORTS) // int(worker["workercount"])
         first = int(worker["workerid"].removeprefix("gw")) * count
         broker.PORTS = broker.PORTS[first : first + count]
