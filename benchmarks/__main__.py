@@ -21,6 +21,7 @@ from benchmarks.report.figures import Figure
 from benchmarks.report.machine import describe_machine
 from benchmarks.report.table import rows_of, table_lines, unknown_of
 from benchmarks.sizes import KERNELS, KernelName
+from benchmarks.worker import MODULES
 from devtools import dynamo
 from devtools.kafka_jars import (
     BrokerUnavailableError,
@@ -28,41 +29,8 @@ from devtools.kafka_jars import (
     have_jars,
     jars_directory,
 )
+from devtools.leftovers import Leftovers
 from streams.kernel import native_available
-
-MODULES: Final = {
-    "ingest": "embedded.ingest",
-    "query": "embedded.query",
-    "peers": "peers.queries",
-    "beside": "peers.beside",
-    "removing": "peers.removing",
-    "cores": "index.cores",
-    "memory": "index.memory",
-    "peers-memory": "peers.memory",
-    "growth": "index.growth",
-    "tree": "peers.guesses",
-    "audit": "embedded.audit",
-    "instances": "embedded.instances",
-    "route": "embedded.route",
-    "recovery": "embedded.recovery",
-    "replay": "embedded.replay",
-    "fairness": "embedded.fairness",
-    "large": "embedded.large",
-    "as-of": "embedded.as_of",
-    "simulate": "index.simulate",
-    "tracing": "index.tracing",
-    "policies": "embedded.policies",
-    "pipeline": "distributed.pipeline",
-    "latency": "distributed.latency",
-    "cold": "distributed.cold",
-    "table-topic": "distributed.table_topic",
-    "audit-replica": "distributed.audit",
-    "partition": "distributed.fairness",
-    "kernel": "index.kernels",
-    "stages": "embedded.stages",
-    "codec": "distributed.codecs",
-}
-"""In the order in which they are made: what has aims comes before what explains it."""
 
 DISTRIBUTED: Final = ("pipeline", "latency", "partition", "cold", "table-topic", "audit-replica")
 """Those that need a Kafka broker; `distributed` names all of them."""
@@ -274,4 +242,5 @@ def _say(lines: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with Leftovers():  # what the measurements start ends with this process, also by SIGTERM
+        main()

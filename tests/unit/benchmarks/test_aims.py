@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.__main__ import MODULES
 from benchmarks.distributed import latency, pipeline
 from benchmarks.distributed.fleet_process import FleetSent
 from benchmarks.embedded import audit, fairness, ingest, large, policies, recovery
@@ -17,6 +16,7 @@ from benchmarks.report.figures import Figure
 from benchmarks.routing.drive import Load
 from benchmarks.routing.outcomes import Drive, Sent
 from benchmarks.sizes import FULL
+from benchmarks.worker import MODULES
 from simulation.traffic.load import LoadPlan
 from streams.kernel import open_kernel
 from streams.routing.costs import Costs
