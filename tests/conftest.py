@@ -13,7 +13,13 @@ from streams.kernel import native_available, open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 
-pytest_plugins = ["tests.hang_watch", "tests.deployment", "tests.kafka_fixtures", "tests.workers"]
+pytest_plugins = [
+    "tests.hang_watch",
+    "tests.deployment",
+    "tests.kafka_fixtures",
+    "tests.workers",
+    "tests.zygote",
+]
 
 settings.register_profile(
     "reprise",
