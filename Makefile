@@ -24,7 +24,7 @@ RAY ?= ray[serve]==2.60.0
 SBOM ?= cyclonedx-bom==7.5.0
 JOBS ?= 3
 
-.PHONY: help run install wheels chart image sbom test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants upgrades kafka clean
+.PHONY: help run install wheels chart image sbom test faults soak check fmt bench bench-check peers lmcache integrations engines publishers plots mutants upgrades kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,23 +60,26 @@ sbom: .make/run ## what is installed with the package, as CycloneDX: .make/sbom.
 	@rm -rf .make/sbom .make/sbom-tool build
 	@echo "==> .make/sbom.json"
 
-# Most tests of several processes wait more than they compute, so more workers than cores pay.
-test: .make/dev ## all tests; they start by themselves every process that they need
-	$(BIN)/python -m devtools.suite -n $(JOBS) --max-worker-restart 1 --durations 25 $(ARGS)
+# Which test is in which lane: tests/lanes.py. PYTEST runs one, side by side on JOBS workers.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --max-worker-restart 1 --durations 20
 
-# One after the other: each measures what a neighbour of the attack still gets.
-fuzz: .make/dev ## hostile bytes on every socket and in every topic: millions of them, some minutes
-	$(BIN)/python -m pytest tests/fuzz --fuzz-scale 1 --durations 10 $(ARGS)
+test: .make/dev ## what decides without processes of its own, and one test of each fault with them
+	$(PYTEST) --lane test $(ARGS)
 
-losses: .make/dev ## a thousand histories of loss: the index is right, or the gap ledger equals the loss
-	$(BIN)/python -m pytest -n $(JOBS) tests/simulation/test_losses.py --fuzz-scale 1 $(ARGS)
+faults: .make/dev ## all other tests of real processes: kills, cuts, outages, upgrades, hostile bytes, pages
+	$(PYTEST) --lane faults $(ARGS)
 
-check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint and tests where Rust is found
+# ARGS="-k zmq --seed 4711" is what a failure names; ARGS="tests/fuzz" is one half of it.
+soak: .make/dev ## a million seeds of the simulated worlds, and hostile bytes in full: hours
+	$(PYTEST) --lane soak --seeds 1000000 --fuzz-scale 1 $(ARGS)
+
+check: .make/dev ## formatting, lint, types, import rules, each test in one lane; the kernel's own lint and tests where Rust is found
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m devtools.release check
+	$(BIN)/python -m pytest --collect-only -qq > .make/collected || { cat .make/collected; exit 1; }
 ifneq ($(CARGO),)
 	cargo fmt --all --check --manifest-path $(NATIVE)/Cargo.toml
 	cargo clippy --quiet --all-targets --manifest-path $(NATIVE)/Cargo.toml -- --deny warnings

@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.hang_watch",
     "tests.deployment",
     "tests.kafka_fixtures",
+    "tests.lanes",
     "tests.workers",
     "tests.zygote",
 ]
@@ -45,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("seeded tests")
     group.addoption("--seeds", type=int, default=1000, help="how many histories, of all worlds")
     group.addoption("--seed", type=int, default=None, help="only what follows from this seed")
-    group.addoption("--fuzz-scale", type=float, default=0.1, help="of what `make fuzz` sends")
+    group.addoption("--fuzz-scale", type=float, default=0.1, help="of what `make soak` sends")
 
 
 KERNELS = [

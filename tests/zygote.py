@@ -140,7 +140,9 @@ class ForkingPopen(subprocess.Popen[AnyStr]):
         if plain or owner or not _is_forkable(command, environment):
             super()._execute_child(args, *others)  # type: ignore[misc]
             return
-        job = Job([str(one) for one in command[2:]], environment, os.fspath(cwd or os.getcwd()), session)
+        job = Job(
+            [str(one) for one in command[2:]], environment, os.fspath(cwd or os.getcwd()), session
+        )
         given = (pipes[0], pipes[3], pipes[5])
         files = [own if one < 0 else one for own, one in enumerate(given)]
         self.pid, self._status = _zygote.fork(job, files)

@@ -7,11 +7,11 @@ from contextlib import closing
 import pytest
 
 from simulation.engines.publisher import Publisher, PublisherOptions
-from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
+from tests.contract.deployments import FORMS, Deployment, Distributed, Embedded, Tenant, tenant_of
 from tests.kafka_fixtures import own_topics, settings_for
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=FORMS)
 def deployment(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:

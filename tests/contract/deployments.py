@@ -13,10 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from brokers.settings import KafkaSettings
 from simulation.engines.publisher import Publisher
 from tests.processes import Api, Service, until
 from tests.roles import Role
+
+FORMS = ("embedded", pytest.param("kafka", marks=pytest.mark.faults))
+"""Parameters of a fixture: one of both forms."""
 
 SESSION = ("--session-timeout-s", "2")
 WAIT_S = 60.0

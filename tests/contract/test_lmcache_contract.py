@@ -15,6 +15,7 @@ import pytest
 
 from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
+from tests.contract.deployments import FORMS
 from tests.kafka_fixtures import own_topics, settings_for
 from tests.lmcache import CPU, DISK, ScriptedWorker
 from tests.lmcache_service import CHUNK, LmcacheService
@@ -45,7 +46,7 @@ class Served(LmcacheService):
         return found
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=FORMS)
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:

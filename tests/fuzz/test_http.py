@@ -13,7 +13,7 @@ from tests.fuzz.http_attacker import KEPT
 from tests.fuzz.neighbour import Neighbour
 from tests.processes import Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 REQUESTS = 1_000_000
 ROUND = 50_000

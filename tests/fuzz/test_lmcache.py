@@ -16,7 +16,7 @@ from tests.fuzz.mutation import Base, Mutator
 from tests.lmcache import ScriptedWorker
 from tests.processes import Service, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 MESSAGES = 300_000
 CHUNK = 1_000

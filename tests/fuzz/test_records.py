@@ -36,7 +36,7 @@ from tests.fakes import FlushingWorker
 from tests.fuzz.records import Entry, Records
 from tests.unit.bridge.membership.topics import SETTINGS, TOPICS, Topics
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 RECORDS = 100_000  # of each topic
 GOOD_ONE_IN = 500

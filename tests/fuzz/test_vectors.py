@@ -31,7 +31,7 @@ from streams.kernel import array_packer
 from tests.fuzz.mutation import Base, Mutator
 from tests.unit.bridge.messages import VECTORS, registration
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 MUTATIONS: Final = 1_000_000
 """In all, of which three fifths are of messages, and the others of events and of replies."""

@@ -13,7 +13,7 @@ from tests.fuzz.neighbour import Neighbour
 from tests.fuzz.zmq_attacker import PUBLISHERS
 from tests.processes import Service, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 MESSAGES = 1_000_000
 HONEST = 40_000

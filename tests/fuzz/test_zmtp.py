@@ -12,7 +12,7 @@ from tests.fuzz.neighbour import Neighbour
 from tests.processes import Service, until
 from tests.zmtp import GREETING, READY
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 HALF = 200
 ENDLESS = 2

@@ -183,7 +183,7 @@ class Stage(LmcacheService):
 Staged = Callable[..., Stage]
 
 
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
+@pytest.fixture(params=["embedded", "kafka"])
 def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Staged]:
     with ExitStack() as ending:
         kafka = None

@@ -340,7 +340,6 @@ def assert_all_within_bound(deployment: Deployment, load: Load, since: float) ->
     assert took < BOUND_S, f"{states_of(deployment, load)} only after {took:.1f} s"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_at_healthy_times_the_answers_of_replicas_are_exact(
     deployment: Deployment, load: Load
@@ -358,7 +357,6 @@ def test_at_healthy_times_the_answers_of_replicas_are_exact(
     assert states["exact"] >= 0.999 * states.total(), states
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_without_its_bridges_no_answer_is_exact_and_with_them_all_are(
     deployment: Deployment, load: Load
@@ -386,7 +384,6 @@ def test_without_its_bridges_no_answer_is_exact_and_with_them_all_are(
     assert answers_are_right(deployment, load)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_what_a_killed_bridge_followed_is_never_exact_and_wrong_and_goes_to_the_other(
@@ -415,7 +412,6 @@ def test_what_a_killed_bridge_followed_is_never_exact_and_wrong_and_goes_to_the_
     assert answers_are_right(deployment, load)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_without_the_registry_no_answer_is_exact(deployment: Deployment, load: Load) -> None:
     settle(deployment, load)

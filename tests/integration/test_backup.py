@@ -45,7 +45,6 @@ def past_answers(service: Service, load: Load, position: int) -> list[object]:
     return [answer for _, answer in answers]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_backups_of_a_service_under_load_are_what_its_log_says(
     tmp_path: Path, load: Load, seed: int

@@ -190,7 +190,6 @@ def start(data: Path) -> Outcome:
         service.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_damaged_directory_answers_or_names_its_remedy_and_is_never_wrong_and_exact(
     tmp_path: Path, copies: list[Copy], seed: int

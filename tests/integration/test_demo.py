@@ -139,7 +139,6 @@ def unclean_lines(demo: Service) -> list[str]:
     return [line for line in demo._log_path.read_text().splitlines() if not CLEAN_LINE.match(line)]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_killed_demo_that_is_started_again_gives_the_same_answer_and_goes_on(
     demo: Service, base_port: int
@@ -184,7 +183,6 @@ def test_a_killed_demo_that_is_started_again_gives_the_same_answer_and_goes_on(
     assert unclean_lines(demo) == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_an_engine_that_died_meanwhile_is_started_anew_and_forgotten_first(
     demo: Service, base_port: int

@@ -132,7 +132,6 @@ class Faults:
         self._deployment.until(holds, what=what)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_cut_frozen_and_slow_connections_lose_and_repeat_nothing(
     deployment: Deployment, proxies: Mapping[str, Proxy], load: Load, seed: int

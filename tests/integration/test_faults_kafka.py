@@ -14,7 +14,6 @@ from tests.roles import Role
 KILLS = int(os.environ.get("REPRISE_TEST_KILLS", "30"))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_or_folded_twice_however_often_anything_is_killed(
     deployment: Deployment, load: Load, seed: int

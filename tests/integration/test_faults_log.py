@@ -36,7 +36,7 @@ from tests.deployment import (
 from tests.load import Load
 from tests.roles import Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 # Two bridges of one group never write the same publisher for long. No setting names a group of
 # its own, so this one has to be told.

@@ -19,7 +19,7 @@ from tests.deployment import SESSION_S, Deployment, answers_are_right, check_onc
 from tests.load import Load
 from tests.roles import Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 CREATES_ON_DEMAND = {"settings": {"auto.create.topics.enable": "true"}}
 """Kafka's default: a topic that somebody asks for is made, as the broker has it."""

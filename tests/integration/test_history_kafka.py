@@ -22,7 +22,7 @@ from tests.load import Engine, Load
 from tests.processes import until
 from tests.roles import Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 class Answer(NamedTuple):

@@ -155,7 +155,6 @@ def test_many_requests_that_are_none_leave_a_line_in_the_log(service: Service) -
     assert service.metric("reprise_http_refused_total", reason="malformed") == 200
 
 
-@pytest.mark.slow
 def test_many_half_bodies(service: Service) -> None:
     """1,000 requests with 1 MiB of 2 each, which their clients never finish."""
     before = service.peak_bytes()
@@ -228,7 +227,6 @@ def test_many_of_the_largest_bodies_at_once(service: Service) -> None:
     assert service.peak_bytes() - before < bound
 
 
-@pytest.mark.slow
 def test_many_silent_connections(service: Service) -> None:
     """5,000 that say nothing, or half a head: more than there may be, and none lasts."""
     before = service.peak_bytes()

@@ -14,7 +14,6 @@ from devtools.integrations import PACKAGES, Package
 DEADLINE_S = 800.0
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 60)
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda one: one.library)
 def test_its_own_tests_pass_with_the_released_library(package: Package) -> None:

@@ -76,7 +76,6 @@ def answers(service: Service, load: Load) -> list[object]:
     return [service.query(prompt) for prompt in load.sample()]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kill_9_at_random_moments_loses_nothing_that_was_in_the_log(
     tmp_path: Path, load: Load, seed: int
@@ -134,7 +133,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
     small_disk: Path, load: Load

@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-
 from tests.kafka_fixtures import Kafka, own_topics, settings_for
 from tests.lmcache_service import CHUNK, LmcacheService
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 MODELS = {"models": {"m": {"block_size": CHUNK}}}
 

@@ -37,7 +37,6 @@ def ran(*arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_history_moves_from_one_process_to_kafka_and_goes_on(
     tmp_path: Path, deployment: Deployment, load: Load, seed: int

@@ -288,7 +288,6 @@ def refusal_of(role: Role) -> str:
     return role.output()
 
 
-@pytest.mark.slow
 def test_a_worker_refuses_a_newer_table_and_a_replica_passes_over_its_rows(
     settings: KafkaSettings, tmp_path: Path
 ) -> None:
@@ -348,7 +347,6 @@ def test_a_worker_writes_no_checkpoint_of_routing_in_place_of_a_newer_one(
         assert recovered.newer is not None
 
 
-@pytest.mark.slow
 def test_newer_entries_of_the_registry_and_of_cursors_are_passed_over_and_counted(
     settings: KafkaSettings, tmp_path: Path
 ) -> None:
@@ -387,7 +385,6 @@ def test_newer_entries_of_the_registry_and_of_cursors_are_passed_over_and_counte
     assert values(settings, registry) == before[0]
 
 
-@pytest.mark.slow
 def test_a_bridge_refuses_what_a_newer_one_has_spooled(
     settings: KafkaSettings, tmp_path: Path
 ) -> None:

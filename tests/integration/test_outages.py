@@ -12,7 +12,7 @@ from simulation.engines.publisher import Publisher, PublisherOptions
 from tests.processes import until
 from tests.roles import Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 BEGUN = "kafka failed, retrying: cannot use Kafka at"
 ENDED = "kafka recovered after"

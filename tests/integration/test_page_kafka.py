@@ -12,7 +12,7 @@ from tests.load import Load
 from tests.processes import START_S, until
 from tests.roles import Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 
 RUN_S = 300.0
 """Seconds under load, times `--fuzz-scale`: ten minutes with 2."""

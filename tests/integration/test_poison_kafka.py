@@ -37,7 +37,7 @@ from tests.kafka_fixtures import Kafka, own_topics
 from tests.load import Engine, Load
 from tests.processes import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 INVALID_UTF8 = b"\xa4\xff\xfe\xfd\xfc"
 DEEP = b"\x91" * 20_000

@@ -18,7 +18,7 @@ from devtools.publishers.trial import try_release
 from tests.processes import Service, until
 from tests.releases import fetched
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 LONG = 9000
 LONG_WAIT_S = 60.0

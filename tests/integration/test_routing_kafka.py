@@ -34,7 +34,7 @@ from streams.routing.fold import RoutingFold
 from tests.processes import until
 from tests.roles import Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 SESSION = ("--session-timeout-s", "2")
 CLIENTS = 3

@@ -264,7 +264,6 @@ def test_the_state_is_exact_where_all_is_covered_and_degraded_after_a_gap(
     until(lambda: replica.ask()[2] == "degraded", what="the gap")
 
 
-@pytest.mark.slow
 def test_records_that_no_row_covers_are_lag_and_then_make_answers_stale(
     settings: KafkaSettings, start_replica: StartReplica
 ) -> None:
@@ -276,7 +275,6 @@ def test_records_that_no_row_covers_are_lag_and_then_make_answers_stale(
     until(lambda: replica.ask()[2] == "stale", what="staleness without a worker")
 
 
-@pytest.mark.slow
 def test_a_replica_without_a_broker_is_not_ready_says_why_and_starts_once_there_is_one(
     own_broker: Broker, start_replica: StartReplica
 ) -> None:
@@ -304,7 +302,6 @@ def test_a_replica_without_a_broker_is_not_ready_says_why_and_starts_once_there_
     assert replica.ask()[0] == 4
 
 
-@pytest.mark.slow
 def test_a_replica_answers_stale_while_the_broker_is_dead_and_goes_on_once_it_is_back(
     own_broker: Broker, start_replica: StartReplica
 ) -> None:
@@ -333,7 +330,6 @@ def test_a_replica_answers_stale_while_the_broker_is_dead_and_goes_on_once_it_is
     assert replica.register_one(registration("a"))[0] == 200
 
 
-@pytest.mark.slow
 def test_a_broker_that_falls_silent_makes_answers_stale(
     own_broker: Broker, start_replica: StartReplica
 ) -> None:

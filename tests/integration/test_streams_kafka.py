@@ -36,7 +36,7 @@ from streams.table.rows.reader import RowReader
 from tests.building import STREAM, cleared, events_record, registered_record, registration, stored
 from tests.building import removed as removed_event
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 QUIET_S = 90.0
 INSTANCES = 6

@@ -19,7 +19,7 @@ from streams.table.rows.format import RowKind, RowPlace, RowWrite
 from streams.table.topic import KafkaTableTopic
 from streams.table.topic_interface import TopicRow
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 CONTEXT = ModelContext("t", "m", "", 16, "", "i")
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from tests.roles import Role
 from tests.router_protos import PACKED
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, Collector, KeptSpan, stuck_collector
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 WAIT_S = 60.0
 STATE = "ot=th:0,router=a b"

@@ -41,7 +41,7 @@ from tests.processes import THIS, Service, until
 from tests.roles import Role
 from tests.upgrades import WAIT_S, Key, Routers, Served, Told, older, wrong_answers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 _USED = {
     "checkpoints",

@@ -25,7 +25,7 @@ from streams.worker.tables import PartitionTables
 from streams.worker.worker import StreamsSettings, Worker
 from tests.building import STREAM, events_record, stored
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 SESSION_S = 6.0
 WAIT_S = 60.0

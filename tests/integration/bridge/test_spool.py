@@ -24,7 +24,6 @@ def own_deployment(broker: Broker) -> Deployment:
     )
 
 
-@pytest.mark.slow
 def test_what_comes_while_kafka_is_away_is_spooled_and_drained_in_order(
     own_broker: Broker, engines: Engines, bridges: Bridges
 ) -> None:
@@ -48,7 +47,6 @@ def test_what_comes_while_kafka_is_away_is_spooled_and_drained_in_order(
     assert_exact(deployment, *ones)
 
 
-@pytest.mark.slow
 def test_the_spool_survives_a_bridge_that_is_killed_while_kafka_is_away(
     own_broker: Broker, engines: Engines, bridges: Bridges
 ) -> None:
@@ -77,7 +75,6 @@ def test_the_spool_survives_a_bridge_that_is_killed_while_kafka_is_away(
     assert fold.counters["resets"] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replay", [False, True])
 def test_what_the_spool_has_no_room_for_is_a_gap_of_exactly_that_or_is_replayed(
     own_broker: Broker, engines: Engines, bridges: Bridges, replay: bool

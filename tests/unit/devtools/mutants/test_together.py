@@ -14,7 +14,7 @@ from tests.unit.devtools.mutants.test_combined import mutant
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cargo") is None, reason="Rust is not installed"),
-    pytest.mark.slow,
+    pytest.mark.faults,
 ]
 
 ROOT = Path(__file__).parents[4]

@@ -1,0 +1,80 @@
+"""Which lane a test is in, and `--lane`, which runs one of them.
+
+    test     what decides without a process of its own, by seeds and by contracts of the embedded
+             form; and one test of each fault with real processes and a real broker
+    faults   all else of real processes: kills, cuts, outages, upgrades, hostile bytes, pages
+    soak     what is seeded, in full: `make soak`
+
+The folder decides; a marker (`smoke`, `faults`) moves a test into the lane that it names. A test
+that is in no lane, or in two, is an error of every run, and so of `make check`, which collects all.
+"""
+
+from typing import Final
+
+import pytest
+
+LANES: Final = ("test", "faults", "soak")
+
+FOLDERS: Final = {
+    "unit": "test",
+    "property": "test",
+    "simulation": "test",
+    "contract": "test",
+    "integration": "faults",
+    "fuzz": "faults",
+}
+MARKERS: Final = {"smoke": "test", "faults": "faults"}
+
+SEEDED: Final = ("simulation", "fuzz")
+"""Folders whose tests try as many seeds as they are given: those of the lane `soak`."""
+
+
+def folder_of(nodeid: str) -> str:
+    """The one below `tests/` that a test is in; "" for none."""
+    parts = nodeid.partition("::")[0].split("/")
+    return parts[1] if parts[0] == "tests" and len(parts) > 2 else ""
+
+
+def lane_of(nodeid: str, markers: set[str]) -> str:
+    """Of a test with these markers.
+
+    Raises:
+        ValueError: it is in none, or in two.
+    """
+    moved = [MARKERS[name] for name in MARKERS if name in markers]
+    lanes = moved or [FOLDERS.get(folder_of(nodeid), "")]
+    if len(lanes) != 1 or not lanes[0]:
+        raise ValueError(
+            f"Expected {nodeid} in one folder of {', '.join(FOLDERS)}, with at most one marker of"
+            f" {', '.join(MARKERS)}, got {len(moved)} markers: see tests/lanes.py"
+        )
+    return lanes[0]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """See the module."""
+    parser.addoption("--lane", choices=LANES, default=None, help="run the tests of this lane only")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The markers are part of what decides."""
+    for name, lane in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: in the lane `{lane}`, see tests/lanes.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps those of the wanted lane."""
+    wanted: str | None = config.getoption("--lane")
+    kept, others = [], []
+    for item in items:
+        try:
+            lane = lane_of(item.nodeid, {marker.name for marker in item.iter_markers()})
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+        is_seeded = folder_of(item.nodeid) in SEEDED
+        is_kept = is_seeded if wanted == "soak" else wanted in (None, lane)
+        (kept if is_kept else others).append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = kept
