@@ -66,7 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps those of the wanted lane."""
     wanted: str | None = config.getoption("--lane")
-    kept, others = [], []
+    kept: list[pytest.Item] = []
+    others: list[pytest.Item] = []
     for item in items:
         try:
             lane = lane_of(item.nodeid, {marker.name for marker in item.iter_markers()})

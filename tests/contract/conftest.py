@@ -1,4 +1,4 @@
-"""What is the same of both forms of the service, each started once for a module of tests."""
+"""What is the same of both forms of the service, each started once for all tests of a worker."""
 
 import uuid
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.contract.deployments import FORMS, Deployment, Distributed, Embedded,
 from tests.kafka_fixtures import own_topics, settings_for
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="session", params=FORMS)
 def deployment(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:
