@@ -3,7 +3,7 @@ it, the index equals the engines' own caches; otherwise the ledger equals the lo
 what the engines' batches come to without the lost ones.
 
 pytest tests/simulation/test_losses.py                    a tenth of SEEDS histories
-pytest tests/simulation/test_losses.py --fuzz-scale 1     all of them: `make fuzz`
+pytest tests/simulation/test_losses.py --fuzz-scale 1     all of them, as `make soak`
 pytest tests/simulation/test_losses.py --seed 17          one history again
 """
 
