@@ -178,7 +178,9 @@ class HistoryRecorder:
             return
         known = self._store.runs(self._partition)
         last = known[-1] if known else None
-        if last is None or last.seed != self._seed or last.last > covered:
+        # A run behind it that has no flush is of a table that was being built anew: of this one.
+        is_of_last = last is not None and last.run == self._store.newest_run(self._partition)
+        if last is None or not is_of_last or last.seed != self._seed or last.last > covered:
             begun_at = max(covered + 1, self._since)
             self._begin(since=begun_at, begun_at=begun_at)
             self._copy(table, newer_than=None)

@@ -263,6 +263,16 @@ class HistoryStore:
                 found.append(RunBounds(run, seed, since, begun_at, first, _offset_of(last)))
         return found
 
+    def newest_run(self, partition: int = 0) -> Run | None:
+        """The last that was begun, with a flush or without.
+
+        Raises:
+            DiskError: they cannot be read.
+        """
+        with disk_errors("read the history", self.path):
+            runs = self._runs(partition)
+        return runs[-1].run if runs else None
+
     def flush_before(self, run: Run, offset: int) -> int | None:
         """What the last flush at or below the offset covers; None where there is none."""
         with disk_errors("read the history", self.path):

@@ -155,6 +155,28 @@ def test_a_table_built_anew_is_asked_from_its_first_flush_on(tmp_path: Path) -> 
     log.close()
 
 
+def test_a_table_killed_while_it_was_built_anew_does_not_go_on_as_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = EmbeddedLog(tmp_path / "log", segment_bytes=1)
+    first = Recorded(tmp_path, log, lambda: 0.0)
+    for number in range(3):
+        first.batch(number)
+    first.table.sync()
+    first.close()
+    (tmp_path / "table").rename(tmp_path / "lost")
+    log.retain(bytes_max=0, age_max_s=0.0, now=1.0, floor=Offset(3), exempt=[0])
+    with monkeypatch.context() as killed:  # its table has rows, its history no flush of them
+        killed.setattr(HistoryRecorder, "_write_flush", lambda recorder: None)
+        Recorded(tmp_path, log, lambda: 0.0).close()
+    again = Recorded(tmp_path, log, lambda: 0.0)
+    last = again.batch(3)
+    assert sum(view.entries for view in again.table.fold.kernel.contexts()) == 2
+    assert again.entries_at(last) == 2
+    again.close()
+    log.close()
+
+
 def test_the_past_of_a_log_that_was_replaced_is_dropped(
     tmp_path: Path, make_recorded: Callable[[], Recorded], clock: Clock
 ) -> None:
