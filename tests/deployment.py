@@ -24,6 +24,7 @@ from schemas.identities import MEDIA, Offset
 from streams.kernel import open_kernel
 from streams.kernel.changes import decode_changes
 from streams.table.fold import DUPLICATE, Fold
+from tests.kafka_fixtures import settings_for
 from tests.load import Engine, Load
 from tests.processes import THIS, until
 from tests.roles import Role
@@ -164,12 +165,7 @@ def load(seed: int) -> Iterator[Load]:
 
 @pytest.fixture
 def deployment_settings(own_broker: Broker) -> KafkaSettings:
-    return KafkaSettings(
-        bootstrap=own_broker.bootstrap,
-        topic_prefix="faults",
-        events_partitions=4,
-        registry_partitions=4,
-    )
+    return settings_for(own_broker, partitions=4)
 
 
 @pytest.fixture

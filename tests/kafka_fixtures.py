@@ -40,6 +40,7 @@ HOW = (
 )
 _no_broker: list[BrokerUnavailableError] = []  # why, where fetching the jars has failed already
 _FIXTURES = {"kafka", "own_broker", "secured"}
+_shared: list[Broker] = []  # what `_shared_broker` has started: nothing here ends it
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         if not is_answering(choice):
             pytest.fail(f"no broker answers at REPRISE_TEST_KAFKA={choice}")
         yield Kafka(choice, None)
+    elif "PYTEST_XDIST_WORKER" in os.environ:
+        yield _shared_broker(tmp_path_factory.getbasetemp().parent)
     else:
         yield from (
             Kafka(broker.bootstrap, broker)
@@ -96,16 +99,43 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         )
 
 
+def _shared_broker(of_run: Path) -> Kafka:
+    """The one of all workers of a run, in whose directory it is; `Leftovers` ends it."""
+    told = of_run / "kafka.bootstrap"
+    with alone("kafka"):
+        if not told.exists():
+            _shared.append(_start(Broker(of_run / "kafka")))
+            told.write_text(_shared[0].bootstrap)
+    return Kafka(told.read_text(), None)
+
+
+@pytest.fixture(scope="session")
+def killable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of this worker, for the tests that kill theirs: see `own_broker`."""
+    yield from started_broker(tmp_path_factory.mktemp("killable"))
+
+
 @pytest.fixture
 def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
-    """A started broker for one test, which may kill it; indirect parameters are `Broker`'s."""
-    yield from started_broker(tmp_path / "broker", **getattr(request, "param", {}))
+    """A running broker that a test may kill; indirect parameters are `Broker`'s, for one that is
+    made for this test. Topics of other tests may be in it: `settings_for` names others.
+    """
+    options: dict[str, Any] = getattr(request, "param", {})
+    if options:
+        yield from started_broker(tmp_path / "broker", **options)
+        return
+    broker: Broker = request.getfixturevalue("killable")
+    yield broker
+    if broker.running:
+        broker.resume()
+    else:
+        broker.start()
 
 
 @contextlib.contextmanager
 def own_topics(kafka: Kafka) -> Iterator[str]:
     """A prefix that nobody else uses; its topics are deleted at the end."""
-    prefix = f"test-{uuid.uuid4().hex[:12]}"
+    prefix = _new_prefix()
     yield prefix
     with contextlib.suppress(KafkaError, OSError, TimeoutError):
         asyncio.run(delete_topics(kafka.bootstrap, f"{prefix}."))
@@ -123,13 +153,20 @@ def kafka_settings(kafka: Kafka, topic_prefix: str) -> KafkaSettings:
     return settings_for(kafka, topic_prefix)
 
 
-def settings_for(kafka: Kafka, topic_prefix: str) -> KafkaSettings:
+def settings_for(
+    broker: Kafka | Broker, topic_prefix: str = "", *, partitions: int = 2
+) -> KafkaSettings:
+    """Settings for topics that begin with the prefix; with one that no other test has, for ""."""
     return KafkaSettings(
-        bootstrap=kafka.bootstrap,
-        topic_prefix=topic_prefix,
-        events_partitions=2,
-        registry_partitions=2,
+        bootstrap=broker.bootstrap,
+        topic_prefix=topic_prefix or _new_prefix(),
+        events_partitions=partitions,
+        registry_partitions=partitions,
     )
+
+
+def _new_prefix() -> str:
+    return f"test-{uuid.uuid4().hex[:12]}"
 
 
 def unavailable(reason: object) -> None:
@@ -146,17 +183,21 @@ def _choice() -> str:
 
 def started_broker(directory: Path, **options: Any) -> Iterator[Broker]:
     """A started broker; skips or fails where none can run here."""
-    if _no_broker:
-        unavailable(_no_broker[0])
-    broker = Broker(directory, **options)
-    try:
-        broker.start()
-    except BrokerUnavailableError as error:
-        unavailable(error)
+    broker = _start(Broker(directory, **options))
     try:
         yield broker
     finally:
         broker.kill()
+
+
+def _start(broker: Broker) -> Broker:
+    if _no_broker:
+        unavailable(_no_broker[0])
+    try:
+        broker.start()
+    except BrokerUnavailableError as error:
+        unavailable(error)
+    return broker
 
 
 def _container() -> Iterator[Kafka]:

@@ -194,6 +194,7 @@ def slow_proxy() -> Iterator[Callable[[str], Proxy]]:
         one.close()
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_long_replay_over_a_slow_link_ends_complete_or_as_an_exact_gap(
     tenant: Tenant, slow_proxy: Callable[[str], Proxy], name: str
@@ -218,6 +219,7 @@ def test_a_long_replay_over_a_slow_link_ends_complete_or_as_an_exact_gap(
         engine.close()
 
 
+@pytest.mark.faults
 def test_a_replay_whose_connection_is_cut_again_and_again_ends_complete(
     tenant: Tenant, slow_proxy: Callable[[str], Proxy]
 ) -> None:
@@ -242,6 +244,7 @@ def test_a_replay_whose_connection_is_cut_again_and_again_ends_complete(
 # A replay socket of another engine
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("live", [0, 1, 6])
 @pytest.mark.parametrize(("has", "other_has"), [(10, 25), (25, 10), (10, 10)])
 def test_the_replay_socket_of_another_engine_never_makes_answers_exact(

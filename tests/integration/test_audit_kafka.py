@@ -17,6 +17,7 @@ from brokers.options import client_options
 from brokers.reading import opened_reader, read_to_end
 from brokers.settings import KafkaSettings
 from devtools.broker import Broker
+from tests.kafka_fixtures import settings_for
 from tests.load import Engine, Load
 from tests.processes import until
 from tests.roles import Role
@@ -147,9 +148,7 @@ async def tamper(kafka: KafkaSettings) -> int:
 def test_while_kafka_is_away_queries_go_on_and_what_they_got_is_proven_later(
     tmp_path: Path, own_broker: Broker, seed: int
 ) -> None:
-    kafka = KafkaSettings(
-        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
-    )
+    kafka = settings_for(own_broker)
     made = [Role(name, tmp_path / name, kafka) for name in ("bridge", "streams")]
     replica = Role("serve", tmp_path / "serve", kafka, "--audit", "1")
     load = Load(seed, [Engine("a"), Engine("b")], prompts=200)

@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-u
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import Broker, free_ports, is_answering
+from tests.kafka_fixtures import settings_for
 
 BOUND_S = 40.0
 
@@ -36,9 +37,7 @@ async def read(settings: KafkaSettings, count: int) -> list[bytes]:
 
 
 def test_a_killed_broker_comes_back_with_what_it_had(own_broker: Broker) -> None:
-    settings = KafkaSettings(
-        bootstrap=own_broker.bootstrap, events_partitions=1, registry_partitions=1
-    )
+    settings = settings_for(own_broker, partitions=1)
     asyncio.run(asyncio.wait_for(ensure_topics(settings), BOUND_S))
     asyncio.run(asyncio.wait_for(append(settings, b"before"), BOUND_S))
     own_broker.kill()

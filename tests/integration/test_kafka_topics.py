@@ -21,6 +21,7 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import HOST, Broker, free_ports
 from schemas.errors import ConfigurationError
+from tests.kafka_fixtures import settings_for
 
 BOUND_S = 40.0
 
@@ -138,9 +139,7 @@ def test_a_broker_that_comes_later_is_waited_for(
     own_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     own_broker.kill()
-    settings = KafkaSettings(
-        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
-    )
+    settings = settings_for(own_broker)
     waiting = threading.Event()
 
     class Watch(logging.Handler):
@@ -201,9 +200,7 @@ def test_one_answering_server_of_several_is_enough(kafka_settings: KafkaSettings
     "own_broker", [{"settings": {"auto.create.topics.enable": "true"}}], indirect=True
 )
 def test_a_broker_that_creates_on_demand_makes_no_topic_by_being_asked(own_broker: Broker) -> None:
-    settings = KafkaSettings(
-        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
-    )
+    settings = settings_for(own_broker)
     ensure(settings)
     assert partitions_of(settings) == dict.fromkeys(("registry", "cursors", "events", "table"), 2)
 
@@ -214,9 +211,7 @@ def test_a_broker_that_creates_on_demand_makes_no_topic_by_being_asked(own_broke
 def test_a_topic_that_is_deleted_beneath_its_clients_is_not_made_by_them(
     own_broker: Broker,
 ) -> None:
-    settings = KafkaSettings(
-        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
-    )
+    settings = settings_for(own_broker)
     ensure(settings)
     name = settings.topics.table.name
 

@@ -9,6 +9,7 @@ import pytest
 from brokers.settings import KafkaSettings
 from devtools.broker import Broker
 from simulation.engines.publisher import Publisher, PublisherOptions
+from tests.kafka_fixtures import settings_for
 from tests.processes import until
 from tests.roles import Role
 
@@ -27,7 +28,7 @@ _LOUD = re.compile(r" (WARNING|ERROR|CRITICAL) |Traceback|never retrieved")
 
 @pytest.fixture
 def kafka(own_broker: Broker) -> KafkaSettings:
-    return KafkaSettings(bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2)
+    return settings_for(own_broker)
 
 
 @pytest.fixture

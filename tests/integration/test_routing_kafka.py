@@ -31,6 +31,7 @@ from schemas.routing_records import (
 )
 from streams.log.routing_topics import ROUTING_PARTITION, recover_fold
 from streams.routing.fold import RoutingFold
+from tests.kafka_fixtures import settings_for
 from tests.processes import until
 from tests.roles import Role
 
@@ -165,7 +166,7 @@ class Log:
 
 @pytest.fixture
 def kafka(own_broker: Broker) -> KafkaSettings:
-    return KafkaSettings(bootstrap=own_broker.bootstrap, events_partitions=1, registry_partitions=1)
+    return settings_for(own_broker, partitions=1)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ from tests.building import (
     stored,
 )
 from tests.fakes import FlushingWorker
+from tests.kafka_fixtures import settings_for
 from tests.processes import Service, until
 
 TOKENS = list(range(16))
@@ -278,9 +279,7 @@ def test_records_that_no_row_covers_are_lag_and_then_make_answers_stale(
 def test_a_replica_without_a_broker_is_not_ready_says_why_and_starts_once_there_is_one(
     own_broker: Broker, start_replica: StartReplica
 ) -> None:
-    settings = KafkaSettings(
-        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
-    )
+    settings = settings_for(own_broker)
     asyncio.run(ensure_topics(settings))
     Worker(settings, 0).write(
         registered_record(registration("a")), events_record(0, 0, [stored(0, [1], TOKENS[:4])])
@@ -305,9 +304,7 @@ def test_a_replica_without_a_broker_is_not_ready_says_why_and_starts_once_there_
 def test_a_replica_answers_stale_while_the_broker_is_dead_and_goes_on_once_it_is_back(
     own_broker: Broker, start_replica: StartReplica
 ) -> None:
-    settings = KafkaSettings(
-        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
-    )
+    settings = settings_for(own_broker)
     asyncio.run(ensure_topics(settings))
     worker = Worker(settings, 0)
     worker.write(
@@ -333,9 +330,7 @@ def test_a_replica_answers_stale_while_the_broker_is_dead_and_goes_on_once_it_is
 def test_a_broker_that_falls_silent_makes_answers_stale(
     own_broker: Broker, start_replica: StartReplica
 ) -> None:
-    settings = KafkaSettings(
-        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
-    )
+    settings = settings_for(own_broker)
     replica = start_replica(settings)
     replica.await_ready()
     own_broker.pause()

@@ -10,24 +10,14 @@ from schemas.records import EventsRecord, GapRecord
 from tests.integration.bridge.engine import Engines, Load
 from tests.integration.bridge.process import Bridges, until_live
 from tests.integration.bridge.topics import Deployment, assert_exact
+from tests.kafka_fixtures import settings_for
 from tests.processes import until
-
-
-def own_deployment(broker: Broker) -> Deployment:
-    return Deployment(
-        KafkaSettings(
-            bootstrap=broker.bootstrap,
-            topic_prefix="away",
-            events_partitions=2,
-            registry_partitions=2,
-        )
-    )
 
 
 def test_what_comes_while_kafka_is_away_is_spooled_and_drained_in_order(
     own_broker: Broker, engines: Engines, bridges: Bridges
 ) -> None:
-    deployment = own_deployment(own_broker)
+    deployment = Deployment(settings_for(own_broker))
     ones = [engines(name, replay=False) for name in "ab"]
     deployment.register(*(one.registration for one in ones))
     bridge = bridges(deployment.kafka)
@@ -50,7 +40,7 @@ def test_what_comes_while_kafka_is_away_is_spooled_and_drained_in_order(
 def test_the_spool_survives_a_bridge_that_is_killed_while_kafka_is_away(
     own_broker: Broker, engines: Engines, bridges: Bridges
 ) -> None:
-    deployment = own_deployment(own_broker)
+    deployment = Deployment(settings_for(own_broker))
     engine = engines("a", replay=False)
     deployment.register(engine.registration)
     bridge = bridges(deployment.kafka)
@@ -79,7 +69,7 @@ def test_the_spool_survives_a_bridge_that_is_killed_while_kafka_is_away(
 def test_what_the_spool_has_no_room_for_is_a_gap_of_exactly_that_or_is_replayed(
     own_broker: Broker, engines: Engines, bridges: Bridges, replay: bool
 ) -> None:
-    deployment = own_deployment(own_broker)
+    deployment = Deployment(settings_for(own_broker))
     engine = engines("a", replay=replay)
     deployment.register(engine.registration)
     bridge = bridges(deployment.kafka, "--spool-gib", str(40_000 / 2**30))
