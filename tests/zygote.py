@@ -52,6 +52,11 @@ PRELOADED: Final = (
 )
 """What the roles and commands import, lazily too. Nothing of it may start a thread."""
 
+FORKED: Final = ("reprise", "simulation.", "benchmarks.", "tests.fuzz.", "tests.lmcache")
+"""What the names of modules begin with that are forked. Others may want to import for themselves,
+as pytest does.
+"""
+
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _AT_START: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Variables that begin so are read before a program runs: where they differ, it is not forked."""
@@ -178,7 +183,9 @@ class ForkingPopen(subprocess.Popen[AnyStr]):
 def _is_forkable(command: Sequence[Any], environment: Mapping[str, str]) -> bool:
     if os.environ.get(SWITCH) == "0" or len(command) < 3:
         return False
-    if (str(command[0]), command[1]) != (sys.executable, "-m") or command[2] == "tests.zygote":
+    if (str(command[0]), command[1]) != (sys.executable, "-m"):
+        return False
+    if not str(command[2]).startswith(FORKED):
         return False
     return _read_at_start(environment) == _read_at_start(os.environ)
 

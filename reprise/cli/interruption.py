@@ -79,8 +79,9 @@ class Commands(click.Group):
     Its own help describes them: to ask each for its help would import all.
     """
 
-    def __init__(self, *, names: Sequence[str], package: str, **attributes: Any) -> None:
-        """The commands `names` are the functions of the same names in modules of the same names.
+    def __init__(self, *, names: Sequence[str] = (), package: str = "", **attributes: Any) -> None:
+        """Beside the commands that it is given, `names` are the functions of their names in modules
+        of their names.
 
         Args:
             names: as they are typed.
@@ -93,12 +94,12 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See `click.Group`."""
-        return list(self._names)
+        return [*self._names, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports the command's module. See `click.Group`."""
         if cmd_name not in self._names:
-            return None
+            return super().get_command(ctx, cmd_name)
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(import_module(f"{self._package}.{name}"), name)
         return command
