@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine: `make run` (the service with a demo) and `make test`.
 # PYTHON=... chooses the interpreter (3.11 to 3.13), ARGS=... passes options to `reprise up` or pytest,
-# JOBS=... says how many tests run side by side (0 for one after the other).
+# JOBS=... says how many tests run side by side (0 for one after the other; more than cores: most wait).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -22,7 +22,7 @@ LMCACHE ?= lmcache==0.5.6
 LITELLM ?= litellm==1.110.2
 RAY ?= ray[serve]==2.60.0
 SBOM ?= cyclonedx-bom==7.5.0
-JOBS ?= 3
+JOBS ?=
 
 .PHONY: help run install wheels chart image sbom test faults soak check fmt bench bench-check peers lmcache integrations engines publishers plots mutants upgrades kafka clean
 
@@ -60,18 +60,18 @@ sbom: .make/run ## what is installed with the package, as CycloneDX: .make/sbom.
 	@rm -rf .make/sbom .make/sbom-tool build
 	@echo "==> .make/sbom.json"
 
-# Which test is in which lane: tests/lanes.py. PYTEST runs one, side by side on JOBS workers.
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --max-worker-restart 1 --durations 20
+# Which test is in which lane: tests/lanes.py. Those of processes wait more than they compute.
+PYTEST = $(BIN)/python -m pytest --max-worker-restart 1 --durations 20
 
 test: .make/dev ## what decides without processes of its own, and one test of each fault with them
-	$(PYTEST) --lane test $(ARGS)
+	$(PYTEST) --lane test -n $(or $(JOBS),4) $(ARGS)
 
 faults: .make/dev ## all other tests of real processes: kills, cuts, outages, upgrades, hostile bytes, pages
-	$(PYTEST) --lane faults $(ARGS)
+	$(PYTEST) --lane faults -n $(or $(JOBS),6) $(ARGS)
 
 # ARGS="-k zmq --seed 4711" is what a failure names; ARGS="tests/fuzz" is one half of it.
 soak: .make/dev ## a million seeds of the simulated worlds, and hostile bytes in full: hours
-	$(PYTEST) --lane soak --seeds 1000000 --fuzz-scale 1 $(ARGS)
+	$(PYTEST) --lane soak -n $(or $(JOBS),2) --seeds 1000000 --fuzz-scale 1 $(ARGS)
 
 check: .make/dev ## formatting, lint, types, import rules, each test in one lane; the kernel's own lint and tests where Rust is found
 	$(BIN)/ruff format --check .

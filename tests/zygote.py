@@ -82,9 +82,14 @@ class Job(NamedTuple):
 
 
 class Zygote:
-    """The process that forks, as the test process knows it; started when it is first needed."""
+    """The process that forks, as the test process knows it; started when it is first needed.
+
+    Attributes:
+        read_at_start: the variables that it has read as it started.
+    """
 
     def __init__(self) -> None:
+        self.read_at_start = _read_at_start(os.environ)
         self._control: socket.socket | None = None
         self._owner = 0
         self._lock = threading.Lock()
@@ -187,16 +192,16 @@ def _is_forkable(command: Sequence[Any], environment: Mapping[str, str]) -> bool
         return False
     if not str(command[2]).startswith(FORKED):
         return False
-    return _read_at_start(environment) == _read_at_start(os.environ)
+    return _read_at_start(environment) == _zygote.read_at_start
 
 
-def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environment.items()
-        # Both find the project's modules, from whichever directory.
-        if name.startswith(_AT_START) and name != "PYTHONPATH"
+def _read_at_start(environment: Mapping[str, str]) -> dict[str, object]:
+    found: dict[str, object] = {
+        name: value for name, value in environment.items() if name.startswith(_AT_START)
     }
+    path = environment.get("PYTHONPATH", "").split(os.pathsep)
+    found["PYTHONPATH"] = [one for one in path if one not in ("", str(_ROOT))]  # ours is known
+    return found
 
 
 _zygote = Zygote()
