@@ -299,6 +299,7 @@ def main() -> None:
     gc.freeze()  # a child that collects garbage does not touch, and so copy, what it shares
     job = serve(socket.socket(fileno=int(sys.argv[1])))
     sys.argv = job.arguments
+    sys.modules.pop(job.arguments[0], None)  # it is to run as the main module
     runpy.run_module(job.arguments[0], run_name="__main__", alter_sys=True)
 
 

@@ -168,6 +168,7 @@ def start_until_exact(service: Service, engine: Engine) -> list[Told]:
     return asker.told
 
 
+@pytest.mark.smoke
 def test_what_was_missed_while_the_service_was_dead_is_never_exact_and_wrong(
     settled: Service, engine: Engine
 ) -> None:
@@ -196,6 +197,7 @@ def test_without_a_replay_socket_nothing_is_exact_after_a_restart(
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.smoke
 def test_an_engine_that_is_gone_is_unconfirmed_in_time_and_exact_once_it_is_back(
     settled: Service, engine: Engine, end: signal.Signals
 ) -> None:

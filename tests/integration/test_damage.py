@@ -232,6 +232,7 @@ def reprise(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.smoke
 def test_up_refuses_a_damaged_log_and_starts_once_it_was_repaired(tmp_path: Path) -> None:
     engine = Engine("a")
     data = tmp_path / "data"

@@ -4,6 +4,7 @@ history, says later that was answered then.
 
 import asyncio
 import json
+import operator
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
 
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
@@ -169,6 +171,19 @@ def test_what_was_answered_is_told_later_across_kills_and_a_deleted_history(
     compare(past.keeper, given)
 
 
+async def end_offsets(settings: KafkaSettings) -> list[int]:
+    """Of each partition of the events topic."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.bootstrap)
+    await consumer.start()
+    try:
+        topic = settings.topics.events
+        places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+        ends = await consumer.end_offsets(places)
+        return [ends[place] for place in places]
+    finally:
+        await consumer.stop()
+
+
 def test_a_log_that_was_made_anew_and_is_longer_by_now_is_told_from_the_old_one(
     past: Past, load: Load, settings: KafkaSettings, tmp_path: Path, seed: int
 ) -> None:
@@ -180,6 +195,7 @@ def test_a_log_that_was_made_anew_and_is_longer_by_now_is_told_from_the_old_one(
         what="the keeper has all",
         timeout_s=60,
     )
+    before = asyncio.run(end_offsets(settings))
     for role in past.roles:
         role.kill()
     asyncio.run(delete_topics(settings.bootstrap, f"{settings.topic_prefix}."))
@@ -197,7 +213,11 @@ def test_a_log_that_was_made_anew_and_is_longer_by_now_is_told_from_the_old_one(
         for engine in engines:
             past.plain.post("/register", engine.registration())
         again.start()
-        until(lambda: again.published() > 600, what="the engines publish", timeout_s=120)
+        until(
+            lambda: all(map(operator.gt, asyncio.run(end_offsets(settings)), before)),
+            what="the log is longer than the one before",
+            timeout_s=120,
+        )
         given = []
         for query in queries(again):
             given.append(ask_settled(past.plain, query))

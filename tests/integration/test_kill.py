@@ -106,6 +106,7 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_in_the_log(
         assert answers(service, load) == said, f"seed {seed}: table deleted"
 
 
+@pytest.mark.smoke
 def test_a_kill_before_the_table_was_ever_flushed_replays_the_log(
     tmp_path: Path, load: Load
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
         assert contexts_of(service) == digests
 
 
+@pytest.mark.smoke
 def test_a_start_on_a_full_disk_says_what_to_free_where(small_disk: Path) -> None:
     data = small_disk / "data"
     with Service(data) as service:

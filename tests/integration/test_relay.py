@@ -4,6 +4,7 @@ Each engine of these tests is followed twice by one service, as `plain` without 
 `relayed` through one: once both have heard all, their tables must be the same.
 """
 
+import itertools
 import random
 import signal
 import socket
@@ -173,7 +174,14 @@ def test_a_service_hears_at_once_that_an_engine_behind_a_relay_has_gone(
 
             generate(ready.http_port, prompt)
             until(lambda: matched() == [len(prompt)] * 2, what=f"both know it: {matched()}")
-            until(lambda: standing(service, "relayed")[0] == "exact", what="exact")
+
+            def is_exact() -> bool:
+                """It has to hear something live, so something is sent."""
+                generate(ready.http_port, [next(numbers)] * ready.block_size)
+                return standing(service, "relayed")[0] == "exact"
+
+            numbers = itertools.count(1_000)
+            until(is_exact, what="exact")
 
             process.terminate()
             process.reap(time.monotonic())  # kill -9

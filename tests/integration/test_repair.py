@@ -152,6 +152,7 @@ def assert_exact(service: Service, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.smoke
 def test_what_was_sent_while_the_service_was_killed_is_replayed(
     service: Service, engine: Engine
 ) -> None:
@@ -217,6 +218,7 @@ def proxy(engine: Engine) -> Iterator[Proxy]:
     opened.close()
 
 
+@pytest.mark.smoke
 def test_what_was_sent_while_the_link_was_cut_is_replayed_though_nothing_follows(
     service: Service, engine: Engine, proxy: Proxy
 ) -> None:

@@ -207,6 +207,7 @@ def start_replica(tmp_path: Path) -> Iterator[StartReplica]:
 OTHER = StreamKey("default", "m", 4, "", "b")
 
 
+@pytest.mark.smoke
 def test_two_replicas_give_the_answers_positions_and_digest_of_the_fold(
     settings: KafkaSettings, start_replica: StartReplica
 ) -> None:
@@ -414,6 +415,7 @@ def test_corrupt_rows_and_entries_are_skipped_counted_and_named(
     assert "Skipped a row of the table (corrupt_rows) in partition 0" in log
 
 
+@pytest.mark.smoke
 def test_a_table_topic_that_was_lost_is_read_anew_while_the_old_table_answers(
     settings: KafkaSettings, start_replica: StartReplica
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_role_that_waits_for_kafka_ends(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.smoke
 def test_the_embedded_service_ends(tmp_path: Path, number: signal.Signals) -> None:
     arguments = ["reprise", "up", "--data", str(tmp_path / "data"), "--port", "0"]
     with started(tmp_path, *arguments, says="Reprise answers on") as process:

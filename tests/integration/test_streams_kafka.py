@@ -257,6 +257,7 @@ def test_records_become_rows_and_a_follower_has_the_digests_of_a_fresh_fold(
     assert list(worker.directory.iterdir()) == []
 
 
+@pytest.mark.smoke
 def test_corrupt_and_newer_records_are_skipped_and_named_by_partition_and_offset(
     deployment: Deployment,
 ) -> None:
@@ -273,6 +274,7 @@ def test_corrupt_and_newer_records_are_skipped_and_named_by_partition_and_offset
     assert ":1 (newer_version)" in named[1]
 
 
+@pytest.mark.smoke
 def test_two_workers_share_the_partitions_and_a_third_changes_nothing(
     deployment: Deployment,
 ) -> None:
@@ -309,6 +311,7 @@ def test_workers_killed_paused_and_robbed_of_their_disks_under_load_miss_and_rep
     deployment.check()
 
 
+@pytest.mark.smoke
 def test_a_lost_table_topic_is_published_again_from_the_disk(deployment: Deployment) -> None:
     worker = deployment.worker()
     deployment.produce(deployment.records(30))

@@ -222,6 +222,7 @@ def held(log: Sequence[Logged]) -> tuple[Fold, dict[Place, str]]:
     return fold, skipped
 
 
+@pytest.mark.smoke
 def test_the_embedded_service_goes_on_under_load_and_is_taken_back(
     tmp_path: Path, load: Load, seed: int
 ) -> None:

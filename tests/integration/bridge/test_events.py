@@ -67,6 +67,7 @@ def test_an_engine_that_restarted_while_no_bridge_ran_is_reset_and_exact(
     assert deployment.cursor(engine) == (2, 59)
 
 
+@pytest.mark.smoke
 def test_a_restart_under_a_bridge_is_a_reset(
     deployment: Deployment, engines: Engines, bridges: Bridges
 ) -> None:

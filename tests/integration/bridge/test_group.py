@@ -10,6 +10,7 @@ from tests.integration.bridge.topics import Deployment, assert_exact
 from tests.processes import until
 
 
+@pytest.mark.smoke
 def test_two_bridges_share_the_publishers_and_a_killed_one_is_replaced_without_a_gap(
     deployment: Deployment, engines: Engines, bridges: Bridges
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_bridge_that_was_paused_past_its_session_writes_nothing_out_of_order(
     assert_exact(deployment, *ones)
 
 
+@pytest.mark.smoke
 def test_a_stopped_bridge_leaves_at_once_and_the_next_one_writes_nothing_twice(
     deployment: Deployment, engines: Engines, bridges: Bridges
 ) -> None:

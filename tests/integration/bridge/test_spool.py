@@ -14,6 +14,7 @@ from tests.kafka_fixtures import settings_for
 from tests.processes import until
 
 
+@pytest.mark.smoke
 def test_what_comes_while_kafka_is_away_is_spooled_and_drained_in_order(
     own_broker: Broker, engines: Engines, bridges: Bridges
 ) -> None:
