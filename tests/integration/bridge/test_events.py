@@ -1,5 +1,7 @@
 """Engines' events through one bridge into the log."""
 
+import pytest
+
 from schemas.records import EventsRecord, RegisteredRecord
 from tests.integration.bridge.engine import Engines
 from tests.integration.bridge.process import Bridges, until_live

@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from schemas.records import RegisteredRecord, ResetRecord
 from schemas.topics import encode_stream
 from tests.integration.bridge.engine import Engines, Load
