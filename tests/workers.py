@@ -1,7 +1,8 @@
-"""Tests side by side (`pytest -n 3`, by pytest-xdist): what stays together, and what is kept apart.
+"""Tests side by side (`pytest -n 4`, by pytest-xdist): what stays together, and what comes first.
 
-Tests of one file run in one worker, one after the other, since they share what is costly to start.
-Files that would disturb each other are a group and share a worker too.
+Unit tests of a file run in one worker, one after the other, and so do those of a file whose tests
+share what is costly to start. Each other test is handed out by itself, the longest first: a file of
+them would still run when all others have ended. Files that would disturb each other are a group.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -16,24 +17,44 @@ if TYPE_CHECKING:
     from xdist.scheduler import Scheduling  # type: ignore[import-untyped]
 
 GROUPS: Final = {
-    # Seven processes of a deployment, each killed, held up or replaced: two of those at once are
-    # too slow for their bounds on two cores.
-    "faults": (
-        "tests/integration/test_faults_",
-        "tests/integration/test_outages.py",
-        "tests/integration/test_upgrades.py",
-    ),
     # Both look for many free ports in a row.
     "demo": ("tests/integration/test_demo.py", "tests/unit/simulation/demo/"),
 }
-FIRST: Final = "faults"
-"""The group that takes longest: the others are run beside it."""
+TOGETHER: Final = (
+    "tests/unit/",
+    "tests/contract/test_kernel_",
+    "tests/contract/test_lmcache_",
+    "tests/integration/test_discovery.py",
+    "tests/integration/test_dynamo_indexer.py",
+    "tests/integration/test_grpc.py",
+    "tests/integration/test_hostile_engine_http.py",
+    "tests/integration/test_kafka_security.py",
+    "tests/integration/test_lmcache_commands.py",
+    "tests/integration/test_lmcache_topic.py",
+    "tests/integration/test_page.py",
+    "tests/integration/test_released_publishers.py",
+)
+"""Files whose tests run one after the other: they share a fixture, or each is short."""
+
+FIRST: Final = (
+    "tests/integration/test_faults_",
+    "tests/contract/test_lossy_links.py",
+    "tests/fuzz/test_http.py",
+    "tests/integration/test_lmcache_commands.py",
+    "tests/integration/test_audit_kafka.py",
+    "tests/integration/test_history_kafka.py",
+    "tests/integration/test_hostile_engine_http.py",
+    "tests/property/test_as_of_equals_fresh_fold.py",
+    "tests/property/test_audited_answers_verify.py",
+)
+"""What takes longest; all else is run beside it."""
 
 
 def group_of(nodeid: str) -> str:
-    """The name of the group that a test belongs to; that of its file where it is in none."""
+    """The name of the group that a test belongs to: one of GROUPS, its file, or itself."""
     path = nodeid.partition("::")[0]
-    return next((name for name, begins in GROUPS.items() if path.startswith(begins)), path)
+    own = path if path.startswith(TOGETHER) else nodeid
+    return next((name for name, begins in GROUPS.items() if path.startswith(begins)), own)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,9 +73,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the tests that take longest first."""
+    """Puts the tests that take longest first, and refuses to part tests that share a fixture."""
+    for item in items:
+        info = getattr(item, "_fixtureinfo", None)
+        shared = [
+            name
+            for name, made in (info.name2fixturedefs.items() if info is not None else ())
+            if made[-1].scope == "module" and group_of(item.nodeid) == item.nodeid
+        ]
+        if shared:
+            raise pytest.UsageError(
+                f"Expected the file of {item.nodeid} in TOGETHER of tests/workers.py, since its"
+                f" tests share {', '.join(shared)}"
+            )
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: group_of(item.nodeid) != FIRST)
+        items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
