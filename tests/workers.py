@@ -29,8 +29,7 @@ TOGETHER: Final = (
     "tests/integration/test_grpc.py",
     "tests/integration/test_hostile_engine_http.py",
     "tests/integration/test_kafka_security.py",
-    "tests/integration/test_lmcache_commands.py",
-    "tests/integration/test_lmcache_topic.py",
+    "tests/integration/test_lmcache_",
     "tests/integration/test_page.py",
     "tests/integration/test_released_publishers.py",
 )
