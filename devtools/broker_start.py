@@ -14,15 +14,12 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from devtools.kafka_jars import cache_directory
-
-_VERSION_S: Final = 30.0
+from devtools.kafka_jars import cache_directory, java_version
 
 
 class StartFiles(NamedTuple):
@@ -57,11 +54,8 @@ class StartFiles(NamedTuple):
 
 def start_files(java: str, jars: Path) -> StartFiles:
     """The files for this Java and these jars."""
-    said = subprocess.run(
-        [java, "-version"], capture_output=True, timeout=_VERSION_S, check=False
-    ).stderr
     names = sorted(f"{jar.name} {jar.stat().st_size}" for jar in jars.glob("*.jar"))
-    text = b"\0".join([java.encode(), said, str(jars).encode(), "\n".join(names).encode()])
+    text = "\0".join([java, java_version(java), str(jars), "\n".join(names)]).encode()
     key = hashlib.sha256(text).hexdigest()[:16]
     directory = cache_directory()
     return StartFiles(directory / f"formatted-{key}", directory / f"classes-{key}.jsa")

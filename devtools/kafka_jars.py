@@ -4,6 +4,7 @@ The version is that of `pom.xml`. REPRISE_KAFKA_LIBS names another directory for
 holds them already, Maven is not needed.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -52,16 +53,21 @@ def find_java() -> str:
             f"Expected Java {_JAVA_MIN} or later on the PATH, found none (Debian, Ubuntu:"
             " apt-get install openjdk-17-jre-headless maven)"
         )
-    # Java says its version on the error stream.
-    said = subprocess.run(
-        [java, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=False
-    ).stderr
+    said = java_version(java)
     found = re.search(r'version "(\d+)', said)
     if found is None or int(found[1]) < _JAVA_MIN:
         raise BrokerUnavailableError(
             f"Expected Java {_JAVA_MIN} or later, got at {java}: {said.strip().splitlines()[:1]}"
         )
     return java
+
+
+@functools.cache
+def java_version(java: str) -> str:
+    """What the Java at this path says of its version; it is asked once."""
+    return subprocess.run(  # on the error stream
+        [java, "-version"], capture_output=True, text=True, timeout=_JAVA_S, check=False
+    ).stderr
 
 
 def have_jars() -> bool:

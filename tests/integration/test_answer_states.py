@@ -350,12 +350,10 @@ def test_at_healthy_times_the_answers_of_replicas_are_exact(
     deployment.until(lambda: states_of(deployment, load) == {"exact"}, what="exact answers")
     query = query_for(load.prompt(0))
     states = Counter[str]()
-    until_s = time.monotonic() + 10.0
-    while time.monotonic() < until_s:
+    while states.total() < 2000:
         states.update(replica.state(query) for replica in deployment.replicas)
         time.sleep(0.005)
     load.stop()
-    assert states.total() > 500, states
     assert states["exact"] >= 0.999 * states.total(), states
 
 
