@@ -33,9 +33,9 @@ from query_api.http.health import package_version
 from query_api.http.metrics import Exposition
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
+from reprise.http.listening import bind
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
-from reprise.roles.http_server import bind
 from schemas.conditions import Conditions, health_document, ready_document
 from schemas.limits import MONITOR_CONNECTIONS_MAX, MONITOR_REQUEST_S, MONITOR_STOP_S
 

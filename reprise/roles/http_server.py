@@ -18,6 +18,7 @@ from query_api.http.plain_listener import PlainAnswers
 from reprise.embedded.service import ROLE, EmbeddedService
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
+from reprise.http.listening import bind
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
@@ -31,36 +32,6 @@ from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, LISTENER_CONNECTIONS_MIN
 from schemas.registration import Registration
 
 logger = logging.getLogger(__name__)
-
-
-def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
-    """The listening socket, bound first, so that a port in use is reported at once.
-
-    Args:
-        host: the address or name to listen on.
-        port: 0 for any.
-        option: the flag that chooses the port, named in the error.
-
-    Raises:
-        ConfigurationError: the address cannot be bound.
-    """
-    try:
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = infos[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(address)
-        except OSError:
-            listening.close()
-            raise
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot listen on {host}:{port}: {error.strerror or error}."
-            f" Stop whatever uses it, or choose another port with {option}"
-        ) from error
-    listening.set_inheritable(True)
-    return listening
 
 
 class _Server(ConnectionsServer):
