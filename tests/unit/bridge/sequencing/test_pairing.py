@@ -196,18 +196,17 @@ def test_after_a_live_clear_nothing_is_left_that_could_be_anothers() -> None:
 # Another engine's
 
 
-@pytest.mark.parametrize("live", [0, 1, 6])
 @pytest.mark.parametrize(("has", "other_has"), [(10, 25), (25, 10), (10, 10), (0, 10), (10, 0)])
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_the_replay_of_another_engine_confirms_nothing(
-    has: int, other_has: int, live: int, goes_on: bool
+    has: int, other_has: int, goes_on: bool
 ) -> None:
     """Late, and then for each batch, as often as it is asked; the other one may publish, too."""
     scene = Scene()
     other = batches(other_has, born=OTHER)
     assert scene.is_asked(other) is Doubt.REPLAY_UNMATCHED
     assert not scene.is_proven
-    for number in range(has, has + live):
+    for number in range(has, has + 6):
         scene.publishes(number)
         for _ in range(3):
             if goes_on:
