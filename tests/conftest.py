@@ -90,7 +90,14 @@ def kernel_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_fold(kernel_name: str) -> Callable[[], Fold]:
+    """Of each kernel, for what looks at one: what it holds, loads and hands out."""
     return lambda: Fold(open_kernel(1337, name=kernel_name))
+
+
+@pytest.fixture
+def any_fold() -> Callable[[], Fold]:
+    """For what does not look at the kernel: the one that runs in production, where it is built."""
+    return lambda: Fold(open_kernel(1337))
 
 
 @pytest.fixture

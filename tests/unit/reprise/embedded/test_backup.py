@@ -61,9 +61,9 @@ class Written:
 
 
 @pytest.fixture
-def written(tmp_path: Path, make_fold: MakeFold) -> Written:
+def written(tmp_path: Path, any_fold: MakeFold) -> Written:
     """With a third of the log in the table, and some of it in data files."""
-    opened = Written(tmp_path / "data", make_fold)
+    opened = Written(tmp_path / "data", any_fold)
     opened.write(BATCHES // 3)
     opened.fold()
     opened.log._db.flush()
@@ -90,12 +90,12 @@ def rewrite(backup: Path, **fields: object) -> None:
 
 
 def test_a_backup_of_what_is_being_written_is_restored_to_the_same(
-    tmp_path: Path, written: Written, make_fold: MakeFold
+    tmp_path: Path, written: Written, any_fold: MakeFold
 ) -> None:
     told: list[Progress] = []
     made = back_up(written.data, tmp_path / "backup", seed=SEED, tell=told.append)
     assert made.position == BATCHES
-    expected = digests_of(written.data, make_fold)
+    expected = digests_of(written.data, any_fold)
     written.write(10)
     written.fold()
     written.close()
@@ -103,7 +103,7 @@ def test_a_backup_of_what_is_being_written_is_restored_to_the_same(
     assert told
     assert told[-1].done <= (told[-1].total or 0)
     assert restore(tmp_path / "backup", tmp_path / "again") == made
-    assert digests_of(tmp_path / "again", make_fold) == expected
+    assert digests_of(tmp_path / "again", any_fold) == expected
     assert names(tmp_path) == ["again", "backup", "data"]
 
 
@@ -128,12 +128,12 @@ def test_plain_files_are_copied_and_what_was_set_aside_is_not(
 
 
 def test_a_backup_without_a_table_folds_the_log(
-    tmp_path: Path, written: Written, make_fold: MakeFold
+    tmp_path: Path, written: Written, any_fold: MakeFold
 ) -> None:
     written.close()
     shutil.rmtree(written.data / "table")
     made = back_up(written.data, tmp_path / "backup", seed=SEED)
-    assert made.digests == digests_of(written.data, make_fold)
+    assert made.digests == digests_of(written.data, any_fold)
     assert not (written.data / "table").exists(), "the data directory was changed"
 
 

@@ -28,13 +28,6 @@ def offsets(log: EmbeddedLog, start: int = 0) -> list[int]:
     return [entry.offset for entry in log.read(Offset(start))]
 
 
-def test_offsets_rise_by_one_and_records_come_back_in_order(log: EmbeddedLog) -> None:
-    assert log.append([b"a", b"b"]) == 0
-    assert log.append([b"c"]) == 2
-    assert [entry.value for entry in log.read(Offset(1))] == [b"b", b"c"]
-    assert log.end_offset == 3
-
-
 def test_a_closed_log_goes_on_where_it_ended(tmp_path: Path) -> None:
     first = EmbeddedLog(tmp_path / "log")
     first.append([b"a"] * 10)

@@ -28,8 +28,8 @@ class Clock:
 
 
 @pytest.fixture
-def table(tmp_path: Path, make_fold: Callable[[], Fold]) -> Iterator[Table]:
-    table = Table(tmp_path / "table", make_fold)
+def table(tmp_path: Path, any_fold: Callable[[], Fold]) -> Iterator[Table]:
+    table = Table(tmp_path / "table", any_fold)
     run_without_loop(table.open(LogBounds(0, 0), now=0.0))
     yield table
     table.close()

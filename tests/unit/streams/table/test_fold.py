@@ -33,7 +33,13 @@ PUBLISHER = PublisherKey(STREAM, 0)
 
 
 @pytest.fixture
-def fold(make_fold: Callable[[], Fold]) -> Fold:
+def fold(any_fold: Callable[[], Fold]) -> Fold:
+    return any_fold()
+
+
+@pytest.fixture
+def each_fold(make_fold: Callable[[], Fold]) -> Fold:
+    """Of each kernel: what it does with the record is what is looked at."""
     return make_fold()
 
 
@@ -47,12 +53,12 @@ def matched(fold: Fold, tokens: list[int]) -> int:
     return matches[0].longest if matches else 0
 
 
-def test_a_record_is_folded_once_however_often_it_is_delivered(fold: Fold) -> None:
+def test_a_record_is_folded_once_however_often_it_is_delivered(each_fold: Fold) -> None:
     record = events_record(0, 0, [stored(0, [1], range(4)), stored(0, [1], range(4))])
-    feed(fold, record, record)
-    assert fold.counters["duplicate_records"] == 1
-    feed(fold, events_record(1, 1, [removed(1, [1])]))
-    assert matched(fold, list(range(4))) == 4, "announced twice, removed once"
+    feed(each_fold, record, record)
+    assert each_fold.counters["duplicate_records"] == 1
+    feed(each_fold, events_record(1, 1, [removed(1, [1])]))
+    assert matched(each_fold, list(range(4))) == 4, "announced twice, removed once"
 
 
 def silent(instance: str = "a") -> Registration:
@@ -60,40 +66,44 @@ def silent(instance: str = "a") -> Registration:
     return msgspec.structs.replace(registration(instance), endpoint="", kind=NO_EVENTS)
 
 
-def test_an_engine_without_events_is_registered_and_has_no_part(fold: Fold) -> None:
-    feed(fold, registered_record(registration("b", port=2)))
-    feed(fold, registered_record(silent()))
-    assert fold.registrations[silent().publisher] == Registered(silent(), Offset(1))
-    matches = fold.kernel.query(SCOPE, u32s(range(8)), b"", None)
+def test_an_engine_without_events_is_registered_and_has_no_part(each_fold: Fold) -> None:
+    feed(each_fold, registered_record(registration("b", port=2)))
+    feed(each_fold, registered_record(silent()))
+    assert each_fold.registrations[silent().publisher] == Registered(silent(), Offset(1))
+    matches = each_fold.kernel.query(SCOPE, u32s(range(8)), b"", None)
     assert [match.instance_id for match in matches] == ["b"]
-    assert fold.states.publishers(SCOPE) == (registration("b").publisher,)
-    feed(fold, heartbeat_record("bridge", 1.0, [report(silent())]))
-    assert silent().publisher not in fold.publishers
-    changes = fold.take_changes()
+    assert each_fold.states.publishers(SCOPE) == (registration("b").publisher,)
+    feed(each_fold, heartbeat_record("bridge", 1.0, [report(silent())]))
+    assert silent().publisher not in each_fold.publishers
+    changes = each_fold.take_changes()
     assert set(changes.registrations) == {silent().publisher, registration("b").publisher}
-    feed(fold, unregistered_record(silent()))
-    assert set(fold.registrations) == {registration("b").publisher}
-    assert fold.take_changes().registrations == {silent().publisher: None}
-    assert fold.counters["duplicate_records"] == 0
+    feed(each_fold, unregistered_record(silent()))
+    assert set(each_fold.registrations) == {registration("b").publisher}
+    assert each_fold.take_changes().registrations == {silent().publisher: None}
+    assert each_fold.counters["duplicate_records"] == 0
 
 
-def test_a_publisher_that_is_registered_without_events_loses_its_part(fold: Fold) -> None:
-    feed(fold, registered_record(registration()), events_record(0, 0, [stored(0, [1], range(4))]))
-    assert matched(fold, list(range(4))) == 4
-    feed(fold, registered_record(silent()))
-    assert fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
-    assert fold.kernel.contexts() == []
-    assert fold.states.publishers(SCOPE) == ()
-    assert fold.publishers == {}
-    feed(fold, registered_record(registration()))
-    assert matched(fold, list(range(4))) == 0
+def test_a_publisher_that_is_registered_without_events_loses_its_part(each_fold: Fold) -> None:
+    feed(
+        each_fold,
+        registered_record(registration()),
+        events_record(0, 0, [stored(0, [1], range(4))]),
+    )
+    assert matched(each_fold, list(range(4))) == 4
+    feed(each_fold, registered_record(silent()))
+    assert each_fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
+    assert each_fold.kernel.contexts() == []
+    assert each_fold.states.publishers(SCOPE) == ()
+    assert each_fold.publishers == {}
+    feed(each_fold, registered_record(registration()))
+    assert matched(each_fold, list(range(4))) == 0
 
 
 def test_an_engine_without_events_is_restored_without_a_part(
-    fold: Fold, make_fold: Callable[[], Fold]
+    fold: Fold, any_fold: Callable[[], Fold]
 ) -> None:
     feed(fold, registered_record(registration()), registered_record(silent("c")))
-    again = make_fold()
+    again = any_fold()
     again.restore(fold.offset, fold.publishers, fold.registrations)
     assert again.registrations == fold.registrations
     assert again.states.publishers(SCOPE) == (PUBLISHER,)
@@ -106,13 +116,13 @@ def test_an_offset_that_was_folded_is_ignored(fold: Fold) -> None:
     assert matched(fold, list(range(4))) == 4
 
 
-def test_only_the_new_part_of_an_overlapping_record_is_folded(fold: Fold) -> None:
+def test_only_the_new_part_of_an_overlapping_record_is_folded(each_fold: Fold) -> None:
     first = stored(0, [1], range(4))
-    feed(fold, events_record(0, 0, [first]))
-    feed(fold, events_record(0, 1, [first, stored(1, [2], range(4, 8), parent=1)]))
-    feed(fold, events_record(2, 2, [removed(2, [1])]))
-    assert matched(fold, list(range(8))) == 0
-    assert fold.kernel.counters()["repeated"] == 0
+    feed(each_fold, events_record(0, 0, [first]))
+    feed(each_fold, events_record(0, 1, [first, stored(1, [2], range(4, 8), parent=1)]))
+    feed(each_fold, events_record(2, 2, [removed(2, [1])]))
+    assert matched(each_fold, list(range(8))) == 0
+    assert each_fold.kernel.counters()["repeated"] == 0
 
 
 def test_a_gap_degrades_until_a_reset(fold: Fold) -> None:
@@ -134,11 +144,11 @@ def test_no_time_is_known_of_the_last_batch_of_a_gap_nor_of_a_new_incarnation(fo
     assert fold.publishers[PUBLISHER].engine_time == 0.0
 
 
-def test_a_gap_degrades_until_a_clear_that_comes_after_it(fold: Fold) -> None:
-    feed(fold, gap_record(0, 4), events_record(5, 6, [stored(5, [1], range(4)), cleared(6)]))
-    assert not fold.is_degraded(SCOPE)
-    feed(fold, gap_record(7, 7), events_record(8, 8, [stored(8, [2], range(4))]))
-    assert fold.is_degraded(SCOPE)
+def test_a_gap_degrades_until_a_clear_that_comes_after_it(each_fold: Fold) -> None:
+    feed(each_fold, gap_record(0, 4), events_record(5, 6, [stored(5, [1], range(4)), cleared(6)]))
+    assert not each_fold.is_degraded(SCOPE)
+    feed(each_fold, gap_record(7, 7), events_record(8, 8, [stored(8, [2], range(4))]))
+    assert each_fold.is_degraded(SCOPE)
 
 
 @pytest.mark.parametrize(("clear", "is_degraded"), [(None, True), (4, True), (5, True), (6, False)])
@@ -161,10 +171,10 @@ def test_an_incomplete_batch_that_was_folded_before_says_nothing_anew(fold: Fold
     assert fold.publishers[PUBLISHER].degraded_since == 3, "a record speaks of its own batches"
 
 
-def test_a_clear_where_nothing_was_lost_is_no_fault(fold: Fold) -> None:
-    feed(fold, events_record(0, 0, [stored(0, [1], range(4)), cleared(0)]))
-    assert fold.counters == {"records": 1}
-    assert matched(fold, list(range(4))) == 0
+def test_a_clear_where_nothing_was_lost_is_no_fault(each_fold: Fold) -> None:
+    feed(each_fold, events_record(0, 0, [stored(0, [1], range(4)), cleared(0)]))
+    assert each_fold.counters == {"records": 1}
+    assert matched(each_fold, list(range(4))) == 0
 
 
 def test_nothing_is_left_of_a_loss_that_has_ended(fold: Fold) -> None:
@@ -214,10 +224,10 @@ def test_nothing_is_doubted_after_a_gap_or_a_reset(fold: Fold, end: bytes) -> No
     assert fold.publishers[PUBLISHER].proof is None
 
 
-def test_the_word_cleared_in_a_name_is_not_a_clear(fold: Fold) -> None:
-    feed(fold, gap_record(0, 0))
-    feed(fold, events_record(1, 1, [stored(1, [1], range(4), lora_name="cleared")]))
-    assert fold.is_degraded(SCOPE)
+def test_the_word_cleared_in_a_name_is_not_a_clear(each_fold: Fold) -> None:
+    feed(each_fold, gap_record(0, 0))
+    feed(each_fold, events_record(1, 1, [stored(1, [1], range(4), lora_name="cleared")]))
+    assert each_fold.is_degraded(SCOPE)
 
 
 def test_a_hole_in_the_log_degrades_even_without_a_gap_record(fold: Fold) -> None:
@@ -226,12 +236,14 @@ def test_a_hole_in_the_log_degrades_even_without_a_gap_record(fold: Fold) -> Non
     assert fold.publishers[PUBLISHER].degraded_since == 0
 
 
-def test_a_new_incarnation_drops_the_old_ones_blocks_without_a_reset_record(fold: Fold) -> None:
-    feed(fold, events_record(0, 9, [stored(0, [1], range(4))]))
-    feed(fold, events_record(0, 0, [stored(0, [2], range(8, 12))], incarnation=2))
-    assert matched(fold, list(range(4))) == 0
-    assert matched(fold, list(range(8, 12))) == 4
-    assert fold.publishers[PUBLISHER] == PublisherState(
+def test_a_new_incarnation_drops_the_old_ones_blocks_without_a_reset_record(
+    each_fold: Fold,
+) -> None:
+    feed(each_fold, events_record(0, 9, [stored(0, [1], range(4))]))
+    feed(each_fold, events_record(0, 0, [stored(0, [2], range(8, 12))], incarnation=2))
+    assert matched(each_fold, list(range(4))) == 0
+    assert matched(each_fold, list(range(8, 12))) == 4
+    assert each_fold.publishers[PUBLISHER] == PublisherState(
         incarnation=2, sequence=0, engine_time=0.0, heard=Proof(0, 0.0)
     )
 
@@ -256,9 +268,9 @@ def test_records_of_a_past_incarnation_are_skipped(fold: Fold) -> None:
     assert fold.counters["duplicate_records"] == 1
 
 
-def test_a_registered_publisher_is_answered_with_zeros(fold: Fold) -> None:
-    feed(fold, registered_record(registration("b")))
-    (match,) = fold.kernel.query(SCOPE, u32s(range(4)), b"", None)
+def test_a_registered_publisher_is_answered_with_zeros(each_fold: Fold) -> None:
+    feed(each_fold, registered_record(registration("b")))
+    (match,) = each_fold.kernel.query(SCOPE, u32s(range(4)), b"", None)
     assert (match.instance_id, match.longest) == ("b", 0)
 
 
@@ -296,14 +308,14 @@ def test_unregistering_after_a_restart_forgets_what_the_rows_had(fold: Fold) -> 
     assert fold.counters["duplicate_records"] == 0
 
 
-def test_unregistering_forgets_blocks_cursor_and_registration(fold: Fold) -> None:
+def test_unregistering_forgets_blocks_cursor_and_registration(each_fold: Fold) -> None:
     one = registration("a")
-    feed(fold, registered_record(one), events_record(0, 3, [stored(0, [1], range(4))]))
-    feed(fold, unregistered_record(one))
-    assert fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
-    assert not fold.publishers
-    assert not fold.registrations
-    assert fold.kernel.contexts() == []
+    feed(each_fold, registered_record(one), events_record(0, 3, [stored(0, [1], range(4))]))
+    feed(each_fold, unregistered_record(one))
+    assert each_fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
+    assert not each_fold.publishers
+    assert not each_fold.registrations
+    assert each_fold.kernel.contexts() == []
 
 
 @pytest.mark.parametrize(
@@ -327,38 +339,38 @@ def test_a_record_of_another_form_is_skipped_counted_and_named(
     assert matched(fold, list(range(4))) == 4
 
 
-def test_malformed_events_change_nothing_and_show_as_a_hole(fold: Fold) -> None:
+def test_malformed_events_change_nothing_and_show_as_a_hole(each_fold: Fold) -> None:
     good = events_record(0, 0, [stored(0, [1], range(4))])
     bad = good.replace(b"\xa6hashes\xc4\x08", b"\xa6hashes\xc3\x08")
     assert bad != good
-    skipped = fold.apply(Offset(0), bad)
+    skipped = each_fold.apply(Offset(0), bad)
     assert skipped is not None
-    assert fold.kernel.contexts() == []
-    feed(fold, events_record(1, 1, [stored(1, [2], range(4))]))
-    assert fold.is_degraded(SCOPE)
+    assert each_fold.kernel.contexts() == []
+    feed(each_fold, events_record(1, 1, [stored(1, [2], range(4))]))
+    assert each_fold.is_degraded(SCOPE)
 
 
-def test_malformed_events_of_a_new_incarnation_change_nothing(fold: Fold) -> None:
-    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
-    before = fold.kernel.contexts()
+def test_malformed_events_of_a_new_incarnation_change_nothing(each_fold: Fold) -> None:
+    feed(each_fold, events_record(0, 0, [stored(0, [1], range(4))]))
+    before = each_fold.kernel.contexts()
     bad: list[BlockEvent] = [stored(7, [2], range(4)), Removed(sequence=7, hashes=b"no hash")]
-    skipped = fold.apply(Offset(1), events_record(7, 7, bad, incarnation=2))
+    skipped = each_fold.apply(Offset(1), events_record(7, 7, bad, incarnation=2))
     assert skipped is not None
     assert skipped.reason == "malformed_events"
-    assert fold.kernel.contexts() == before
-    assert fold.counters["log_holes"] == 0
-    assert not fold.is_degraded(SCOPE)
+    assert each_fold.kernel.contexts() == before
+    assert each_fold.counters["log_holes"] == 0
+    assert not each_fold.is_degraded(SCOPE)
 
 
-def test_changes_are_taken_once(fold: Fold) -> None:
-    feed(fold, registered_record(registration("a")))
-    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
-    changes = fold.take_changes()
+def test_changes_are_taken_once(each_fold: Fold) -> None:
+    feed(each_fold, registered_record(registration("a")))
+    feed(each_fold, events_record(0, 0, [stored(0, [1], range(4))]))
+    changes = each_fold.take_changes()
     assert changes.offset == 1
     assert len(changes.contexts) == 1
     assert list(changes.publishers) == [PUBLISHER]
     assert list(changes.registrations) == [PUBLISHER]
-    again = fold.take_changes()
+    again = each_fold.take_changes()
     assert (again.contexts, again.publishers, again.registrations) == ([], {}, {})
 
 

@@ -102,8 +102,8 @@ def reset(incarnation: int, *, at: float = 100.0) -> ResetRecord:
 
 
 @pytest.fixture
-def fold(make_fold: Callable[[], Fold]) -> Fold:
-    return make_fold()
+def fold(any_fold: Callable[[], Fold]) -> Fold:
+    return any_fold()
 
 
 def feed(fold: Fold, *records: SequencedRecord) -> Ledger:
@@ -322,10 +322,10 @@ def test_what_a_fold_without_the_logs_beginning_has_not_seen_is_no_loss(fold: Fo
     assert spans(fold, 0) == Spans(40, 44, 4, [(40, 42), (44, 44)])
 
 
-def test_the_ledger_begins_where_an_older_reprise_has_ended(make_fold: Callable[[], Fold]) -> None:
-    old = make_fold()
+def test_the_ledger_begins_where_an_older_reprise_has_ended(any_fold: Callable[[], Fold]) -> None:
+    old = any_fold()
     feed(old, events(0, 9), gap(10, 11), events(12))
-    fold = make_fold()
+    fold = any_fold()
     fold.restore(old.offset, old.publishers, {})
     assert fold.take_changes().ledgers == {
         ME: Ledger(incarnations=(Incarnation(number=1, first=13),))
@@ -334,12 +334,12 @@ def test_the_ledger_begins_where_an_older_reprise_has_ended(make_fold: Callable[
     assert spans(fold) == Spans(13, 15, 2, [(13, 14)])
 
 
-def test_a_ledger_of_an_incarnation_before_goes_on_behind_it(make_fold: Callable[[], Fold]) -> None:
-    old = make_fold()
+def test_a_ledger_of_an_incarnation_before_goes_on_behind_it(any_fold: Callable[[], Fold]) -> None:
+    old = any_fold()
     feed(old, events(0), gap(1, 2))
     ledgers = dict(old.ledgers.current)
     feed(old, reset(2), events(0, 5, incarnation=2))  # of which an older Reprise keeps no ledger
-    fold = make_fold()
+    fold = any_fold()
     fold.restore(old.offset, old.publishers, {}, ledgers=ledgers)
     ledger = feed(fold, gap(6, 7, incarnation=2))
     assert [(one.number, one.first, one.last) for one in ledger.incarnations] == [
@@ -348,19 +348,19 @@ def test_a_ledger_of_an_incarnation_before_goes_on_behind_it(make_fold: Callable
     ]
 
 
-def test_a_ledger_that_was_restored_goes_on(make_fold: Callable[[], Fold]) -> None:
-    whole, first, second = make_fold(), make_fold(), make_fold()
+def test_a_ledger_that_was_restored_goes_on(any_fold: Callable[[], Fold]) -> None:
+    whole, first, second = any_fold(), any_fold(), any_fold()
     records: list[SequencedRecord] = [events(0, 3), gap(4, 5), events(6, repaired="missed")]
     records += [reset(2), events(0, incarnation=2), gap(1, 1, incarnation=2)]
     for place in range(len(records)):
-        first, second = make_fold(), make_fold()
+        first, second = any_fold(), any_fold()
         for record in records[:place]:
             first.apply(Offset(first.offset + 1), encode_record(record))
         second.restore(first.offset, first.publishers, {}, ledgers=first.ledgers.current)
         assert second.take_changes().ledgers == {}
         for record in records[place:]:
             second.apply(Offset(second.offset + 1), encode_record(record))
-        whole = make_fold()
+        whole = any_fold()
         assert second.ledgers.current[ME] == feed(whole, *records)
 
 

@@ -27,12 +27,12 @@ MakeFold = Callable[[], Fold]
 
 
 @pytest.fixture
-def data(tmp_path: Path, make_fold: MakeFold) -> Path:
+def data(tmp_path: Path, any_fold: MakeFold) -> Path:
     """A registration and batches behind it: two thirds in data files of the log, and all of it in
     the table.
     """
     log = EmbeddedLog(tmp_path / "log")
-    table = Table(tmp_path / "table", make_fold, log=log)
+    table = Table(tmp_path / "table", any_fold, log=log)
     recover(table, log)
     numbers = random.Random(1)
     records = [registered_record(registration())]
@@ -85,7 +85,7 @@ def files(data: Path) -> dict[str, bytes]:
     }
 
 
-def test_nothing_is_found_where_nothing_is_damaged(data: Path, make_fold: MakeFold) -> None:
+def test_nothing_is_found_where_nothing_is_damaged(data: Path, any_fold: MakeFold) -> None:
     before = files(data)
     assert Repair(data).examine() == [
         Finding("log", f"whole, with records 0 to {BATCHES}"),
@@ -111,9 +111,9 @@ def test_a_look_changes_nothing(data: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["log/*.sst", "log/MANIFEST-*", "log/CURRENT"])
 def test_a_damaged_log_is_a_log_again_and_the_table_has_what_it_lost(
-    data: Path, make_fold: MakeFold, pattern: str
+    data: Path, any_fold: MakeFold, pattern: str
 ) -> None:
-    truth, _ = started(data, make_fold)
+    truth, _ = started(data, any_fold)
     blamed = damage(data, pattern, at=0.2)
     (finding, _) = Repair(data).examine()
     assert blamed.name in finding.text
@@ -121,7 +121,7 @@ def test_a_damaged_log_is_a_log_again_and_the_table_has_what_it_lost(
     said = repaired(data)
     assert "log.damaged-1" in said[1]
     assert (data / "log.damaged-1" / blamed.name).exists()
-    fold, recovered = started(data, make_fold)
+    fold, recovered = started(data, any_fold)
     assert recovered.plan.action is Action.RESUME
     assert fold.kernel.contexts() == truth.kernel.contexts()
     assert remedies(data) == []
@@ -131,12 +131,12 @@ def test_a_damaged_log_is_a_log_again_and_the_table_has_what_it_lost(
 
 
 def test_without_the_table_what_is_left_is_folded_and_nothing_is_exact(
-    data: Path, make_fold: MakeFold
+    data: Path, any_fold: MakeFold
 ) -> None:
     damage(data, "log/*.sst", at=0.2)
     shutil.rmtree(data / "table")
     repaired(data)
-    fold, recovered = started(data, make_fold)
+    fold, recovered = started(data, any_fold)
     assert recovered.plan.action is Action.REBUILD
     loss = LossNote(data).read()
     assert loss is not None
@@ -151,7 +151,7 @@ def test_without_the_table_what_is_left_is_folded_and_nothing_is_exact(
 
 
 def test_a_log_with_a_hole_is_not_folded_past_it_and_counts_from_behind_it(
-    data: Path, make_fold: MakeFold
+    data: Path, any_fold: MakeFold
 ) -> None:
     log = EmbeddedLog(data / "log")
     log._db._rdict.delete(b"r" + (20).to_bytes(8, "big"))
@@ -159,10 +159,10 @@ def test_a_log_with_a_hole_is_not_folded_past_it_and_counts_from_behind_it(
     log.close()
     shutil.rmtree(data / "table")
     with pytest.raises(DamagedError, match=r"records 20 to 21 are missing.*`reprise repair"):
-        started(data, make_fold)
+        started(data, any_fold)
     assert "records 20 to 21 are missing" in Repair(data).examine()[0].text
     repaired(data)
-    fold, _ = started(data, make_fold)
+    fold, _ = started(data, any_fold)
     assert fold.counters["log_holes"] == 1
     assert fold.publishers[ME].degraded_since == 19
     log = EmbeddedLog(data / "log")
@@ -170,21 +170,21 @@ def test_a_log_with_a_hole_is_not_folded_past_it_and_counts_from_behind_it(
     log.close()
 
 
-def test_a_repair_that_was_interrupted_is_finished(data: Path, make_fold: MakeFold) -> None:
+def test_a_repair_that_was_interrupted_is_finished(data: Path, any_fold: MakeFold) -> None:
     (data / "log").rename(repaired_path(data / "log"))
     with pytest.raises(DamagedError, match=r"was interrupted.*`reprise repair"):
         EmbeddedLog(data / "log")
     assert remedies(data) == ["log"]
     repaired(data)
-    assert started(data, make_fold)[1].plan.action is Action.RESUME
+    assert started(data, any_fold)[1].plan.action is Action.RESUME
 
 
-def test_a_damaged_table_is_moved_aside_never_over_another(data: Path, make_fold: MakeFold) -> None:
-    truth, _ = started(data, make_fold)
+def test_a_damaged_table_is_moved_aside_never_over_another(data: Path, any_fold: MakeFold) -> None:
+    truth, _ = started(data, any_fold)
     for number in (1, 2):
         damage(data, "table/MANIFEST-*")
         assert repaired(data) == [f"table  moved to {data}/table.damaged-{number}"]
-        fold, recovered = started(data, make_fold)
+        fold, recovered = started(data, any_fold)
         assert recovered.plan.action is Action.REBUILD
         assert fold.kernel.contexts() == truth.kernel.contexts()
 
@@ -207,8 +207,8 @@ def test_a_note_outlives_its_reader_and_keeps_its_doubt(tmp_path: Path) -> None:
     assert note.read() is None
 
 
-def test_a_publisher_is_suspect_until_its_next_record(make_fold: MakeFold) -> None:
-    fold = make_fold()
+def test_a_publisher_is_suspect_until_its_next_record(any_fold: MakeFold) -> None:
+    fold = any_fold()
     fold.apply(Offset(0), registered_record(registration()))
     fold.apply(Offset(1), events_record(0, 0, [stored(0, [1], range(4))]))
     suspects = Suspects(Loss(what="", at=0.0), fold)

@@ -227,9 +227,9 @@ def test_rows_carry_the_segments_and_a_fold_goes_on_with_them(scene: Scene) -> N
     assert SegmentKey("host", "gone") not in again.known
 
 
-def test_a_reader_of_rows_knows_what_the_worker_does(make_fold: Callable[[], Fold]) -> None:
-    worker = FlushingWorker(make_fold(), table=b"t")
-    reader = RowReader(make_fold().kernel)
+def test_a_reader_of_rows_knows_what_the_worker_does(any_fold: Callable[[], Fold]) -> None:
+    worker = FlushingWorker(any_fold(), table=b"t")
+    reader = RowReader(any_fold().kernel)
     reader.caught_up(0)
     for record in (
         memory_record("a", at=0.0, change="disappeared"),
@@ -246,21 +246,21 @@ def test_a_reader_of_rows_knows_what_the_worker_does(make_fold: Callable[[], Fol
     assert [key.segment for key in reader.segments()] == ["b"]
 
 
-def test_another_table_has_other_segments(make_fold: Callable[[], Fold]) -> None:
-    reader = RowReader(make_fold().kernel)
+def test_another_table_has_other_segments(any_fold: Callable[[], Fold]) -> None:
+    reader = RowReader(any_fold().kernel)
     reader.caught_up(0)
     for table, name in ((b"t", "a"), (b"u", "b")):
-        worker = FlushingWorker(make_fold(), table=table)
+        worker = FlushingWorker(any_fold(), table=table)
         for key, value in worker.flush(encode_record(memory_record(name))):
             reader.put(0, key, value)
     assert [key.segment for key in reader.segments()] == ["b"]
 
 
-def test_partitions_have_segments_of_their_own(make_fold: Callable[[], Fold]) -> None:
-    reader = RowReader(make_fold().kernel)
+def test_partitions_have_segments_of_their_own(any_fold: Callable[[], Fold]) -> None:
+    reader = RowReader(any_fold().kernel)
     for partition, name in ((0, "a"), (1, "b")):
         reader.caught_up(partition)
-        worker = FlushingWorker(make_fold(), table=b"t")
+        worker = FlushingWorker(any_fold(), table=b"t")
         for key, value in worker.flush(encode_record(memory_record(name))):
             reader.put(partition, key, value)
     assert sorted(key.segment for key in reader.segments()) == ["a", "b"]
@@ -268,9 +268,9 @@ def test_partitions_have_segments_of_their_own(make_fold: Callable[[], Fold]) ->
 
 @pytest.mark.parametrize("name", [b"", b"\0", b"\0\x05\x92\xa1h\xa1s\0", b"\0\x03\x92\xa1h"])
 def test_a_row_whose_key_names_no_segment_is_skipped(
-    make_fold: Callable[[], Fold], name: bytes
+    any_fold: Callable[[], Fold], name: bytes
 ) -> None:
-    reader = RowReader(make_fold().kernel)
+    reader = RowReader(any_fold().kernel)
     reader.caught_up(0)
     key = rows.segment_key(A)
     prefix = key[: key.index(b":") + 1]

@@ -19,14 +19,14 @@ from tests.building import SCOPE, STREAM, cleared, events_record, registration, 
 from tests.fakes import FlushingWorker
 
 
-def test_a_partition_that_has_no_rows_covers_nothing(make_fold: Callable[[], Fold]) -> None:
-    follower = RowReader(make_fold().kernel)
+def test_a_partition_that_has_no_rows_covers_nothing(any_fold: Callable[[], Fold]) -> None:
+    follower = RowReader(any_fold().kernel)
     follower.caught_up(3)
     assert [str(position) for position in follower.positions()] == ["3:-1"]
 
 
-def test_a_covered_row_alone_moves_the_position(make_fold: Callable[[], Fold]) -> None:
-    follower = RowReader(make_fold().kernel)
+def test_a_covered_row_alone_moves_the_position(any_fold: Callable[[], Fold]) -> None:
+    follower = RowReader(any_fold().kernel)
     row = rows.encode_row(rows.RowKind.DELTA, 7, b"t")
     follower.put(0, rows.COVERED_KEY, row)
     assert follower.covered(0) == -1
@@ -55,7 +55,7 @@ def newer(value: bytes) -> bytes:
 )
 @pytest.mark.parametrize("prefix", [rows.CONTEXT, rows.PUBLISHER])
 def test_a_row_that_cannot_be_used_is_passed_over_or_raised_as_asked(
-    make_fold: Callable[[], Fold],
+    any_fold: Callable[[], Fold],
     change: Callable[[bytes], bytes],
     reason: str,
     error: type[Exception],
@@ -63,9 +63,9 @@ def test_a_row_that_cannot_be_used_is_passed_over_or_raised_as_asked(
 ) -> None:
     found = [
         (key, change(value) if value is not None and key[:1] == prefix else value)
-        for key, value in written(make_fold)
+        for key, value in written(any_fold)
     ]
-    reader, strict = RowReader(make_fold().kernel), RowReader(make_fold().kernel, strict=True)
+    reader, strict = RowReader(any_fold().kernel), RowReader(any_fold().kernel, strict=True)
     for key, value in found:
         reader.put(0, key, value)
         strict.put(0, key, value)
@@ -80,13 +80,13 @@ def test_a_row_that_cannot_be_used_is_passed_over_or_raised_as_asked(
 @pytest.mark.parametrize(("generation", "n"), [(2**31, 0), (0, 2**63 - 1)])
 @pytest.mark.parametrize("caught_up", [False, True])
 def test_a_row_at_a_place_that_is_never_written_costs_itself_alone(
-    make_fold: Callable[[], Fold], generation: int, n: int, caught_up: bool
+    any_fold: Callable[[], Fold], generation: int, n: int, caught_up: bool
 ) -> None:
     """It was an unexpected error, by which all rows were lost that were to be loaded with it."""
-    reader = RowReader(make_fold().kernel)
+    reader = RowReader(any_fold().kernel)
     if caught_up:
         reader.caught_up(0)
-    found = written(make_fold)
+    found = written(any_fold)
     ((key, value),) = [one for one in found if one[0][:1] == rows.CONTEXT]
     strange = rows.prefix_of(key) + generation.to_bytes(4, "big") + n.to_bytes(8, "big")
     for one in ((strange, value), *found):
