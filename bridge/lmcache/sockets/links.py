@@ -35,7 +35,6 @@ _logger = logging.getLogger(__name__)
 
 _EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _TELLS: Final = sys.platform == "linux"  # what a link has received
-_DISCARDED_BYTES: Final = 65_536  # at a time
 _GREETING_HEADER_BYTES: Final = 64  # of ZMTP
 _numbers = itertools.count(1)
 _monitor_numbers = itertools.count(1)
@@ -155,8 +154,9 @@ def shut(descriptor: int) -> None:
     """
     try:
         with socket.socket(fileno=os.dup(descriptor)) as link:
+            discarded = bytearray(65_536)
             with suppress(BlockingIOError):
-                while link.recv(_DISCARDED_BYTES, socket.MSG_DONTWAIT):
+                while link.recv_into(discarded, flags=socket.MSG_DONTWAIT):
                     pass
             link.shutdown(socket.SHUT_RDWR)
     except OSError:  # it has ended by itself
