@@ -84,6 +84,7 @@ def test_what_was_answered_is_told_later_across_kills_and_a_deleted_table(
             load.stop()
             compare(service, given)
             oldest, newest = given[0], given[-1]
+            until(lambda: time.time() > newest.time + 0.5, what="a time that is past")
             at_time = ask(service, newest.asked, f"{newest.time + 0.5:.3f}")
             assert at_time.body == ask(service, newest.asked, at_time.position).body
             assert refusal(service, f"/query?as_of={time.time() + 60}", oldest.asked) == (
