@@ -1,17 +1,17 @@
-"""The HTTP service: hot routes in front, FastAPI behind, one error shape, one set of metrics."""
+"""The HTTP service: hot routes in front, Starlette behind, one error shape, one set of metrics."""
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
-from fastapi_offline import FastAPIOffline
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from query_api.access.errors import AccessError
 from query_api.access.guard import Guard
-from query_api.http import openapi
 from query_api.http.access_metrics import AccessMetrics
 from query_api.http.audit import AnswerAudit
 from query_api.http.caller import admit
@@ -28,12 +28,14 @@ from query_api.http.lmcache.command_routes import command_routes
 from query_api.http.lmcache.routes import lmcache_routes
 from query_api.http.lmcache.workers import WorkerSource
 from query_api.http.metrics import HttpMetrics
+from query_api.http.openapi import Documentation
 from query_api.http.origins import check_origin
 from query_api.http.past import past_routes
 from query_api.http.plain_listener import PlainAnswers, plain_answers
 from query_api.http.post_endpoint import CLIENT_GONE, PostEndpoint
 from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
+from query_api.http.route_table import Routes
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
 from query_api.http.routing.decisions import MODELS as ROUTING_DECISIONS
 from query_api.http.routing.decisions import decision_routes
@@ -62,7 +64,6 @@ ROUTING_MODELS: Final = (
     *ROUTING_DECISIONS,
     HeatmapDocument,
 )
-DOCS_FILES: Final = "/docs/files"
 _OTHER_ROUTE: Final = "other"
 _CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
 logger = logging.getLogger(__name__)
@@ -107,16 +108,8 @@ def create_app(
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
     """
-    app = FastAPIOffline(  # what `/docs` needs is served from here, and from nowhere else
-        title="Reprise",
-        summary="Which engine holds the longest cached prefix of a prompt",
-        version=package_version(),
-        docs_url="/docs",
-        redoc_url=None,
-        static_url=DOCS_FILES,
-        openapi_url="/openapi.json",
-        redirect_slashes=False,
-    )
+    routes = Routes()
+    version = package_version()
     bodies = Bodies()
     metrics = HttpMetrics(view.metrics, bodies)
     hot = HotRoutes(
@@ -134,37 +127,41 @@ def create_app(
         endpoints.append(
             RoutingEndpoint(view, router, bodies, default_wire, metrics, tracer=tracer)
         )
-        app.include_router(routing_routes(endpoints[-1], router, default_wire))
-        app.include_router(routing_views(view, router, default_wire, acting))
-        app.include_router(decision_routes(router, default_wire))
+        routes.include(routing_routes(endpoints[-1], router, default_wire))
+        routes.include(routing_views(view, router, default_wire, acting))
+        routes.include(decision_routes(router, default_wire))
         if select_service:
             from query_api.http.select.routes import select_routes  # few services are asked so
 
-            app.include_router(select_routes(view, registry, router, bodies, tracer=tracer))
-    app.include_router(query_routes(hot))
-    app.include_router(registration_routes(registry, bodies, default_wire))
-    app.include_router(view_routes(view, app.version, default_wire))
-    app.include_router(past_routes(view, history, bodies, default_wire))
-    app.include_router(lmcache_routes(view, workers, bodies, default_wire))
-    app.include_router(command_routes(view, commands, bodies, default_wire))
-    app.include_router(metrics_route(view))
-    producer = EventProducer(SummarySource(view, metrics, router, app.version))
+            routes.include(select_routes(view, registry, router, bodies, tracer=tracer))
+    routes.include(query_routes(hot))
+    routes.include(registration_routes(registry, bodies, default_wire))
+    routes.include(view_routes(view, version, default_wire))
+    routes.include(past_routes(view, history, bodies, default_wire))
+    routes.include(lmcache_routes(view, workers, bodies, default_wire))
+    routes.include(command_routes(view, commands, bodies, default_wire))
+    routes.include(metrics_route(view))
+    producer = EventProducer(SummarySource(view, metrics, router, version))
     view.metrics.register(producer)
-    app.include_router(event_routes(producer))
-    app.include_router(page_routes(router, default_wire))
-    # FastAPI's own handler of last resort would answer in text, and re-raise, which logs it twice.
+    routes.include(event_routes(producer))
+    routes.include(page_routes(router, default_wire))
+    # Starlette's handler of last resort would answer in text, and re-raise, which logs it twice.
     refusals = _Refusals(default_wire)
-    app.add_exception_handler(Exception, refusals.unexpected)
-    app.add_exception_handler(HTTPException, refusals.by_router)
-    app.add_exception_handler(RepriseError, refusals.error)
-    app.openapi = lambda: openapi.describe_app(app, *ROUTING_MODELS)  # type: ignore[method-assign]
+    handlers: dict[Any, Any] = {
+        Exception: refusals.unexpected,
+        HTTPException: refusals.by_router,
+        RepriseError: refusals.error,
+    }
+    app = Starlette(routes=routes.served(), exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    documentation = Documentation(routes, version, ROUTING_MODELS, handlers)
     if guard is not None:
         if guard.is_open:
             guard = None
         else:
             view.metrics.register(AccessMetrics(guard))
     plain = plain_answers(view, metrics, only_exact=only_exact, guard=guard, is_traced=tracer.is_on)
-    return _Front(app, endpoints, metrics, refusals, plain, guard, producer.end)
+    return _Front(app, documentation, endpoints, metrics, refusals, plain, guard, producer.end)
 
 
 class _Refusals:
@@ -223,7 +220,8 @@ class _Front:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
+        documentation: Documentation,
         endpoints: Sequence[PostEndpoint],
         metrics: HttpMetrics,
         refusals: _Refusals,
@@ -234,11 +232,12 @@ class _Front:
         self.plain = plain
         self.end_streams = end_streams
         self._app = app
+        self._documentation = documentation
         self._hot = {path: endpoint for endpoint in endpoints for path in endpoint.paths}
         self._metrics = metrics
         self._refusals = refusals
         self._guard = guard
-        self._paths = frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"}
+        self._paths = documentation.paths()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -272,7 +271,8 @@ class _Front:
 
         try:
             check_origin(scope["method"], scope["headers"])
-            await self._app(scope, receive, watch)
+            documents = self._documentation.has(scope["path"])
+            await (self._documentation if documents else self._app)(scope, receive, watch)
         except (RequestError, AccessError) as error:
             refusal = self._refusals.refuse(scope["headers"], error)
             await refusal(scope, receive, watch)

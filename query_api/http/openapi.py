@@ -1,14 +1,15 @@
 """The OpenAPI document: what each route takes and answers, as fragments for FastAPI's generator."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from query_api.gaps import GapsDocument, Wanted
 from query_api.http import lmcache_models, models
 from query_api.http.errors import ErrorEnvelope
+from query_api.http.route_table import Routes
 from query_api.http.wire import Wire
 from schemas.answer_states import AnswerState
 from schemas.command_records import BY_ADVICE
@@ -17,6 +18,7 @@ from schemas.limits import COMMANDS_LISTED_MAX, COMMANDS_SHOWN
 Fragment = dict[str, Any]
 """A part of an OpenAPI document, which is a tree of plain JSON."""
 
+DOCS_FILES: Final = "/docs/files"
 _REFERENCE: Final = "#/components/schemas/{name}"
 
 
@@ -325,14 +327,67 @@ def ready_operation() -> Fragment:
     return operation
 
 
-def describe_app(app: FastAPI, *others: type[msgspec.Struct]) -> Fragment:
-    """FastAPI's document with the components of `models` and of others; made once."""
-    if app.openapi_schema is None:
+class Documentation:
+    """`/docs`, `/openapi.json` and what they need: a FastAPI app that knows the routes, and is made
+    when it is first asked. An ASGI application.
+
+    Args:
+        routes: what is documented.
+        version: of the package.
+        models: whose schemas routes name, beside `models.MODELS` and LMCache's.
+        handlers: of errors, as an app takes them.
+    """
+
+    PATHS: Final = frozenset({"/docs", "/openapi.json"})
+
+    def __init__(
+        self,
+        routes: Routes,
+        version: str,
+        models: Sequence[type[msgspec.Struct]],
+        handlers: Mapping[Any, Any],
+    ) -> None:
+        self._routes = routes
+        self._version = version
+        self._models = models
+        self._handlers = handlers
+        self._app: ASGIApp | None = None
+
+    def paths(self) -> frozenset[str]:
+        """What is documented, and where the documents are."""
+        return self._routes.paths() | self.PATHS
+
+    def has(self, path: str) -> bool:
+        """Whether the path is one of these."""
+        return path in self.PATHS or path.startswith("/docs/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the class."""
+        if self._app is None:
+            self._app = self._made()
+        await self._app(scope, receive, send)
+
+    def _made(self) -> ASGIApp:
+        from fastapi.openapi.utils import get_openapi
+        from fastapi_offline import FastAPIOffline
+
+        app = FastAPIOffline(  # what `/docs` needs is served from here, and from nowhere else
+            title="Reprise",
+            summary="Which engine holds the longest cached prefix of a prompt",
+            version=self._version,
+            docs_url="/docs",
+            redoc_url=None,
+            static_url=DOCS_FILES,
+            openapi_url="/openapi.json",
+            redirect_slashes=False,
+            exception_handlers=dict(self._handlers),
+        )
+        self._routes.document(app)
         document = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
         )
-        every = (*models.MODELS, *lmcache_models.MODELS, *others)
+        every = (*models.MODELS, *lmcache_models.MODELS, *self._models)
         _, components = msgspec.json.schema_components(every, ref_template=_REFERENCE)
         document.setdefault("components", {}).setdefault("schemas", {}).update(components)
-        app.openapi_schema = document
-    return app.openapi_schema
+        app.openapi = lambda: document  # type: ignore[method-assign]
+        return app

@@ -1,6 +1,7 @@
 """`/explain`: what an instance held of a prompt at a past moment, and what ended the prefix."""
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from query_api.http import models, openapi
 from query_api.http.answers import explanation_document
@@ -9,6 +10,7 @@ from query_api.http.errors import RequestError, no_history, recovering
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_as_of, read_parameters
 from query_api.http.requests.queries import Query, missing, named_scope, read_query, url_query
+from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import AsOf, History, View
@@ -17,11 +19,9 @@ from streams.history.explain import Question
 from streams.kernel.hashing import prefix_hashes
 
 
-def past_routes(
-    view: View, history: History | None, bodies: Bodies, default_wire: Wire
-) -> APIRouter:
+def past_routes(view: View, history: History | None, bodies: Bodies, default_wire: Wire) -> Routes:
     """The routes that only ask of the past; `history` is None where none is kept."""
-    router = APIRouter(tags=["past"])
+    router = Routes(tags=["past"])
 
     async def explained(query: Query, as_of: str, wire: Wire) -> Response:
         if history is None:

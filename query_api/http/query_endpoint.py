@@ -1,6 +1,6 @@
-"""The routes that a router calls for each request, served in front of the FastAPI app.
+"""The routes that a router calls for each request, served in front of the app.
 
-They are declared in FastAPI all the same (`routes`), for the documentation.
+They are declared among the others all the same (`routes`), for the documentation.
 
 The path of a query: read the body (`post_endpoint`), have the kernel's own scanner read it (JSON),
 or else decode and check it field by field; ask the kernel; encode; two sends. Both ways give the

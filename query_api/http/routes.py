@@ -1,12 +1,12 @@
-"""Every route, declared in FastAPI: the cold ones served here, the hot ones for the document."""
+"""Routes: the cold ones are served here, the hot ones declared for the document."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from query_api.gaps import Wanted, gaps_document
@@ -22,6 +22,7 @@ from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_parameters
 from query_api.http.requests.registrations import read_registration, read_unregistration
+from query_api.http.route_table import Routes
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
 from query_api.ports import PublisherRegistry, View, positions_text
 from schemas.identities import PrefixScope
@@ -61,11 +62,9 @@ async def read_request(request: Request, bodies: Bodies, default_wire: Wire) -> 
     return await bodies.read(request.receive, headers), wire
 
 
-def registration_routes(
-    registry: PublisherRegistry, bodies: Bodies, default_wire: Wire
-) -> APIRouter:
+def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wire: Wire) -> Routes:
     """The routes that change what is followed."""
-    router = APIRouter(tags=["registrations"])
+    router = Routes(tags=["registrations"])
 
     @router.post(
         "/register",
@@ -108,9 +107,9 @@ def registration_routes(
     return router
 
 
-def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
+def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     """The routes that show what is there; `default_wire` for requests that name none."""
-    router = APIRouter(tags=["views"])
+    router = Routes(tags=["views"])
     large = LargeAnswers()
 
     @router.get(
@@ -200,9 +199,9 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
     return router
 
 
-def metrics_route(view: View) -> APIRouter:
+def metrics_route(view: View) -> Routes:
     """What Prometheus scrapes."""
-    router = APIRouter(tags=["views"])
+    router = Routes(tags=["views"])
     exposition = Exposition(view.metrics)
 
     @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
@@ -226,9 +225,9 @@ class Handoff(Response):
         await self._hot.serve(self._path, scope, receive, send)
 
 
-def query_routes(hot: HotRoutes) -> APIRouter:
+def query_routes(hot: HotRoutes) -> Routes:
     """The hot routes. Their requests come here only under a prefix, where the app is mounted."""
-    router = APIRouter(tags=["queries"])
+    router = Routes(tags=["queries"])
 
     @router.post(
         "/query",

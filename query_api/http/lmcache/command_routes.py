@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from query_api.http import lmcache_models as models
 from query_api.http import openapi
@@ -19,6 +20,7 @@ from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.fields import read_name
 from query_api.http.requests.options import read_parameters
 from query_api.http.requests.queries import missing
+from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
 from query_api.http.traces import context_of
 from query_api.http.wire import Wire, reply_wire, split_fields
@@ -129,7 +131,7 @@ class _Commands:
 
 def command_routes(
     view: View, commands: WorkerCommands | None, bodies: Bodies, default_wire: Wire
-) -> APIRouter:
+) -> Routes:
     """The routes.
 
     Args:
@@ -138,7 +140,7 @@ def command_routes(
         bodies: of requests.
         default_wire: of requests that name none.
     """
-    router = APIRouter(tags=["LMCache"])
+    router = Routes(tags=["LMCache"])
     shared = _Commands(view, commands, bodies, default_wire)
     for action in Action:
         _add_route(router, shared, action)
@@ -200,21 +202,18 @@ def command_routes(
     return router
 
 
-def _add_route(router: APIRouter, shared: _Commands, action: Action) -> None:
+def _add_route(router: Routes, shared: _Commands, action: Action) -> None:
     model, example, summary = _ROUTES[action]
     answer = models.HealthAnswer if action is Action.HEALTH else models.CommandAnswer
 
-    async def execute(request: Request) -> Response:
-        return await shared.finish(request, action)
-
-    router.add_api_route(
+    @router.post(
         f"/{action}",
-        execute,
-        methods=["POST"],
         name=action.value,
         summary=summary,
         openapi_extra=openapi.worker_command_operation(model, example, answer, *_STATUSES),
     )
+    async def execute(request: Request) -> Response:
+        return await shared.finish(request, action)
 
 
 def _read_latest(request: Request) -> tuple[int, str | None]:

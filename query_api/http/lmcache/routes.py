@@ -5,7 +5,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from struct import iter_unpack, pack
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from query_api.http import lmcache_models as models
 from query_api.http import openapi
@@ -17,6 +18,7 @@ from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.fields import read_name, read_tokens
 from query_api.http.requests.options import read_parameters
 from query_api.http.requests.queries import missing
+from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
 from query_api.http.wire import Wire, split_fields
 from query_api.ports import View
@@ -29,7 +31,7 @@ _LOOKUP_EXAMPLE = {"tokens": [101, 15, 100, 55]}
 
 def lmcache_routes(
     view: View, workers: WorkerSource | None, bodies: Bodies, default_wire: Wire
-) -> APIRouter:
+) -> Routes:
     """The routes that only look.
 
     Args:
@@ -38,7 +40,7 @@ def lmcache_routes(
         bodies: of requests.
         default_wire: of requests that name none.
     """
-    router = APIRouter(tags=["LMCache"])
+    router = Routes(tags=["LMCache"])
     turn = asyncio.Lock()
 
     async def known() -> Sequence[models.Worker]:
@@ -82,7 +84,7 @@ def lmcache_routes(
     return router
 
 
-def _add_questions(router: APIRouter, known: _Known, bodies: Bodies, default_wire: Wire) -> None:
+def _add_questions(router: Routes, known: _Known, bodies: Bodies, default_wire: Wire) -> None:
     @router.post(
         "/query_instance",
         summary="Which LMCache instance has a worker at an IP address",

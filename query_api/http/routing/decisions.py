@@ -3,14 +3,16 @@
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request, Response
 from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
 
 from query_api.http import openapi
 from query_api.http.caller import access_of
 from query_api.http.errors import RequestError
 from query_api.http.models_routing import Time, Tokens
 from query_api.http.requests.options import read_parameters
+from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, respond
 from query_api.http.routing.documents import CandidateDocument, candidate_document
 from query_api.http.wire import Wire, reply_wire
@@ -165,9 +167,9 @@ def _outcome(outcomes: tuple[Outcome, ...]) -> OutcomeDocument | None:
     )
 
 
-def decision_routes(router: Router, default_wire: Wire) -> APIRouter:
+def decision_routes(router: Router, default_wire: Wire) -> Routes:
     """Both; decisions of other services are there once the routing log has brought them."""
-    routes = APIRouter(tags=["routing"])
+    routes = Routes(tags=["routing"])
 
     @routes.get(
         "/decisions",

@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from query_api.http import openapi
 from query_api.http.caller import access_of
 from query_api.http.post_endpoint import PostEndpoint
+from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, Handoff, LargeAnswers, respond
 from query_api.http.routing.documents import (
     FeedbackDocument,
@@ -40,11 +42,11 @@ _FEEDBACK_EXAMPLE = {
 _LOAD_EXAMPLE = {"instance_id": "a", "dp_rank": 0, "waiting": 2, "running": 5, "kv_usage": 0.4}
 
 
-def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> APIRouter:
+def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> Routes:
     """The hot routes, whose requests come here only under a prefix, where the app is mounted; and
     the one that shows what is under way.
     """
-    router = APIRouter(tags=["routing"])
+    router = Routes(tags=["routing"])
     large = LargeAnswers()
 
     @router.get(

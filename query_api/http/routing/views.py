@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from query_api.access.rights import Access
 from query_api.http import openapi
@@ -18,6 +19,7 @@ from query_api.http.models_routing import (
 )
 from query_api.http.prefix_holders import holders_in
 from query_api.http.requests.options import read_parameters
+from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.routing_documents import (
     advice_document,
@@ -45,9 +47,9 @@ MODELS: Final = (ModelsDocument, PromisesDocument, PrefixesDocument, AdvicesDocu
 
 def routing_views(
     view: View, router: Router, default_wire: Wire, acting: Acting | None = None
-) -> APIRouter:
+) -> Routes:
     """The routes that only read; `acting` where advice is acted on."""
-    routes = APIRouter(tags=["routing"])
+    routes = Routes(tags=["routing"])
     large = LargeAnswers()
     folded = router.folded
 

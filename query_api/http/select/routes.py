@@ -4,11 +4,13 @@ import time
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from query_api.http.errors import RequestError
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_parameters
+from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
 from query_api.http.routing.documents import refusal_document, retry_after
 from query_api.http.select.bodies import (
@@ -291,9 +293,9 @@ def select_routes(
     bodies: Bodies,
     *,
     tracer: Tracer = NO_TRACER,
-) -> APIRouter:
+) -> Routes:
     """All of them."""
-    routes = APIRouter(tags=["select service"])
+    routes = Routes(tags=["select service"])
     service = SelectService(view, registry, router, tracer=tracer)
     _selection_routes(routes, service, bodies)
     _reservation_routes(routes, service, bodies)
@@ -315,7 +317,7 @@ def _filter(request: Request) -> tuple[str | None, str | None]:
     return given.get("model_name"), given.get("routing_group")
 
 
-def _selection_routes(routes: APIRouter, service: SelectService, bodies: Bodies) -> None:
+def _selection_routes(routes: Routes, service: SelectService, bodies: Bodies) -> None:
     @routes.post("/select", summary="Dynamo: who gets a request; nothing is booked")
     async def select(request: Request) -> Response:
         body = await _read(request, bodies)
@@ -340,7 +342,7 @@ def _selection_routes(routes: APIRouter, service: SelectService, bodies: Bodies)
         return service.overlap_scores(await _read(request, bodies), request.headers.raw)
 
 
-def _reservation_routes(routes: APIRouter, service: SelectService, bodies: Bodies) -> None:
+def _reservation_routes(routes: Routes, service: SelectService, bodies: Bodies) -> None:
     @routes.post("/reservations", summary="Dynamo: book what was selected, or sent somewhere")
     async def reserve(request: Request) -> Response:
         return service.reserve(await _read(request, bodies), request.headers.raw)
@@ -358,7 +360,7 @@ def _reservation_routes(routes: APIRouter, service: SelectService, bodies: Bodie
         return service.report(selection_id, OutcomeEvent.COMPLETED, request.headers.raw)
 
 
-def _worker_routes(routes: APIRouter, catalogue: Catalogue, bodies: Bodies) -> None:
+def _worker_routes(routes: Routes, catalogue: Catalogue, bodies: Bodies) -> None:
     @routes.post("/workers", summary="Dynamo: register a worker")
     async def add(request: Request) -> Response:
         asked = read_body(await _read(request, bodies), WorkerBody)
@@ -380,11 +382,11 @@ def _worker_routes(routes: APIRouter, catalogue: Catalogue, bodies: Bodies) -> N
         return respond(await catalogue.remove(worker_id), Wire.JSON)
 
 
-def _absent_routes(routes: APIRouter) -> None:
+def _absent_routes(routes: Routes) -> None:
     async def absent(request: Request) -> Response:
         raise unsupported(request.url.path)
 
     for path in ("/dump", "/replica_sync/peers"):
-        routes.add_api_route(path, absent, methods=["GET"], include_in_schema=False)
+        routes.get(path, include_in_schema=False)(absent)
     for path in ("/replica_sync/register_peer", "/replica_sync/deregister_peer"):
-        routes.add_api_route(path, absent, methods=["POST"], include_in_schema=False)
+        routes.post(path, include_in_schema=False)(absent)

@@ -19,16 +19,17 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter, Request
-from fastapi.responses import StreamingResponse
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from query_api.access.rights import Access
 from query_api.http.caller import access_of
 from query_api.http.errors import RequestError
 from query_api.http.fleet import InstanceKey
+from query_api.http.route_table import Routes
 from query_api.http.routing.decisions import decision_summary
 from query_api.http.ui.summary import Summary, SummarySource
 from query_api.http.wire import header
@@ -315,9 +316,9 @@ def _for_some(summary: Summary, rows: dict[InstanceKey, _Row], access: Access) -
     )
 
 
-def event_routes(producer: EventProducer) -> APIRouter:
+def event_routes(producer: EventProducer) -> Routes:
     """The one route."""
-    routes = APIRouter(tags=["views"])
+    routes = Routes(tags=["views"])
 
     @routes.get(
         "/events",

@@ -3,11 +3,13 @@
 from importlib.resources import files
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from query_api.http import openapi
 from query_api.http.caller import access_of
 from query_api.http.errors import NOT_FOUND
+from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.ui.heatmap import HeatmapDocument, heatmap_document
 from query_api.http.wire import Wire, encode, reply_wire
@@ -41,9 +43,9 @@ def page_files() -> dict[str, bytes]:
     }
 
 
-def page_routes(router: Router | None, default_wire: Wire) -> APIRouter:
+def page_routes(router: Router | None, default_wire: Wire) -> Routes:
     """The page; `router` knows the last decisions."""
-    routes = APIRouter(tags=["page"])
+    routes = Routes(tags=["page"])
     large = LargeAnswers()
     kept = page_files()
 

@@ -43,7 +43,7 @@ def test_post_to_a_get_route_is_405(client: AsgiClient, path: str) -> None:
     assert (reply.status, reply.document()) == (405, {"error": "Method not allowed"})
 
 
-def test_lifespan_goes_to_fastapi(table: FakeTable) -> None:
+def test_lifespan_goes_to_starlette(table: FakeTable) -> None:
     import asyncio
 
     incoming = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
