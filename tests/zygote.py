@@ -178,11 +178,17 @@ class ForkingPopen(subprocess.Popen[AnyStr]):
         if self._status is None:
             found: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
             return found
-        if wait_flags & os.WNOHANG and not select.select([self._status], [], [], 0)[0]:
+        if wait_flags & os.WNOHANG and not _is_readable(self._status):
             return 0, 0
         told = os.read(self._status, _INT.size)
         os.close(self._status)
         return self.pid, _INT.unpack(told)[0] if told else signal.SIGKILL
+
+
+def _is_readable(file: int) -> bool:
+    looked_at = select.poll()  # whatever its number is: `select` knows those below 1024
+    looked_at.register(file, select.POLLIN)
+    return bool(looked_at.poll(0))
 
 
 def _is_forkable(command: Sequence[Any], environment: Mapping[str, str]) -> bool:
@@ -229,14 +235,16 @@ def serve(control: socket.socket) -> Job:
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     statuses: dict[int, int] = {}  # by child: where its wait status is to be written
+    sources = select.poll()
+    sources.register(control, select.POLLIN)
+    sources.register(woken, select.POLLIN)
     while True:
-        sources: list[socket.socket | int] = [control, woken]
-        ready, _, _ = select.select(sources, [], [])
+        ready = {number for number, _ in sources.poll()}
         if woken in ready:
             with suppress(BlockingIOError):
                 os.read(woken, 4096)
             _reap(statuses)
-        if control in ready:
+        if control.fileno() in ready:
             message, files, _, _ = socket.recv_fds(control, _MESSAGE_MAX, 4)
             if not message:
                 _end(statuses)

@@ -182,7 +182,8 @@ class HistoryRecorder:
         is_of_last = last is not None and last.run == self._store.newest_run(self._partition)
         if last is None or not is_of_last or last.seed != self._seed or last.last > covered:
             begun_at = max(covered + 1, self._since)
-            self._begin(since=begun_at, begun_at=begun_at)
+            # Of a whole log the rows are the fold, whoever made them.
+            self._begin(since=begun_at if self._since else 0, begun_at=begun_at)
             self._copy(table, newer_than=None)
         else:
             self._run = last.run

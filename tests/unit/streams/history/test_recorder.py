@@ -177,6 +177,22 @@ def test_a_table_killed_while_it_was_built_anew_does_not_go_on_as_the_one_before
     log.close()
 
 
+def test_what_is_copied_of_the_table_of_a_whole_log_was_not_built_anew(
+    tmp_path: Path, make_recorded: Callable[[], Recorded]
+) -> None:
+    """Else a wrong answer of the position where it was copied would be called beyond proof."""
+    recorded = make_recorded()
+    last = recorded.batch(0)
+    recorded.close()
+    (tmp_path / "history").rename(tmp_path / "lost")
+    again = make_recorded()
+    (run,) = again.store.runs()
+    assert run.first <= last
+    assert not any(run.was_built_anew_at(position) for position in range(last + 2))
+    assert again.entries_at(last) == 1
+    again.close()
+
+
 def test_the_past_of_a_log_that_was_replaced_is_dropped(
     tmp_path: Path, make_recorded: Callable[[], Recorded], clock: Clock
 ) -> None:
