@@ -64,6 +64,10 @@ def test_a_reservation_goes_where_the_prefix_is_and_outlives_a_kill(service: Ser
             return [one["device_blocks"] for one in rows] == [0, 4]
 
         until(holds, what="the blocks of the second worker")
+        until(
+            lambda: call(service, "POST", "/select", 200, prompt)["worker_id"] == 2,
+            what="the second worker is known well enough to be chosen for them",
+        )
         body = prompt | {"selection_id": "s"}
         selected = call(service, "POST", "/select_and_reserve", 200, body)
         assert (selected["worker_id"], selected["endpoint"]) == (2, other.url)
