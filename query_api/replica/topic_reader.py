@@ -116,6 +116,8 @@ class TopicReader:
             self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
             logger.error("The Kafka reader did not stop within %.0f s", SHUTDOWN_S)
+        else:
+            self._loop.close()  # of a thread that never ran, too
 
     @property
     def is_running(self) -> bool:

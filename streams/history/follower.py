@@ -151,6 +151,7 @@ class HistoryFollower:
         if self._thread.is_alive():
             logger.error("The past did not stop being recorded within %.0f s", SHUTDOWN_S)
             return
+        self._loop.close()  # of a thread that never ran, too
         self.tables.forget()
         self._store.close()
 
