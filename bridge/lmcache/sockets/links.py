@@ -44,6 +44,7 @@ class _Link:
     def __init__(self, descriptor: int) -> None:
         self.number = next(_numbers)
         self.taken_bytes = 0
+        self.is_shut = False
         self.received = ReceivedBytes()
         self.received.follow(descriptor)
 
@@ -122,11 +123,12 @@ class Links:
     def look(self) -> None:
         """Closes the links that bring what has no end. Cost O(links), 1 us each."""
         for descriptor, link in self._links.items():
-            received = link.received.taken_bytes()
-            if received - link.taken_bytes > LMCACHE_LINK_BYTES:
+            if link.is_shut:  # what it brings until libzmq has found out does not count
+                continue
+            if link.received.taken_bytes() - link.taken_bytes > LMCACHE_LINK_BYTES:
                 self.broken += 1
                 _logger.warning("Closing a link that has brought a message without an end")
-                link.taken_bytes = received  # once
+                link.is_shut = True
                 shut(descriptor)
 
     def close(self) -> None:
