@@ -137,44 +137,42 @@ def test_a_table_that_lost_its_rows_begins_another_run(
     again.close()
 
 
-def test_a_table_built_anew_is_asked_from_its_first_flush_on(tmp_path: Path) -> None:
-    """The flush of another table before it would say what this one does not know any more."""
-    log = EmbeddedLog(tmp_path / "log", segment_bytes=1)
-    first = Recorded(tmp_path, log, lambda: 0.0)
+def log_without_its_beginning(path: Path) -> EmbeddedLog:
+    """Of a table that is lost, and of whose three batches the log still has the last one."""
+    log = EmbeddedLog(path / "log", segment_bytes=1)
+    first = Recorded(path, log, lambda: 0.0)
     for number in range(3):
         first.batch(number)
     first.table.sync()
     first.close()
-    (tmp_path / "table").rename(tmp_path / "lost")
+    (path / "table").rename(path / "lost")
     log.retain(bytes_max=0, age_max_s=0.0, now=1.0, floor=Offset(3), exempt=[0])
-    again = Recorded(tmp_path, log, lambda: 0.0)
+    return log
+
+
+def assert_past_is_of_what_is_left(path: Path, log: EmbeddedLog) -> None:
+    again = Recorded(path, log, lambda: 0.0)
     last = again.batch(3)
     assert sum(view.entries for view in again.table.fold.kernel.contexts()) == 2
     assert again.entries_at(last) == 2
     again.close()
     log.close()
+
+
+def test_a_table_built_anew_is_asked_from_its_first_flush_on(tmp_path: Path) -> None:
+    """The flush of another table before it would say what this one does not know any more."""
+    log = log_without_its_beginning(tmp_path)
+    assert_past_is_of_what_is_left(tmp_path, log)
 
 
 def test_a_table_killed_while_it_was_built_anew_does_not_go_on_as_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = EmbeddedLog(tmp_path / "log", segment_bytes=1)
-    first = Recorded(tmp_path, log, lambda: 0.0)
-    for number in range(3):
-        first.batch(number)
-    first.table.sync()
-    first.close()
-    (tmp_path / "table").rename(tmp_path / "lost")
-    log.retain(bytes_max=0, age_max_s=0.0, now=1.0, floor=Offset(3), exempt=[0])
+    log = log_without_its_beginning(tmp_path)
     with monkeypatch.context() as killed:  # its table has rows, its history no flush of them
         killed.setattr(HistoryRecorder, "_write_flush", lambda recorder: None)
         Recorded(tmp_path, log, lambda: 0.0).close()
-    again = Recorded(tmp_path, log, lambda: 0.0)
-    last = again.batch(3)
-    assert sum(view.entries for view in again.table.fold.kernel.contexts()) == 2
-    assert again.entries_at(last) == 2
-    again.close()
-    log.close()
+    assert_past_is_of_what_is_left(tmp_path, log)
 
 
 def test_what_is_copied_of_the_table_of_a_whole_log_was_not_built_anew(
