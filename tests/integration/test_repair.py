@@ -127,6 +127,13 @@ def until_caught_up(service: Service, engine: Engine, *, incarnation: int = 1) -
         raise AssertionError(f"{error}: {shown(service)}\n{service.log()}") from error
 
 
+def until_heard(service: Service, engine: Engine) -> None:
+    """Until it has all, of which something came live: a replay alone may be another engine's."""
+    until_caught_up(service, engine)
+    engine.publish()
+    until_caught_up(service, engine)
+
+
 def wrong_answers(service: Service, engine: Engine) -> list[object]:
     """What is not the engine's truth; an answer that is not `exact` is wrong whatever it says."""
     wrong: list[object] = []
@@ -158,7 +165,7 @@ def test_what_was_sent_while_the_service_was_killed_is_replayed(
 ) -> None:
     register(service, engine)
     engine.serve(100)
-    until_caught_up(service, engine)
+    until_heard(service, engine)
     service.kill()
     engine.serve(150)
     service.start()
@@ -178,9 +185,7 @@ def test_a_kill_between_any_two_batches_loses_none(
         service.kill()
         engine.serve(moments.randrange(60))
         service.start()
-    until_caught_up(service, engine)
-    engine.publish()  # in a short run nothing may have come live
-    until_caught_up(service, engine)
+    until_heard(service, engine)
     assert_exact(service, engine)
 
 
@@ -189,9 +194,7 @@ def test_what_was_sent_before_the_registration_is_replayed(
 ) -> None:
     engine.serve(100)
     register(service, engine)
-    until_caught_up(service, engine)
-    engine.publish()  # until something comes live, the replay may be another engine's
-    until_caught_up(service, engine)
+    until_heard(service, engine)
     assert_exact(service, engine)
 
 
@@ -200,7 +203,7 @@ def test_batches_that_were_dropped_on_the_way_are_replayed(
 ) -> None:
     register(service, engine)
     engine.serve(50)
-    until_caught_up(service, engine)
+    until_heard(service, engine)
     for _ in range(3):
         engine.post("/lose", {"batches": 20})
         engine.serve(40)
@@ -225,7 +228,7 @@ def test_what_was_sent_while_the_link_was_cut_is_replayed_though_nothing_follows
     register(service, engine, endpoint=f"tcp://{proxy.address}")
     until(lambda: shown(service)["Connected"], what="the link")
     engine.serve(50)
-    until_caught_up(service, engine)
+    until_heard(service, engine)
     proxy.cut()
     until(lambda: not shown(service)["Connected"], what="the end of the link")
     engine.serve(50)
