@@ -24,7 +24,13 @@ from devtools.broker import free_ports
 from schemas.limits import STALE_S
 from simulation.engines.wire import BlockRemoved, BlockStored, EventEncoder
 from tests.deployment import Deployment, answers_are_right, query_for, states_of
-from tests.integration.test_repair import Engine, register, shown, until_caught_up
+from tests.integration.test_repair import (
+    Engine,
+    register,
+    shown,
+    until_caught_up,
+    until_heard,
+)
 from tests.load import Load
 from tests.processes import Service, until
 from tests.proxy import Proxy
@@ -145,7 +151,7 @@ def settled(service: Service, engine: Engine) -> Service:
     """A service that has all of an engine with a replay socket."""
     register(service, engine)
     engine.serve(60)
-    until_caught_up(service, engine)
+    until_heard(service, engine)
     until_state(service, "exact")
     return service
 
@@ -332,8 +338,13 @@ def test_a_service_that_was_paused_says_so_until_it_has_asked(
 
 def settle(deployment: Deployment, load: Load) -> None:
     deployment.start(load)
+
+    def is_exact() -> bool:
+        return states_of(deployment, load) == {"exact"}
+
+    deployment.until(is_exact, what="exact answers while something comes live")
     load.stop()
-    deployment.until(lambda: states_of(deployment, load) == {"exact"}, what="exact answers")
+    deployment.until(is_exact, what="exact answers")
 
 
 def assert_all_within_bound(deployment: Deployment, load: Load, since: float) -> None:
