@@ -67,7 +67,7 @@ test: .make/dev ## what decides without processes of its own, and one test of ea
 	$(PYTEST) --lane test -n $(or $(JOBS),4) $(ARGS)
 
 faults: .make/dev ## all other tests of real processes: kills, cuts, outages, upgrades, hostile bytes, pages
-	$(PYTEST) --lane faults -n $(or $(JOBS),4) $(ARGS)
+	$(PYTEST) --lane faults -n $(or $(JOBS),3) $(ARGS)
 
 # ARGS="-k zmq --seed 4711" is what a failure names; ARGS="tests/fuzz" is one half of it.
 soak: .make/dev ## a million seeds of the simulated worlds, and hostile bytes in full: hours
