@@ -158,8 +158,9 @@ def shut(descriptor: int) -> None:
         with socket.socket(fileno=os.dup(descriptor)) as link:
             discarded = bytearray(65_536)
             with suppress(BlockingIOError):
-                while link.recv_into(discarded, flags=socket.MSG_DONTWAIT):
-                    pass
+                for _ in range(256):  # more than a window has; a sender may be faster than this
+                    if not link.recv_into(discarded, flags=socket.MSG_DONTWAIT):
+                        break
             link.shutdown(socket.SHUT_RDWR)
     except OSError:  # it has ended by itself
         return
