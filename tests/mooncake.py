@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 import zmq
 
+from tests.subscriptions import CountedPublisher
+
 BACKEND = "pool-0"
 
 
@@ -36,12 +38,17 @@ class Master:
         }
         self._is_dev = model_name is not None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.PUB)
+        self._publisher = CountedPublisher(self._context)
+        self._socket = self._publisher.socket
         self._socket.bind(endpoint)
         self.endpoint = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.dp_rank = 0
         self._event_id = 0
         self._number = 1
+
+    @property
+    def subscribers(self) -> int:
+        return self._publisher.subscribers
 
     def event(self, kind: str, key: str, medium: str | None, time_ms: int) -> dict[str, Any]:
         self._event_id += 1

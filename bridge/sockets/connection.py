@@ -74,6 +74,7 @@ class Connection:
             by then; what it has brought is still received.
         probe_s: how often an address is asked at first where nobody answers; LINK_PROBE_S where
             nothing is given.
+        links: that others in its place have had.
 
     A peer that does not answer ZMTP's heartbeats is disconnected by libzmq: a link over which
     nothing comes is known to be alive.
@@ -104,6 +105,7 @@ class Connection:
         probing: "Probing[Connection] | None" = None,
         once: bool = False,
         probe_s: float | None = None,
+        links: int = 0,
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
@@ -124,9 +126,11 @@ class Connection:
         self._is_encrypted = bool(registration.curve_server_key)
         self._bytes = LinkBytes(is_encrypted=self._is_encrypted)
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
-        self.links = self.look_number = 0
+        self.links, self.look_number = links, 0
         self.behind_since: float | None = None
-        self._sent_over = 0  # the link over which all that is still to come was sent, or 0
+        # The link over which all that is still to come was sent, or 0. It is the next one as long as
+        # there has been none: its first message may be here before `watch` has seen it come up.
+        self._sent_over = links + 1
         self._by_name = names_host(self.endpoint)
         self._lookup: Future[Addresses] | None = None
         self._addresses: Addresses = []  # of the name, not tried yet
@@ -223,7 +227,7 @@ class Connection:
             self._breach,
         )
         self.watch()  # it may have come up since the last look
-        connection = Connection(
+        return Connection(
             self._context,
             self._registration,
             wait_s=LINK_BREACH_S,
@@ -231,9 +235,8 @@ class Connection:
             probing=self._probing,
             once=self._once,
             probe_s=self._probe_s,
+            links=self.links,
         )
-        connection.links = self.links
-        return connection
 
     def replaced(self, registration: Registration) -> "Connection | None":
         """Another one in place of this one, which is to be closed, for one link to where the
@@ -245,11 +248,14 @@ class Connection:
         self.watch()
         if self.connected or self._has_arrived():
             return None
-        connection = Connection(
-            self._context, registration, reader=self._reader, probing=self._probing, once=True
+        return Connection(
+            self._context,
+            registration,
+            reader=self._reader,
+            probing=self._probing,
+            once=True,
+            links=self.links,
         )
-        connection.links = self.links
-        return connection
 
     def look(self) -> None:
         """The same as `watch`, which costs more, where time alone may have changed something."""

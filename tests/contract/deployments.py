@@ -7,7 +7,6 @@ Both outlive a test: each test is a tenant of its own in them.
 """
 
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +26,16 @@ SESSION = ("--session-timeout-s", "2")
 WAIT_S = 60.0
 GRPC_TENANT = "routed"
 GRPC_OPTIONS = ("--grpc", "0", "--grpc-tenant", GRPC_TENANT)
-SUBSCRIPTION_S = 0.2
+
+
+class Subscribed(Protocol):
+    """A publisher, or what stands before it, that counts its subscribers."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def subscribers(self) -> int: ...
 
 
 class Deployment(Protocol):
@@ -259,15 +267,14 @@ class Tenant:
             assert status == 200, answer
         self.await_links(*publishers)
 
-    def await_links(self, *publishers: Publisher) -> None:
+    def await_links(self, *publishers: Subscribed) -> None:
         wanted = {publisher.endpoint for publisher in publishers}
         self.until(
             lambda: wanted <= set(self.deployment.followed(self.tenant_id)),
             f"links to {sorted(wanted)}",
         )
-        # The link is up before the subscription has reached the publisher; nothing tells when it
-        # has.
-        time.sleep(SUBSCRIPTION_S)
+        # The link is up before the subscription has reached the publisher.
+        self.until(lambda: all(one.subscribers > 0 for one in publishers), "their subscriptions")
 
     def unregister(self, **fields: object) -> tuple[int, dict[str, Any]]:
         body = {"instance_id": "a", "dp_rank": 0, "tenant_id": self.tenant_id}

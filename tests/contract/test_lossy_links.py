@@ -15,11 +15,12 @@ from devtools.broker import free_ports
 from simulation.engines.publisher import END_SEQUENCE, Publisher, PublisherOptions
 from simulation.engines.wire import BlockStored
 from tests.contract.deployments import (
-    SUBSCRIPTION_S,
+    Subscribed,
     Tenant,
 )
 from tests.message_proxy import MessageProxy
 from tests.proxy import Proxy
+from tests.subscriptions import CountedPublisher
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -45,10 +46,10 @@ def held(tenant: Tenant, count: int) -> list[int]:
     return [number for number in range(count) if tenant.longest(tokens_of(number)) == 16]
 
 
-def register(tenant: Tenant, endpoint: str, replay_endpoint: str = "") -> None:
-    """Registers the endpoints, and waits for the link."""
+def register(tenant: Tenant, publisher: Subscribed, replay_endpoint: str = "") -> None:
+    """Registers the endpoints, and waits for the subscription."""
     body = {
-        "endpoint": endpoint,
+        "endpoint": publisher.endpoint,
         "replay_endpoint": replay_endpoint,
         "type": "vLLM",
         "modelname": "m",
@@ -59,8 +60,7 @@ def register(tenant: Tenant, endpoint: str, replay_endpoint: str = "") -> None:
     }
     status, answer = tenant.api.post("/register", body)
     assert status == 200, answer
-    tenant.until(lambda: endpoint in tenant.deployment.followed(tenant.tenant_id), "the link")
-    time.sleep(SUBSCRIPTION_S)
+    tenant.await_links(publisher)
 
 
 # Messages that are lost, late, out of order or repeated
@@ -75,7 +75,7 @@ def test_what_is_lost_late_or_repeated_on_the_way_is_told_number_for_number(
     proxy = MessageProxy(publisher.endpoint, **FAULTS)  # type: ignore[arg-type]
     try:
         tenant.until(lambda: publisher.subscribers > 0, "the proxy's subscription")
-        register(tenant, proxy.endpoint, publisher.replay_endpoint if replays else "")
+        register(tenant, proxy, publisher.replay_endpoint if replays else "")
         tenant.until(lambda: proxy.subscribers > 0, "the bridge's subscription")
         for number in range(20):
             publisher.publish([block(number)])
@@ -133,7 +133,8 @@ class LongEngine:
     def __init__(self, release: Release) -> None:
         self._release = release
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._live = self._context.socket(zmq.PUB)
+        self._publisher = CountedPublisher(self._context)
+        self._live = self._publisher.socket
         self._replay = self._context.socket(zmq.ROUTER)
         self._replay.sndhwm = release.queue
         self._replay.sndbuf = 16 * 1024
@@ -154,6 +155,10 @@ class LongEngine:
         number = len(self._buffer)
         payload = msgspec.msgpack.encode([1e9 + number, [["BlockRemoved", self._hashes]], 0])
         self._buffer.append([number.to_bytes(8, "big"), payload])
+
+    @property
+    def subscribers(self) -> int:
+        return self._publisher.subscribers
 
     def publish(self) -> None:
         self._append()
@@ -204,7 +209,7 @@ def test_a_long_replay_over_a_slow_link_ends_complete_or_as_an_exact_gap(
     try:
         proxy = slow_proxy(engine.replay_endpoint)
         proxy.slow(delay_s=0.001, bytes_per_s=16e6)
-        register(tenant, engine.endpoint, f"tcp://{proxy.address}")
+        register(tenant, engine, f"tcp://{proxy.address}")
         engine.publish()
         incarnation = tenant.await_batches(LONG + 1)
         expected = [*range(release.first), *sorted(release.missing)]
@@ -227,7 +232,7 @@ def test_a_replay_whose_connection_is_cut_again_and_again_ends_complete(
     try:
         proxy = slow_proxy(engine.replay_endpoint)
         proxy.slow(delay_s=0.002, bytes_per_s=8e6)
-        register(tenant, engine.endpoint, f"tcp://{proxy.address}")
+        register(tenant, engine, f"tcp://{proxy.address}")
         engine.publish()
         for _ in range(3):
             asked = engine.requests
@@ -257,7 +262,7 @@ def test_the_replay_socket_of_another_engine_never_makes_answers_exact(
         for number in range(other_has):
             other.publish([block(100 + number)])
         tenant.until(lambda: other.published == other_has, "all batches")
-        register(tenant, publisher.endpoint, other.replay_endpoint)
+        register(tenant, publisher, other.replay_endpoint)
         states = set()
         for number in range(live):
             publisher.publish([block(has + number)])

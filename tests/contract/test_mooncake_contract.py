@@ -75,7 +75,7 @@ def await_pool_links(tenant: Tenant, master: Master, *, models: int = 1) -> None
         lambda: tenant.deployment.followed(tenant.tenant_id).count(master.endpoint) == links,
         f"{links} links to the pool",
     )
-    tenant.await_links(master)  # type: ignore[arg-type]
+    tenant.await_links(master)
 
 
 def is_followed(tenant: Tenant, master: Master) -> bool:

@@ -58,8 +58,10 @@ def test_a_reservation_goes_where_the_prefix_is_and_outlives_a_kill(service: Ser
         add(service, 2, second, other)
         prompt = WHOLE | {"token_ids": TOKENS}
 
+        until(lambda: second.subscribers, what="its subscription")
+        second.publish([STORED])
+
         def holds() -> bool:
-            second.publish([STORED])  # until the subscription has reached it
             rows = call(service, "POST", "/overlap_scores", 200, prompt)["workers"]
             return [one["device_blocks"] for one in rows] == [0, 4]
 

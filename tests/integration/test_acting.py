@@ -18,7 +18,6 @@ from devtools.broker import free_ports
 from schemas.registration import LMCACHE
 from simulation.engines.publisher import Publisher, PublisherOptions
 from simulation.engines.wire import BlockStored
-from tests.contract.deployments import SUBSCRIPTION_S
 from tests.kafka_fixtures import own_topics, settings_for
 from tests.lmcache import CPU, ScriptedWorker
 from tests.lmcache_commands import CommandSocket, plain_answer
@@ -89,7 +88,6 @@ class Stage(LmcacheService):
         publisher = self._ending.enter_context(closing(Publisher(PublisherOptions())))
         self.api.register(publisher.endpoint, instance_id=name, block_size=SIZE)
         self.until(lambda: publisher.subscribers, "a subscription")
-        time.sleep(SUBSCRIPTION_S)
         if tokens:
             hashes = [tokens[0] + block for block in range(len(tokens) // SIZE)]
             event = BlockStored(block_hashes=hashes, token_ids=tokens, block_size=SIZE)

@@ -182,10 +182,17 @@ def test_until_it_is_known_over_which_link_messages_come_it_is_looked_at_often()
         return connection.connected
 
     wait_until(connected)
+    engine.await_subscriber()
+    engine.send(b"of the first")
+    assert connection.socket.poll(5000)
+    engine.close()
+    wait_until(lambda: not connected())
+    engine = Engine(connection.endpoint)
+    wait_until(connected)
     at = connection.look_at
     assert at is not None
     assert at <= time.monotonic() + LINK_WATCH_S, "nobody has looked for what it has brought"
-    assert connection.receive() == []
+    assert [message.link for message in connection.receive()] == [0]
     connection.watch()
     before = time.monotonic()
     at = connection.look_at

@@ -584,6 +584,18 @@ def test_a_link_that_comes_up_while_it_is_looked_at_keeps_what_it_brings(
     late[0].close()
 
 
+def test_what_comes_before_the_first_look_is_of_the_first_link(
+    context: "zmq.Context[zmq.Socket[bytes]]", engine: Engine
+) -> None:
+    connection = Connection(context, registration(endpoint=engine.endpoint), links=4)
+    engine.await_subscriber()
+    engine.send(b"early")
+    assert connection.socket.poll(round(PATIENCE_S * 1000))
+    connection.watch()
+    assert [message.link for message in connection.receive()] == [connection.links] == [5]
+    connection.close()
+
+
 def test_a_lost_link_is_replaced_only_once_all_that_it_brought_is_received(
     context: "zmq.Context[zmq.Socket[bytes]]", engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
