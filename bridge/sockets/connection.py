@@ -128,8 +128,8 @@ class Connection:
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
         self.links, self.look_number = links, 0
         self.behind_since: float | None = None
-        # The link over which all that is still to come was sent, or 0. It is the next one as long as
-        # there has been none: its first message may be here before `watch` has seen it come up.
+        # The link over which all that is still to come was sent, or 0. It is the next one as long
+        # as there has been none: its first message may be here before `watch` has seen it come up.
         self._sent_over = links + 1
         self._by_name = names_host(self.endpoint)
         self._lookup: Future[Addresses] | None = None
