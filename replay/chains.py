@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Optional
 
 from xxhash import xxh3_64_intdigest
 
-from schemas.events import PREFIX_SPEC_KINDS, TOKEN_HASH_SEED, Stored, is_placeholder
+from schemas.events import SPARSE_SPEC_KINDS, TOKEN_HASH_SEED, Stored, is_placeholder
 from schemas.identities import PublisherKey
 from schemas.limits import CHAINED_BLOCKS_MAX
 
@@ -58,7 +58,7 @@ class Chains:
     def stored(self, publisher: PublisherKey, event: Stored) -> Sequence[Link | None]:
         """What each block of the event is; None of one of which nothing is known."""
         hashes = numbers_of(event.hashes)
-        if event.spec_kind not in PREFIX_SPEC_KINDS:
+        if event.spec_kind in SPARSE_SPEC_KINDS:
             self.counters["skipped_group"] += len(hashes)
             return [None] * len(hashes)
         known = self._known.setdefault(publisher, {})

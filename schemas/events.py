@@ -17,9 +17,19 @@ import msgspec
 
 from schemas.identities import Medium
 
-PREFIX_SPEC_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
-"""Cache groups whose blocks form a prefix ("": the engine did not say). Blocks of other groups
-(sliding window, mamba, cross attention) are sparse: they are counted and not put into the table.
+SPARSE_SPEC_KINDS: Final = frozenset(
+    {
+        "sliding_window",
+        "sliding_window_mla",
+        "chunked_local_attention",
+        "mamba",
+        "encoder_only_attention",
+        "cross_attention",
+    }
+)
+"""Cache groups whose blocks form no prefix: they are counted and not put into the table. Blocks of
+any other kind are indexed where they carry the tokens that they stand for, as those of full
+attention do, and else left out.
 """
 
 TOKEN_HASH_SEED: Final = 1337
@@ -43,7 +53,7 @@ class Stored(
         shared: True where the medium is a pool that every instance of the scope can read.
         lora_name: adapter, "" for the base model.
         group: the engine's cache group. The same hash in two groups is two blocks.
-        spec_kind: the group's kind of attention, see `PREFIX_SPEC_KINDS`.
+        spec_kind: the group's kind of attention, see `SPARSE_SPEC_KINDS`.
         by_hash: True where each hash is the prefix hash of its block: the publisher names blocks by
             a chain of hashes that queries by hash use too. Such an event has a block size and no
             tokens; whatever parent or extra keys it has, the hashes contain.

@@ -49,6 +49,12 @@ announce their blocks. Behind it stands the name of the scope in which they are 
 """
 
 
+LEFT_OUT: Final = "\0left_out:"
+"""What the LoRA names of those scopes begin with that have what a publisher holds and the index
+cannot use. Behind it stands the reason.
+"""
+
+
 class Medium(StrEnum):
     """The storage tier of a block. Engines' own names for tiers end in the bridge."""
 
@@ -103,6 +109,16 @@ def waiting_scope(scope: PrefixScope) -> PrefixScope | None:
 def is_waiting(lora_name: str) -> bool:
     """Whether a scope of this LoRA name is one in which objects wait."""
     return lora_name.startswith(WAITING)
+
+
+def is_left_out(lora_name: str) -> bool:
+    """Whether a scope of this LoRA name has blocks that the index cannot use."""
+    return lora_name.startswith(LEFT_OUT)
+
+
+def is_hidden(lora_name: str) -> bool:
+    """Whether a scope of this LoRA name is either, and in no answer."""
+    return lora_name.startswith("\0")
 
 
 class ModelContext(NamedTuple):

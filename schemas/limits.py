@@ -523,6 +523,10 @@ SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; the latest ones are
 HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
 POOL_NAMES_TRIED: Final = 100  # by partition, for the members of a pool: each of them gets one
+LEFT_OUT_BLOCKS_MAX: Final = (
+    65_536  # of one publisher, that the index cannot use, some 60 bytes each
+)
+LEFT_OUT_REASONS_MAX: Final = 16  # of one publisher; beyond either: `left_out_overflow`
 WAITING_MAX: Final = 2**20
 """Objects of one pool, by adapter, that may wait for an engine to announce their blocks: some 70
 bytes each; reprise_kernel_blocks_total{outcome="waiting_overflow"}.

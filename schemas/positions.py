@@ -125,6 +125,9 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
             publisher, and may list blocks that it has evicted, until a reset or a clear.
         degraded_at: Unix seconds of the bridge's clock when that was written; 0 where not known.
         confirmation: what its bridge last said of it, or None.
+        left_out: blocks that it has announced and holds, and no answer counts, by reason: see
+            `ReadOnlyKernel.left_out`.
+        left_out_at: Unix seconds of the bridge's clock when the first was; 0 where there is none.
         begun: of the batch behind the cursor; None where nothing of it is folded.
         heard: the last batch of the incarnation that came live, and was not replayed; or None.
     """
@@ -136,6 +139,8 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     degraded_since: SequenceNumber | None = None
     degraded_at: Seconds = 0.0
     confirmation: Confirmation | None = None
+    left_out: dict[str, int] = {}
+    left_out_at: Seconds = 0.0
     begun: Begun | None = None
     heard: Proof | None = None
 

@@ -29,7 +29,7 @@ import msgspec
 from bridge.wire import vllm
 from schemas.arrays import ArrayPacker, HitReports
 from schemas.events import (
-    PREFIX_SPEC_KINDS,
+    SPARSE_SPEC_KINDS,
     BlockEvent,
     Cleared,
     Removed,
@@ -207,7 +207,7 @@ def _is_chain(event: BlockEvent) -> TypeGuard[Stored]:
         and not event.reported
         and not event.by_hash
         and not event.token_hashes
-        and event.spec_kind in PREFIX_SPEC_KINDS
+        and event.spec_kind not in SPARSE_SPEC_KINDS
         and _is_of_gpu(event)
     )
 

@@ -18,13 +18,15 @@ from typing import Any
 
 import msgspec
 
-from query_api.http.models import (
+from query_api.http.explanation_models import (
     BlockChangeDocument,
+    EndedByDocument,
+    ExplanationDocument,
+)
+from query_api.http.models import (
     ConductorMatches,
     DetailedMatch,
     DetailedWalk,
-    EndedByDocument,
-    ExplanationDocument,
     InstanceWalk,
     PublishedMatch,
     RankWalk,
@@ -57,17 +59,18 @@ def explanation_document(explained: Explanation, question: Question) -> Explanat
             block=ended.block,
             tokens=[ended.block * block_size, (ended.block + 1) * block_size],
             prefix_hash=str(ended.prefix),
-            reason=_reason(ended),
+            reason=_reason(ended, explained.left_out),
             changes=[_change(explained.partition, change) for change in ended.changes],
             later=ended.later and _change(explained.partition, ended.later),
         ),
+        left_out=dict(explained.left_out),
     )
 
 
-def _reason(ended: EndedBy) -> str:
+def _reason(ended: EndedBy, left_out: Mapping[str, int]) -> str:
     """What ended it, of all holders: the last thing that became of it."""
     if not ended.changes:
-        return "not_stored"
+        return "left_out" if left_out else "not_stored"
     last = ended.changes[-1].what
     return "behind_a_missing_block" if last == "stored" else last
 
@@ -177,6 +180,7 @@ def _service(service: ServiceView) -> Document:
         "Incarnation": service.state.incarnation,
         "Sequence": service.state.sequence,
         "DegradedSince": service.state.degraded_since,
+        "LeftOut": service.state.left_out,
         "Connected": service.connected,
         "State": service.standing.state.value,
         "Reason": str(service.standing.reason),

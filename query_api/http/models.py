@@ -302,6 +302,15 @@ class Service(msgspec.Struct, kw_only=True):
     Incarnation: Annotated[int, Meta(description="Which run of the publisher's process, from 1.")]
     Sequence: Annotated[int, Meta(description="Last batch folded; -1 for none.")]
     DegradedSince: Annotated[int | None, Meta(description="First batch lost for good, or null.")]
+    LeftOut: Annotated[
+        dict[str, int],
+        Meta(
+            description="Blocks that it has announced and holds, and no answer counts, by reason:"
+            " `block_size:<its own>` (register it with that size), `unknown_parent`, `unresolved`,"
+            " `token_count`, `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`,"
+            " `overflow`. It is degraded until it removes them, clears, or restarts."
+        ),
+    ]
     Connected: Annotated[
         bool | None, Meta(description="null on a replica, where a bridge elsewhere follows it.")
     ]
@@ -420,63 +429,8 @@ class TableDigest(msgspec.Struct, kw_only=True):
     contexts: list[ContextDigest]
 
 
-class BlockChangeDocument(msgspec.Struct, kw_only=True):
-    """What one record of the log did to a block."""
-
-    position: Annotated[str, Meta(description="`partition:offset` of the record.")]
-    time: Annotated[float, Meta(description="When its bridge wrote it, Unix seconds.")]
-    kind: Annotated[str, Meta(description="Of the record.")]
-    what: Annotated[
-        str,
-        Meta(description="`stored` or `removed`; `cleared`, or the record's kind, where all went."),
-    ]
-    incarnation: Annotated[int, Meta(description="Of the publisher; -1 where there is none.")]
-    sequence: Annotated[int, Meta(description="Of the publisher's batch; -1 where there is none.")]
-    engine_time: Annotated[float, Meta(description="Of the engine, Unix seconds; 0 for none.")]
-    dp_rank: int
-    medium: str
-    shared: bool
-
-
-class EndedByDocument(msgspec.Struct, kw_only=True):
-    """The first block of the prompt that was not held."""
-
-    block: Annotated[int, Meta(description="Which, from 0.")]
-    tokens: Annotated[list[int], Meta(description="Its first token, and the one behind its last.")]
-    prefix_hash: Annotated[str, Meta(description="Decimal, u64.")]
-    reason: Annotated[
-        str,
-        Meta(
-            description="`not_stored`: nothing that is kept says that it ever was; else what last"
-            " ended it: `removed`, `cleared`, `reset`, ..."
-        ),
-    ]
-    changes: Annotated[
-        list[BlockChangeDocument], Meta(description="What became of it up to then, the latest.")
-    ]
-    later: Annotated[
-        BlockChangeDocument | None, Meta(description="The first thing that became of it since.")
-    ]
-
-
-class ExplanationDocument(msgspec.Struct, kw_only=True):
-    """What an instance held of a prompt at a position, and why no more."""
-
-    instance_id: str
-    position: str
-    prompt_tokens: Annotated[int, Meta(description="Of whole blocks.")]
-    longest_matched: int
-    match: Annotated[
-        PublishedMatch | None, Meta(description="As `/query` answered; null: no part in answers.")
-    ]
-    ended_by: Annotated[
-        EndedByDocument | None, Meta(description="null where it held the whole prompt.")
-    ]
-
-
 MODELS = (
     GapsDocument,
-    ExplanationDocument,
     QueryRequest,
     HashQueryRequest,
     PublishedMatch,

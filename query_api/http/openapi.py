@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from query_api.gaps import GapsDocument, Wanted
 from query_api.http import lmcache_models, models
 from query_api.http.errors import ErrorEnvelope
+from query_api.http.explanation_models import ExplanationDocument
 from query_api.http.route_table import Routes
 from query_api.http.wire import Wire
 from schemas.answer_states import AnswerState
@@ -208,7 +209,7 @@ def explain_operation(
         {"name": name, "in": "query", "required": required, "schema": {"type": "string"}}
         for name, required in names
     ]
-    answer = view_operation(models.ExplanationDocument, *Wire)["responses"]
+    answer = view_operation(ExplanationDocument, *Wire)["responses"]
     operation: Fragment = {
         "parameters": parameters,
         "responses": answer | errors(400, 413, 500, 503),
@@ -386,7 +387,12 @@ class Documentation:
         document = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
         )
-        every = (*models.MODELS, *lmcache_models.MODELS, *self._models)
+        every = (
+            *models.MODELS,
+            ExplanationDocument,
+            *lmcache_models.MODELS,
+            *self._models,
+        )
         _, components = msgspec.json.schema_components(every, ref_template=_REFERENCE)
         document.setdefault("components", {}).setdefault("schemas", {}).update(components)
         app.openapi = lambda: document  # type: ignore[method-assign]

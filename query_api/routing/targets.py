@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from query_api.ports import SegmentView, ServiceView, View
 from query_api.routing.folded import FoldedRouting
-from schemas.answer_states import AnswerState, Doubt
+from schemas.answer_states import DAMAGED_ROWS, LOST_BATCHES, Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import ROSTERS_KEPT, TARGETS_KEPT_S
 from schemas.memory import SegmentStanding
@@ -241,7 +241,8 @@ def _known(service: ServiceView, pressure: float) -> KnownTarget:
         one.role,
         labels,
         is_reachable=not away,
-        is_degraded=standing.state is AnswerState.DEGRADED,
+        # Blocks that are left out make it hold more than is known, never less.
+        is_degraded=standing.reason in (LOST_BATCHES, DAMAGED_ROWS),
         class_name=labels.get(CLASS_LABEL, ""),
         kv_bytes=one.kv_bytes_per_token,
         requests_max=one.max_num_seqs,

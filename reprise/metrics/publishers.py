@@ -315,6 +315,16 @@ FOLDED: Final[tuple[Family[Folded], ...]] = (
         ],
     ),
     gauges(
+        "reprise_publisher_left_out_blocks",
+        "Blocks that the publisher has announced and holds, and no answer counts, by reason.",
+        (*_LABELS, "reason"),
+        lambda found: [
+            ((*_labels(publisher), reason), float(blocks))
+            for publisher, state in found.items()
+            for reason, blocks in state.left_out.items()
+        ],
+    ),
+    gauges(
         "reprise_publisher_folded_sequence",
         "Sequence number of the publisher's last batch in the table.",
         _LABELS,

@@ -5,8 +5,10 @@ A flush says between which records an entry changed (the rows of the history); t
 found by folding those one by one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from schemas.codec import decode_log_record, decode_record_events
@@ -71,6 +73,8 @@ class Explanation(NamedTuple):
         match: None where the instance took no part in answers then.
         blocks: of the prompt.
         ended_by: None where it held all of them.
+        left_out: blocks that the instance had announced and held then, and no answer counted, of
+            any prompt, by reason.
     """
 
     partition: int
@@ -78,6 +82,7 @@ class Explanation(NamedTuple):
     match: InstanceMatch | None
     blocks: int
     ended_by: EndedBy | None
+    left_out: Mapping[str, int] = MappingProxyType({})
 
 
 class Question(NamedTuple):
@@ -124,7 +129,13 @@ def explain(past: Past, question: Question, offset: Offset) -> Explanation:
     changes = _Changes(past, question, prefixes[held])
     before, later = changes.around(offset)
     ended_by = EndedBy(held, prefixes[held], before, later)
-    return Explanation(past.partition, offset, match, len(prefixes), ended_by)
+    left_out: Counter[str] = Counter()
+    for publisher, state in fold.publishers.items():
+        if question.includes(publisher.stream):
+            left_out.update(state.left_out)
+    return Explanation(
+        past.partition, offset, match, len(prefixes), ended_by, dict(sorted(left_out.items()))
+    )
 
 
 class _Changes:

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from schemas.arrays import ArrayPacker, PythonArrayPacker
-from schemas.limits import WAITING_MAX
+from schemas.limits import LEFT_OUT_BLOCKS_MAX, WAITING_MAX
 from streams.kernel.interface import Kernel
 from streams.kernel.reference import ReferenceKernel
 from streams.kernel.selection import ChangeSelection, PythonChangeSelection
@@ -55,6 +55,7 @@ def open_kernel(
     name: str | None = None,
     cleared_at_once: int | None = None,
     waiting_max: int = WAITING_MAX,
+    left_out_max: int = LEFT_OUT_BLOCKS_MAX,
 ) -> Kernel:
     """An empty kernel: the one named (`rust`, `reference`), or the fastest there is.
 
@@ -64,6 +65,7 @@ def open_kernel(
         cleared_at_once: entries that a clear of the Rust kernel releases itself; those of a larger
             one are hidden, and released later. None for the kernel's own bound.
         waiting_max: see `WAITING_MAX`.
+        left_out_max: see `LEFT_OUT_BLOCKS_MAX`.
 
     Raises:
         ValueError: no such kernel in this installation.
@@ -73,9 +75,11 @@ def open_kernel(
     if name == "rust" and _native is None:
         raise ValueError("Expected the Rust kernel, but it is not built: run `make install`")
     if name == "reference" or _native is None:
-        return ReferenceKernel(seed, waiting_max=waiting_max)
+        return ReferenceKernel(seed, waiting_max=waiting_max, left_out_max=left_out_max)
     more = {} if cleared_at_once is None else {"cleared_at_once": cleared_at_once}
-    kernel: Kernel = _native.Kernel(seed, waiting_max=waiting_max, **more)
+    kernel: Kernel = _native.Kernel(
+        seed, waiting_max=waiting_max, left_out_max=left_out_max, **more
+    )
     return kernel
 
 

@@ -37,8 +37,12 @@ COUNTERS = (
     "waiting_overflow",  # objects stored beyond WAITING_MAX that would have to wait: dropped
     "reported",  # blocks that the publisher said again it holds on that tier: nothing changes
     "seed_mismatch",  # blocks stored by hashes of their tokens, with another seed: dropped
+    "left_out_overflow",  # blocks dropped of which there was no room to know that they are held
+    "left_out_removed",  # blocks removed that had been dropped
 )
-"""Names of a kernel's counters, all in blocks; they start at 0 with the process."""
+"""Names of a kernel's counters, all in blocks; they start at 0 with the process. That blocks which
+were dropped are held all the same is kept, see `ReadOnlyKernel.left_out`.
+"""
 
 
 class RankMatch(NamedTuple):
@@ -313,6 +317,17 @@ class ReadOnlyKernel(Protocol):
         """
         ...
 
+    def left_out(self, publisher: PublisherId, /) -> list[tuple[str, int]]:
+        """What the publisher has announced, still holds, and no answer counts: blocks by reason,
+        sorted. Cost O(scopes of the publisher).
+
+        A block is left out until its publisher removes it, clears, or announces it so that it can
+        be used. Reasons: `unknown_parent`, `unresolved`, `block_size:<what it has>`, `token_count`,
+        `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`, and `overflow` where there
+        was no room for more, until the publisher clears.
+        """
+        ...
+
     def scopes(self) -> list[ScopeView]:
         """All scopes with participants or blocks, sorted. Cost O(scopes + publishers)."""
         ...
@@ -327,8 +342,9 @@ class ReadOnlyKernel(Protocol):
 
     def stats(self) -> dict[str, int]:
         """Sizes now: `blocks`, `entries`, `publishers`, `scopes`, `holder_sets`, `waiting`,
-        `memory_bytes`. `waiting` are those of the entries that wait for an engine to announce their
-        blocks; no block or scope is counted for them.
+        `left_out`, `memory_bytes`. `waiting` are those of the entries that wait for an engine to
+        announce their blocks, `left_out` those of blocks that the index cannot use; no block or
+        scope is counted for them.
         """
         ...
 

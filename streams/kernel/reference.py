@@ -13,21 +13,30 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 import xxhash
 
 from schemas.events import (
-    PREFIX_SPEC_KINDS,
+    SPARSE_SPEC_KINDS,
     TOKEN_HASH_SEED,
     Removed,
     Stored,
     is_placeholder,
 )
 from schemas.identities import (
+    LEFT_OUT,
     ModelContext,
     PrefixScope,
     PublisherKey,
     StreamKey,
+    is_hidden,
+    is_left_out,
     is_waiting,
     waiting_scope,
 )
-from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX, WAITING_MAX
+from schemas.limits import (
+    GROUP_MAX,
+    HOLD_COUNT_MAX,
+    LEFT_OUT_BLOCKS_MAX,
+    LEFT_OUT_REASONS_MAX,
+    WAITING_MAX,
+)
 from streams.kernel.changes import (
     CHANGE_BYTES,
     SHARED,
@@ -88,6 +97,28 @@ def _changing(
     return run
 
 
+REASONS: Final = {
+    "unknown_parent": "unknown_parent",
+    "unresolved": "unresolved",
+    "block_size_mismatch": "block_size",
+    "token_count_mismatch": "token_count",
+    "extra_keys_mismatch": "extra_keys",
+    "hash_conflict": "hash_conflict",
+    "hold_count_overflow": "hold_count",
+    "waiting_overflow": "waiting",
+    "seed_mismatch": "seed",
+}
+"""Why blocks are left out, by the counter that counts them."""
+
+LEFT_OUT_MASK: Final = xxhash.xxh3_64_intdigest(b"left_out")
+"""What distinguishes the key of a block that is left out: one of that name may be held beside it.
+"""
+
+OVERFLOW: Final = "overflow"
+OVERFLOW_KEY: Final = LEFT_OUT_MASK ^ (2**64 - 1)
+"""Stands for all that no longer had room among what is left out."""
+
+
 class _Entry:
     """One block as one publisher names it: where it is in the index, and how often on each tier."""
 
@@ -144,9 +175,14 @@ class _Publisher:
     def holds(self, key: int) -> bool:
         """Whether it holds a block of that name itself, on any tier."""
         entry = self.entries.get(key)
-        if entry is None or is_waiting(entry.scope.lora_name):
+        if entry is None or is_hidden(entry.scope.lora_name):
             return False
         return any(entry.counts[:SHARED])
+
+    def left_out(self) -> dict[PrefixScope, int]:
+        """How many entries it has in each scope of what the index cannot use."""
+        held = self.held.items()
+        return {scope: n for scope, n in held if n and is_left_out(scope.lora_name)}
 
     def live_of(self, key: int, scope: PrefixScope) -> Iterator[Change]:
         """One of them."""
@@ -207,8 +243,15 @@ class ReferenceKernel:
 
     name: Final = "reference"
 
-    def __init__(self, seed: int, *, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        waiting_max: int = WAITING_MAX,
+        left_out_max: int = LEFT_OUT_BLOCKS_MAX,
+    ) -> None:
         self.seed = seed
+        self._left_out_max = left_out_max
         self._waiting_max = waiting_max
         self._publishers: dict[PublisherId, _Publisher] = {}
         self._ids: dict[tuple[StreamKey, int], PublisherId] = {}
@@ -300,16 +343,17 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: Stored, moves: Moves
     ) -> None:
         hashes = _u64s(event.hashes)
+        keys = [engine_key(value, event.group) for value in hashes]
         refusal = _refusal(owner, event, len(hashes), self.seed)
         if refusal:
             if refusal == "skipped_group" and event.group <= GROUP_MAX:
                 owner.skipped_groups.add(event.group)
             self._counters[refusal] += len(hashes)
+            if refusal != "skipped_group":
+                self._leave_out(publisher, owner, event, keys, REASONS[refusal])
             return
-        tier = tier_of(event.medium, shared=event.shared)
-        keys = [engine_key(value, event.group) for value in hashes]
         if is_placeholder(event):
-            self._store_placeholders(publisher, owner, keys, tier, moves, event.reported)
+            self._store_placeholders(publisher, owner, event, keys, moves)
             return
         if event.aliases:
             for key, alias in zip(keys, _u64s(event.aliases), strict=True):
@@ -318,7 +362,7 @@ class ReferenceKernel:
         scope = owner.scope(event.lora_name)
         if event.by_hash:
             for key, prefix in zip(keys, hashes, strict=True):
-                self._hold(publisher, owner, key, scope, prefix, tier, event.reported)
+                self._hold(publisher, owner, event, key, scope, prefix)
             return
         if self._store_tokens(publisher, owner, event, keys) and event.group == 0:
             for value in hashes:
@@ -328,18 +372,18 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: Stored, keys: list[int]
     ) -> bool:
         """False where the blocks follow on one that the publisher does not hold."""
-        tier = tier_of(event.medium, shared=event.shared)
         scope = owner.scope(event.lora_name)
         previous: int | None = None
         if event.parent is not None:
             parent = owner.entries.get(engine_key(event.parent, event.group))
             if parent is None or parent.scope != scope:
                 self._counters["unknown_parent"] += len(keys)
+                self._leave_out(publisher, owner, event, keys, REASONS["unknown_parent"])
                 return False
             previous = parent.prefix
         for key, local in zip(keys, self._locals(event), strict=True):
             previous = chained(previous, local, self.seed)
-            self._hold(publisher, owner, key, scope, previous, tier, event.reported)
+            self._hold(publisher, owner, event, key, scope, previous)
         return True
 
     def _locals(self, event: Stored) -> Iterator[int]:
@@ -358,18 +402,18 @@ class ReferenceKernel:
         self,
         publisher: PublisherId,
         owner: _Publisher,
+        event: Stored,
         keys: list[int],
-        tier: int,
         moves: Moves,
-        reported: bool,
     ) -> None:
         for key in keys:
             entry = owner.entries.get(key)
             block = moves.find(key) if entry is None else (entry.scope, entry.prefix)
             if block is None:
                 self._counters["unresolved"] += 1
+                self._leave_out(publisher, owner, event, [key], REASONS["unresolved"])
             else:
-                self._hold(publisher, owner, key, *block, tier, reported)
+                self._hold(publisher, owner, event, key, *block)
 
     def _store_object(
         self, publisher: PublisherId, owner: _Publisher, event: Stored, key: int, alias: int
@@ -383,6 +427,7 @@ class ReferenceKernel:
             fits = block == (scope, alias) if event.by_hash else entry.scope == scope
             if not fits and (event.by_hash or block != (waiting, alias)):
                 self._counters["hash_conflict"] += 1
+                self._leave_out(publisher, owner, event, [key], REASONS["hash_conflict"])
                 return
             if entry.counts[tier]:
                 self._counters["stored"] += 1
@@ -397,9 +442,10 @@ class ReferenceKernel:
         if found_in != scope:
             if found_in is None or owner.held[found_in] >= self._waiting_max:
                 self._counters["waiting_overflow"] += 1
+                self._leave_out(publisher, owner, event, [key], REASONS["waiting_overflow"])
                 return
             self._counters["waiting"] += 1
-        self._hold(publisher, owner, key, found_in, prefix, tier, False)
+        self._hold(publisher, owner, event, key, found_in, prefix)
 
     def _prefix_of(self, domain: int, scope: PrefixScope, alias: int) -> int | None:
         """The block that the engines of a scope and a domain call by this hash, which they have
@@ -442,27 +488,72 @@ class ReferenceKernel:
         self,
         publisher: PublisherId,
         owner: _Publisher,
+        event: Stored,
         key: int,
         scope: PrefixScope,
         prefix: int,
-        tier: int,
-        reported: bool = False,
     ) -> None:
+        tier = tier_of(event.medium, shared=event.shared)
         entry = owner.entries.get(key)
         if entry is not None and (entry.scope, entry.prefix) != (scope, prefix):
             self._counters["hash_conflict"] += 1
+            self._leave_out(publisher, owner, event, [key], REASONS["hash_conflict"])
             return
         count = entry.counts[tier] if entry is not None else 0
-        if count and reported:
+        if count and event.reported and not event.aliases:
             self._counters["reported"] += 1
             return
         self._counters["stored"] += 1
         if count == HOLD_COUNT_MAX:
             self._counters["hold_count_overflow"] += 1
+            self._leave_out(publisher, owner, event, [key], REASONS["hold_count_overflow"])
             return
         if count:
             self._counters["repeated"] += 1
-        change = Change(key, prefix, owner.dp_rank, tier, Op.SET, count + 1)
+        self._change(
+            publisher, owner, scope, Change(key, prefix, owner.dp_rank, tier, Op.SET, count + 1)
+        )
+        left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
+        if not count and left_out is not None and left_out.counts[tier]:  # it is found now
+            self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, 0)
+
+    def _leave_out(
+        self, publisher: PublisherId, owner: _Publisher, event: Stored, keys: list[int], reason: str
+    ) -> None:
+        """Keeps that the publisher holds these, and that no answer counts them: until it removes
+        them, clears, or announces them so that they can be used.
+        """
+        if reason == REASONS["block_size_mismatch"]:
+            reason = f"{reason}:{event.block_size}"
+        for key in keys:
+            tier = tier_of(event.medium, shared=event.shared)
+            key ^= LEFT_OUT_MASK
+            entry = owner.entries.get(key)
+            if entry is not None:
+                scope = entry.scope
+            else:
+                scope, held = owner.scope(LEFT_OUT + reason), owner.left_out()
+                is_full = sum(held.values()) >= self._left_out_max
+                if is_full or (scope not in held and len(held) >= LEFT_OUT_REASONS_MAX):
+                    self._counters["left_out_overflow"] += 1
+                    scope, key, tier = owner.scope(LEFT_OUT + OVERFLOW), OVERFLOW_KEY, 0
+                    entry = owner.entries.get(key)
+            count = entry.counts[tier] if entry is not None else 0
+            if count and (event.reported or key == OVERFLOW_KEY or count == HOLD_COUNT_MAX):
+                continue
+            change = Change(key, key, owner.dp_rank, tier, Op.SET, count + 1)
+            self._change(publisher, owner, scope, change)
+
+    def _lower(
+        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int, count: int
+    ) -> None:
+        entry = owner.entries[key]
+        change = Change(key, entry.prefix, owner.dp_rank, tier, Op.SET, count)
+        self._change(publisher, owner, entry.scope, change)
+
+    def _change(
+        self, publisher: PublisherId, owner: _Publisher, scope: PrefixScope, change: Change
+    ) -> None:
         self._set_count(publisher, scope, change)
         self._record(owner.context(scope), change)
 
@@ -474,15 +565,18 @@ class ReferenceKernel:
             key = engine_key(value, event.group)
             entry = owner.entries.get(key)
             if entry is None or not entry.counts[tier]:
+                left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
+                if left_out is not None and left_out.counts[tier]:
+                    self._counters["left_out_removed"] += 1
+                    count = left_out.counts[tier] - 1
+                    self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, count)
+                    continue
                 skipped = event.group in owner.skipped_groups
                 self._counters["skipped_group" if skipped else "unknown_removed"] += 1
                 continue
             moves.note(key, entry.scope, entry.prefix)
             self._counters["removed"] += 1
-            count = entry.counts[tier] - 1
-            change = Change(key, entry.prefix, owner.dp_rank, tier, Op.SET, count)
-            self._set_count(publisher, entry.scope, change)
-            self._record(owner.context(entry.scope), change)
+            self._lower(publisher, owner, key, tier, entry.counts[tier] - 1)
 
     def _set_count(self, publisher: PublisherId, scope: PrefixScope, change: Change) -> None:
         """Brings one entry to the count of the change, and the index with it."""
@@ -696,8 +790,13 @@ class ReferenceKernel:
     # Views
 
     @_locked
+    def left_out(self, publisher: PublisherId, /) -> list[tuple[str, int]]:
+        held = self._publishers[publisher].left_out()
+        return sorted((scope.lora_name.removeprefix(LEFT_OUT), n) for scope, n in held.items())
+
+    @_locked
     def scopes(self) -> list[ScopeView]:
-        scopes = {scope for scope in self._scopes if not is_waiting(scope.lora_name)}
+        scopes = {scope for scope in self._scopes if not is_hidden(scope.lora_name)}
         for owner in self._publishers.values():
             if owner.registered_lora is not None and owner.routable:
                 scopes.add(owner.scope(owner.registered_lora))
@@ -733,7 +832,7 @@ class ReferenceKernel:
         blocks = [
             holders
             for key, scope in self._scopes.items()
-            if not is_waiting(key.lora_name)
+            if not is_hidden(key.lora_name)
             for holders in scope.blocks.values()
         ]
         waiting = [entry for entry in keys if is_waiting(entry.scope.lora_name)]
@@ -745,6 +844,7 @@ class ReferenceKernel:
             "holder_sets": len({frozenset(holders) for holders in blocks}),
             # Measured on CPython 3.11: dict slots, one Counter a block, one entry object a holder.
             "waiting": sum(1 for entry in waiting for count in entry.counts if count),
+            "left_out": sum(sum(one.left_out().values()) for one in self._publishers.values()),
             "memory_bytes": 300 * len(blocks) + 250 * len(keys),
         }
 
@@ -760,7 +860,7 @@ def _u64s(encoded: bytes) -> list[int]:
 
 def _refusal(owner: _Publisher, event: Stored, blocks: int, seed: int) -> str | None:
     """The counter under which a stored event is dropped, or None."""
-    if event.spec_kind not in PREFIX_SPEC_KINDS:
+    if event.spec_kind in SPARSE_SPEC_KINDS:
         return "skipped_group"
     if is_placeholder(event):
         return None

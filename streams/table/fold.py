@@ -14,6 +14,7 @@ Rules, in the order in which they are applied to a record:
    is where a batch was begun and does not go on with the next event.
 5. `events` go to the kernel. `gap`, and a batch that is `incomplete`, degrade the publisher: the
    table may miss blocks of it and may list evicted ones, until a reset or a later `cleared` event.
+   Blocks that the kernel cannot use degrade it for as long as it holds them (`left_out`).
 6. `registered` and `unregistered` make and end the publisher's part in answers. An engine that
    publishes no events is registered, and has none.
 7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is
@@ -105,6 +106,9 @@ class TableChanges(NamedTuple):
 class Fold:
     """One table's state in memory. One writer; `offset`, `publishers` and `registrations` may be
     read from other threads.
+
+    Attributes:
+        when_left_out: called as the first blocks of a publisher are left out, with their reasons.
     """
 
     def __init__(
@@ -127,6 +131,7 @@ class Fold:
         self.registrations: dict[PublisherKey, Registered] = {}
         self.unproven = ALL_PROVEN
         self.counters: Counter[str] = Counter()
+        self.when_left_out: Callable[[PublisherKey, Mapping[str, int]], None] = lambda *_: None
         self._handles: dict[PublisherKey, PublisherId] = {}
         self.bridges: dict[str, Heartbeat] = {}
         self.memory = SegmentsFold(self.counters)
@@ -225,6 +230,7 @@ class Fold:
         state.sequence = -1
         state.engine_time, state.proof = 0.0, None
         state.degraded_since, state.degraded_at = None, 0.0
+        state.left_out, state.left_out_at = {}, 0.0
         state.begun = state.heard = None
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
@@ -242,6 +248,7 @@ class Fold:
         """Returns whether parts of its first batch are missing."""
         events = events_after(record, state, begun)
         cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
+        self._note_left_out(publisher, state, record.bridge_time)
         self._expect(state, record)  # only of events that were folded
         is_torn = not goes_on(record, state, begun)
         if is_torn:
@@ -267,6 +274,13 @@ class Fold:
             if incomplete > state.sequence and (cleared is None or cleared <= incomplete):
                 _degrade(state, incomplete, record.bridge_time)
         return is_torn
+
+    def _note_left_out(self, publisher: PublisherKey, state: PublisherState, at: float) -> None:
+        before, state.left_out = state.left_out, dict(self.kernel.left_out(self._handle(publisher)))
+        if not (before and state.left_out):
+            state.left_out_at = at if state.left_out else 0.0
+        if state.left_out and not before:
+            self.when_left_out(publisher, state.left_out)
 
     def _degrade_publisher_of(self, encoded: bytes) -> None:
         try:

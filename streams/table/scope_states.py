@@ -32,7 +32,8 @@ class _Known(NamedTuple):
 
     Attributes:
         stated: whether the table has a state of it.
-        degraded_at: see `PublisherState`; None where it is not degraded.
+        degraded_at: since when it is degraded, Unix seconds; None where it is not.
+        loss: why it is degraded.
         confirmation: what its bridge last said.
         registered: whether the table says so.
         listed: whether the registry says so, where there is one beside the table.
@@ -41,6 +42,7 @@ class _Known(NamedTuple):
 
     stated: bool = False
     degraded_at: float | None = None
+    loss: str = ""
     confirmation: Confirmation | None = None
     registered: bool = False
     listed: bool = False
@@ -91,17 +93,14 @@ class ScopeStates:
         """The table has this of the publisher; None for nothing any more."""
         known = self._known.get(publisher, _UNKNOWN)
         if state is None:
-            known = known._replace(stated=False, degraded_at=None, confirmation=None)
+            known = known._replace(stated=False, degraded_at=None, loss="", confirmation=None)
             self._replace(publisher, known)
             return
-        degraded_at = None if state.degraded_since is None else state.degraded_at
-        if (
-            known.stated
-            and known.confirmation is state.confirmation
-            and known.degraded_at == degraded_at
-        ):
+        loss, degraded_at = _loss_of(state)
+        is_known = known.stated and (known.loss, known.degraded_at) == (loss, degraded_at)
+        if is_known and known.confirmation is state.confirmation:
             return  # with almost every record
-        if known.stated and known.degraded_at == degraded_at and _is_as_good(known, state):
+        if is_known and _is_as_good(known, state):
             # Kept all the same, so that the next records find the same object.
             self._known[publisher] = known._replace(confirmation=state.confirmation)
             return
@@ -110,6 +109,7 @@ class ScopeStates:
             known._replace(
                 stated=True,
                 degraded_at=degraded_at,
+                loss=loss,
                 confirmation=state.confirmation,
                 partition=partition,
             ),
@@ -200,7 +200,7 @@ class ScopeStates:
         """The state of one publisher."""
         known = self._known.get(publisher, _UNKNOWN)
         if known.degraded_at is not None:
-            return Standing(AnswerState.DEGRADED, LOST_BATCHES, known.degraded_at)
+            return Standing(AnswerState.DEGRADED, known.loss, known.degraded_at)
         said = known.confirmation
         since = 0.0 if said is None else said.since
         source = self._source_of(known)
@@ -213,6 +213,15 @@ class ScopeStates:
     def publishers(self, scope: PrefixScope) -> tuple[PublisherKey, ...]:
         """Those of the scope."""
         return tuple(self._publishers.get(common_scope(scope), ()))
+
+
+def _loss_of(state: PublisherState) -> tuple[str, float | None]:
+    """Why the publisher is degraded, and since when; None where it is not."""
+    if state.degraded_since is not None:
+        return LOST_BATCHES, state.degraded_at
+    if state.left_out:
+        return min(state.left_out).partition(":")[0], state.left_out_at
+    return "", None
 
 
 def _is_as_good(known: _Known, state: PublisherState) -> bool:

@@ -6,10 +6,10 @@ more. Every record is counted; only the first of each reason in each minute are 
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from schemas.identities import Offset
+from schemas.identities import Offset, PublisherKey
 from schemas.limits import SKIPPED_RECORDS_NAMED_MAX, SKIPPED_RECORDS_WINDOW_S
 
 logger = logging.getLogger(__name__)
@@ -54,3 +54,25 @@ class SkipLog:
                 skipped.reason,
                 SKIPPED_RECORDS_WINDOW_S,
             )
+
+
+def log_left_out(publisher: PublisherKey, blocks: Mapping[str, int]) -> None:
+    """Logs that the first blocks of a publisher are left out, and what to do."""
+    stream, dp_rank = publisher
+    for reason, count in blocks.items():
+        kind, _, size = reason.partition(":")
+        remedy = "`/explain` and LeftOut of `/services` say more"
+        if kind == "block_size":
+            remedy = f"its blocks have {size} tokens: register it with that block_size"
+        logger.warning(
+            "Of instance %s, rank %d, model %s of tenant %s (registered with block_size %d), %d"
+            " blocks are left out (%s); it is degraded (further ones are only counted): %s",
+            stream.instance_id,
+            dp_rank,
+            stream.model_name,
+            stream.tenant_id,
+            stream.block_size,
+            count,
+            reason,
+            remedy,
+        )

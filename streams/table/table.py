@@ -56,7 +56,7 @@ from streams.table.rows.format import RowKind, RowWrite
 from streams.table.rows.reader import RowReader
 from streams.table.rows.rewriting import Rewriting
 from streams.table.rows.writer import Flush, RowWriter
-from streams.table.skip_log import SkippedRecord
+from streams.table.skip_log import SkippedRecord, log_left_out
 from streams.table.store import Local, StoredRows, TableStore
 from streams.table.threads import in_thread
 from streams.table.topic_copy import TopicCopy
@@ -140,6 +140,7 @@ class Table:
 
     def _begin(self, fold: Fold) -> None:
         self.fold = fold
+        fold.when_left_out = log_left_out
         self.flushed = self.durable = NO_OFFSET
         self._start = 0
         self._writer = self._new_writer()

@@ -32,7 +32,7 @@ ABC: Prompt = (0, 1, 2)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     if request.param == "rust" and not native_available():
         pytest.skip("the Rust kernel is not built")
-    return open_kernel(11, name=request.param, waiting_max=5)
+    return open_kernel(11, name=request.param, waiting_max=5, left_out_max=4)
 
 
 def opened(kernel: Kernel) -> PublisherId:
@@ -208,6 +208,18 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
     "a key of another block": (
         [stored((0,)), stored((1,), hashes=prompt_hashes((0,)))],
         {"stored": 1, "hash_conflict": 1},
+    ),
+    "left out, and removed": (
+        [stored(parent=5), removed((0, 1)), removed((0, 1))],
+        {"unknown_parent": 3, "left_out_removed": 2, "unknown_removed": 2},
+    ),
+    "left out, and cleared": (
+        [stored(parent=5), Cleared(sequence=1)],
+        {"unknown_parent": 3, "cleared": 3},
+    ),
+    "left out, more than is kept": (
+        [stored(parent=5), stored(parent=5, hashes=u64s([1, 2, 3]))],
+        {"unknown_parent": 6, "left_out_overflow": 2},
     ),
     "one announcement too many": (
         [fill_count, stored((0, 1))],

@@ -12,7 +12,7 @@ use prefix_index::core::Core;
 use prefix_index::counters::COUNTER_NAMES;
 use prefix_index::dumps::Dump;
 use prefix_index::events::{Event, read_events};
-use prefix_index::limits::{CLEARED_AT_ONCE_MAX, WAITING_MAX};
+use prefix_index::limits::{CLEARED_AT_ONCE_MAX, LEFT_OUT_BLOCKS_MAX, WAITING_MAX};
 use prefix_index::names::TIERS;
 use prefix_index::scan::scan_query;
 use prefix_index::selection::Selection;
@@ -120,9 +120,14 @@ fn unknown(publisher: u64) -> impl Fn(UnknownPublisher) -> PyErr {
 #[pymethods]
 impl Kernel {
     #[new]
-    #[pyo3(signature = (seed, cleared_at_once=CLEARED_AT_ONCE_MAX, waiting_max=WAITING_MAX))]
-    fn new(seed: u64, cleared_at_once: usize, waiting_max: u64) -> Self {
-        let core = Core::new(seed, cleared_at_once, waiting_max);
+    #[pyo3(signature = (
+        seed,
+        cleared_at_once=CLEARED_AT_ONCE_MAX,
+        waiting_max=WAITING_MAX,
+        left_out_max=LEFT_OUT_BLOCKS_MAX,
+    ))]
+    fn new(seed: u64, cleared_at_once: usize, waiting_max: u64, left_out_max: u64) -> Self {
+        let core = Core::new(seed, cleared_at_once, waiting_max, left_out_max);
         Self { core: Arc::new(core), writing: Mutex::new(()) }
     }
 
@@ -204,6 +209,15 @@ impl Kernel {
             Ok(applied) => applied.map_err(unknown(publisher)),
             Err(malformed) => Err(Classes::get(py)?.events_error(&malformed, py)),
         }
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn left_out(&self, publisher: u64) -> PyResult<Vec<(String, u64)>> {
+        let state = self.core.state.read();
+        let known =
+            state.publishers.get(&publisher).ok_or_else(|| PyKeyError::new_err(publisher))?;
+        let found = views::left_out(known).into_iter();
+        Ok(found.map(|(reason, blocks)| (reason.to_owned(), blocks)).collect())
     }
 
     #[pyo3(signature = (events, /))]

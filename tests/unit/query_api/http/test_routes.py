@@ -161,7 +161,9 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
         curve_server_key="k" * 40,
     )
     table.add(known)
-    state = PublisherState(incarnation=3, sequence=7, degraded_since=5)
+    state = PublisherState(
+        incarnation=3, sequence=7, degraded_since=5, left_out={"block_size:8": 2}
+    )
     table.states[known.publisher] = state
     reply = client.get("/services")
     assert reply.headers["content-type"] == "application/json"
@@ -196,6 +198,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "Incarnation": 3,
             "Sequence": 7,
             "DegradedSince": 5,
+            "LeftOut": {"block_size:8": 2},
             "Connected": True,
             "State": "exact",
             "Reason": "",

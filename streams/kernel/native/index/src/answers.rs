@@ -327,7 +327,7 @@ mod tests {
         /// Instance `a` has a prompt's blocks on rank 0: two on the GPU, one on the CPU, and under
         /// the salt `k` the first; `b` has none, on two ranks; the namespace `s` has `c`.
         fn new() -> Self {
-            let core = Core::new(9, 100, 100);
+            let core = Core::new(9, 100, 100, 100);
             let queue = Arc::new(Queue::new(1.0, 1 << 20, 1 << 10));
             assert!(core.audit.set(queue.clone()).is_ok());
             let answers = Self { core, queue };

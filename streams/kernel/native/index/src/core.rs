@@ -23,10 +23,10 @@ pub struct Core {
 }
 
 impl Core {
-    pub fn new(seed: u64, cleared_at_once: usize, waiting_max: u64) -> Self {
+    pub fn new(seed: u64, cleared_at_once: usize, waiting_max: u64, left_out_max: u64) -> Self {
         Self {
             hasher: PrefixHasher::new(seed),
-            state: RwLock::new(State::new(cleared_at_once, waiting_max)),
+            state: RwLock::new(State::new(cleared_at_once, waiting_max, left_out_max)),
             positions: Positions::default(),
             audit: OnceLock::new(),
             writes: AtomicU64::new(0),
@@ -119,7 +119,7 @@ mod tests {
     }
     #[test]
     fn nothing_is_settled_between_a_write_and_the_position_behind_it() {
-        let core = Core::new(1, CLEARED_AT_ONCE_MAX, 1000);
+        let core = Core::new(1, CLEARED_AT_ONCE_MAX, 1000, 1000);
         assert_eq!(core.settled(), None, "nothing was noted");
         core.note_position(0, -1);
         assert_eq!(core.settled(), Some((0, vec![(0, -1)])));

@@ -31,4 +31,6 @@ counters! {
     WaitingOverflow "waiting_overflow",
     Reported "reported",
     SeedMismatch "seed_mismatch",
+    LeftOutOverflow "left_out_overflow",
+    LeftOutRemoved "left_out_removed",
 }

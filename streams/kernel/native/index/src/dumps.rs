@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_dump_follows_the_slots() {
         let hasher = PrefixHasher::new(7);
-        let state = RwLock::new(State::new(1000, 1000));
+        let state = RwLock::new(State::new(1000, 1000, 1000));
         let changes: Vec<Change> = (0..30_000).map(|key| change(key, 0, 1)).collect();
         WriteTurn::new(&state, &hasher).load(&test_context("i"), &changes).expect("loaded");
         let mut dump = Dump::new(&state.read(), test_context("i"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn loaded(changes: &[Change]) -> RwLock<State> {
-        let state = RwLock::new(State::new(1000, 1000));
+        let state = RwLock::new(State::new(1000, 1000, 1000));
         WriteTurn::new(&state, &PrefixHasher::new(7))
             .load(&test_context("i"), changes)
             .expect("loaded");
@@ -214,7 +214,7 @@ mod tests {
         for seed in 0..6 {
             let hasher = PrefixHasher::new(7);
             let mut random = Random(seed);
-            let state = RwLock::new(State::new(1000, 1000));
+            let state = RwLock::new(State::new(1000, 1000, 1000));
             let load = |state: &RwLock<State>, changes: &[Change]| {
                 WriteTurn::new(state, &hasher).load(&test_context("i"), changes).expect("loaded");
             };
@@ -238,7 +238,7 @@ mod tests {
                     since.push(clear);
                 }
             }
-            let copy = RwLock::new(State::new(1000, 1000));
+            let copy = RwLock::new(State::new(1000, 1000, 1000));
             let mut last = (0, 0);
             loop {
                 let chunk = dump.take(4096);

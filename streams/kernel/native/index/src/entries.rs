@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::changes::Change;
 use crate::counters::Counter;
 use crate::entry_table::Entry;
+use crate::events::Stored;
 use crate::hashing::entry_digest;
 use crate::limits::HOLD_COUNT_MAX;
 use crate::names::SHARED;
@@ -20,6 +21,14 @@ pub struct Block {
     pub tier: u32,
     /// Whether its publisher only says again that it holds it.
     pub reported: bool,
+}
+
+impl Block {
+    /// A block of an event.
+    #[inline]
+    pub fn of(event: &Stored, key: u64, prefix: u64) -> Self {
+        Self { key, prefix, tier: event.tier, reported: event.reported }
+    }
 }
 
 /// Blocks whose places in the tables are asked for together, so that cache misses overlap.
@@ -107,13 +116,14 @@ impl Index {
         let Some(mut entry) = self.find(publisher, block.key) else {
             let slot = self.add(publisher, number, block, after)?;
             self.count(Counter::Stored, 1);
-            let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: 1 };
-            self.step(publisher.memberships.get_mut(number)?, &step, true);
+            self.begin(publisher, number, block, slot);
+            self.take_in(publisher, block);
             return Some(slot);
         };
         let slot = entry.slot;
         if entry.membership != number || self.scopes[scope].slots.prefix(slot) != block.prefix {
             self.count(Counter::HashConflict, 1);
+            self.leave_out(publisher, block, "hash_conflict");
             return None;
         }
         let before = publisher.counts.of(&entry, block.tier);
@@ -124,6 +134,7 @@ impl Index {
         self.count(Counter::Stored, 1);
         if before == HOLD_COUNT_MAX {
             self.count(Counter::HoldCountOverflow, 1);
+            self.leave_out(publisher, block, "hold_count");
             return Some(slot);
         }
         if before == 0 {
@@ -136,12 +147,15 @@ impl Index {
         }
         let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after: before + 1 };
         self.step(publisher.memberships.get_mut(number)?, &step, true);
+        if before == 0 {
+            self.take_in(publisher, block);
+        }
         Some(slot)
     }
 
     /// Makes the entry of a key that has none. Returns its slot, which is yet to be given the holder.
     #[inline]
-    fn add(
+    pub fn add(
         &mut self,
         publisher: &mut Publisher,
         number: u32,
@@ -265,7 +279,7 @@ impl Index {
 
     /// Sets the count of a known entry on one tier. Removing its last tier removes the entry.
     #[inline]
-    fn set_known(
+    pub fn set_known(
         &mut self,
         publisher: &mut Publisher,
         mut entry: Entry,
@@ -306,6 +320,15 @@ impl Index {
         self.step(membership, &step, record);
     }
 
+    /// Gives an entry that was made its first announcement.
+    #[inline]
+    pub fn begin(&mut self, publisher: &mut Publisher, number: u32, block: Block, slot: u32) {
+        let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: 1 };
+        if let Some(membership) = publisher.memberships.get_mut(number) {
+            self.step(membership, &step, true);
+        }
+    }
+
     /// Carries a new count into the index, the digest and the changes.
     #[inline]
     fn step(&mut self, membership: &mut Membership, step: &Step, record: bool) {
@@ -326,6 +349,10 @@ impl Index {
                 waiting.remove(&(prefix, key));
             }
             self.waiting = self.waiting + u64::from(step.before == 0) - u64::from(step.after == 0);
+        }
+        if membership.left_out {
+            self.left_out =
+                self.left_out + u64::from(step.before == 0) - u64::from(step.after == 0);
         }
         if step.before == 0 {
             scope.hold(step.slot, holder);

@@ -6,8 +6,15 @@ use msgpack::{Reader, Result};
 
 use crate::names::{MEDIA, SHARED};
 
-/// Cache groups of these kinds have blocks that form a prefix.
-const PREFIX_SPEC_KINDS: [&str; 4] = ["", "full_attention", "mla_attention", "sink_full_attention"];
+/// Cache groups of these kinds have blocks that form no prefix.
+const SPARSE_SPEC_KINDS: [&str; 6] = [
+    "sliding_window",
+    "sliding_window_mla",
+    "chunked_local_attention",
+    "mamba",
+    "encoder_only_attention",
+    "cross_attention",
+];
 
 pub enum Event<'a> {
     Stored(Stored<'a>),
@@ -217,7 +224,7 @@ fn read_stored_field<'a>(
         b"parent" => fields.parent = if reader.nil()? { None } else { Some(reader.int()?) },
         b"block_size" => fields.block_size = reader.int()?,
         b"lora_name" => fields.lora_name = reader.str()?,
-        b"spec_kind" => fields.forms_prefix = PREFIX_SPEC_KINDS.contains(&reader.str()?),
+        b"spec_kind" => fields.forms_prefix = !SPARSE_SPEC_KINDS.contains(&reader.str()?),
         b"aliases" => fields.aliases = reader.bin()?,
         b"by_hash" => fields.by_hash = reader.bool()?,
         b"reported" => fields.reported = reader.bool()?,

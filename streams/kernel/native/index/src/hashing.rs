@@ -121,6 +121,9 @@ pub fn group_mask(group: u32) -> u64 {
     if group == 0 { 0 } else { xxh3_64(&group.to_le_bytes()) }
 }
 
+/// What distinguishes the key of a block that is left out: XXH3-64 of `left_out`.
+pub const LEFT_OUT_MASK: u64 = 0xfa93_eaa4_0580_68f9;
+
 /// The share of one live entry in its context's digest.
 #[inline]
 pub fn entry_digest(change: &[u8; CHANGE_BYTES]) -> u64 {

@@ -40,6 +40,7 @@ mod entry_table;
 pub mod events;
 pub mod hashing;
 mod leaving;
+mod left_out;
 pub mod limits;
 mod lines;
 mod masks;

@@ -31,5 +31,9 @@ pub const RELEASED_BESIDE_MIN: usize = 64;
 /// Blocks of one publisher that may wait for an engine, by adapter.
 pub const WAITING_MAX: u64 = 1 << 20;
 
+/// Blocks of one publisher that are left out, and for how many reasons.
+pub const LEFT_OUT_BLOCKS_MAX: u64 = 65_536;
+pub const LEFT_OUT_REASONS_MAX: usize = 16;
+
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.
 pub const TURN_BLOCKS: usize = 512;

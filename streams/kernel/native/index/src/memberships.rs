@@ -112,6 +112,7 @@ mod tests {
             digest: 0,
             registered: false,
             waiting: None,
+            left_out: false,
         }
     }
 

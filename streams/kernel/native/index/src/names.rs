@@ -29,6 +29,19 @@ pub fn is_waiting(lora_name: &str) -> bool {
     lora_name.starts_with(WAITING)
 }
 
+/// What the names of the scopes begin with that have blocks which are left out; see `left_out`.
+pub const LEFT_OUT: &str = "\0left_out:";
+
+/// Whether a scope of this LoRA name has blocks that are left out.
+pub fn is_left_out(lora_name: &str) -> bool {
+    lora_name.starts_with(LEFT_OUT)
+}
+
+/// Whether a scope of this LoRA name is either, and in no answer.
+pub fn is_hidden(lora_name: &str) -> bool {
+    lora_name.starts_with('\0')
+}
+
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ScopeKey {
     pub tenant_id: Arc<str>,

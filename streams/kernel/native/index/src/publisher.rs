@@ -26,6 +26,8 @@ pub struct Membership {
     pub registered: bool,
     /// In a scope in which blocks wait: (prefix, key) -> a bit per tier; else None.
     pub waiting: Option<Waiting>,
+    /// A scope of blocks that are left out.
+    pub left_out: bool,
 }
 
 pub type Waiting = BTreeMap<(u64, u64), u8>;
@@ -121,6 +123,11 @@ impl Publisher {
     pub fn entries_mut<'a>(&'a mut self, index: &'a Index) -> (&'a mut EntryTable, Keys<'a>) {
         let Self { entries, memberships, .. } = self;
         (entries, Keys::new(&index.scopes, memberships, index.placement))
+    }
+
+    /// Its parts in the scopes of what is left out.
+    pub fn left_out(&self) -> impl Iterator<Item = &Membership> {
+        self.memberships.iter().filter(|part| part.left_out)
     }
 
     pub fn live_entries(&self) -> u64 {

@@ -8,7 +8,7 @@ use crate::entry_table::{Entry, Keys};
 use crate::hashing::Placement;
 use crate::leaving::Leaving;
 use crate::limits::{CLEARED_SCOPES_AT_ONCE_MAX, ENDED_ENTRIES, HIDDEN_SETS_MAX};
-use crate::names::{ContextKey, ScopeKey, StreamKey, is_waiting};
+use crate::names::{ContextKey, ScopeKey, StreamKey, is_left_out, is_waiting};
 use crate::publisher::{MemberId, Membership, Publisher, Waiting};
 use crate::scope::Scope;
 use crate::sets::holder_of;
@@ -36,12 +36,15 @@ pub struct Index {
     /// Entries of all publishers that wait, and how many one membership may have.
     pub waiting: u64,
     pub waiting_max: u64,
+    /// Entries of all publishers that are left out, and how many each may have.
+    pub left_out: u64,
+    pub left_out_max: u64,
     /// Scopes to settle before queries see them.
     touched: Vec<u32>,
 }
 
 impl State {
-    pub fn new(cleared_at_once: usize, waiting_max: u64) -> Self {
+    pub fn new(cleared_at_once: usize, waiting_max: u64, left_out_max: u64) -> Self {
         Self {
             publishers: HashMap::new(),
             ids: HashMap::new(),
@@ -58,6 +61,8 @@ impl State {
                 joined: 0,
                 waiting: 0,
                 waiting_max,
+                left_out: 0,
+                left_out_max,
                 touched: Vec::new(),
             },
         }
@@ -134,6 +139,7 @@ impl Index {
         let key = publisher.stream.scope(lora_name);
         let lora_name = key.lora_name.clone();
         let waiting = is_waiting(&lora_name).then(Waiting::new);
+        let left_out = is_left_out(&lora_name);
         let instance_id = publisher.stream.instance_id.clone();
         let context = ContextKey { scope: key.clone(), instance_id };
         let scope = self.open_scope(key);
@@ -152,6 +158,7 @@ impl Index {
             digest: 0,
             registered: false,
             waiting,
+            left_out,
         })
     }
 

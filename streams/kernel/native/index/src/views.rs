@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashSet;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::names::{ContextKey, ScopeKey, TIERS, is_waiting};
+use crate::names::{ContextKey, LEFT_OUT, ScopeKey, TIERS, is_hidden};
 use crate::publisher::Publisher;
 use crate::scope::Scope;
 use crate::state::State;
@@ -24,7 +24,7 @@ pub struct ContextView {
 }
 
 fn scope_is_shown(scope: &Scope) -> bool {
-    !is_waiting(&scope.key.lora_name)
+    !is_hidden(&scope.key.lora_name)
         && scope.has_members()
         && (scope.slots.len() > 0 || !scope.roster.is_empty())
 }
@@ -50,6 +50,15 @@ pub fn scopes(state: &State) -> Vec<ScopeView> {
     views
 }
 
+/// What a publisher has and no answer counts: blocks by reason, sorted.
+pub fn left_out(publisher: &Publisher) -> Vec<(&str, u64)> {
+    let parts = publisher.left_out().filter(|part| part.entries > 0);
+    let mut found: Vec<_> =
+        parts.map(|part| (&part.lora_name[LEFT_OUT.len()..], part.entries)).collect();
+    found.sort_unstable();
+    found
+}
+
 pub fn contexts(state: &State) -> Vec<ContextView> {
     let mut sums: BTreeMap<&ContextKey, (u64, u64)> = BTreeMap::new();
     let memberships = state.publishers.values().flat_map(|publisher| publisher.memberships.iter());
@@ -68,7 +77,7 @@ pub fn contexts(state: &State) -> Vec<ContextView> {
     views.collect()
 }
 
-pub fn stats(state: &State) -> [(&'static str, u64); 7] {
+pub fn stats(state: &State) -> [(&'static str, u64); 8] {
     let index = &state.index;
     let shown: Vec<&Scope> = index.scopes.iter().filter(|scope| scope_is_shown(scope)).collect();
     let publishers = state.publishers.values();
@@ -83,6 +92,7 @@ pub fn stats(state: &State) -> [(&'static str, u64); 7] {
         ("scopes", shown.len() as u64),
         ("holder_sets", holder_sets(&shown)),
         ("waiting", index.waiting),
+        ("left_out", index.left_out),
         ("memory_bytes", memory as u64),
     ]
 }

@@ -49,6 +49,7 @@ impl WriteTurn<'_> {
         let (publisher, index) = self.publisher(id)?;
         let Some(name) = name else {
             index.count(Counter::WaitingOverflow, 1);
+            index.leave_out(publisher, Block::of(event, key, 0), "waiting");
             return Ok(());
         };
         let number = index.join(publisher, &name);
@@ -56,6 +57,7 @@ impl WriteTurn<'_> {
         if prefix.is_none() && membership.entries >= index.waiting_max {
             index.count(Counter::WaitingOverflow, 1);
             index.leave_if_unused(publisher, number);
+            index.leave_out(publisher, Block::of(event, key, 0), "waiting");
             return Ok(());
         }
         index.touch(membership.scope);
@@ -83,6 +85,7 @@ impl WriteTurn<'_> {
         };
         if !fits {
             index.count(Counter::HashConflict, 1);
+            index.leave_out(publisher, Block::of(event, key, 0), "hash_conflict");
         } else if entry.has(event.tier) {
             index.count(Counter::Stored, 1);
             index.count(Counter::Repeated, 1);
@@ -92,6 +95,7 @@ impl WriteTurn<'_> {
             };
             if waits && membership.entries >= index.waiting_max {
                 index.count(Counter::WaitingOverflow, 1);
+                index.leave_out(publisher, Block::of(event, key, 0), "waiting");
                 return Ok(());
             }
             index.touch(membership.scope);

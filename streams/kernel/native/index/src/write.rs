@@ -12,6 +12,7 @@ use crate::entries::{AHEAD, Block};
 use crate::entry_table::Entry;
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, TOKEN_HASH_SEED, group_mask};
+use crate::left_out::reason_of;
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
 use crate::names::ContextKey;
@@ -128,7 +129,7 @@ impl<'a> WriteTurn<'a> {
                 publisher.skipped_groups |= 1 << event.group;
             }
             index.count(refusal, blocks);
-            return Ok(());
+            return self.leave_out(id, event, reason_of(refusal, event));
         }
         let mask = group_mask(event.group);
         if event.is_placeholder() {
@@ -139,7 +140,7 @@ impl<'a> WriteTurn<'a> {
         }
         let Some(mut chain) = start_chain(publisher, index, event, mask) else {
             index.count(Counter::UnknownParent, blocks);
-            return Ok(());
+            return self.leave_out(id, event, reason_of(Counter::UnknownParent, event));
         };
         let mut done = 0;
         while done < blocks {
@@ -153,6 +154,22 @@ impl<'a> WriteTurn<'a> {
         }
         let (publisher, index) = self.publisher(id)?;
         index.leave_if_unused(publisher, chain.membership);
+        Ok(())
+    }
+
+    /// Keeps that the publisher holds the blocks of an event which the index cannot use.
+    #[cold]
+    fn leave_out(&mut self, id: u64, event: &Stored, reason: Option<String>) -> Result<()> {
+        let Some(reason) = reason else { return Ok(()) };
+        let mask = group_mask(event.group);
+        for hashes in event.hashes.chunks(TURN_BLOCKS) {
+            let (publisher, index) = self.publisher(id)?;
+            for &hash in hashes {
+                let block = Block::of(event, u64::from_le_bytes(hash) ^ mask, 0);
+                index.leave_out(publisher, block, &reason);
+            }
+            self.spend(hashes.len());
+        }
         Ok(())
     }
 
@@ -197,7 +214,7 @@ impl<'a> WriteTurn<'a> {
                 *place = prefix;
             }
             for (&key, &prefix) in keys.iter().zip(&*prefixes) {
-                let block = Block { key, prefix, tier: event.tier, reported: event.reported };
+                let block = Block::of(event, key, prefix);
                 let slot = index.hold(publisher, chain.membership, block, chain.slot);
                 chain.slot = slot.or(chain.slot);
             }
@@ -226,12 +243,14 @@ impl<'a> WriteTurn<'a> {
                     (index.join(publisher, &lora_name), prefix)
                 } else {
                     index.count(Counter::Unresolved, 1);
+                    let block = Block::of(event, key, 0);
+                    index.leave_out(publisher, block, "unresolved");
                     continue;
                 };
                 if let Some(membership) = publisher.memberships.get(number) {
                     index.touch(membership.scope);
                 }
-                let block = Block { key, prefix, tier: event.tier, reported: event.reported };
+                let block = Block::of(event, key, prefix);
                 index.hold(publisher, number, block, None);
             }
             self.spend(hashes.len());
@@ -257,7 +276,10 @@ impl<'a> WriteTurn<'a> {
                     let noted = noted.and_then(|entry| index.block_of(publisher, entry));
                     // One that is named twice is held no more the second time.
                     if !held.is_some_and(|entry| index.remove(publisher, entry, event.tier)) {
-                        index.count(unknown, 1);
+                        let was_left_out = index.left_out > 0
+                            && index.lower_left_out(publisher, key, event.tier, false);
+                        index
+                            .count(if was_left_out { Counter::LeftOutRemoved } else { unknown }, 1);
                         continue;
                     }
                     if let Some((lora_name, prefix)) = noted {
@@ -432,6 +454,9 @@ fn empty_membership(publisher: &mut Publisher, index: &mut Index, number: u32) {
         if let Some(waiting) = &mut membership.waiting {
             index.waiting -= entries;
             waiting.clear();
+        }
+        if membership.left_out {
+            index.left_out -= entries;
         }
         index.note_participation(membership);
     }

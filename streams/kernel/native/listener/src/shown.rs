@@ -174,7 +174,7 @@ mod tests {
     impl Service for Arc<Fixed> {
         fn core(&self) -> Option<(Arc<Core>, Duration)> {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            Some((Arc::new(Core::new(1, CLEARED_AT_ONCE_MAX, 1000)), self.holds))
+            Some((Arc::new(Core::new(1, CLEARED_AT_ONCE_MAX, 1000, 1000)), self.holds))
         }
 
         fn verdict(&self, _: &ScopeRef) -> Option<Verdict> {

@@ -287,7 +287,15 @@ fn key_of(group: i128, hash: u64) -> Key {
 
 /// Of `schemas/events.py`.
 fn forms_prefix(spec_kind: &[u8]) -> bool {
-    matches!(spec_kind, b"" | b"full_attention" | b"mla_attention" | b"sink_full_attention")
+    !matches!(
+        spec_kind,
+        b"sliding_window"
+            | b"sliding_window_mla"
+            | b"chunked_local_attention"
+            | b"mamba"
+            | b"encoder_only_attention"
+            | b"cross_attention"
+    )
 }
 
 /// The events from there on, those that begin a prompt as reports; None where none does.

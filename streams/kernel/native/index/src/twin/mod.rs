@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::changes::Change;
 use crate::counters::{COUNTER_NAMES, Counter};
+use crate::hashing::LEFT_OUT_MASK;
 use crate::names::{ContextKey, SHARED, ScopeKey, StreamKey, TIERS};
 use told::{Kind, Told};
 
@@ -65,6 +66,7 @@ type Answer = (String, [u64; 4], Vec<(u32, [u64; 4])>);
 struct Twin {
     seed: u64,
     waiting_max: u64,
+    left_out_max: u64,
     owners: BTreeMap<u64, Owner>,
     next_id: u64,
     changes: BTreeMap<ContextKey, Vec<u8>>,
@@ -75,7 +77,7 @@ fn waiting(lora: &str) -> String {
     format!("\0waiting:{lora}")
 }
 
-fn is_waiting(lora: &str) -> bool {
+fn is_hidden(lora: &str) -> bool {
     lora.starts_with('\0')
 }
 
@@ -84,10 +86,10 @@ fn key_of(hash: u64, group: u32) -> u64 {
 }
 
 impl Twin {
-    fn new(seed: u64, waiting_max: u64) -> Self {
+    fn new(seed: u64, waiting_max: u64, left_out_max: u64) -> Self {
         let counters = [0; COUNTER_NAMES.len()];
         let (owners, changes) = (BTreeMap::new(), BTreeMap::new());
-        Self { seed, waiting_max, owners, next_id: 0, changes, counters }
+        Self { seed, waiting_max, left_out_max, owners, next_id: 0, changes, counters }
     }
 
     fn count(&mut self, counter: Counter, blocks: usize) {
@@ -184,14 +186,25 @@ impl Twin {
             if refusal == Counter::SkippedGroup && event.group < 64 {
                 self.owners.get_mut(&id).unwrap().skipped.insert(event.group);
             }
-            return self.count(refusal, event.hashes.len());
+            self.count(refusal, event.hashes.len());
+            let reason = match refusal {
+                Counter::SkippedGroup => return,
+                Counter::BlockSizeMismatch => format!("block_size:{}", event.block_size),
+                Counter::TokenCountMismatch => "token_count".to_owned(),
+                Counter::ExtraKeysMismatch => "extra_keys".to_owned(),
+                _ => "seed".to_owned(),
+            };
+            return self.leave_out_all(id, event, &reason);
         }
         let keys = event.hashes.iter().map(|&hash| key_of(hash, event.group));
         if event.is_placeholder() {
             for key in keys {
                 match self.owners[&id].held.get(&key).or(removed.get(&key)).cloned() {
                     Some(Held { lora, prefix, .. }) => self.hold(id, event, key, &lora, prefix),
-                    None => self.count(Counter::Unresolved, 1),
+                    None => {
+                        self.count(Counter::Unresolved, 1);
+                        self.leave_out(id, event, key, "unresolved");
+                    }
                 }
             }
         } else if !event.aliases.is_empty() {
@@ -207,7 +220,8 @@ impl Twin {
             if let Some(parent) = event.parent {
                 let known = self.owners[&id].held.get(&key_of(parent, event.group));
                 let Some(known) = known.filter(|held| held.lora == event.lora) else {
-                    return self.count(Counter::UnknownParent, event.hashes.len());
+                    self.count(Counter::UnknownParent, event.hashes.len());
+                    return self.leave_out_all(id, event, "unknown_parent");
                 };
                 previous = Some(known.prefix);
             }
@@ -226,18 +240,53 @@ impl Twin {
         let new = Held { lora: lora.to_owned(), prefix, counts: Counts::default() };
         let held = self.owners[&id].held.get(&key).unwrap_or(&new);
         if (&*held.lora, held.prefix) != (lora, prefix) {
-            return self.count(Counter::HashConflict, 1);
+            self.count(Counter::HashConflict, 1);
+            return self.leave_out(id, event, key, "hash_conflict");
         }
         let count = held.counts[event.tier as usize];
-        if count > 0 && event.reported {
+        if count > 0 && event.reported && event.aliases.is_empty() {
             return self.count(Counter::Reported, 1);
         }
         self.count(Counter::Stored, 1);
         if count == u16::MAX {
-            return self.count(Counter::HoldCountOverflow, 1);
+            self.count(Counter::HoldCountOverflow, 1);
+            return self.leave_out(id, event, key, "hold_count");
         }
         self.count(Counter::Repeated, (count > 0).into());
         self.set(id, key, lora, prefix, (event.tier, count + 1), true);
+        let left_out = self.owners[&id].held.get(&(key ^ LEFT_OUT_MASK)).cloned();
+        if let Some(known) =
+            left_out.filter(|one| count == 0 && one.counts[event.tier as usize] > 0)
+        {
+            self.set(id, key ^ LEFT_OUT_MASK, &known.lora, known.prefix, (event.tier, 0), true);
+        }
+    }
+
+    fn leave_out_all(&mut self, id: u64, event: &Told, reason: &str) {
+        for &hash in &event.hashes {
+            self.leave_out(id, event, key_of(hash, event.group), reason);
+        }
+    }
+
+    fn leave_out(&mut self, id: u64, event: &Told, key: u64, reason: &str) {
+        let (mut key, mut tier) = (key ^ LEFT_OUT_MASK, event.tier);
+        let mut lora = format!("\0left_out:{reason}");
+        let owner = &self.owners[&id];
+        let left_out = owner.held.values().filter(|held| held.lora.starts_with("\0left_out:"));
+        let tiers = |held: &Held| held.counts.iter().filter(|&&count| count > 0).count() as u64;
+        let blocks: u64 = left_out.clone().map(tiers).sum();
+        let reasons: BTreeSet<&String> = left_out.map(|held| &held.lora).collect();
+        if let Some(known) = owner.held.get(&key) {
+            lora = known.lora.clone();
+        } else if blocks >= self.left_out_max || (!reasons.contains(&lora) && reasons.len() >= 16) {
+            self.count(Counter::LeftOutOverflow, 1);
+            (key, tier, lora) = (!LEFT_OUT_MASK, 0, "\0left_out:overflow".to_owned());
+        }
+        let known = self.owners[&id].held.get(&key);
+        let count = known.map_or(0, |held| held.counts[tier as usize]);
+        if count == 0 || !(event.reported || key == !LEFT_OUT_MASK || count == u16::MAX) {
+            self.set(id, key, &lora, key, (tier, count + 1), true);
+        }
     }
 
     fn set(&mut self, id: u64, key: u64, lora: &str, prefix: u64, to: (u32, u16), record: bool) {
@@ -263,6 +312,9 @@ impl Twin {
         for key in event.hashes.iter().map(|&hash| key_of(hash, event.group)) {
             let held = self.owners[&id].held.get(&key).cloned();
             match held.map(|held| (held.counts[event.tier as usize], held)) {
+                None | Some((0, _)) if self.lower_left_out(id, key, event.tier) => {
+                    self.count(Counter::LeftOutRemoved, 1);
+                }
                 None | Some((0, _)) if is_skipped => self.count(Counter::SkippedGroup, 1),
                 None | Some((0, _)) => self.count(Counter::UnknownRemoved, 1),
                 Some((count, held)) => {
@@ -275,6 +327,16 @@ impl Twin {
         gone
     }
 
+    fn lower_left_out(&mut self, id: u64, key: u64, tier: u32) -> bool {
+        let key = key ^ LEFT_OUT_MASK;
+        let Some(held) = self.owners[&id].held.get(&key).cloned() else { return false };
+        let count = held.counts[tier as usize];
+        if count > 0 {
+            self.set(id, key, &held.lora, held.prefix, (tier, count - 1), true);
+        }
+        count > 0
+    }
+
     fn store_object(&mut self, id: u64, event: &Told, key: u64, alias: u64) {
         let waits = waiting(&event.lora);
         let (found_in, prefix) = match self.owners[&id].held.get(&key) {
@@ -282,7 +344,8 @@ impl Twin {
                 let is_joined = held.lora == event.lora && (!event.by_hash || held.prefix == alias);
                 let is_waiting = !event.by_hash && (&held.lora, held.prefix) == (&waits, alias);
                 if !is_joined && !is_waiting {
-                    return self.count(Counter::HashConflict, 1);
+                    self.count(Counter::HashConflict, 1);
+                    return self.leave_out(id, event, key, "hash_conflict");
                 }
                 if held.counts[event.tier as usize] > 0 {
                     self.count(Counter::Stored, 1);
@@ -298,11 +361,12 @@ impl Twin {
         };
         if found_in != event.lora {
             if self.owners[&id].live(&found_in).count() as u64 >= self.waiting_max {
-                return self.count(Counter::WaitingOverflow, 1);
+                self.count(Counter::WaitingOverflow, 1);
+                return self.leave_out(id, event, key, "waiting");
             }
             self.count(Counter::Waiting, 1);
         }
-        self.hold(id, &Told { reported: false, ..event.clone() }, key, &found_in, prefix);
+        self.hold(id, event, key, &found_in, prefix);
     }
 
     /// The block that engines of the publisher's domain call so.
@@ -430,7 +494,7 @@ impl Twin {
         let counts = asked.map(|(&id, owner)| {
             let is_held = |key: &&u64| {
                 owner.held.get(*key).is_some_and(|held| {
-                    !is_waiting(&held.lora) && held.counts[..SHARED as usize] != [0; 3]
+                    !is_hidden(&held.lora) && held.counts[..SHARED as usize] != [0; 3]
                 })
             };
             (id, keys.iter().take_while(is_held).count())

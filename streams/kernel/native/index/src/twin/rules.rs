@@ -15,7 +15,7 @@ struct Known {
 
 impl Known {
     fn new(cleared_at_once: usize) -> Self {
-        Self { core: Core::new(1, cleared_at_once, 9) }
+        Self { core: Core::new(1, cleared_at_once, 9, 9) }
     }
 
     fn write<T>(&self, work: impl FnOnce(&mut WriteTurn) -> T) -> T {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::told::{Kind, Told, encode, u32s};
-use super::{Twin, is_waiting, waiting};
+use super::{Twin, is_hidden, waiting};
 use crate::changes::{Change, decode};
 use crate::core::Core;
 use crate::dumps::Dump;
@@ -23,6 +23,7 @@ struct Bounds {
     seed: u64,
     cleared_at_once: usize,
     waiting_max: u64,
+    left_out_max: u64,
     /// Blocks of the longest prompt.
     longest: usize,
     /// How many prompts there are, which begin alike.
@@ -64,8 +65,9 @@ impl World {
             }
             prompts.push(prompt);
         }
-        let core = Core::new(bounds.seed, bounds.cleared_at_once, bounds.waiting_max);
-        let twin = Twin::new(bounds.seed, bounds.waiting_max);
+        let Bounds { seed, cleared_at_once, waiting_max, left_out_max, .. } = bounds;
+        let core = Core::new(seed, cleared_at_once, waiting_max, left_out_max);
+        let twin = Twin::new(seed, waiting_max, left_out_max);
         Self { bounds, random, core, twin, prompts, taken: Vec::new(), sequence: 0 }
     }
 
@@ -310,7 +312,7 @@ impl World {
     fn check_views(&self) {
         let state = self.core.state.read();
         let is_whole = state.index.leaving.len() == 0;
-        let mut sizes = [0; 6]; // blocks, entries, publishers, scopes, sets, waiting
+        let mut sizes = [0; 7]; // blocks, entries, publishers, scopes, sets, waiting, left out
         let mut sets = BTreeSet::new();
         let mut theirs = Vec::new();
         let known = self.twin.owners.values().flat_map(|owner| {
@@ -320,7 +322,7 @@ impl World {
             loras.map(|lora| owner.stream.scope(lora)).collect::<Vec<_>>()
         });
         for scope in known.collect::<BTreeSet<_>>() {
-            if is_waiting(&scope.lora_name) {
+            if is_hidden(&scope.lora_name) {
                 continue;
             }
             let blocks = self.twin.blocks(&scope);
@@ -336,11 +338,12 @@ impl World {
         for held in counts {
             let tiers = held.counts.iter().filter(|&&count| count > 0).count() as u64;
             sizes[1] += tiers;
-            sizes[5] += if is_waiting(&held.lora) { tiers } else { 0 };
+            sizes[5] += if held.lora.starts_with("\0waiting:") { tiers } else { 0 };
+            sizes[6] += if held.lora.starts_with("\0left_out:") { tiers } else { 0 };
         }
         sizes[2] = self.twin.owners.len() as u64;
         sizes[4] = sets.len() as u64;
-        let mut ours = views::stats(&state).map(|(_, size)| size)[..6].to_vec();
+        let mut ours = views::stats(&state).map(|(_, size)| size)[..7].to_vec();
         let views = views::scopes(&state).into_iter();
         let mut shown: Vec<_> = views.map(|one| (one.key, one.blocks, one.instances)).collect();
         if !is_whole {
@@ -474,8 +477,15 @@ fn the_index_shows_what_its_twin_shows_with_few_blocks() {
     for number in 0..6 {
         let cleared_at_once = [4096, 0, 5][number as usize % 3];
         let (seed, steps) = (if number == 0 { 1337 } else { number }, 250);
-        let bounds =
-            Bounds { seed, cleared_at_once, waiting_max: 4, longest: 6, prompts: 8, steps };
+        let bounds = Bounds {
+            seed,
+            cleared_at_once,
+            waiting_max: 4,
+            left_out_max: 9,
+            longest: 6,
+            prompts: 8,
+            steps,
+        };
         World::run(number, bounds);
     }
 }
@@ -488,6 +498,7 @@ fn the_index_shows_what_its_twin_shows_with_long_prompts() {
             seed: 1337,
             cleared_at_once,
             waiting_max: 150,
+            left_out_max: 300,
             longest: 200,
             prompts: 12,
             steps: 60,

@@ -1,0 +1,142 @@
+"""What a publisher holds and the index cannot use: both kernels know of it until it is over."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from schemas.events import Cleared, Stored
+from schemas.identities import Medium
+from schemas.limits import LEFT_OUT_REASONS_MAX
+from streams.kernel import native_available, open_kernel
+from tests.contract.test_kernel_contract import ABC, SEED, Bench, stored
+from tests.strategies import BLOCK_SIZE, prompt_hashes, prompt_tokens, u64s
+
+MAX = 40
+
+
+@pytest.fixture(params=["reference", "rust"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    if request.param == "rust" and not native_available():
+        pytest.skip("the Rust kernel is not built")
+    return Bench(open_kernel(SEED, name=request.param, left_out_max=MAX))
+
+
+REFUSED: dict[str, list[Stored]] = {
+    "unknown_parent": [stored(ABC, parent=5)],
+    "unresolved": [stored(ABC, tokens=b"", block_size=0)],
+    f"block_size:{2 * BLOCK_SIZE}": [stored(ABC, block_size=2 * BLOCK_SIZE)],
+    "token_count": [stored(ABC, tokens=prompt_tokens(ABC)[:-4])],
+    "extra_keys": [stored(ABC, extra_keys=(b"x",))],
+    "seed": [stored(ABC, tokens=b"", token_hashes=u64s([1, 2, 3]))],
+    "hash_conflict": [
+        stored((7, 8, 9), hashes=prompt_hashes(ABC)),
+        stored(ABC),
+    ],
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_it_is_known_by_its_reason_and_shown_nowhere_else(bench: Bench, reason: str) -> None:
+    publisher = bench.publisher()
+    bench.apply(publisher, *REFUSED[reason])
+    assert bench.kernel.left_out(publisher) == [(reason, 3)]
+    assert bench.kernel.stats()["left_out"] == 3
+    assert not any(bench.ask(ABC).values())
+    held = 3 if reason == "hash_conflict" else 0
+    assert bench.blocks() == held
+    assert len(bench.kernel.scopes()) == bool(held)
+
+
+ENDS: dict[str, Callable[[Bench, Any], object]] = {
+    "its removal": lambda bench, one: bench.remove(one, prompt_hashes(ABC)),
+    "a clear": lambda bench, one: bench.apply(one, Cleared(sequence=2)),
+    "a new incarnation": lambda bench, one: bench.kernel.clear(one),
+    "that it can be used": lambda bench, one: bench.store(one, ABC),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_it_is_over_with(bench: Bench, end: str) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, parent=5)
+    ENDS[end](bench, publisher)
+    assert bench.kernel.left_out(publisher) == []
+    assert bench.kernel.stats()["left_out"] == 0
+    assert bench.ask(ABC) == ({"a": 3} if end == "that it can be used" else {})
+
+
+def test_it_is_counted_by_announcement_and_medium_like_all_others(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, (0,), parent=5)
+    bench.store(publisher, (0,), parent=5)
+    bench.store(publisher, (0,), parent=5, reported=True)
+    bench.store(publisher, (0,), parent=5, medium=Medium.CPU)
+    for left in (2, 1):
+        assert bench.kernel.left_out(publisher) == [("unknown_parent", 2)][: left > 0]
+        bench.remove(publisher, prompt_hashes((0,)))
+    assert bench.kernel.left_out(publisher) == [("unknown_parent", 1)]
+    bench.remove(publisher, prompt_hashes((0,)), Medium.CPU)
+    assert bench.kernel.left_out(publisher) == []
+
+
+def test_a_removal_takes_what_is_held_first(bench: Bench) -> None:
+    """Of two blocks under one name nobody knows which was removed: no more than is sure is told."""
+    publisher = bench.publisher()
+    bench.store(publisher, (0,))
+    bench.store(publisher, (1,), hashes=prompt_hashes((0,)))
+    bench.remove(publisher, prompt_hashes((0,)))
+    assert (bench.ask((0,)), bench.kernel.left_out(publisher)) == ({}, [("hash_conflict", 1)])
+    bench.remove(publisher, prompt_hashes((0,)))
+    assert bench.kernel.left_out(publisher) == []
+
+
+def test_what_has_no_room_is_known_until_a_clear(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for number in range(MAX + 2):
+        bench.store(publisher, (0,), hashes=u64s([number]), parent=5)
+    assert bench.kernel.left_out(publisher) == [("overflow", 1), ("unknown_parent", MAX)]
+    for number in range(MAX + 2):
+        bench.remove(publisher, u64s([number]))
+    assert bench.kernel.left_out(publisher) == [("overflow", 1)]
+    bench.apply(publisher, Cleared(sequence=2))
+    assert bench.kernel.left_out(publisher) == []
+
+
+def test_reasons_are_bounded(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for number in range(LEFT_OUT_REASONS_MAX + 3):
+        bench.store(publisher, (0,), hashes=u64s([number]), block_size=BLOCK_SIZE + 1 + number)
+    reasons = dict(bench.kernel.left_out(publisher))
+    assert len(reasons) == LEFT_OUT_REASONS_MAX + 1
+    assert reasons["overflow"] == 1
+
+
+def test_rows_have_it(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, parent=5)
+    loaded = Bench(open_kernel(SEED, name=bench.kernel.name))
+    for view in bench.kernel.contexts():
+        for rows in bench.kernel.dump(view.context, 2):
+            loaded.kernel.load(view.context, rows)
+    assert loaded.kernel.contexts() == bench.kernel.contexts()
+    again = loaded.publisher()
+    assert loaded.kernel.left_out(again) == [("unknown_parent", 3)]
+    loaded.remove(again, prompt_hashes(ABC))
+    assert loaded.kernel.left_out(again) == []
+
+
+def test_a_query_by_engine_hash_does_not_find_it(bench: Bench) -> None:
+    bench.store(bench.publisher(), ABC, parent=5)
+    assert bench.kernel.query_by_engine_hash("t", None, prompt_hashes(ABC)) == []
+
+
+@pytest.mark.parametrize("kind", ["unknown", "lightning_indexer"])
+def test_a_group_of_an_unknown_kind_counts_where_it_is_like_full_attention(
+    bench: Bench, kind: str
+) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, spec_kind=kind)
+    bench.store(publisher, (7, 8), spec_kind=kind, tokens=prompt_tokens((7,)), group=1)
+    assert bench.ask(ABC) == {"a": 3}
+    assert bench.kernel.left_out(publisher) == [("token_count", 2)]
