@@ -227,8 +227,11 @@ def _shaped(event: BlockEvent) -> dict[str, object]:
             "block_hashes": _numbers("Q", event.hashes),
             "medium": event.medium.value,
         }
+        if event.whole:
+            shaped["remaining_copy_counts"] = [0] * (len(event.hashes) // 8)
         return shaped | _place(event)
-    return {"type": "AllBlocksCleared"}
+    cleared: dict[str, object] = {"type": "AllBlocksCleared"}
+    return cleared if event.medium is None else cleared | {"medium": event.medium.value}
 
 
 def _stored(event: Stored) -> dict[str, object]:

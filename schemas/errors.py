@@ -131,6 +131,16 @@ class PassedOverError(EventError):
     """
 
 
+class ToleratedError(PassedOverError):
+    """One event that is used but for what is not known of it: nothing is missing without that."""
+
+
+class LeftOutError(EventError):
+    """One event whose blocks cannot be used, and are known to be held all the same: the log has
+    their names (`schemas.events.Stored.left_out`), so that the table knows when that ends.
+    """
+
+
 class RecordError(RepriseError):
     """Operator action: the record is skipped and counted; report it with its partition and
     offset.

@@ -69,6 +69,8 @@ class Stored(
             them.
         extra_keys: () or n byte strings: what besides tokens enters each block's hash (salt,
             multimodal keys), b"" for nothing. See `extra_key`.
+        left_out: why the bridge cannot use the event, "" where it can: the publisher holds the
+            blocks, and no answer counts them. Such an event has hashes and a place, and no more.
     """
 
     sequence: int
@@ -84,6 +86,7 @@ class Stored(
     by_hash: bool = False
     aliases: bytes = b""
     reported: bool = False
+    left_out: str = ""
     token_hashes: bytes = b""
     extra_keys: tuple[bytes, ...] = ()
 
@@ -91,19 +94,30 @@ class Stored(
 class Removed(
     msgspec.Struct, tag="removed", tag_field="type", omit_defaults=True, kw_only=True, frozen=True
 ):
-    """Blocks that one publisher no longer holds on one medium. `hashes`: (n,) u64 LE, any order."""
+    """Blocks that one publisher no longer holds on one medium.
+
+    Attributes:
+        sequence: of the batch that carried the event.
+        hashes: (n,) u64 LE, any order.
+        medium, shared, group: see `Stored`.
+        whole: True where no copy is left, however often a block was announced; else one is removed.
+    """
 
     sequence: int
     hashes: bytes
     medium: Medium = Medium.GPU
     shared: bool = False
     group: int = 0
+    whole: bool = False
 
 
-class Cleared(msgspec.Struct, tag="cleared", tag_field="type", kw_only=True, frozen=True):
-    """The publisher no longer holds any block, on any medium."""
+class Cleared(
+    msgspec.Struct, tag="cleared", tag_field="type", omit_defaults=True, kw_only=True, frozen=True
+):
+    """The publisher no longer holds any block: on that medium, its own or shared, or on any."""
 
     sequence: int
+    medium: Medium | None = None
 
 
 BlockEvent = Stored | Removed | Cleared
@@ -122,7 +136,7 @@ def is_placeholder(event: BlockEvent) -> bool:
     if not isinstance(event, Stored):
         return False
     named = event.tokens or event.by_hash or event.token_hashes or event.aliases
-    return not named
+    return not (named or event.left_out)
 
 
 def encode_events(events: list[BlockEvent]) -> bytes:

@@ -526,6 +526,7 @@ POOL_NAMES_TRIED: Final = 100  # by partition, for the members of a pool: each o
 LEFT_OUT_BLOCKS_MAX: Final = (
     65_536  # of one publisher, that the index cannot use, some 60 bytes each
 )
+LEFT_OUT_REASON_BYTES_MAX: Final = 64  # of its name; what is longer is `other`
 LEFT_OUT_REASONS_MAX: Final = 16  # of one publisher; beyond either: `left_out_overflow`
 WAITING_MAX: Final = 2**20
 """Objects of one pool, by adapter, that may wait for an engine to announce their blocks: some 70

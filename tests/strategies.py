@@ -129,6 +129,9 @@ def _token_hashes(draw: st.DrawFn, prompt: Prompt, start: int) -> bytes:
     return u64s(hashed[: draw(st.sampled_from((None, None, None, 1)))])
 
 
+_left_out = st.sampled_from((*[""] * 20, "unknown_field", "x" * 65))
+
+
 @st.composite
 def stored_events(draw: st.DrawFn) -> Stored:
     """Mostly a chain that an engine could send; sometimes with one thing wrong with it."""
@@ -186,6 +189,7 @@ def stored_events(draw: st.DrawFn) -> Stored:
         reported=draw(st.sampled_from((False, False, False, True))),
         token_hashes=token_hashes,
         extra_keys=extra_keys,
+        left_out=draw(_left_out),
     )
 
 
@@ -202,6 +206,7 @@ def removed_events(draw: st.DrawFn) -> Removed:
         medium=draw(media),
         shared=draw(st.sampled_from((False, False, True))),
         group=draw(groups),
+        whole=draw(st.sampled_from((False, False, True))),
     )
 
 
@@ -260,7 +265,7 @@ block_events: st.SearchStrategy[BlockEvent] = st.one_of(
     removed_events(),
     object_events(),
     object_removals(),
-    st.builds(Cleared, sequence=sequences),
+    st.builds(Cleared, sequence=sequences, medium=st.one_of(st.none(), media)),
 )
 event_lists = st.lists(block_events, min_size=1, max_size=6)
 

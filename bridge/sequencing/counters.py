@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from schemas.errors import PassedOverError, WireError
+from schemas.errors import LeftOutError, PassedOverError, ToleratedError, WireError
 
 _logger = logging.getLogger(__name__)
 
@@ -53,15 +53,19 @@ class PublisherCounters:
         for error in errors:
             if isinstance(error, PassedOverError):
                 self._count_passed_over(error)
-            else:
-                self.count_drop(error)
+                continue
+            self.count_drop(error)
+            if not isinstance(error, LeftOutError):
                 lost.append(error)
         return lost
 
     def _count_passed_over(self, error: PassedOverError) -> None:
+        tolerated = isinstance(error, ToleratedError)
         if not self.passed_over[error.reason]:
+            done = "Using, but for what is not known," if tolerated else "Passing over"
             _logger.info(
-                "Passing over events of %s (further ones are only counted): %s",
+                "%s events of %s (further ones are only counted): %s",
+                done,
                 self.publisher,
                 error,
             )

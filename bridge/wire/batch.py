@@ -7,7 +7,10 @@ sequence as 8 bytes, big-endian, and the third the batch in msgpack:
     event   [tag, field, ...] | {"type": tag, field: ...}
 
 The rank and any number of an event's last fields may be missing. Unknown elements of a batch are
-ignored; an event with an unknown field is not used, for the field may change what a block is.
+ignored. What is not known of an event is tolerated where that is safe: a removal or a clear is
+applied, since what it names is gone whatever else it says; a store is used where the unknown field
+is null or empty, for else it may change what a block is. Of a store that cannot be used, the blocks
+are named as left out.
 
 What is here is the specification. Where the packer has a `BatchPacker`, as the Rust kernel's has,
 that makes the same of every batch that is good, by one call; the others come here.
@@ -22,7 +25,7 @@ malformed ones, is undecodable.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
-from typing import Annotated, Final, Generic, NamedTuple, Protocol, TypeVar, Union
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -30,17 +33,35 @@ from xxhash import xxh3_64_intdigest
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
 from bridge.wire.fields import Origin
+from bridge.wire.forms import (
+    ArrayBatch,
+    ClearedEvent,
+    MapBatch,
+    TierClearedEvent,
+    UnknownStore,
+    WireEvent,
+    WireForms,
+)
 from bridge.wire.opaque import (
     DECODING_ERRORS,
     array_elements,
     array_length,
     either,
+    is_empty,
     read_opaque,
     tag_of,
 )
 from bridge.wire.parts import EventRun, parts_of
 from schemas.arrays import ArrayPacker
-from schemas.errors import BatchError, EventError, FrameError, WireError
+from schemas.errors import (
+    BatchError,
+    EventError,
+    FrameError,
+    LeftOutError,
+    PassedOverError,
+    ToleratedError,
+    WireError,
+)
 from schemas.events import BlockEvent, Cleared, decode_run, encode_run
 from schemas.limits import (
     BATCH_APART_EVENTS_MAX,
@@ -58,101 +79,6 @@ from schemas.limits import (
 )
 from schemas.registration import Registration
 
-
-class WireEvent(msgspec.Struct, gc=False):
-    """One event as an engine sends it."""
-
-    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        """The event as `schemas.events` has it.
-
-        Raises:
-            EventError: a field cannot be used.
-        """
-        raise NotImplementedError
-
-
-EventT = TypeVar("EventT", bound=WireEvent, covariant=True)
-
-
-Events = Annotated[Sequence[EventT], msgspec.Meta(max_length=BATCH_EVENTS_MAX)]
-"""The length is looked at before anything is decoded."""
-
-
-class ArrayBatch(msgspec.Struct, Generic[EventT], array_like=True):
-    """A batch as an array, in every release so far."""
-
-    ts: float
-    events: Events[EventT]
-    data_parallel_rank: int | None = None
-
-
-class MapBatch(msgspec.Struct, Generic[EventT]):
-    """A batch as a map, as vLLM's main branch had it between 0.23 and 0.24."""
-
-    ts: float
-    events: Events[EventT]
-    data_parallel_rank: int | None = None
-
-
-class BatchForm(Protocol):
-    """A decoder of whole batches in one of their forms."""
-
-    def decode(self, buf: bytes, /) -> ArrayBatch[WireEvent] | MapBatch[WireEvent]:
-        """The batch; ValueError or RecursionError where it has another form, or a bad event."""
-        ...
-
-
-class EventForm(Protocol):
-    """A decoder of single events in one of their forms."""
-
-    def decode(self, buf: msgspec.Raw, /) -> WireEvent:
-        """The event; ValueError or RecursionError where it has another form, or is bad."""
-        ...
-
-
-class WireForms(NamedTuple):
-    """All that an engine's versions may send: batches whole, and events alone.
-
-    Attributes:
-        maps: by tag, the events as maps; a tag that no map has is missing.
-        arrays: by tag, the events as arrays, likewise.
-        tag_field: where maps have the tag.
-    """
-
-    batches: tuple[BatchForm, ...]
-    events: tuple[EventForm, ...]
-    maps: Mapping[str, type[WireEvent]]
-    arrays: Mapping[str, type[WireEvent]]
-    tag_field: str = "type"
-
-
-def forms_of(
-    *,
-    maps: Sequence[type[WireEvent]] = (),
-    arrays: Sequence[type[WireEvent]] = (),
-    tag_field: str = "type",
-) -> WireForms:
-    """The forms of an engine whose events are these: maps, which have the tag as `tag_field`, or
-    arrays, which begin with it, or both.
-    """
-    assert maps or arrays, "an engine's events have some form"
-    unions = [Union[tuple(form)] for form in (maps, arrays) if form]  # noqa: UP007
-    return WireForms(
-        batches=(
-            *(msgspec.msgpack.Decoder(ArrayBatch[union]) for union in unions),  # type: ignore[valid-type]
-            *(msgspec.msgpack.Decoder(MapBatch[union]) for union in unions),  # type: ignore[valid-type]
-        ),
-        events=tuple(msgspec.msgpack.Decoder(union) for union in unions),
-        maps={_tag(event): event for event in maps},
-        arrays={_tag(event): event for event in arrays},
-        tag_field=tag_field,
-    )
-
-
-def _tag(event: type[WireEvent]) -> str:
-    return str(event.__struct_config__.tag)
-
-
 _timestamp: Final = msgspec.msgpack.Decoder(float)
 _rank: Final = msgspec.msgpack.Decoder(int | None)
 _map_fields: Final = msgspec.msgpack.Decoder(
@@ -169,7 +95,7 @@ class DecodedBatch(NamedTuple):
         digest: of the payload, comparable within this process.
         engine_time: the engine's timestamp, Unix seconds; None where the batch was unusable.
         event_count: how many events could be used.
-        clears: whether one of them says that the publisher holds nothing any more.
+        clears: whether one of them says that the publisher holds nothing any more, on any medium.
         run: those events one after the other, as a record has them; b"" where there are `parts`.
         dropped: an `EventError` for each event that could not be used, or one `BatchError`: the
             batch then has no events, but it was received, so its sequence counts.
@@ -192,7 +118,7 @@ class DecodedBatch(NamedTuple):
         cls, sequence: int, digest: int, engine_time: float, events: Sequence[BlockEvent]
     ) -> "DecodedBatch":
         """A batch with these events, all of which can be used."""
-        clears = any(isinstance(event, Cleared) for event in events)
+        clears = any(isinstance(event, Cleared) and event.medium is None for event in events)
         return cls(sequence, digest, engine_time, len(events), clears, encode_run(events), [])
 
     @classmethod
@@ -349,16 +275,28 @@ class BatchDecoder:
         engine_time, wire_events = self._read(payload, values, dropped)
         for wire_event in wire_events:
             try:
-                events.append(wire_event.canonical(sequence, self._origin))
+                events += wire_event.events(sequence, self._origin)
             except EventError as error:
                 _check_apart(len(wire_events), values)
-                dropped.append(_alone(error))
+                kept = self._left_out(wire_event, sequence, error)
+                events += kept
+                dropped.append(_alone(LeftOutError(error.reason, error.detail) if kept else error))
         digest = xxh3_64_intdigest(payload)
         batch = DecodedBatch.of_events(sequence, digest, engine_time, events)
         if len(batch.run) > PACKED_BATCH_BYTES_MAX:
             detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
             raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
         return batch._replace(dropped=dropped) if dropped else batch
+
+    def _left_out(
+        self, wire_event: WireEvent, sequence: int, error: EventError
+    ) -> Sequence[BlockEvent]:
+        if isinstance(error, PassedOverError):
+            return ()
+        with suppress(EventError):
+            kept = wire_event.left_out(sequence, self._origin, error.reason)
+            return () if kept is None else (kept,)
+        return ()
 
     def _read(
         self, payload: bytes, values: int, dropped: list[WireError]
@@ -403,7 +341,7 @@ class BatchDecoder:
         wire_events = []
         for encoded in _events.decode(batch.events):
             try:
-                wire_events.append(self._read_event(encoded))
+                wire_events.append(self._read_event(encoded, dropped))
             except EventError as error:
                 dropped.append(_alone(error))
                 if len(dropped) > BATCH_ERRORS_MAX:
@@ -411,41 +349,56 @@ class BatchDecoder:
                     raise BatchError(DropReason.UNDECODABLE, detail) from error
         return engine_time, wire_events
 
-    def _read_event(self, encoded: msgspec.Raw) -> WireEvent:
-        details = []
-        for form in self.forms.events:
-            try:
-                return form.decode(encoded)
-            except DECODING_ERRORS as error:
-                details.append(str(error))
+    def _read_event(self, encoded: msgspec.Raw, dropped: list[WireError]) -> WireEvent:
+        event, details = self._read_form(encoded)
+        if event is not None:
+            return event
         tag = tag_of(encoded, self.forms.tag_field)
         tags = self.forms.maps.keys() | self.forms.arrays.keys()
         if tag is not None and tag not in tags:
             raise EventError(
                 DropReason.UNKNOWN_EVENT, f"Expected one of {sorted(tags)}, got: {tag[:80]}"
             )
-        if tag is not None and (unknown := self._unknown_fields(tag, encoded)):
-            detail = f"Expected no field of {tag} that is not known, got: {unknown[:200]}"
-            raise EventError(DropReason.UNKNOWN_FIELD, detail)
+        if tag is not None and (unknown := self._unknown(tag, encoded)):
+            detail = f"Expected no field of {tag} that is not known, got: {unknown.names[:200]}"
+            event, details = self._read_form(msgspec.Raw(unknown.rest))
+            if event is None:
+                raise EventError(DropReason.MALFORMED_EVENT, either(*details))
+            if event.stores and not unknown.are_empty:
+                return UnknownStore(event, detail)
+            dropped.append(ToleratedError(DropReason.UNKNOWN_FIELD, detail))
+            return event
         raise EventError(DropReason.MALFORMED_EVENT, either(*details))
 
-    def _unknown_fields(self, tag: str, encoded: msgspec.Raw) -> str:
-        """What an event has beyond its fields, for people; "" for nothing, and where its engine has
-        no event of the tag in its form.
+    def _read_form(self, encoded: msgspec.Raw) -> tuple[WireEvent | None, list[str]]:
+        """The event, or what each form has against it."""
+        details = []
+        for form in self.forms.events:
+            try:
+                return form.decode(encoded), []
+            except DECODING_ERRORS as error:
+                details.append(str(error))
+        return None, details
+
+    def _unknown(self, tag: str, encoded: msgspec.Raw) -> "_Unknown | None":
+        """What an event has beyond its fields; None for nothing, and where its engine has no event
+        of the tag in its form.
         """
         as_map, as_array = self.forms.maps.get(tag), self.forms.arrays.get(tag)
         if as_map is not None:
             with suppress(*DECODING_ERRORS):
-                fields = _map_fields.decode(encoded).keys()
+                fields = _map_fields.decode(encoded)
                 known = {self.forms.tag_field, *as_map.__struct_encode_fields__}
-                return ", ".join(sorted(fields - known))
+                more = {name: value for name, value in fields.items() if name not in known}
+                rest = {name: value for name, value in fields.items() if name in known}
+                return _Unknown.of(", ".join(sorted(more)), list(more.values()), rest)
         if as_array is not None:
             with suppress(*DECODING_ERRORS):
-                elements = len(array_elements.decode(encoded))
+                elements = array_elements.decode(encoded)
                 expected = 1 + len(as_array.__struct_fields__)
-                more = f"{elements} elements instead of {expected}"
-                return more if elements > expected else ""
-        return ""
+                names = f"{len(elements)} elements instead of {expected}"
+                return _Unknown.of(names, elements[expected:], elements[:expected])
+        return None
 
     def _check_envelope(self, engine_time: float, rank: int | None, events: int) -> None:
         if not isfinite(engine_time):
@@ -456,6 +409,26 @@ class BatchDecoder:
         if events > BATCH_EVENTS_MAX:
             detail = f"Expected at most {BATCH_EVENTS_MAX} events, got {events}"
             raise BatchError(DropReason.TOO_MANY_EVENTS, detail)
+
+
+class _Unknown(NamedTuple):
+    """What an event has beyond its fields.
+
+    Attributes:
+        names: for people.
+        are_empty: whether they say nothing.
+        rest: the event without them, encoded.
+    """
+
+    names: str
+    are_empty: bool
+    rest: bytes
+
+    @classmethod
+    def of(cls, names: str, values: Sequence[msgspec.Raw], rest: object) -> "_Unknown | None":
+        if not values:
+            return None
+        return cls(names, all(map(is_empty, values)), msgspec.msgpack.encode(rest))
 
 
 ErrorT = TypeVar("ErrorT", bound=WireError)
@@ -480,21 +453,12 @@ def _check_apart(events: int, values: int) -> None:
 
 
 def _fields_of(events: Mapping[str, type[WireEvent]]) -> dict[str, list[str]]:
-    """The names of each event's fields, by its tag."""
-    return {tag: list(event.__struct_encode_fields__) for tag, event in events.items()}
-
-
-class ClearedArray(WireEvent, array_like=True, tag="AllBlocksCleared", forbid_unknown_fields=True):
-    """`["AllBlocksCleared"]`, of both engines."""
-
-    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        """See `WireEvent`."""
-        return Cleared(sequence=sequence)
-
-
-class ClearedMap(WireEvent, tag="AllBlocksCleared", tag_field="type", forbid_unknown_fields=True):
-    """`{"type": "AllBlocksCleared"}`, of both engines."""
-
-    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        """See `WireEvent`."""
-        return Cleared(sequence=sequence)
+    """The names of each event's fields, by its tag, as the packer is to know them: a clear of one
+    medium is left to the specification.
+    """
+    names = {tag: list(event.__struct_encode_fields__) for tag, event in events.items()}
+    return {
+        tag: [] if issubclass(events[tag], ClearedEvent) else fields
+        for tag, fields in names.items()
+        if not issubclass(events[tag], TierClearedEvent)
+    }

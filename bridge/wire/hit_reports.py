@@ -143,7 +143,8 @@ class PythonHitReports:
             self._sequence = event.sequence
             self._ends.clear()
         if isinstance(event, Cleared):
-            self.forget()
+            if event.medium in (None, Medium.GPU):
+                self.forget()
         elif isinstance(event, Removed):
             if _is_of_gpu(event):
                 for key in _keys(event):

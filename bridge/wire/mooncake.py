@@ -25,21 +25,15 @@ number.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from bridge.wire.batch import (
-    BatchDecoder,
-    DecodedBatch,
-    DecodedRun,
-    WireEvent,
-    forms_of,
-    read_frames,
-)
+from bridge.wire.batch import BatchDecoder, DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of, medium_of
+from bridge.wire.forms import WireEvent, forms_of
 from bridge.wire.mooncake_keys import NamedBlock, block_of, low64
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError, FrameError, PassedOverError, WireError
@@ -171,6 +165,15 @@ class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
     parent_hash: msgspec.Raw = NIL
     token_ids: msgspec.Raw = NIL
     parent_block_hash: msgspec.Raw = NIL
+
+    stores: ClassVar[bool] = True
+
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+        """See `WireEvent`."""
+        names, _ = self.objects(origin)
+        return Stored(
+            sequence=sequence, hashes=names, medium=self.tier(), shared=True, left_out=reason
+        )
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""

@@ -30,6 +30,9 @@ class OpaqueMapBatch(msgspec.Struct):
     data_parallel_rank: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
+_EMPTY: Final = frozenset({b"\xc0", b"\xc2", b"\xa0", b"\x80", b"\x90", b"\xc4\x00"})
+"""null, false, "", {}, [] and no bytes."""
+
 _array_batch: Final = msgspec.msgpack.Decoder(OpaqueArrayBatch)
 _map_batch: Final = msgspec.msgpack.Decoder(OpaqueMapBatch)
 _string: Final = msgspec.msgpack.Decoder(str)
@@ -79,6 +82,16 @@ def array_length(encoded: msgspec.Raw) -> int:
     if size_bytes is None:
         raise BatchError(DropReason.UNDECODABLE, "Expected an array of events")
     return int.from_bytes(content[1 : 1 + size_bytes], "big")
+
+
+def is_empty(encoded: msgspec.Raw) -> bool:
+    """Whether a value says nothing: null, false, empty, or an array of these."""
+    if bytes(encoded) in _EMPTY:
+        return True
+    try:
+        return all(bytes(one) in _EMPTY for one in array_elements.decode(encoded))
+    except DECODING_ERRORS:
+        return False
 
 
 def tag_of(encoded: msgspec.Raw, tag_field: str = "type") -> str | None:

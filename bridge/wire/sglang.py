@@ -15,21 +15,16 @@ a page is found where one chain only has it, and 0.5.1 to 0.5.5 do not say of a 
 other it hangs: its pages look like the first ones of a prompt. Nothing in what they send tells
 more, see docs/compatibility.md.
 
-`session_id` is ignored: it names no block. A field that is not listed here might, as a salt does:
-an event that has one is not used.
+`extra_keys` of a store, which is proposed (sgl-project/sglang#40601), stands for the salt: a row
+for each block, as of vLLM. `session_id`, and of a removal `reason`, `lora_name` and
+`component_types`, are ignored: they name no block. What is not listed here: `bridge.wire.batch`.
 """
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
-from bridge.wire.batch import (
-    BatchDecoder,
-    ClearedArray,
-    ClearedMap,
-    WireEvent,
-    forms_of,
-)
+from bridge.wire.batch import BatchDecoder
 from bridge.wire.fields import (
     NIL,
     Origin,
@@ -40,6 +35,8 @@ from bridge.wire.fields import (
     parent_of,
     tokens_of,
 )
+from bridge.wire.forms import CLEARED_ARRAYS, CLEARED_MAPS, WireEvent, forms_of
+from bridge.wire.vllm import extra_keys_of
 from schemas.arrays import ArrayPacker
 from schemas.events import BlockEvent, Removed, Stored, extra_key
 from schemas.registration import PublisherKind, Registration
@@ -53,12 +50,33 @@ class _Stored(WireEvent):
     lora_id: int | str | None = None
     medium: str | None = None
 
+    stores: ClassVar[bool] = True
+
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+        """See `WireEvent`."""
+        return Stored(
+            sequence=sequence,
+            hashes=hashes_of(self.block_hashes, origin.packer),
+            medium=medium_of(self.medium),
+            left_out=reason,
+        )
+
     def stored(
-        self, sequence: int, origin: Origin, *, lora_name: str | None, cache_salt: str | None
+        self,
+        sequence: int,
+        origin: Origin,
+        *,
+        lora_name: str | None,
+        cache_salt: str | None,
+        extra_keys: msgspec.Raw = NIL,
     ) -> Stored:
         """The event, with what its form can say."""
         hashes = hashes_of(self.block_hashes, origin.packer)
         parent = parent_of(self.parent_block_hash)
+        name = lora_name_of(lora_name, self.lora_id, origin)
+        keys = extra_keys_of(extra_keys, name)
+        if not keys and parent is None:
+            keys = _salted(cache_salt, len(hashes) // 8)
         return Stored(
             sequence=sequence,
             hashes=hashes,
@@ -66,8 +84,8 @@ class _Stored(WireEvent):
             parent=parent,
             block_size=block_size_of(self.block_size),
             medium=medium_of(self.medium),
-            lora_name=lora_name_of(lora_name, self.lora_id, origin),
-            extra_keys=_salted(cache_salt, len(hashes) // 8) if parent is None else (),
+            lora_name=name,
+            extra_keys=keys,
         )
 
 
@@ -105,14 +123,23 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
     cache_salt: str | None = None
     session_id: msgspec.Raw = NIL
     lora_name: str | None = None
+    extra_keys: msgspec.Raw = NIL
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
-        return self.stored(sequence, origin, lora_name=self.lora_name, cache_salt=self.cache_salt)
+        return self.stored(
+            sequence,
+            origin,
+            lora_name=self.lora_name,
+            cache_salt=self.cache_salt,
+            extra_keys=self.extra_keys,
+        )
 
 
 class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown_fields=True):
-    pass
+    reason: msgspec.Raw = NIL
+    lora_name: msgspec.Raw = NIL
+    component_types: msgspec.Raw = NIL
 
 
 def _salted(cache_salt: str | None, blocks: int) -> tuple[bytes, ...]:
@@ -125,7 +152,8 @@ def _salted(cache_salt: str | None, blocks: int) -> tuple[bytes, ...]:
 KIND: Final = PublisherKind("SGLang")
 
 _FORMS: Final = forms_of(
-    maps=(_StoredMap, _RemovedMap, ClearedMap), arrays=(_StoredArray, _RemovedArray, ClearedArray)
+    maps=(_StoredMap, _RemovedMap, *CLEARED_MAPS),
+    arrays=(_StoredArray, _RemovedArray, *CLEARED_ARRAYS),
 )
 
 

@@ -15,18 +15,11 @@ which no release on PyPI has yet; `dynamo/trtllm/publisher.py` of ai-dynamo 1.6.
 """
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
-from bridge.wire.batch import (
-    BatchDecoder,
-    ClearedMap,
-    DecodedBatch,
-    WireEvent,
-    forms_of,
-    read_frames,
-)
+from bridge.wire.batch import BatchDecoder, DecodedBatch, read_frames
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import (
     NIL,
@@ -41,6 +34,7 @@ from bridge.wire.fields import (
     parent_of,
     tokens_of,
 )
+from bridge.wire.forms import CLEARED_MAPS, WireEvent, forms_of
 from bridge.wire.opaque import DECODING_ERRORS
 from bridge.wire.single_events import decode_singly, is_json
 from bridge.wire.trtllm_api import ApiReader
@@ -95,6 +89,20 @@ class _Stored(WireEvent, tag="BlockStored", tag_field="type", forbid_unknown_fie
     mm_keys: msgspec.Raw = NIL
     cache_salt: str | None = None
     block_mm_infos: msgspec.Raw = NIL
+
+    stores: ClassVar[bool] = True
+
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+        """See `WireEvent`."""
+        return Stored(
+            sequence=sequence,
+            hashes=hashes_of(self.block_hashes, origin.packer),
+            medium=medium_of(self.medium),
+            shared=is_remote(self.locality),
+            group=group_of(self.group_idx),
+            spec_kind=name_of(self.kv_cache_spec_kind),
+            left_out=reason,
+        )
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
@@ -198,7 +206,7 @@ def _tokens_of(
     return tokens_to_bytes([0 if isinstance(token, str) else token for token in tokens])
 
 
-_FORMS: Final = forms_of(maps=(_Stored, _Removed, ClearedMap))
+_FORMS: Final = forms_of(maps=(_Stored, _Removed, *CLEARED_MAPS))
 
 
 class _Decoder(BatchDecoder):

@@ -1,9 +1,9 @@
 """vLLM's events, 0.9.0 to 0.33: arrays up to 0.23, maps since 0.24.
 
 Source: `vllm/distributed/kv_events.py`. Fields were only ever added at the end, so one list of
-fields reads every version. `kv_cache_spec_sliding_window`, `session_id`, `ownership` and
-`lookahead_token_ids` are ignored: they name no block. A field that is not listed here might, as a
-salt does: an event that has one is not used.
+fields reads every version. `kv_cache_spec_sliding_window`, `session_id` and `ownership` are
+ignored: they name no block. With `lookahead_token_ids` a block is one of the tokens behind it, too,
+which no query tells in time: it is left out. What is not listed here: `bridge.wire.batch`.
 
     0.9.0   block_hashes, parent_block_hash, token_ids, block_size, lora_id
     0.10.2  + medium          0.14.0  + lora_name        0.17.0  + extra_keys
@@ -11,22 +11,20 @@ salt does: an event that has one is not used.
     0.26.0  + locality (maps only, as all that follow)
     0.29.0  + ownership       0.30.0  + session_id       0.33.0  + lookahead_token_ids
 
+`remaining_copy_counts` of a removal, which is proposed (vllm-project/vllm#48933), says of each
+block how many copies are left: 0 ends them all.
+
 `origin`, which is proposed (vllm-project/vllm#51699), says of cached blocks that a request uses
 again that they are `REUSED`. Without it they are found out by what the engine does
 (`bridge.wire.hit_reports`).
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 import msgspec
 
-from bridge.wire.batch import (
-    BatchDecoder,
-    ClearedArray,
-    ClearedMap,
-    WireEvent,
-    forms_of,
-)
+from bridge.wire.batch import BatchDecoder
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import (
     NIL,
@@ -41,6 +39,8 @@ from bridge.wire.fields import (
     parent_of,
     tokens_of,
 )
+from bridge.wire.forms import CLEARED_ARRAYS, CLEARED_MAPS, WireEvent, forms_of
+from bridge.wire.opaque import DECODING_ERRORS, is_empty
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError
 from schemas.events import BlockEvent, Removed, Stored, extra_key
@@ -50,6 +50,7 @@ KIND: Final = PublisherKind("vLLM")
 
 _REUSED: Final = "REUSED"
 
+_counts: Final = msgspec.msgpack.Decoder(list[int] | None)
 _extra_keys: Final = msgspec.msgpack.Decoder(list[list[object] | None] | None)
 
 
@@ -66,8 +67,11 @@ class _Stored(WireEvent):
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: msgspec.Raw = NIL
 
+    stores: ClassVar[bool] = True
+
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
+        self.check()
         lora_name = lora_name_of(self.lora_name, self.lora_id, origin)
         return Stored(
             sequence=sequence,
@@ -83,6 +87,22 @@ class _Stored(WireEvent):
             reported=self.is_reported(),
             extra_keys=extra_keys_of(self.extra_keys, lora_name),
         )
+
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+        """See `WireEvent`."""
+        return Stored(
+            sequence=sequence,
+            hashes=hashes_of(self.block_hashes, origin.packer),
+            medium=medium_of(self.medium),
+            shared=self.is_shared(),
+            group=group_of(self.group_idx),
+            spec_kind=name_of(self.kv_cache_spec_kind),
+            reported=self.is_reported(),
+            left_out=reason,
+        )
+
+    def check(self) -> None:
+        """Raises EventError where the blocks are not those of their tokens alone."""
 
     def is_shared(self) -> bool:
         """Whether every instance can read the blocks."""
@@ -128,6 +148,12 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
     lookahead_token_ids: msgspec.Raw = NIL
     origin: str | None = None
 
+    def check(self) -> None:
+        """See `_Stored`."""
+        if not is_empty(self.lookahead_token_ids):
+            detail = "Expected blocks of their own tokens, got some that depend on later ones"
+            raise EventError(DropReason.LOOKAHEAD, detail)
+
     def is_reported(self) -> bool:
         """See `_Stored`."""
         return self.origin is not None and self.origin.upper() == _REUSED
@@ -140,6 +166,28 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
 class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown_fields=True):
     locality: str | None = None
     ownership: msgspec.Raw = NIL
+    remaining_copy_counts: msgspec.Raw = NIL
+
+    def events(self, sequence: int, origin: Origin) -> Sequence[BlockEvent]:
+        """See `WireEvent`: the blocks of which copies are left, and those of which none is."""
+        removed = self.canonical(sequence, origin)
+        assert isinstance(removed, Removed)
+        try:
+            counts = _counts.decode(self.remaining_copy_counts) or []
+        except DECODING_ERRORS:
+            counts = []  # one copy less is right whatever they are
+        hashes = [removed.hashes[at : at + 8] for at in range(0, len(removed.hashes), 8)]
+        if len(counts) != len(hashes) or all(counts):
+            return (removed,)
+        parts = [
+            b"".join(one for one, left in zip(hashes, counts, strict=True) if (not left) is whole)
+            for whole in (False, True)
+        ]
+        return tuple(
+            msgspec.structs.replace(removed, hashes=part, whole=whole)
+            for whole, part in zip((False, True), parts, strict=True)
+            if part
+        )
 
     def is_shared(self) -> bool:
         """See `_Removed`."""
@@ -169,7 +217,8 @@ def _row_key(row: list[object] | None, lora_name: str) -> bytes:
 
 
 _FORMS: Final = forms_of(
-    maps=(_StoredMap, _RemovedMap, ClearedMap), arrays=(_StoredArray, _RemovedArray, ClearedArray)
+    maps=(_StoredMap, _RemovedMap, *CLEARED_MAPS),
+    arrays=(_StoredArray, _RemovedArray, *CLEARED_ARRAYS),
 )
 
 

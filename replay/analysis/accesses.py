@@ -91,7 +91,7 @@ def use_capture(
         time = step.engine_time
         for _, event in step.events:
             regrets.take(publisher, event, time)
-            if isinstance(event, Cleared):
+            if isinstance(event, Cleared) and event.medium is None:
                 chains.forget(publisher)
             elif isinstance(event, Stored):
                 blocks = _accessed(publisher, event, chains)

@@ -103,7 +103,7 @@ class Requests:
         if step.forgets:
             self._chains.forget(publisher)
         for _, event in step.events:
-            if isinstance(event, Cleared):
+            if isinstance(event, Cleared) and event.medium is None:
                 self._chains.forget(publisher)
             elif isinstance(event, Stored):
                 self._take_stored(publisher, event, step.time)

@@ -87,7 +87,10 @@ class Rows:
             "sequence": event.sequence if event.sequence <= _I64_MAX else None,
         }
         if isinstance(event, Cleared):
-            self._chains.forget(record.publisher)
+            if event.medium is None:
+                self._chains.forget(record.publisher)
+            else:
+                values |= {"medium": event.medium.value}
         else:
             values |= {"medium": event.medium.value, "shared": event.shared}
             values |= {"cache_group": event.group}

@@ -37,6 +37,7 @@ COUNTERS = (
     "waiting_overflow",  # objects stored beyond WAITING_MAX that would have to wait: dropped
     "reported",  # blocks that the publisher said again it holds on that tier: nothing changes
     "seed_mismatch",  # blocks stored by hashes of their tokens, with another seed: dropped
+    "unusable",  # blocks stored of which the bridge could use nothing but their names: dropped
     "left_out_overflow",  # blocks dropped of which there was no room to know that they are held
     "left_out_removed",  # blocks removed that had been dropped
 )
@@ -323,8 +324,9 @@ class ReadOnlyKernel(Protocol):
 
         A block is left out until its publisher removes it, clears, or announces it so that it can
         be used. Reasons: `unknown_parent`, `unresolved`, `block_size:<what it has>`, `token_count`,
-        `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`, and `overflow` where there
-        was no room for more, until the publisher clears.
+        `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`, those of the bridge
+        (`Stored.left_out`), and `overflow` where there was no room for more, until the publisher
+        clears.
         """
         ...
 

@@ -21,6 +21,7 @@ from schemas.events import (
 )
 from schemas.identities import (
     LEFT_OUT,
+    Medium,
     ModelContext,
     PrefixScope,
     PublisherKey,
@@ -34,6 +35,7 @@ from schemas.limits import (
     GROUP_MAX,
     HOLD_COUNT_MAX,
     LEFT_OUT_BLOCKS_MAX,
+    LEFT_OUT_REASON_BYTES_MAX,
     LEFT_OUT_REASONS_MAX,
     WAITING_MAX,
 )
@@ -107,6 +109,7 @@ REASONS: Final = {
     "hold_count_overflow": "hold_count",
     "waiting_overflow": "waiting",
     "seed_mismatch": "seed",
+    "unusable": "",
 }
 """Why blocks are left out, by the counter that counts them."""
 
@@ -331,10 +334,18 @@ class ReferenceKernel:
                 self._store(publisher, owner, event, moves)
             elif isinstance(event, Removed):
                 self._remove(publisher, owner, event, moves)
+            elif event.medium is not None:
+                self._clear_medium(publisher, owner, event.medium)
             else:
                 self.clear(publisher)
                 cleared = event.sequence
         return cleared
+
+    def _clear_medium(self, publisher: PublisherId, owner: _Publisher, medium: Medium) -> None:
+        for tier in (tier_of(medium, shared=False), tier_of(medium, shared=True)):
+            for key in sorted(key for key, entry in owner.entries.items() if entry.counts[tier]):
+                self._counters["cleared"] += 1
+                self._lower(publisher, owner, key, tier, 0)
 
     def check_events(self, events: bytes, /) -> None:
         read_events(events)
@@ -523,7 +534,10 @@ class ReferenceKernel:
         """Keeps that the publisher holds these, and that no answer counts them: until it removes
         them, clears, or announces them so that they can be used.
         """
-        if reason == REASONS["block_size_mismatch"]:
+        if event.left_out:
+            is_short = len(event.left_out.encode()) <= LEFT_OUT_REASON_BYTES_MAX
+            reason = event.left_out if is_short else "other"
+        elif reason == REASONS["block_size_mismatch"]:
             reason = f"{reason}:{event.block_size}"
         for key in keys:
             tier = tier_of(event.medium, shared=event.shared)
@@ -568,7 +582,7 @@ class ReferenceKernel:
                 left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
                 if left_out is not None and left_out.counts[tier]:
                     self._counters["left_out_removed"] += 1
-                    count = left_out.counts[tier] - 1
+                    count = 0 if event.whole else left_out.counts[tier] - 1
                     self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, count)
                     continue
                 skipped = event.group in owner.skipped_groups
@@ -576,7 +590,7 @@ class ReferenceKernel:
                 continue
             moves.note(key, entry.scope, entry.prefix)
             self._counters["removed"] += 1
-            self._lower(publisher, owner, key, tier, entry.counts[tier] - 1)
+            self._lower(publisher, owner, key, tier, 0 if event.whole else entry.counts[tier] - 1)
 
     def _set_count(self, publisher: PublisherId, scope: PrefixScope, change: Change) -> None:
         """Brings one entry to the count of the change, and the index with it."""
@@ -862,6 +876,8 @@ def _refusal(owner: _Publisher, event: Stored, blocks: int, seed: int) -> str | 
     """The counter under which a stored event is dropped, or None."""
     if event.spec_kind in SPARSE_SPEC_KINDS:
         return "skipped_group"
+    if event.left_out:
+        return "unusable"
     if is_placeholder(event):
         return None
     if event.block_size != owner.stream.block_size:

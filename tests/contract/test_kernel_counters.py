@@ -209,6 +209,18 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
         [stored((0,)), stored((1,), hashes=prompt_hashes((0,)))],
         {"stored": 1, "hash_conflict": 1},
     ),
+    "left out by the bridge": (
+        [stored(tokens=b"", left_out="unknown_field"), removed((0,)), removed(whole=True)],
+        {"unusable": 3, "left_out_removed": 3, "unknown_removed": 1},
+    ),
+    "cleared of one medium": (
+        [stored(), stored(medium=Medium.CPU), Cleared(sequence=1, medium=Medium.CPU)],
+        {"stored": 6, "cleared": 3},
+    ),
+    "removed with all copies": (
+        [stored(), stored(), removed(whole=True), removed()],
+        {"stored": 6, "repeated": 3, "removed": 3, "unknown_removed": 3},
+    ),
     "left out, and removed": (
         [stored(parent=5), removed((0, 1)), removed((0, 1))],
         {"unknown_parent": 3, "left_out_removed": 2, "unknown_removed": 2},

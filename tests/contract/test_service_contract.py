@@ -234,7 +234,6 @@ def test_a_batch_that_cannot_be_decoded_is_told_in_every_answer_until_a_clear(
     [
         (["BlockRemoved", [1.5], "GPU"], "bad_hashes"),
         (["BlockPinned", [1]], "unknown_event"),
-        (["BlockRemoved", [1], "GPU", None, "new"], "unknown_field"),
     ],
 )
 def test_an_event_that_cannot_be_used_is_told_in_every_answer_until_a_clear(
@@ -255,6 +254,68 @@ def test_an_event_that_cannot_be_used_is_told_in_every_answer_until_a_clear(
     assert tenant.services()[0]["DegradedSince"] == 1
     publisher.publish([AllBlocksCleared()])
     tenant.until(lambda: tenant.state() == "exact", "the clear")
+
+
+def stored_as(
+    *more: object, name: int = 50, parent: int | None = None, tokens: int = 16, size: int = 16
+) -> list[object]:
+    return ["BlockStored", [name], parent, [9] * tokens, size, None, "GPU", *more]
+
+
+CANNOT_BE_USED: dict[str, list[object]] = {
+    "block_size": stored_as(tokens=32, size=32),
+    "token_count": stored_as(tokens=15),
+    "unknown_parent": stored_as(parent=4040),
+    "extra_keys": stored_as(None, [["a"], ["b"]]),
+    "hash_conflict": stored_as(name=1),
+    "unknown_field": stored_as(*[None] * 5, "pepper"),
+    "bad_block_size": stored_as(size=-1),
+}
+"""By the reason."""
+
+
+@pytest.mark.parametrize("reason", CANNOT_BE_USED)
+def test_what_is_announced_and_cannot_be_used_is_told_until_it_is_gone(
+    tenant: Tenant, publisher: Publisher, reason: str
+) -> None:
+    """It was `exact`, and the commonest mistake of all, a wrong block size, was not seen."""
+    event = CANNOT_BE_USED[reason]
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    tenant.until(lambda: tenant.state() == "exact", "exact answers")
+    publisher._inlet.send_multipart([b"send", msgpack.packb([1.0, [event]])])
+    tenant.until(lambda: tenant.state() == "degraded", "the event")
+    (service,) = tenant.services()
+    assert (service["Reason"], service["DegradedSince"]) == (reason, None)
+    (told,) = service["LeftOut"].items()
+    assert (told[0].partition(":")[0], told[1]) == (reason, 1)
+    assert tenant.longest(TOKENS) == 64
+    # Of two blocks of one name it is not known which was removed first.
+    for name in (50, 1, 1):
+        publisher.publish([BlockRemoved(block_hashes=[name])])
+    tenant.until(lambda: tenant.state() == "exact", "the removal")
+    assert tenant.services()[0]["LeftOut"] == {}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ["BlockRemoved", [1, 2, 3, 4], "GPU", None, "new"],
+        {"type": "BlockRemoved", "block_hashes": [1, 2, 3, 4], "reason": "x", "new": {"a": 1}},
+        ["AllBlocksCleared", None, "new"],
+        {"type": "TierBlocksCleared", "medium": "GPU"},
+    ],
+)
+def test_a_removal_of_tomorrow_leaves_no_ghosts(
+    tenant: Tenant, publisher: Publisher, event: object
+) -> None:
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    publisher._inlet.send_multipart([b"send", msgpack.packb([1.0, [event]])])
+    tenant.await_longest(TOKENS, 0)
+    tenant.until(lambda: tenant.state() == "exact", "an exact answer")
 
 
 def test_an_engine_that_is_not_up_yet_is_followed_when_it_comes(tenant: Tenant) -> None:

@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import FieldInfo
 
 from bridge.wire import open_source
-from bridge.wire.batch import BatchDecoder, WireEvent
+from bridge.wire.batch import BatchDecoder
+from bridge.wire.forms import WireEvent
 from schemas.arrays import PythonArrayPacker
 from schemas.registration import PublisherKind
 from tests.fuzz.mutation import NUMBERS, Base, Mutator

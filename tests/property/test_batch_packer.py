@@ -106,7 +106,7 @@ def test_a_captured_message_is_packed_and_each_mutation_of_it_means_the_same(
     pair = decoders(registration(kind=captured.kind, dp_rank=captured.rank))
     payload = captured.frames[-1]
     packed = check(pair, payload, captured.name)
-    assert packed or captured.kind not in (VLLM, SGLANG)
+    assert packed or captured.kind not in (VLLM, SGLANG) or "lookahead" in captured.name
     for place in range(MUTATIONS):
         check(pair, mutated(payload, seed + place), f"{captured.name}, seed {seed + place}")
 
@@ -239,8 +239,11 @@ FIELDS: Mapping[str, Callable[[Choose], object]] = {
     "origin": lambda choose: choose.choice((None, "NEW", "REUSED", "reused", "\u017f", 5)),
     "locality": lambda choose: choose.choice((None, "LOCAL", "REMOTE", "remote", "\u017f", 5)),
     "ownership": ignored,
+    "reason": ignored,
+    "component_types": ignored,
+    "remaining_copy_counts": lambda choose: choose.choice((None, [], [0, 1], [0], [None], "x", 5)),
     "session_id": ignored,
-    "lookahead_token_ids": ignored,
+    "lookahead_token_ids": lambda choose: choose.choice((None, [], [[5]], [None], "x", 5)),
     "cache_salt": text,
     "metadata": metadata,
     "mm_keys": segments,

@@ -14,7 +14,7 @@ from query_api.routing.interface import Offered, PostedLoad, RouteRequest
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
 from query_api.routing.router import Router, RouterSettings
-from schemas.answer_states import AnswerState, Doubt, Standing
+from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
 from schemas.codec import decode_routing
 from schemas.identities import PrefixScope
 from schemas.registration import Label, PublisherKind, Registration
@@ -74,7 +74,7 @@ def world(chance: random.Random, clock: Clock, degraded: OfDegraded) -> Router:
             )
         if chance.random() < 0.3:
             state, reason = chance.choice(
-                ((AnswerState.DEGRADED, "gap"), (AnswerState.STALE, Doubt.LINK_DOWN))
+                ((AnswerState.DEGRADED, LOST_BATCHES), (AnswerState.STALE, Doubt.LINK_DOWN))
             )
             table.standings[name] = Standing(state, reason, 0.0)
     costs = chance.choice((Costs(), Costs(fixed_s=0.1, fetch_tokens_per_s=UNLIMITED)))

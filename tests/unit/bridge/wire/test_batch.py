@@ -7,17 +7,12 @@ from hypothesis import strategies as st
 
 from bridge.wire import batch as batch_module
 from bridge.wire import fields
-from bridge.wire.batch import (
-    BatchDecoder,
-    DecodedBatch,
-    WireEvent,
-    read_frames,
-    read_sequence,
-)
+from bridge.wire.batch import BatchDecoder, DecodedBatch, read_frames, read_sequence
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.forms import WireEvent
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
-from schemas.errors import BatchError, EventError, FrameError
+from schemas.errors import BatchError, EventError, FrameError, WireError
 from schemas.events import Cleared, Removed, Stored
 from schemas.limits import (
     BATCH_APART_EVENTS_MAX,
@@ -186,10 +181,10 @@ def test_what_bad_events_cost_is_bounded_whatever_their_number(
     tried = 0
     read = BatchDecoder._read_event
 
-    def counted(self: BatchDecoder, encoded: msgspec.Raw) -> WireEvent:
+    def counted(self: BatchDecoder, encoded: msgspec.Raw, dropped: list[WireError]) -> WireEvent:
         nonlocal tried
         tried += 1
-        return read(self, encoded)
+        return read(self, encoded, dropped)
 
     monkeypatch.setattr(BatchDecoder, "_read_event", counted)
     header = b"\x93\xcb" + bytes(8) + b"\xdd" + count.to_bytes(4, "big")
@@ -294,6 +289,8 @@ def test_the_names_of_adapters_are_bounded_and_those_known_go_on(
     assert [one.lora_name for one in stored("x", 0).events if isinstance(one, Stored)] == ["x"]
     assert stored("y", 1).dropped == []
     refused = stored("z", 2)
-    assert refused.events == []
+    (left_out,) = refused.events
+    assert isinstance(left_out, Stored)
+    assert left_out.left_out == DropReason.TOO_MANY_LORA_NAMES
     assert [one.reason for one in refused.dropped] == [DropReason.TOO_MANY_LORA_NAMES]
     assert len(stored("x", 3).events) == 1

@@ -225,8 +225,10 @@ def test_the_group_in_the_key_is_the_cache_group() -> None:
 def test_what_cannot_be_used_is_a_loss_and_costs_nobody_else(
     fields: dict[str, object], reason: DropReason
 ) -> None:
-    (other,), reasons = decoded(stored(**fields), stored())
+    (*kept, other), reasons = decoded(stored(**fields), stored())
     assert (is_at(other)[1], reasons) == (u64(17), [reason])
+    assert [getattr(event, "left_out", "") for event in kept] == reasons[: len(kept)]
+    assert len(kept) == (reason in (DropReason.UNKNOWN_FIELD, DropReason.NAME_TOO_LONG))
 
 
 def test_a_master_that_clears_holds_nothing() -> None:

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from bridge.wire.drop_reasons import DropReason
 from bridge.wire.sglang import open_source
 from schemas.arrays import PythonArrayPacker
+from schemas.errors import LeftOutError, ToleratedError
 from schemas.events import Removed, Stored, extra_key
 from schemas.identities import Medium
 from schemas.registration import PublisherKind
@@ -82,18 +82,46 @@ def test_the_salt_of_an_array_is_that_of_a_map(parent: int | None) -> None:
     [
         ([*ARRAY, None, "x"], "BlockStored that is not known, got: 9 elements instead of 8"),
         (map_event("BlockStored", block_hashes=[1], pepper="x"), "BlockStored.*got: pepper"),
-        (map_event("BlockRemoved", block_hashes=[1], tier=1, a=2), "BlockRemoved.*got: a, tier"),
-        (["AllBlocksCleared", 3], "AllBlocksCleared.*got: 2 elements instead of 1"),
     ],
 )
-def test_an_event_with_a_field_that_is_not_known_is_not_used(event: object, named: str) -> None:
+def test_a_store_with_a_field_that_is_not_known_is_left_out(event: object, named: str) -> None:
     """It may change what a block is, as the salt did."""
     registered = registration(kind=PublisherKind("SGLang"))
     batch = open_source(registered, PythonArrayPacker()).decode(frames_of([1.5, [event, ARRAY], 0]))
+    left_out, other = batch.events
+    assert isinstance(left_out, Stored)
+    assert isinstance(other, Stored)
+    assert (left_out.left_out, left_out.tokens, other.left_out) == ("unknown_field", b"", "")
+    (error,) = batch.dropped
+    assert isinstance(error, LeftOutError)
+    assert re.search(named, str(error))
+
+
+@pytest.mark.parametrize(
+    ("event", "named"),
+    [
+        (map_event("BlockRemoved", block_hashes=[1], tier=1, a=2), "BlockRemoved.*got: a, tier"),
+        (["AllBlocksCleared", None, 3], "AllBlocksCleared.*got: 3 elements instead of 2"),
+    ],
+)
+def test_a_removal_or_a_clear_is_applied_whatever_else_it_says(event: object, named: str) -> None:
+    registered = registration(kind=PublisherKind("SGLang"))
+    batch = open_source(registered, PythonArrayPacker()).decode(frames_of([1.5, [event], 0]))
     assert len(batch.events) == 1
     (error,) = batch.dropped
-    assert error.reason == DropReason.UNKNOWN_FIELD
+    assert isinstance(error, ToleratedError)
     assert re.search(named, str(error))
+
+
+def test_what_is_proposed_is_understood() -> None:
+    """sgl-project/sglang#39620, #32514, and #40601: a salt as a row for each block."""
+    more = {"reason": "evicted", "lora_name": None, "component_types": ["full"]}
+    assert only(map_event("BlockRemoved", block_hashes=[1], **more)) == only(
+        map_event("BlockRemoved", block_hashes=[1])
+    )
+    two = {"block_hashes": [1, 2], "token_ids": [1, 2, 3, 4], "block_size": 2}
+    salted = only(map_event("BlockStored", **two, extra_keys=[["salt"], None]))
+    assert salted == only(map_event("BlockStored", **two, cache_salt="salt"))
 
 
 def test_a_registered_lora_names_events_that_do_not() -> None:

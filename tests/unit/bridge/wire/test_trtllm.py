@@ -6,6 +6,7 @@ from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.trtllm import KIND, open_source
 from schemas.arrays import PythonArrayPacker
+from schemas.errors import LeftOutError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
 from tests.unit.bridge.messages import frames_of, map_event, registration
@@ -33,8 +34,11 @@ def stored(**fields: object) -> Stored:
 def reason_of(**fields: object) -> str:
     fields = {"block_hashes": [7], "token_ids": [1, 2, 3, 4], "block_size": 4, **fields}
     batch = decode(map_event("BlockStored", **fields), map_event("AllBlocksCleared"))
-    assert batch.events == [Cleared(sequence=9)]
+    *kept, cleared = batch.events
+    assert cleared == Cleared(sequence=9)
     (error,) = batch.dropped
+    left_out = Stored(sequence=9, hashes=(7).to_bytes(8, "little"), left_out=error.reason)
+    assert kept == [left_out][: isinstance(error, LeftOutError)]
     return error.reason
 
 

@@ -4,6 +4,7 @@ from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
+from schemas.errors import LeftOutError, ToleratedError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
@@ -35,9 +36,14 @@ def stored(registered: str = "", **fields: object) -> Stored:
 
 
 def reason_of(event: object) -> str:
+    """Why it cannot be used; what can be read of its names and its place is kept."""
     batch = decode(event, ["AllBlocksCleared"])
-    assert batch.events == [Cleared(sequence=9)]
+    *kept, cleared = batch.events
+    assert cleared == Cleared(sequence=9)
     (error,) = batch.dropped
+    is_left_out = isinstance(error, LeftOutError)
+    left_out = Stored(sequence=9, hashes=(7).to_bytes(8, "little"), left_out=error.reason)
+    assert kept == [left_out][:is_left_out]
     return error.reason
 
 
@@ -68,24 +74,91 @@ def test_a_removed_array_may_end_after_any_field(length: int) -> None:
 
 
 def test_fields_that_name_no_block_are_ignored() -> None:
-    tokens = [[1], [2]]
-    assert stored(ownership="fs", session_id=3, lookahead_token_ids=tokens) == stored()
+    assert stored(ownership="fs", session_id=3) == stored()
     assert stored(kv_cache_spec_sliding_window=512) == stored()
+
+
+@pytest.mark.parametrize("lookahead", [None, [], [None], [[], []]])
+def test_blocks_that_depend_on_later_tokens_are_left_out(lookahead: object) -> None:
+    assert stored(lookahead_token_ids=lookahead) == stored()
+    fields = {"block_hashes": [7], "token_ids": TOKENS, "block_size": 4}
+    event = map_event("BlockStored", **fields, lookahead_token_ids=[[5]])
+    assert reason_of(event) == DropReason.LOOKAHEAD
+
+
+NAMES = {"block_hashes": [7]}
+
+
+@pytest.mark.parametrize(
+    ("event", "used"),
+    [
+        (["AllBlocksCleared", None, 1], Cleared(sequence=9)),
+        (map_event("AllBlocksCleared", later=1), Cleared(sequence=9)),
+        (["BlockRemoved", [7], "CPU", 2, "later", 5], "removed"),
+        (map_event("BlockRemoved", **NAMES, medium="CPU", group_idx=2, later=[1]), "removed"),
+        (["BlockStored", *STORED_FIELDS, None, [], {}], "stored"),
+    ],
+)
+def test_what_is_not_known_is_passed_over_where_that_is_safe(event: object, used: object) -> None:
+    """A removal or a clear that is not applied leaves blocks that nobody holds."""
+    batch = decode(event)
+    (error,) = batch.dropped
+    assert isinstance(error, ToleratedError)
+    assert error.reason == DropReason.UNKNOWN_FIELD
+    if used == "removed":
+        hashes = (7).to_bytes(8, "little")
+        used = Removed(sequence=9, hashes=hashes, medium=Medium.CPU, group=2)
+    elif used == "stored":
+        used = only(["BlockStored", *STORED_FIELDS])
+    assert batch.events == [used]
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        ["BlockStored", *STORED_FIELDS, None, "x"],
-        ["AllBlocksCleared", 1],
-        map_event("BlockStored", block_hashes=[1], later={"a": [None]}),
-        map_event("BlockRemoved", block_hashes=[1], later=None),
+        ["BlockStored", [7], None, TOKENS, 4, None, "GPU", *[None] * 5, "x"],
+        map_event("BlockStored", **NAMES, later={"a": [None]}),
+        map_event("BlockStored", **NAMES, later=1),
     ],
 )
-def test_an_event_with_a_field_that_is_not_known_is_not_used(event: object) -> None:
-    batch = open_source(registration(), PythonArrayPacker()).decode(frames_of([1.5, [event], 0]))
-    assert batch.events == []
-    assert [error.reason for error in batch.dropped] == [DropReason.UNKNOWN_FIELD]
+def test_a_store_that_says_more_than_is_known_is_left_out(event: object) -> None:
+    assert reason_of(event) == DropReason.UNKNOWN_FIELD
+
+
+@pytest.mark.parametrize(
+    ("event", "medium"),
+    [
+        (["AllBlocksCleared", None], None),
+        (["AllBlocksCleared", "cpu"], Medium.CPU),
+        (map_event("AllBlocksCleared", medium="STORAGE"), Medium.DISK),
+        (["TierBlocksCleared", "GPU"], Medium.GPU),
+        (map_event("TierBlocksCleared", medium="CPU_PINNED"), Medium.CPU),
+    ],
+)
+def test_a_clear_may_be_of_one_medium(event: object, medium: Medium | None) -> None:
+    batch = decode(event)
+    assert (batch.events, batch.dropped) == ([Cleared(sequence=9, medium=medium)], [])
+    assert batch.clears is (medium is None)
+
+
+@pytest.mark.parametrize(
+    ("counts", "whole"),
+    [
+        (None, [False]),
+        ([], [False]),
+        ([1, 2, 1], [False]),
+        ([0, 0, 0], [True]),
+        ([0, 1, 0], [False, True]),
+        ([0], [False]),
+        ("x", [False]),
+    ],
+)
+def test_a_removal_may_say_how_many_copies_are_left(counts: object, whole: list[bool]) -> None:
+    batch = decode(map_event("BlockRemoved", block_hashes=[1, 2, 3], remaining_copy_counts=counts))
+    assert batch.dropped == []
+    assert [event.whole for event in batch.events if isinstance(event, Removed)] == whole
+    if len(whole) == 2:
+        assert [len(event.hashes) // 8 for event in batch.events] == [1, 2]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ counters! {
     WaitingOverflow "waiting_overflow",
     Reported "reported",
     SeedMismatch "seed_mismatch",
+    Unusable "unusable",
     LeftOutOverflow "left_out_overflow",
     LeftOutRemoved "left_out_removed",
 }

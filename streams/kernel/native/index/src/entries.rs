@@ -196,6 +196,19 @@ impl Index {
         true
     }
 
+    /// All announcements less of a block; false where it is not held on the tier.
+    pub fn remove_whole(&mut self, publisher: &mut Publisher, key: u64, tier: u32) -> bool {
+        let Some(entry) = self.find(publisher, key).filter(|entry| entry.has(tier)) else {
+            return false;
+        };
+        if let Some(part) = publisher.memberships.get(entry.membership) {
+            self.touch(part.scope);
+        }
+        self.set_known(publisher, entry, tier, 0, true);
+        self.leave_if_unused(publisher, entry.membership);
+        true
+    }
+
     /// Brings an entry to the count of a change that was taken before. Returns its slot, if it has
     /// one.
     pub fn load(

@@ -19,7 +19,11 @@ const SPARSE_SPEC_KINDS: [&str; 6] = [
 pub enum Event<'a> {
     Stored(Stored<'a>),
     Removed(Removed<'a>),
-    Cleared { sequence: i128 },
+    /// Of everything, or of what is on a medium.
+    Cleared {
+        sequence: i128,
+        medium: Option<u32>,
+    },
 }
 
 pub struct Stored<'a> {
@@ -42,6 +46,8 @@ pub struct Stored<'a> {
     /// In place of tokens, of each block the hash of its tokens.
     pub token_hashes: &'a [[u8; 8]],
     pub extra_keys: Vec<&'a [u8]>,
+    /// Why the bridge cannot use it.
+    pub left_out: &'a str,
 }
 
 pub struct Removed<'a> {
@@ -49,6 +55,8 @@ pub struct Removed<'a> {
     pub hashes: &'a [[u8; 8]],
     pub tier: u32,
     pub group: u32,
+    /// Whether no copy is left.
+    pub whole: bool,
 }
 
 impl Stored<'_> {
@@ -58,6 +66,7 @@ impl Stored<'_> {
             && !self.by_hash
             && self.aliases.is_empty()
             && self.token_hashes.is_empty()
+            && self.left_out.is_empty()
     }
 
     /// The tokens of block `i`; the event must have as many as its blocks need.
@@ -87,7 +96,7 @@ impl Event<'_> {
         match self {
             Self::Stored(event) => event.sequence,
             Self::Removed(event) => event.sequence,
-            Self::Cleared { sequence } => *sequence,
+            Self::Cleared { sequence, .. } => *sequence,
         }
     }
 }
@@ -120,7 +129,9 @@ struct Fields<'a> {
     tokens: &'a [u8],
     parent: Option<i128>,
     block_size: i128,
-    medium: u32,
+    medium: Option<u32>,
+    whole: bool,
+    left_out: &'a str,
     shared: bool,
     lora_name: &'a str,
     group: i128,
@@ -141,7 +152,9 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         tokens: &[],
         parent: None,
         block_size: 0,
-        medium: 0,
+        medium: None,
+        whole: false,
+        left_out: "",
         shared: false,
         lora_name: "",
         group: 0,
@@ -161,6 +174,8 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
                 }
             }
             (b"sequence", _) => fields.sequence = Some(reader.int()?),
+            (b"medium", Kind::Cleared) if reader.nil()? => fields.medium = None,
+            (b"medium", _) => fields.medium = Some(read_medium(reader)?),
             (_, Kind::Cleared) => reader.skip()?,
             (_, Kind::Removed) => read_removed_field(reader, &mut fields, key)?,
             (_, Kind::Stored) => read_stored_field(reader, &mut fields, key)?,
@@ -193,6 +208,14 @@ fn read_kind(reader: &mut Reader<'_>) -> Result<Kind> {
     }
 }
 
+fn read_medium(reader: &mut Reader<'_>) -> Result<u32> {
+    let name = reader.str_bytes()?;
+    match MEDIA.iter().position(|medium| medium.as_bytes() == name) {
+        Some(tier) => Ok(tier as u32),
+        None => reader.fail("the name of a medium"),
+    }
+}
+
 fn read_removed_field<'a>(
     reader: &mut Reader<'a>,
     fields: &mut Fields<'a>,
@@ -200,15 +223,9 @@ fn read_removed_field<'a>(
 ) -> Result<()> {
     match key {
         b"hashes" => fields.hashes = Some(reader.bin()?),
-        b"medium" => {
-            let name = reader.str_bytes()?;
-            match MEDIA.iter().position(|medium| medium.as_bytes() == name) {
-                Some(tier) => fields.medium = tier as u32,
-                None => return reader.fail("the name of a medium"),
-            }
-        }
         b"shared" => fields.shared = reader.bool()?,
         b"group" => fields.group = reader.int()?,
+        b"whole" => fields.whole = reader.bool()?,
         _ => reader.skip()?,
     }
     Ok(())
@@ -228,6 +245,7 @@ fn read_stored_field<'a>(
         b"aliases" => fields.aliases = reader.bin()?,
         b"by_hash" => fields.by_hash = reader.bool()?,
         b"reported" => fields.reported = reader.bool()?,
+        b"left_out" => fields.left_out = reader.str()?,
         b"token_hashes" => fields.token_hashes = reader.bin()?,
         b"extra_keys" => {
             let len = reader.array()?;
@@ -246,7 +264,7 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         return reader.fail("an event with a sequence");
     };
     if kind == Kind::Cleared {
-        return Ok(Event::Cleared { sequence });
+        return Ok(Event::Cleared { sequence, medium: fields.medium });
     }
     let Some((hashes, [])) = fields.hashes.map(<[u8]>::as_chunks) else {
         return reader.fail("an event with hashes of 8 bytes");
@@ -254,9 +272,9 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
     let Ok(group) = u32::try_from(fields.group) else {
         return reader.fail("a 32-bit group");
     };
-    let tier = fields.medium + if fields.shared { SHARED } else { 0 };
+    let tier = fields.medium.unwrap_or_default() + if fields.shared { SHARED } else { 0 };
     if kind == Kind::Removed {
-        return Ok(Event::Removed(Removed { sequence, hashes, tier, group }));
+        return Ok(Event::Removed(Removed { sequence, hashes, tier, group, whole: fields.whole }));
     }
     if !fields.tokens.len().is_multiple_of(4) {
         return reader.fail("tokens of 4 bytes");
@@ -291,5 +309,6 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         reported: fields.reported,
         token_hashes,
         extra_keys: fields.extra_keys,
+        left_out: fields.left_out,
     }))
 }

@@ -8,7 +8,7 @@ use crate::counters::Counter;
 use crate::entries::Block;
 use crate::events::Stored;
 use crate::hashing::LEFT_OUT_MASK;
-use crate::limits::{HOLD_COUNT_MAX, LEFT_OUT_REASONS_MAX};
+use crate::limits::{HOLD_COUNT_MAX, LEFT_OUT_REASON_BYTES_MAX, LEFT_OUT_REASONS_MAX};
 use crate::names::LEFT_OUT;
 use crate::publisher::Publisher;
 use crate::state::Index;
@@ -22,6 +22,8 @@ pub fn reason_of(counter: Counter, event: &Stored) -> Option<String> {
     let reason = match counter {
         Counter::BlockSizeMismatch => return Some(format!("block_size:{}", event.block_size)),
         Counter::UnknownParent => "unknown_parent",
+        Counter::Unusable if event.left_out.len() > LEFT_OUT_REASON_BYTES_MAX => "other",
+        Counter::Unusable => event.left_out,
         Counter::TokenCountMismatch => "token_count",
         Counter::ExtraKeysMismatch => "extra_keys",
         Counter::SeedMismatch => "seed",
@@ -87,14 +89,11 @@ impl Index {
         tier: u32,
         whole: bool,
     ) -> bool {
-        let found = self.find(publisher, key ^ LEFT_OUT_MASK);
-        let Some(entry) = found.filter(|entry| entry.has(tier)) else { return false };
-        if let Some(part) = publisher.memberships.get(entry.membership) {
-            self.touch(part.scope);
+        let key = key ^ LEFT_OUT_MASK;
+        if whole {
+            return self.remove_whole(publisher, key, tier);
         }
-        let count = if whole { 0 } else { publisher.counts.of(&entry, tier) - 1 };
-        self.set_known(publisher, entry, tier, count, true);
-        self.leave_if_unused(publisher, entry.membership);
-        true
+        let entry = self.find(publisher, key);
+        entry.is_some_and(|entry| entry.has(tier) && self.remove(publisher, &entry, tier))
     }
 }

@@ -34,6 +34,7 @@ pub const WAITING_MAX: u64 = 1 << 20;
 /// Blocks of one publisher that are left out, and for how many reasons.
 pub const LEFT_OUT_BLOCKS_MAX: u64 = 65_536;
 pub const LEFT_OUT_REASONS_MAX: usize = 16;
+pub const LEFT_OUT_REASON_BYTES_MAX: usize = 64;
 
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.
 pub const TURN_BLOCKS: usize = 512;

@@ -9,13 +9,13 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 use crate::changes::Change;
 use crate::counters::Counter;
 use crate::entries::{AHEAD, Block};
-use crate::entry_table::Entry;
+use crate::entry_table::{Entry, Place};
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, TOKEN_HASH_SEED, group_mask};
 use crate::left_out::reason_of;
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
-use crate::names::ContextKey;
+use crate::names::{ContextKey, SHARED};
 use crate::publisher::{MemberId, Membership, Publisher};
 use crate::state::{Index, State};
 
@@ -94,7 +94,8 @@ impl<'a> WriteTurn<'a> {
             match event {
                 Event::Stored(stored) => self.store(id, stored, &moves)?,
                 Event::Removed(removed) => self.remove(id, removed, &mut moves)?,
-                Event::Cleared { sequence } => {
+                Event::Cleared { medium: Some(medium), .. } => self.clear_medium(id, *medium)?,
+                Event::Cleared { sequence, medium: None } => {
                     self.clear(id)?;
                     cleared = Some(*sequence);
                 }
@@ -275,9 +276,13 @@ impl<'a> WriteTurn<'a> {
                     let noted = held.filter(|_| is_noting);
                     let noted = noted.and_then(|entry| index.block_of(publisher, entry));
                     // One that is named twice is held no more the second time.
-                    if !held.is_some_and(|entry| index.remove(publisher, entry, event.tier)) {
+                    let is_removed = held.is_some_and(|entry| match event.whole {
+                        false => index.remove(publisher, entry, event.tier),
+                        true => index.remove_whole(publisher, key, event.tier),
+                    });
+                    if !is_removed {
                         let was_left_out = index.left_out > 0
-                            && index.lower_left_out(publisher, key, event.tier, false);
+                            && index.lower_left_out(publisher, key, event.tier, event.whole);
                         index
                             .count(if was_left_out { Counter::LeftOutRemoved } else { unknown }, 1);
                         continue;
@@ -314,6 +319,30 @@ impl<'a> WriteTurn<'a> {
         }
         index.count(Counter::Cleared, removed as usize);
         Ok(removed)
+    }
+
+    /// Drops a publisher's entries on the tiers of a medium, its own and shared.
+    fn clear_medium(&mut self, id: u64, medium: u32) -> Result<()> {
+        for tier in [medium, medium + SHARED] {
+            let (publisher, index) = self.publisher(id)?;
+            let mut held = Vec::new();
+            let mut place = Some(Place::default());
+            while let Some(at) = place {
+                let see = |entry: Entry| held.extend(entry.has(tier).then_some(entry.key));
+                place = publisher.entries.part(at, index.keys(publisher), see);
+            }
+            held.sort_unstable();
+            held.dedup();
+            for keys in held.chunks(TURN_BLOCKS) {
+                let (publisher, index) = self.publisher(id)?;
+                for &key in keys {
+                    let removed = index.remove_whole(publisher, key, tier);
+                    index.count(Counter::Cleared, removed.into());
+                }
+                self.spend(keys.len());
+            }
+        }
+        Ok(())
     }
 
     /// Releases all entries of a publisher, which are those of these memberships: now, or where they
@@ -487,6 +516,9 @@ fn refusal(publisher: &Publisher, event: &Stored, seed: u64) -> Option<Counter> 
     let blocks = event.hashes.len();
     if !event.forms_prefix {
         return Some(Counter::SkippedGroup);
+    }
+    if !event.left_out.is_empty() {
+        return Some(Counter::Unusable);
     }
     if event.is_placeholder() {
         return None;

@@ -323,7 +323,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             }
             Field::Tokens => return append_tokens(reader, &mut self.tokens).ok(),
             Field::Ignored => return self.skip(),
-            Field::Segments => return skip_no_segments(reader),
+            Field::Unusual => return skip_nothing(reader),
             _ => {}
         }
         if field == Field::ExtraKeys {
@@ -371,7 +371,7 @@ impl<'a, 'p> Batch<'a, 'p> {
                     event.cache_salt = reader.str().ok()?;
                 }
             }
-            Field::Hashes | Field::Tokens | Field::Ignored | Field::Segments | Field::ExtraKeys => {
+            Field::Hashes | Field::Tokens | Field::Ignored | Field::Unusual | Field::ExtraKeys => {
                 unreachable!()
             }
         }
@@ -478,8 +478,8 @@ impl<'a, 'p> Batch<'a, 'p> {
     }
 }
 
-/// Takes a row for each block, where none of them has anything.
-fn skip_no_segments(reader: &mut Reader) -> Option<()> {
+/// Takes a value for each block, where none of them says anything.
+fn skip_nothing(reader: &mut Reader) -> Option<()> {
     if reader.nil().ok()? {
         return Some(());
     }

@@ -126,7 +126,7 @@ impl HitReports {
             self.ends.clear();
         }
         match event.kind {
-            Kind::Cleared => self.forget(),
+            Kind::Cleared if event.is_of_gpu => self.forget(),
             Kind::Removed if event.is_of_gpu && !self.announced.is_empty() => {
                 for key in event.keys() {
                     self.announced.remove(&key);

@@ -19,9 +19,8 @@ pub enum Field {
     Metadata,
     /// It names no block.
     Ignored,
-    /// What besides tokens enters a block's hash, for few blocks: where a block has it, it is left
-    /// to the specification.
-    Segments,
+    /// What few blocks have: where one has it, the event is left to the specification.
+    Unusual,
 }
 
 impl Field {
@@ -42,10 +41,14 @@ impl Field {
             "origin" => Self::Origin,
             "cache_salt" => Self::CacheSalt,
             "metadata" => Self::Metadata,
-            "kv_cache_spec_sliding_window" | "lookahead_token_ids" | "ownership" | "session_id" => {
-                Self::Ignored
+            "kv_cache_spec_sliding_window"
+            | "ownership"
+            | "session_id"
+            | "reason"
+            | "component_types" => Self::Ignored,
+            "mm_keys" | "block_mm_infos" | "lookahead_token_ids" | "remaining_copy_counts" => {
+                Self::Unusual
             }
-            "mm_keys" | "block_mm_infos" => Self::Segments,
             _ => return None,
         })
     }
@@ -107,8 +110,11 @@ impl Layout {
         let kind = Kind::tagged(tag.as_bytes())?;
         let mut named = Vec::with_capacity(names.len());
         for name in names {
-            let field = Field::named(name)?;
-            let is_of_all = matches!(field, Field::Hashes | Field::Ignored);
+            let mut field = Field::named(name)?;
+            if kind == Kind::Removed && field == Field::LoraName {
+                field = Field::Ignored; // a key says which block it is
+            }
+            let is_of_all = matches!(field, Field::Hashes | Field::Ignored | Field::Unusual);
             let is_of_removed = matches!(field, Field::Medium | Field::Group | Field::Locality);
             let is_known = match kind {
                 Kind::Stored => true,

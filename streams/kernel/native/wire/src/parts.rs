@@ -134,6 +134,7 @@ struct Event<'a> {
     group: i128,
     by_hash: bool,
     has_aliases: bool,
+    is_left_out: bool,
     extra_keys: Option<Vec<&'a [u8]>>,
     /// The type and the sequence; then all that is not named above but the group.
     head: Vec<&'a [u8]>,
@@ -155,6 +156,7 @@ impl<'a> Event<'a> {
             group: 0,
             by_hash: false,
             has_aliases: false,
+            is_left_out: false,
             extra_keys: None,
             head: Vec::new(),
             others: Vec::new(),
@@ -170,6 +172,7 @@ impl<'a> Event<'a> {
                 b"extra_keys" => event.extra_keys = Some(read_keys(reader)?),
                 b"group" => event.group = reader.int()?,
                 b"by_hash" => event.by_hash = reader.bool()?,
+                b"left_out" => event.is_left_out = !reader.str_bytes()?.is_empty(),
                 b"aliases" => event.has_aliases = !reader.bin()?.is_empty(),
                 b"block_size" => event.block_size = reader.int()?,
                 b"type" => event.kind = kind_of(reader.str_bytes()?),
@@ -202,7 +205,8 @@ impl<'a> Event<'a> {
         let is_unnamed = self.tokens.is_empty()
             && self.token_hashes.is_empty()
             && !self.by_hash
-            && !self.has_aliases;
+            && !self.has_aliases
+            && !self.is_left_out;
         let is_placeholder = kind == Kind::Stored && is_unnamed;
         Piece { encoded, source, first, kind, hashes, is_placeholder, group: self.group }
     }

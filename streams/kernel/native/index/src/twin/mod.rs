@@ -146,6 +146,9 @@ impl Twin {
                         removed.1.extend(gone);
                     }
                 }
+                Kind::Cleared if event.medium.is_some() => {
+                    self.clear_medium(id, event.medium.unwrap());
+                }
                 Kind::Cleared => {
                     self.clear(id);
                     cleared = Some(event.sequence.into());
@@ -162,6 +165,8 @@ impl Twin {
         let has_tokens = !event.tokens.is_empty();
         if !["", "full_attention"].contains(&event.spec_kind) {
             Some(Counter::SkippedGroup)
+        } else if !event.left_out.is_empty() {
+            Some(Counter::Unusable)
         } else if event.is_placeholder() {
             None
         } else if event.block_size != self.owners[&id].stream.block_size {
@@ -189,6 +194,8 @@ impl Twin {
             self.count(refusal, event.hashes.len());
             let reason = match refusal {
                 Counter::SkippedGroup => return,
+                Counter::Unusable if event.left_out.len() > 64 => "other".to_owned(),
+                Counter::Unusable => event.left_out.to_owned(),
                 Counter::BlockSizeMismatch => format!("block_size:{}", event.block_size),
                 Counter::TokenCountMismatch => "token_count".to_owned(),
                 Counter::ExtraKeysMismatch => "extra_keys".to_owned(),
@@ -312,13 +319,14 @@ impl Twin {
         for key in event.hashes.iter().map(|&hash| key_of(hash, event.group)) {
             let held = self.owners[&id].held.get(&key).cloned();
             match held.map(|held| (held.counts[event.tier as usize], held)) {
-                None | Some((0, _)) if self.lower_left_out(id, key, event.tier) => {
+                None | Some((0, _)) if self.lower_left_out(id, event, key) => {
                     self.count(Counter::LeftOutRemoved, 1);
                 }
                 None | Some((0, _)) if is_skipped => self.count(Counter::SkippedGroup, 1),
                 None | Some((0, _)) => self.count(Counter::UnknownRemoved, 1),
                 Some((count, held)) => {
-                    self.set(id, key, &held.lora, held.prefix, (event.tier, count - 1), true);
+                    let left = if event.whole { 0 } else { count - 1 };
+                    self.set(id, key, &held.lora, held.prefix, (event.tier, left), true);
                     self.count(Counter::Removed, 1);
                     gone.push((key, held));
                 }
@@ -327,12 +335,25 @@ impl Twin {
         gone
     }
 
-    fn lower_left_out(&mut self, id: u64, key: u64, tier: u32) -> bool {
+    fn clear_medium(&mut self, id: u64, medium: u32) {
+        for tier in [medium, medium + SHARED] {
+            for (key, held) in self.owners[&id].held.clone() {
+                if held.counts[tier as usize] > 0 {
+                    self.count(Counter::Cleared, 1);
+                    self.set(id, key, &held.lora, held.prefix, (tier, 0), true);
+                }
+            }
+        }
+    }
+
+    fn lower_left_out(&mut self, id: u64, event: &Told, key: u64) -> bool {
+        let tier = event.tier;
         let key = key ^ LEFT_OUT_MASK;
         let Some(held) = self.owners[&id].held.get(&key).cloned() else { return false };
         let count = held.counts[tier as usize];
         if count > 0 {
-            self.set(id, key, &held.lora, held.prefix, (tier, count - 1), true);
+            let left = if event.whole { 0 } else { count - 1 };
+            self.set(id, key, &held.lora, held.prefix, (tier, left), true);
         }
         count > 0
     }

@@ -31,12 +31,17 @@ pub struct Told {
     pub reported: bool,
     pub token_hashes: Vec<u64>,
     pub extra_keys: Vec<Vec<u8>>,
+    pub left_out: &'static str,
+    pub whole: bool,
+    /// Of an event that clears: only what is on this medium.
+    pub medium: Option<u32>,
 }
 
 impl Told {
     pub fn is_placeholder(&self) -> bool {
         let is_named = self.by_hash || !self.aliases.is_empty() || !self.token_hashes.is_empty();
-        self.kind == Kind::Stored && self.tokens.is_empty() && !is_named
+        let is_used = self.kind == Kind::Stored && self.left_out.is_empty();
+        is_used && self.tokens.is_empty() && !is_named
     }
 
     /// The hash of each block of two tokens alone.
@@ -71,7 +76,18 @@ impl Told {
             fields.push(("shared", written(&|to| write::bool(to, self.tier >= SHARED))));
             fields.push(("group", written(&|to| write::int(to, self.group.into()))));
         }
+        if self.kind == Kind::Removed {
+            fields.push(("whole", written(&|to| write::bool(to, self.whole))));
+        }
+        if self.kind == Kind::Cleared {
+            let medium = |to: &mut Vec<u8>| match self.medium {
+                Some(medium) => write::str(to, MEDIA[medium as usize]),
+                None => write::nil(to),
+            };
+            fields.push(("medium", written(&medium)));
+        }
         if self.kind == Kind::Stored {
+            fields.push(("left_out", written(&|to| write::str(to, self.left_out))));
             let parent = |to: &mut Vec<u8>| match self.parent {
                 Some(parent) => write::int(to, parent.into()),
                 None => write::nil(to),

@@ -8,6 +8,7 @@ use crate::changes::{Change, decode};
 use crate::core::Core;
 use crate::dumps::Dump;
 use crate::events::read_events;
+use crate::hashing::LEFT_OUT_MASK;
 use crate::names::{ContextKey, SHARED, StreamKey, TIERS};
 use crate::random::Random;
 use crate::walk::{InstanceDepths, Prompt, RankDepths};
@@ -156,8 +157,12 @@ impl World {
 
     /// Makes it one that is left out.
     fn spoil(&mut self, event: &mut Told) {
-        match self.random.below(8) {
+        match self.random.below(9) {
             0 => event.block_size = 3,
+            7 => {
+                event.left_out = self.one_of(&["unknown_field", "bad_tokens"]);
+                event.tokens.clear();
+            }
             1 => event.tokens.push(1),
             2 => event.extra_keys = vec![b"one too many".to_vec(); event.hashes.len() + 1],
             3 => event.spec_kind = "sliding_window",
@@ -181,6 +186,9 @@ impl World {
         let on_tier =
             held.filter(|(_, held)| held.counts[tier as usize] > 0 && held.lora.len() < 9);
         let mut keys: Vec<u64> = on_tier.map(|(&key, _)| key).collect();
+        let held = self.twin.owners[&id].held.iter();
+        let left_out = held.filter(|(_, held)| held.lora.starts_with("\0left_out:"));
+        keys.extend(left_out.map(|(&key, _)| key ^ LEFT_OUT_MASK));
         let share = 1 + self.random.below(4) as u64;
         let salt = self.random.next();
         keys.retain(|&key| Random(key ^ salt).next() % 4 < share);
@@ -197,6 +205,7 @@ impl World {
             hashes: keys,
             tier,
             group,
+            whole: self.chance(5),
             ..Told::default()
         }
     }
@@ -207,7 +216,11 @@ impl World {
         for _ in 0..1 + self.random.below(4) {
             self.sequence += i64::from(self.chance(3));
             events.push(match self.random.below(14) {
-                0 => Told { kind: Kind::Cleared, sequence: self.sequence, ..Told::default() },
+                0 => {
+                    let medium = [None, Some(0), Some(1), Some(2)][self.random.below(4)];
+                    let (kind, sequence) = (Kind::Cleared, self.sequence);
+                    Told { kind, sequence, medium, ..Told::default() }
+                }
                 1..=4 => self.remove(id),
                 _ => self.store(id),
             });

@@ -1,0 +1,190 @@
+"""The forms of events on the wire: what an engine's versions send, as typed structs in which hashes
+and tokens stay encoded.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, Union
+
+import msgspec
+
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.fields import Origin, medium_of
+from schemas.errors import EventError
+from schemas.events import BlockEvent, Cleared, Stored
+from schemas.limits import BATCH_EVENTS_MAX
+
+
+class WireEvent(msgspec.Struct, gc=False):
+    """One event as an engine sends it."""
+
+    stores: ClassVar[bool] = False
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """The event as `schemas.events` has it.
+
+        Raises:
+            EventError: a field cannot be used.
+        """
+        raise NotImplementedError
+
+    def events(self, sequence: int, origin: Origin) -> Sequence[BlockEvent]:
+        """The same, of an event that is several.
+
+        Raises:
+            EventError: likewise.
+        """
+        return (self.canonical(sequence, origin),)
+
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+        """What is kept of a store that cannot be used; None for other events.
+
+        Raises:
+            EventError: not even its hashes and its place can be read.
+        """
+        return None
+
+
+class UnknownStore(WireEvent):
+    """A store with a field that is not known: it may change what its blocks are."""
+
+    event: WireEvent
+    detail: str
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        raise EventError(DropReason.UNKNOWN_FIELD, self.detail)
+
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+        """See `WireEvent`."""
+        return self.event.left_out(sequence, origin, reason)
+
+
+EventT = TypeVar("EventT", bound=WireEvent, covariant=True)
+
+
+Events = Annotated[Sequence[EventT], msgspec.Meta(max_length=BATCH_EVENTS_MAX)]
+"""The length is looked at before anything is decoded."""
+
+
+class ArrayBatch(msgspec.Struct, Generic[EventT], array_like=True):
+    """A batch as an array, in every release so far."""
+
+    ts: float
+    events: Events[EventT]
+    data_parallel_rank: int | None = None
+
+
+class MapBatch(msgspec.Struct, Generic[EventT]):
+    """A batch as a map, as vLLM's main branch had it between 0.23 and 0.24."""
+
+    ts: float
+    events: Events[EventT]
+    data_parallel_rank: int | None = None
+
+
+class BatchForm(Protocol):
+    """A decoder of whole batches in one of their forms."""
+
+    def decode(self, buf: bytes, /) -> ArrayBatch[WireEvent] | MapBatch[WireEvent]:
+        """The batch; ValueError or RecursionError where it has another form, or a bad event."""
+        ...
+
+
+class EventForm(Protocol):
+    """A decoder of single events in one of their forms."""
+
+    def decode(self, buf: msgspec.Raw, /) -> WireEvent:
+        """The event; ValueError or RecursionError where it has another form, or is bad."""
+        ...
+
+
+class WireForms(NamedTuple):
+    """All that an engine's versions may send: batches whole, and events alone.
+
+    Attributes:
+        maps: by tag, the events as maps; a tag that no map has is missing.
+        arrays: by tag, the events as arrays, likewise.
+        tag_field: where maps have the tag.
+    """
+
+    batches: tuple[BatchForm, ...]
+    events: tuple[EventForm, ...]
+    maps: Mapping[str, type[WireEvent]]
+    arrays: Mapping[str, type[WireEvent]]
+    tag_field: str = "type"
+
+
+def forms_of(
+    *,
+    maps: Sequence[type[WireEvent]] = (),
+    arrays: Sequence[type[WireEvent]] = (),
+    tag_field: str = "type",
+) -> WireForms:
+    """The forms of an engine whose events are these: maps, which have the tag as `tag_field`, or
+    arrays, which begin with it, or both.
+    """
+    assert maps or arrays, "an engine's events have some form"
+    unions = [Union[tuple(form)] for form in (maps, arrays) if form]  # noqa: UP007
+    return WireForms(
+        batches=(
+            *(msgspec.msgpack.Decoder(ArrayBatch[union]) for union in unions),  # type: ignore[valid-type]
+            *(msgspec.msgpack.Decoder(MapBatch[union]) for union in unions),  # type: ignore[valid-type]
+        ),
+        events=tuple(msgspec.msgpack.Decoder(union) for union in unions),
+        maps={_tag(event): event for event in maps},
+        arrays={_tag(event): event for event in arrays},
+        tag_field=tag_field,
+    )
+
+
+def _tag(event: type[WireEvent]) -> str:
+    return str(event.__struct_config__.tag)
+
+
+class ClearedEvent(WireEvent):
+    """The publisher holds nothing any more, or nothing on a medium."""
+
+    medium: str | None = None
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        medium = None if self.medium is None else medium_of(self.medium)
+        return Cleared(sequence=sequence, medium=medium)
+
+
+class TierClearedEvent(WireEvent):
+    """The publisher holds nothing on a medium any more."""
+
+    medium: str
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        return Cleared(sequence=sequence, medium=medium_of(self.medium))
+
+
+class ClearedArray(
+    ClearedEvent, array_like=True, tag="AllBlocksCleared", forbid_unknown_fields=True
+):
+    """`["AllBlocksCleared"]`, of both engines; with a medium, what is on that."""
+
+
+class ClearedMap(
+    ClearedEvent, tag="AllBlocksCleared", tag_field="type", forbid_unknown_fields=True
+):
+    """`{"type": "AllBlocksCleared"}`, likewise."""
+
+
+class TierClearedArray(
+    TierClearedEvent, array_like=True, tag="TierBlocksCleared", forbid_unknown_fields=True
+):
+    """`["TierBlocksCleared", medium]`, which is proposed (vllm-project/vllm#57296)."""
+
+
+class TierClearedMap(
+    TierClearedEvent, tag="TierBlocksCleared", tag_field="type", forbid_unknown_fields=True
+):
+    """`{"type": "TierBlocksCleared", "medium": medium}`, likewise."""
+
+
+CLEARED_MAPS: Final = (ClearedMap, TierClearedMap)
+CLEARED_ARRAYS: Final = (ClearedArray, TierClearedArray)
