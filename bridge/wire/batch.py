@@ -364,7 +364,7 @@ class BatchDecoder:
             event, details = self._read_form(msgspec.Raw(unknown.rest))
             if event is None:
                 raise EventError(DropReason.MALFORMED_EVENT, either(*details))
-            if event.stores and not unknown.are_empty:
+            if not (event.removes or unknown.are_empty):
                 return UnknownStore(event, detail)
             dropped.append(ToleratedError(DropReason.UNKNOWN_FIELD, detail))
             return event

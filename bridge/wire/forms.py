@@ -15,9 +15,14 @@ from schemas.limits import BATCH_EVENTS_MAX
 
 
 class WireEvent(msgspec.Struct, gc=False):
-    """One event as an engine sends it."""
+    """One event as an engine sends it.
 
-    stores: ClassVar[bool] = False
+    Attributes:
+        removes: whether what it names is gone whatever else it says, so that it is applied though
+            it has fields that are not known.
+    """
+
+    removes: ClassVar[bool] = False
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """The event as `schemas.events` has it.
@@ -146,6 +151,8 @@ class ClearedEvent(WireEvent):
 
     medium: str | None = None
 
+    removes: ClassVar[bool] = True
+
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
         medium = None if self.medium is None else medium_of(self.medium)
@@ -156,6 +163,8 @@ class TierClearedEvent(WireEvent):
     """The publisher holds nothing on a medium any more."""
 
     medium: str
+
+    removes: ClassVar[bool] = True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""

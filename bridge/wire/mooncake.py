@@ -166,8 +166,6 @@ class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
     token_ids: msgspec.Raw = NIL
     parent_block_hash: msgspec.Raw = NIL
 
-    stores: ClassVar[bool] = True
-
     def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
         """See `WireEvent`."""
         names, _ = self.objects(origin)
@@ -193,6 +191,8 @@ class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
 
 
 class _Removed(_OfObject, tag="removed", forbid_unknown_fields=True):
+    removes: ClassVar[bool] = True
+
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`. The key is enough to tell which object is gone."""
         names, _ = self.objects(origin)
@@ -200,6 +200,8 @@ class _Removed(_OfObject, tag="removed", forbid_unknown_fields=True):
 
 
 class _Cleared(_Event, tag="cleared", forbid_unknown_fields=True):
+    removes: ClassVar[bool] = True
+
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`. A master has one backend, and a tenant's objects go at once."""
         self.check_stream(origin)

@@ -50,8 +50,6 @@ class _Stored(WireEvent):
     lora_id: int | str | None = None
     medium: str | None = None
 
-    stores: ClassVar[bool] = True
-
     def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
         """See `WireEvent`."""
         return Stored(
@@ -92,6 +90,8 @@ class _Stored(WireEvent):
 class _Removed(WireEvent):
     block_hashes: msgspec.Raw
     medium: str | None = None
+
+    removes: ClassVar[bool] = True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""

@@ -90,8 +90,6 @@ class _Stored(WireEvent, tag="BlockStored", tag_field="type", forbid_unknown_fie
     cache_salt: str | None = None
     block_mm_infos: msgspec.Raw = NIL
 
-    stores: ClassVar[bool] = True
-
     def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
         """See `WireEvent`."""
         return Stored(
@@ -162,6 +160,8 @@ class _Removed(WireEvent, tag="BlockRemoved", tag_field="type", forbid_unknown_f
     medium: str | None = None
     group_idx: int | None = None
     locality: str | None = None
+
+    removes: ClassVar[bool] = True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""

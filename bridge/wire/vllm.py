@@ -67,8 +67,6 @@ class _Stored(WireEvent):
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: msgspec.Raw = NIL
 
-    stores: ClassVar[bool] = True
-
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
         self.check()
@@ -117,6 +115,8 @@ class _Removed(WireEvent):
     block_hashes: msgspec.Raw
     medium: str | None = None
     group_idx: int | None = None
+
+    removes: ClassVar[bool] = True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""

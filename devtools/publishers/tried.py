@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from bridge.wire import open_source
+from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import PassedOverError
 from schemas.events import BlockEvent, Cleared, Removed, Stored
@@ -84,7 +85,10 @@ def try_messages(
             raise ReplayDiffersError(f"{kind} {version}: batch {batch.sequence}")
     events = [event for batch in batches for event in batch.events]
     dropped = [error for batch in batches for error in batch.dropped]
-    passed_over = sum(isinstance(error, PassedOverError) for error in dropped)
+    passed_over = sum(
+        isinstance(error, PassedOverError) or error.reason == DropReason.LOOKAHEAD
+        for error in dropped
+    )
     return Tried(
         kind=kind,
         version=version,

@@ -21,8 +21,6 @@ class StoredArray(WireEvent, array_like=True, tag="Stored", forbid_unknown_field
     tokens: msgspec.Raw = NIL
     block_size: int | None = None
 
-    stores: ClassVar[bool] = True
-
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         return Stored(
             sequence=sequence,
@@ -36,12 +34,16 @@ class StoredArray(WireEvent, array_like=True, tag="Stored", forbid_unknown_field
 class RemovedArray(WireEvent, array_like=True, tag="Removed", forbid_unknown_fields=True):
     hashes: msgspec.Raw
 
+    removes: ClassVar[bool] = True
+
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         return Removed(sequence=sequence, hashes=hashes_of(self.hashes, origin.packer))
 
 
 class RemovedMap(WireEvent, tag="Removed", tag_field="type", forbid_unknown_fields=True):
     hashes: msgspec.Raw
+
+    removes: ClassVar[bool] = True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         return Removed(sequence=sequence, hashes=hashes_of(self.hashes, origin.packer))
