@@ -162,6 +162,7 @@ BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at o
 BATCH_APART_VALUES_MAX: Final = 262_144  # the same in values; some 30 ms of the interpreter's lock
 SINGLE_EVENTS_BYTES_MAX: Final = 4 * MIB  # JSON and envelopes, read in Python: some 30 ms of it
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
+BATCH_TOLERATED_MAX: Final = 2_048  # the same of events with unknown fields; some 30 ms likewise
 EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
 LORA_NAMES_MAX: Final = 4096  # of a publisher; each makes a context, of some KB

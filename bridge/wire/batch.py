@@ -19,7 +19,7 @@ Here the whole batch is decoded by one call into typed structs in which hashes a
 encoded. Only where that fails is the batch taken apart, so that one bad event costs neither its
 siblings nor the rest of the stream. How long that may take is bounded: a batch that has a bad event
 and more than BATCH_APART_EVENTS_MAX or BATCH_APART_VALUES_MAX in all, or more than BATCH_ERRORS_MAX
-malformed ones, is undecodable.
+malformed ones or BATCH_TOLERATED_MAX with unknown fields, is undecodable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,6 +68,7 @@ from schemas.limits import (
     BATCH_APART_VALUES_MAX,
     BATCH_ERRORS_MAX,
     BATCH_EVENTS_MAX,
+    BATCH_TOLERATED_MAX,
     BATCH_VALUES_MAX,
     BULK_BYTES,
     EVENT_FIELDS_MAX,
@@ -339,20 +340,31 @@ class BatchDecoder:
         self._check_envelope(engine_time, rank, count)
         _check_apart(count, values)
         wire_events = []
+        bad = tolerated = 0
         for encoded in _events.decode(batch.events):
             try:
-                wire_events.append(self._read_event(encoded, dropped))
+                event, unknown = self._read_event(encoded)
             except EventError as error:
+                bad += 1
                 dropped.append(_alone(error))
-                if len(dropped) > BATCH_ERRORS_MAX:
+                if bad > BATCH_ERRORS_MAX:
                     detail = f"Expected at most {BATCH_ERRORS_MAX} bad events; the last: {error}"
                     raise BatchError(DropReason.UNDECODABLE, detail) from error
+                continue
+            wire_events.append(event)
+            if unknown is not None:
+                tolerated += 1
+                if tolerated > BATCH_TOLERATED_MAX:
+                    detail = f"Expected unknown fields in at most {BATCH_TOLERATED_MAX} events"
+                    raise BatchError(DropReason.UNDECODABLE, f"{detail}; the last: {unknown}")
+                dropped += [] if isinstance(event, UnknownStore) else [unknown]
         return engine_time, wire_events
 
-    def _read_event(self, encoded: msgspec.Raw, dropped: list[WireError]) -> WireEvent:
+    def _read_event(self, encoded: msgspec.Raw) -> tuple[WireEvent, ToleratedError | None]:
+        """The event, and what is not known of it."""
         event, details = self._read_form(encoded)
         if event is not None:
-            return event
+            return event, None
         tag = tag_of(encoded, self.forms.tag_field)
         tags = self.forms.maps.keys() | self.forms.arrays.keys()
         if tag is not None and tag not in tags:
@@ -365,9 +377,8 @@ class BatchDecoder:
             if event is None:
                 raise EventError(DropReason.MALFORMED_EVENT, either(*details))
             if not (event.removes or unknown.are_empty):
-                return UnknownStore(event, detail)
-            dropped.append(ToleratedError(DropReason.UNKNOWN_FIELD, detail))
-            return event
+                event = UnknownStore(event, detail)
+            return event, ToleratedError(DropReason.UNKNOWN_FIELD, detail)
         raise EventError(DropReason.MALFORMED_EVENT, either(*details))
 
     def _read_form(self, encoded: msgspec.Raw) -> tuple[WireEvent | None, list[str]]:

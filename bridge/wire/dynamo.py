@@ -34,8 +34,15 @@ import msgspec
 
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.known_part import KnownPart, known_part
 from bridge.wire.opaque import DECODING_ERRORS, either
-from bridge.wire.single_events import ReadEvent, check_blocks, decode_singly, json_events
+from bridge.wire.single_events import (
+    ReadEvent,
+    check_blocks,
+    decode_singly,
+    json_events,
+    with_unknown,
+)
 from schemas.arrays import ArrayPacker, hash_to_u64
 from schemas.errors import BatchError, EventError
 from schemas.events import BlockEvent, Cleared, Removed, Stored
@@ -107,20 +114,26 @@ class _Form:
     ) -> None:
         self._of_router = decoder(_RouterEvent)
         self._of_worker = decoder(_Event)
+        self._of_any = decoder(object)
 
-    def read(self, encoded: msgspec.Raw) -> _RouterEvent:
+    def read(self, encoded: msgspec.Raw) -> KnownPart:
+        """The event of a router, and what is not known of it."""
         try:
-            routed = self._of_router.decode(encoded)
-            assert isinstance(routed, _RouterEvent)
-            return routed
+            return KnownPart(self._of_router.decode(encoded), "", True)
         except DECODING_ERRORS as error:
             try:
                 event = self._of_worker.decode(encoded)
+                assert isinstance(event, _Event)
+                return KnownPart(_RouterEvent(event), "", True)
             except DECODING_ERRORS as other:
                 detail = either(str(error), str(other))
-                raise EventError(DropReason.MALFORMED_EVENT, detail) from other
-            assert isinstance(event, _Event)
-            return _RouterEvent(event)
+        try:
+            value = self._of_any.decode(encoded)
+            if isinstance(value, dict) and "event" not in value:
+                value = {"event": value}
+            return known_part(value, _RouterEvent)
+        except DECODING_ERRORS as error:
+            raise EventError(DropReason.MALFORMED_EVENT, detail) from error
 
 
 _JSON: Final = _Form(msgspec.json.Decoder)
@@ -165,9 +178,10 @@ class _Reader:
     def _read_msgpack(self, encoded: msgspec.Raw, sequence: int) -> ReadEvent:
         return self._read(_MSGPACK.read(encoded), sequence)
 
-    def _read(self, routed: _RouterEvent, sequence: int) -> ReadEvent:
+    def _read(self, part: KnownPart, sequence: int) -> ReadEvent:
+        routed: _RouterEvent = part.value
         event = self._canonical(routed, sequence)
-        return ReadEvent([event], routed.event.event_id, routed.worker_id)
+        return with_unknown(ReadEvent([event], routed.event.event_id, routed.worker_id), part)
 
     def _canonical(self, routed: _RouterEvent, sequence: int) -> BlockEvent:
         event = routed.event

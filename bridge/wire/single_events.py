@@ -14,14 +14,16 @@ from xxhash import xxh3_64_intdigest
 from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds, check_ids, check_worker
+from bridge.wire.known_part import KnownPart
 from bridge.wire.opaque import DECODING_ERRORS
 from bridge.wire.parts import parts_of
 from schemas.arrays import ArrayPacker
-from schemas.errors import BatchError, EventError
-from schemas.events import BlockEvent, Cleared
+from schemas.errors import BatchError, EventError, LeftOutError, ToleratedError
+from schemas.events import BlockEvent, Cleared, Stored
 from schemas.limits import (
     BATCH_ERRORS_MAX,
     BATCH_EVENTS_MAX,
+    BATCH_TOLERATED_MAX,
     EVENT_BLOCKS_MAX,
     PACKED_BATCH_BYTES_MAX,
     RECORD_BYTES_MAX,
@@ -36,11 +38,13 @@ class ReadEvent(NamedTuple):
         events: in the record's terms.
         event_id: its number in the engine's stream; None where it has none.
         worker: whose stream that is; None where it does not say.
+        dropped: what of it could not be used, where that costs no more than the event.
     """
 
     events: Sequence[BlockEvent]
     event_id: int | None = None
     worker: int | None = None
+    dropped: Sequence[EventError] = ()
 
 
 EventReader = Callable[[msgspec.Raw, int], ReadEvent]
@@ -114,6 +118,7 @@ def _decode(
     events: list[BlockEvent] = []
     errors: list[EventError] = []
     ids: EventIds | None = None
+    tolerated = 0
     for one in encoded:
         try:
             read = read_event(one, sequence)
@@ -126,9 +131,14 @@ def _decode(
                 first = read.event_id if ids is None else ids.first
                 ids = EventIds(first, read.event_id, read.worker)
             events += read.events
+            errors += read.dropped
+            tolerated += len(read.dropped)
+            if tolerated > BATCH_TOLERATED_MAX:
+                detail = f"Expected unknown fields in at most {BATCH_TOLERATED_MAX} events"
+                raise BatchError(DropReason.UNDECODABLE, detail)
         except EventError as error:
             errors.append(EventError(error.reason, error.detail))
-            if len(errors) > BATCH_ERRORS_MAX:
+            if len(errors) - tolerated > BATCH_ERRORS_MAX:
                 detail = f"Expected at most {BATCH_ERRORS_MAX} bad events; the last: {error}"
                 raise BatchError(DropReason.UNDECODABLE, detail) from error
     digest = xxh3_64_intdigest(payload)
@@ -142,6 +152,37 @@ def _decode(
         return batch
     parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, packer)
     return batch._replace(run=b"", parts=parts) if len(parts) > 1 else batch
+
+
+def with_unknown(read: ReadEvent, unknown: KnownPart) -> ReadEvent:
+    """What is made of an event that has unknown fields, see `bridge.wire.batch`.
+
+    Args:
+        read: what it means without them.
+        unknown: those.
+    """
+    if not unknown.unknown:
+        return read
+    detail = f"Expected no field that is not known, got: {unknown.unknown[:200]}"
+    stores = [event for event in read.events if isinstance(event, Stored)]
+    if not stores or unknown.are_empty:
+        return read._replace(dropped=[ToleratedError(DropReason.UNKNOWN_FIELD, detail)])
+    events = [_named(event) if isinstance(event, Stored) else event for event in read.events]
+    return read._replace(events=events, dropped=[LeftOutError(DropReason.UNKNOWN_FIELD, detail)])
+
+
+def _named(event: Stored) -> Stored:
+    """What is kept of a store that cannot be used: its names and its place."""
+    return Stored(
+        sequence=event.sequence,
+        hashes=event.hashes,
+        medium=event.medium,
+        shared=event.shared,
+        group=event.group,
+        spec_kind=event.spec_kind,
+        reported=event.reported,
+        left_out=DropReason.UNKNOWN_FIELD,
+    )
 
 
 def check_blocks(count: int) -> None:

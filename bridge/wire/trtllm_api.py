@@ -33,8 +33,9 @@ import msgspec
 
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import name_of
+from bridge.wire.known_part import KnownPart, known_part
 from bridge.wire.opaque import DECODING_ERRORS
-from bridge.wire.single_events import ReadEvent, check_blocks, json_events
+from bridge.wire.single_events import ReadEvent, check_blocks, json_events, with_unknown
 from schemas.arrays import Token, hash_to_u64, tokens_to_bytes
 from schemas.errors import EventError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
@@ -125,6 +126,7 @@ class _Event(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _event: Final = msgspec.json.Decoder(_Event)
+_any: Final = msgspec.json.Decoder()
 
 
 class ApiReader:
@@ -146,14 +148,12 @@ class ApiReader:
 
     def read_event(self, encoded: msgspec.Raw, sequence: int) -> ReadEvent:
         """See `single_events.EventReader`."""
-        try:
-            event = _event.decode(encoded)
-        except DECODING_ERRORS as error:
-            raise EventError(DropReason.MALFORMED_EVENT, str(error)) from error
+        part = _read(encoded)
+        event: _Event = part.value
         if (event.attention_dp_rank or 0) != self._dp_rank and event.attention_dp_rank is not None:
             detail = f"Expected rank `{self._dp_rank}`, got: {event.attention_dp_rank}"
             raise EventError(DropReason.RANK_MISMATCH, detail)
-        return ReadEvent(self._canonical(event, sequence), event.event_id)
+        return with_unknown(ReadEvent(self._canonical(event, sequence), event.event_id), part)
 
     def _canonical(self, event: _Event, sequence: int) -> list[BlockEvent]:
         window = event.window_size or 0
@@ -200,6 +200,17 @@ class ApiReader:
                 extra_keys=tuple(keys) if any(keys) else (),
             )
             parent = hashes[-1]
+
+
+def _read(encoded: msgspec.Raw) -> KnownPart:
+    """The event, and what is not known of it."""
+    try:
+        return KnownPart(_event.decode(encoded), "", True)
+    except DECODING_ERRORS as error:
+        try:
+            return known_part(_any.decode(encoded), _Event)
+        except DECODING_ERRORS as other:
+            raise EventError(DropReason.MALFORMED_EVENT, str(error)) from other
 
 
 def _removed(data: _Removed, sequence: int) -> list[BlockEvent]:

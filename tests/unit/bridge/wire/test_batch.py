@@ -12,12 +12,13 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.forms import WireEvent
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
-from schemas.errors import BatchError, EventError, FrameError, WireError
+from schemas.errors import BatchError, EventError, FrameError, LeftOutError, ToleratedError
 from schemas.events import Cleared, Removed, Stored
 from schemas.limits import (
     BATCH_APART_EVENTS_MAX,
     BATCH_ERRORS_MAX,
     BATCH_EVENTS_MAX,
+    BATCH_TOLERATED_MAX,
 )
 from tests.unit.bridge.messages import captured_messages, frames_of, map_event, registration
 
@@ -181,10 +182,12 @@ def test_what_bad_events_cost_is_bounded_whatever_their_number(
     tried = 0
     read = BatchDecoder._read_event
 
-    def counted(self: BatchDecoder, encoded: msgspec.Raw, dropped: list[WireError]) -> WireEvent:
+    def counted(
+        self: BatchDecoder, encoded: msgspec.Raw
+    ) -> tuple[WireEvent, ToleratedError | None]:
         nonlocal tried
         tried += 1
-        return read(self, encoded, dropped)
+        return read(self, encoded)
 
     monkeypatch.setattr(BatchDecoder, "_read_event", counted)
     header = b"\x93\xcb" + bytes(8) + b"\xdd" + count.to_bytes(4, "big")
@@ -195,6 +198,17 @@ def test_what_bad_events_cost_is_bounded_whatever_their_number(
     else:
         assert batch_reason(decoded) == reason
         assert len(str(decoded.dropped[0])) < 1_000
+
+
+@pytest.mark.parametrize("kind", ["BlockRemoved", "BlockStored"])
+def test_a_field_of_tomorrow_in_each_of_many_events_costs_none_of_them(kind: str) -> None:
+    events = [map_event(kind, block_hashes=[at], later=1) for at in range(BATCH_TOLERATED_MAX)]
+    batch = decoder().decode(frames_of([1.5, events, 0]))
+    assert batch.event_count == len(batch.dropped) == BATCH_TOLERATED_MAX
+    expected = ToleratedError if kind == "BlockRemoved" else LeftOutError
+    assert {type(error) for error in batch.dropped} == {expected}
+    batch = decoder().decode(frames_of([1.5, [*events, events[0]], 0], sequence=3))
+    assert batch_reason(batch) == DropReason.UNDECODABLE
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.dynamo import KIND
 from schemas.arrays import PythonArrayPacker
-from schemas.errors import BatchError, FrameError
+from schemas.errors import BatchError, FrameError, LeftOutError, ToleratedError
 from schemas.events import TOKEN_HASH_SEED, BlockEvent, Cleared, Removed, Stored
 from schemas.identities import Medium
 from schemas.limits import BATCH_ERRORS_MAX
@@ -132,8 +133,6 @@ def test_json_may_be_events_of_a_worker_or_of_a_router() -> None:
         (removed(7) | {"dp_rank": 1}, DropReason.RANK_MISMATCH),
         ({"event": removed(7), "storage_tier": "tape"}, DropReason.UNKNOWN_MEDIUM),
         ({"event": removed(7), "residency_domain": "cache_owner"}, DropReason.UNKNOWN_MEDIUM),
-        ({"event": removed(7), "later": 1}, DropReason.MALFORMED_EVENT),
-        (stored((7, 70), later=1), DropReason.MALFORMED_EVENT),
         ({"data": {}}, DropReason.MALFORMED_EVENT),
         ({"data": removed(7)["data"] | stored((7, 70))["data"]}, DropReason.MALFORMED_EVENT),
         ({"data": "stored"}, DropReason.MALFORMED_EVENT),
@@ -144,6 +143,39 @@ def test_a_bad_event_costs_itself_only(bad: object, reason: str) -> None:
     batch = of_json([bad, removed(7)])
     assert batch.events == [Removed(sequence=SEQUENCE, hashes=u64s(7))]
     assert [error.reason for error in batch.dropped] == [reason]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": removed(7), "later": 1},
+        {"event": removed(7) | {"later": {"a": [1]}}, "worker_id": 42},
+        removed(7) | {"later": 1},
+        {"data": {"removed": {"block_hashes": [7], "later": [1]}}, "event_id": 3},
+    ],
+)
+@pytest.mark.parametrize("form", [of_json, lambda events: decode(plane_frames(events))])
+def test_a_removal_is_applied_whatever_else_it_says(
+    event: object, form: Callable[[list[object]], DecodedBatch]
+) -> None:
+    batch = form([event])
+    assert batch.events == [Removed(sequence=SEQUENCE, hashes=u64s(7))]
+    assert [type(error) for error in batch.dropped] == [ToleratedError]
+
+
+@pytest.mark.parametrize("later", [1, [1], {"a": None}, "x", None, [], {}, [None]])
+def test_a_store_with_a_field_that_says_something_is_left_out(later: object) -> None:
+    batch = of_json([stored((7, 70), later=later), removed(7)])
+    (kept, gone) = batch.events
+    assert gone == Removed(sequence=SEQUENCE, hashes=u64s(7))
+    (error,) = batch.dropped
+    if later in (None, [], {}, [None]):
+        assert [kept] == of_json([stored((7, 70))]).events
+        assert isinstance(error, ToleratedError)
+    else:
+        names = Stored(sequence=SEQUENCE, hashes=u64s(7), reported=True, left_out="unknown_field")
+        assert kept == names
+        assert isinstance(error, LeftOutError)
 
 
 @pytest.mark.parametrize(

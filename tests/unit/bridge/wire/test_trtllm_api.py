@@ -10,7 +10,7 @@ from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.trtllm import KIND, open_source
 from schemas.arrays import PythonArrayPacker
-from schemas.errors import BatchError
+from schemas.errors import BatchError, LeftOutError, ToleratedError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
 from schemas.limits import BATCH_ERRORS_MAX, SINGLE_EVENTS_BYTES_MAX
@@ -152,7 +152,6 @@ def test_hashes_are_numbers_or_their_digits() -> None:
     [
         (event({"type": "removed", "block_hashes": [2**64]}), DropReason.BAD_HASHES),
         (event({"type": "removed", "block_hashes": ["text"]}), DropReason.BAD_HASHES),
-        (event({"type": "removed", "block_hashes": [1], "later": 1}), DropReason.MALFORMED_EVENT),
         (event({"type": "moved"}), DropReason.MALFORMED_EVENT),
         (event(stored(block(7, [1], cache_level=3))), DropReason.UNKNOWN_MEDIUM),
         (event(stored(block(7, [2**32]))), DropReason.MALFORMED_EVENT),
@@ -170,6 +169,23 @@ def test_a_bad_event_costs_itself_only(bad: object, reason: str) -> None:
     batch = Publisher().decode([bad, good])
     assert len(batch.events) == len(LEVELS)
     assert [error.reason for error in batch.dropped] == [reason]
+
+
+def test_a_removal_is_applied_whatever_else_it_says() -> None:
+    said = {"type": "removed", "block_hashes": [7]}
+    for more in (event(said | {"later": 1}), event(said) | {"later": {"a": 1}}):
+        batch = Publisher().decode([more])
+        assert batch.events == Publisher().decode([event(said)]).events
+        assert [type(error) for error in batch.dropped] == [ToleratedError]
+
+
+@pytest.mark.parametrize("place", ["block", "data"])
+def test_a_store_with_a_field_that_says_something_is_left_out(place: str) -> None:
+    said = stored(block(7, [1, 2]))
+    (said["blocks"][0] if place == "block" else said)["later"] = [5]
+    batch = Publisher().decode([event(said)])
+    assert batch.events == [Stored(sequence=9, hashes=u64s(7), left_out="unknown_field")]
+    assert [type(error) for error in batch.dropped] == [LeftOutError]
 
 
 def test_an_event_of_the_registered_rank_is_used() -> None:

@@ -1,0 +1,83 @@
+"""What is known of a value that says more than its type has: of events in which structs stand in
+structs, whose unknown fields msgspec refuses with all the rest.
+"""
+
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+_DEPTH_MAX: Final = 16
+
+
+class KnownPart(NamedTuple):
+    """A value without its unknown fields.
+
+    Attributes:
+        value: what is left.
+        unknown: names of the fields that are gone, for people.
+        are_empty: whether none of them says anything.
+    """
+
+    value: Any
+    unknown: str
+    are_empty: bool
+
+
+def known_part(value: object, of: type[StructT]) -> KnownPart:
+    """What of a decoded value the type has. Cost O(value).
+
+    Raises:
+        ValueError: it is too deep, or not of the type.
+    """
+    unknown: dict[str, object] = {}
+    known = _part(value, _type_info(of), unknown, _DEPTH_MAX)
+    are_empty = not any(map(_says_something, unknown.values()))
+    return KnownPart(msgspec.convert(known, of), ", ".join(sorted(unknown)), are_empty)
+
+
+@cache
+def _type_info(of: type) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(of)
+
+
+def _part(
+    value: object, node: msgspec.inspect.Type, unknown: dict[str, object], depth: int
+) -> object:
+    if not depth:
+        raise ValueError(f"Expected at most {_DEPTH_MAX} levels, got more")
+    if isinstance(value, list):
+        items = [one for one in _alternatives(node) if isinstance(one, msgspec.inspect.ListType)]
+        if items:
+            return [_part(one, items[0].item_type, unknown, depth - 1) for one in value]
+    if not isinstance(value, dict):
+        return value
+    for one in _alternatives(node):
+        if isinstance(one, msgspec.inspect.StructType) and _is_tagged(value, one):
+            fields = {field.encode_name: field.type for field in one.fields}
+            known = {}
+            for name, held in value.items():
+                if name in fields:
+                    known[name] = _part(held, fields[name], unknown, depth - 1)
+                elif name == one.tag_field:
+                    known[name] = held
+                else:
+                    unknown[str(name)[:80]] = held
+            return known
+    return value
+
+
+def _alternatives(node: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
+    return node.types if isinstance(node, msgspec.inspect.UnionType) else (node,)
+
+
+def _is_tagged(value: dict[Any, Any], node: msgspec.inspect.StructType) -> bool:
+    return node.tag_field is None or value.get(node.tag_field) == node.tag
+
+
+def _says_something(value: object) -> bool:
+    if isinstance(value, list):
+        return any(value)
+    return value is not None and value is not False and value not in ("", {}, b"")
