@@ -194,6 +194,12 @@ class Followed:
         """Whether its engine can be asked anything, so that a link that comes up is no doubt."""
         return self.can_replay or self.engine is not None
 
+    def is_unreached(self, before: float) -> bool:
+        """Whether no link to it has come up since it is followed, and that was before then (Unix
+        seconds).
+        """
+        return not self._links and 0.0 < self.acting.since < before
+
     def cancel_repair(self) -> None:
         """Ends the repair under way, if there is one; what waits goes on waiting."""
         if self.repair is not None:

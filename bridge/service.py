@@ -36,6 +36,7 @@ from bridge.pump import Pump
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
+from bridge.unreached import watch_unreached
 from brokers.clients import Clients
 from brokers.errors import KafkaError
 from brokers.group_offsets import GroupOffsets
@@ -265,7 +266,10 @@ class Bridge:
             keep("watch over memory segments", self._watch_memory, on_fault=count)
         )
         asking = asyncio.create_task(keep("load", self._ask_for_load, on_fault=count))
-        first = (pumping, keeping, beating, looking, watching, asking)
+        reaching = asyncio.create_task(
+            keep("unreached engines", self._watch_unreached, on_fault=count)
+        )
+        first = (pumping, keeping, beating, looking, watching, asking, reaching)
         try:
             await self._stopping.wait()
             await cancel(*first)
@@ -325,6 +329,9 @@ class Bridge:
             await asyncio.Event().wait()
         else:
             await self.load.run()
+
+    async def _watch_unreached(self) -> None:
+        await watch_unreached(self.pump, self.conditions)
 
     def _tell_memory(self) -> None:
         assert self.memory is not None, "somebody has looked"

@@ -41,7 +41,7 @@ class Part(StrEnum):
     SPOOL = "spool"  # records that wait on a bridge's disk
     MEMORY = "memory"  # the directory of memory segments
     WORKER = "worker"  # the process that folds
-    ENGINES = "engines"  # those of a relay
+    ENGINES = "engines"  # those of a relay; of a bridge, those that never were there
     KEYS = "keys"  # who may connect to a relay
     INTERNAL = "internal"  # an unexpected error; see the log
 

@@ -20,7 +20,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from bridge.memory.watch import MemoryWatch
 from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
+from bridge.unreached import watch_unreached
 from reprise.embedded.data_watch import DataWatch
 from reprise.embedded.fold_thread import FoldThread
 from reprise.embedded.folded_table import FoldedTable
@@ -310,21 +311,20 @@ class WriteThread:
         if not await self._followed_registered():
             return
         self.conditions.clear(Part.RECOVERY)
-        count = self._count_fault
-        parts = [
-            asyncio.create_task(self.pump.run()),
-            asyncio.create_task(keep("log writer", self.sink.run, on_fault=count)),
-            asyncio.create_task(keep("commands", self.commands.run, on_fault=count)),
-            asyncio.create_task(keep("retention", self._retain_often, on_fault=count)),
-            asyncio.create_task(keep("heartbeats", self._beat, on_fault=count)),
-            asyncio.create_task(
-                keep("watch over memory segments", self._watch_memory, on_fault=count)
-            ),
-        ]
+        kept: dict[str, Callable[[], Awaitable[None]]] = {
+            "log writer": self.sink.run,
+            "commands": self.commands.run,
+            "retention": self._retain_often,
+            "heartbeats": self._beat,
+            "watch over memory segments": self._watch_memory,
+            "unreached engines": partial(watch_unreached, self.pump, self.conditions),
+        }
         if self.load is not None:
-            parts.append(asyncio.create_task(keep("load", self.load.run, on_fault=count)))
+            kept["load"] = self.load.run
         if self.lmcache is not None:
-            parts.append(asyncio.create_task(keep("LMCache", self.lmcache.run, on_fault=count)))
+            kept["LMCache"] = self.lmcache.run
+        parts = [asyncio.create_task(keep(*one, on_fault=self._count_fault)) for one in kept.items()]
+        parts.append(asyncio.create_task(self.pump.run()))
         try:
             await self._stop.wait()
         finally:

@@ -38,6 +38,10 @@ class Subscribed(Protocol):
     def subscribers(self) -> int: ...
 
 
+def _conditions(health: dict[str, Any]) -> dict[str, str]:
+    return {one["part"]: one["message"] for one in health.get("conditions") or ()}
+
+
 class Deployment(Protocol):
     """What a test may know of a form."""
 
@@ -55,6 +59,10 @@ class Deployment(Protocol):
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of the metric's samples with these labels, of the process that does the work."""
+        ...
+
+    def conditions(self) -> dict[str, str]:
+        """What is wrong with the process that follows publishers: messages by part."""
         ...
 
     def restart(self) -> None:
@@ -115,6 +123,9 @@ class Embedded:
 
     def metric(self, name: str, **labels: str) -> float:
         return self.api.metric(name, **labels)
+
+    def conditions(self) -> dict[str, str]:
+        return _conditions(self.api.get("/health")[1])
 
     def restart(self) -> None:
         self._service.restart()
@@ -179,6 +190,9 @@ class Distributed:
             and one["connected"]
             and one["state"] == "live"
         ]
+
+    def conditions(self) -> dict[str, str]:
+        return _conditions(self._bridge.get("/health"))
 
     def metric(self, name: str, **labels: str) -> float:
         role = self._bridge if name.startswith("reprise_bridge_") else self._replica

@@ -319,13 +319,21 @@ def test_a_removal_of_tomorrow_leaves_no_ghosts(
 
 
 def test_an_engine_that_is_not_up_yet_is_followed_when_it_comes(tenant: Tenant) -> None:
+    """Until then it is said within seconds that nobody listens there, and why that may be."""
     early = Publisher(PublisherOptions())
     early.close()
     assert tenant.register(early)[0] == 200
+
+    def said() -> str:
+        return tenant.deployment.conditions().get("engines", "")
+
+    tenant.until(lambda: early.endpoint in said(), "what is wrong with its address")
+    assert "binds only wildcard and ipc endpoints" in said()
     late = Publisher(PublisherOptions(endpoint=early.endpoint))
     tenant.await_links(late)
     late.publish([chain(1, TOKENS)])
     tenant.await_longest(TOKENS, 64)
+    tenant.until(lambda: early.endpoint not in said(), "that it is there")
     late.close()
 
 

@@ -1,0 +1,43 @@
+"""Engines to which no link has ever come up: said within seconds, with what is the likeliest cause.
+
+A registration is accepted before its engine is there, which may come at any time; so what is wrong
+with an address shows only in that nobody ever answers at it.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+from bridge.pump import Pump
+from schemas.conditions import Conditions, Part
+from schemas.limits import UNREACHED_LOOK_S, UNREACHED_S
+
+_NAMED_MAX: Final = 3
+_HELP: Final = (
+    "is it up, and does it listen there? vLLM binds only wildcard and ipc endpoints"
+    " (tcp://*:5557), and connects to any other"
+)
+
+
+async def watch_unreached(pump: Pump, conditions: Conditions) -> None:
+    """Looks every UNREACHED_LOOK_S, until it is cancelled. Cost O(publishers)."""
+    while True:
+        note_unreached(pump, conditions)
+        await asyncio.sleep(UNREACHED_LOOK_S)
+
+
+def note_unreached(pump: Pump, conditions: Conditions) -> None:
+    """Sets or clears the condition of the engines that were never reached."""
+    before = time.time() - UNREACHED_S
+    unreached = [
+        f"{followed.registration.endpoint or followed.registration.http_url} of"
+        f" {followed.registration.service_key}"
+        for followed in pump.followed.values()
+        if followed.is_unreached(before)
+    ]
+    if not unreached:
+        conditions.clear(Part.ENGINES)
+        return
+    shown = ", ".join(unreached[:_NAMED_MAX]) + (", ..." if len(unreached) > _NAMED_MAX else "")
+    message = f"{len(unreached)} of {len(pump.followed)} publishers have never answered: {_HELP}"
+    conditions.set(Part.ENGINES, "unreached", f"{message}. {shown}")
