@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -35,7 +36,7 @@ from bridge.memory.watch import MemorySettings, MemoryStatus, MemoryWatch
 from bridge.pump import Pump
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sockets.reader import MessageReader
-from bridge.supervision import cancel, keep
+from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached
 from brokers.clients import Clients
 from brokers.errors import KafkaError
@@ -253,23 +254,18 @@ class Bridge:
             stopping.cancel()
 
     async def _run(self) -> None:
-        count = self._count_fault
-        sending = asyncio.create_task(keep("writer", self.writer.run, on_fault=count))
-        following = asyncio.create_task(keep("registry", self.registry.run, on_fault=count))
-        pumping = asyncio.create_task(self.pump.run())
-        keeping = asyncio.create_task(keep("housekeeping", self._keep_up, on_fault=count))
-        beating = asyncio.create_task(keep("heartbeats", self._beat, on_fault=count))
-        looking = asyncio.create_task(
-            keep("watch over workers", self.lag_watch.run, on_fault=count)
-        )
-        watching = asyncio.create_task(
-            keep("watch over memory segments", self._watch_memory, on_fault=count)
-        )
-        asking = asyncio.create_task(keep("load", self._ask_for_load, on_fault=count))
-        reaching = asyncio.create_task(
-            keep("unreached engines", self._watch_unreached, on_fault=count)
-        )
-        first = (pumping, keeping, beating, looking, watching, asking, reaching)
+        until_drained = {"writer": self.writer.run, "registry": self.registry.run}
+        sending, following = keep_all(until_drained, on_fault=self._count_fault)
+        parts: dict[str, Callable[[], Awaitable[None]]] = {
+            "housekeeping": self._keep_up,
+            "heartbeats": self._beat,
+            "watch over workers": self.lag_watch.run,
+            "watch over memory segments": self._watch_memory,
+            "unreached engines": partial(watch_unreached, self.pump, self.conditions),
+            "load": self._ask_for_load,
+        }
+        first = keep_all(parts, on_fault=self._count_fault)
+        first.append(asyncio.create_task(self.pump.run()))
         try:
             await self._stopping.wait()
             await cancel(*first)
@@ -329,9 +325,6 @@ class Bridge:
             await asyncio.Event().wait()
         else:
             await self.load.run()
-
-    async def _watch_unreached(self) -> None:
-        await watch_unreached(self.pump, self.conditions)
 
     def _tell_memory(self) -> None:
         assert self.memory is not None, "somebody has looked"

@@ -2,11 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from schemas.limits import BRIDGE_RETRY_S
 
 _logger = logging.getLogger(__name__)
+
+
+def keep_all(
+    parts: Mapping[str, Callable[[], Awaitable[None]]], *, on_fault: Callable[[], None]
+) -> list[asyncio.Task[None]]:
+    """A task for each part, by its name, that keeps it; see `keep`."""
+    return [
+        asyncio.create_task(keep(name, part, on_fault=on_fault)) for name, part in parts.items()
+    ]
 
 
 async def keep(

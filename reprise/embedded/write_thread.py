@@ -43,7 +43,7 @@ from bridge.membership.registrar import Registrar
 from bridge.memory.watch import MemoryWatch
 from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
-from bridge.supervision import cancel, keep
+from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached
 from reprise.embedded.data_watch import DataWatch
 from reprise.embedded.fold_thread import FoldThread
@@ -323,7 +323,7 @@ class WriteThread:
             kept["load"] = self.load.run
         if self.lmcache is not None:
             kept["LMCache"] = self.lmcache.run
-        parts = [asyncio.create_task(keep(*one, on_fault=self._count_fault)) for one in kept.items()]
+        parts = keep_all(kept, on_fault=self._count_fault)
         parts.append(asyncio.create_task(self.pump.run()))
         try:
             await self._stop.wait()
