@@ -264,19 +264,28 @@ class Past:
             )
         return Flushed(None, NO_OFFSET)
 
-    def flush_before_again(self, position: int) -> Flushed | None:
-        """The same of the table before, where one was built anew at the position, of a log that has
-        lost its beginning: both have answered there, and they need not agree. None elsewhere.
+    def flushes_before_again(self, position: int) -> list[Flushed]:
+        """The same of the tables before, the newest first, where one after the other was built anew
+        at the position, of a log that had lost its beginning: all have answered there, and they
+        need not agree.
         """
-        found = list(islice(self._flushes_before(position), 2))
-        if len(found) < 2:
-            return None
-        (newer, _), (_, flushed) = found
-        return flushed if newer.was_built_anew_at(position) else None
+        return [flushed for _, flushed in self._tables_at(position)[1:]]
 
     def was_built_anew_at(self, position: int) -> bool:
-        """See `RunBounds.was_built_anew_at`; of any run. Cost O(runs)."""
-        return any(one.was_built_anew_at(position) for one in self._runs())
+        """Whether tables have answered at the position that are kept no more: see
+        `RunBounds.was_built_anew_at`. Cost O(runs).
+        """
+        tables = self._tables_at(position)
+        runs = [tables[-1][0]] if len(tables) > 1 else self._runs()
+        return any(one.was_built_anew_at(position) for one in runs)
+
+    def _tables_at(self, position: int) -> list[tuple[RunBounds, Flushed]]:
+        tables: list[tuple[RunBounds, Flushed]] = []
+        for bounds, flushed in self._flushes_before(position):
+            if tables and not tables[-1][0].was_built_anew_at(position):
+                break
+            tables.append((bounds, flushed))
+        return tables
 
     def _flushes_before(self, position: int) -> Iterator[tuple[RunBounds, Flushed]]:
         complete_from = self._log().complete_from

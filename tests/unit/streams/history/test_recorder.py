@@ -175,6 +175,29 @@ def test_a_table_killed_while_it_was_built_anew_does_not_go_on_as_the_one_before
     assert_past_is_of_what_is_left(tmp_path, log)
 
 
+def test_tables_that_were_built_anew_at_one_position_are_all_asked(tmp_path: Path) -> None:
+    """An answer of the first of three was held against the other two, and called wrong."""
+    log = log_without_its_beginning(tmp_path)
+    position = log.end_offset - 1
+    for number in range(2):
+        store = HistoryStore(tmp_path / "history")
+        recorder = HistoryRecorder(store, seed=1337, clock=lambda: 0.0)
+        table = Table(tmp_path / "table", make_fold, log=log, history=recorder)
+        recover(table, log)
+        past = Past(store, lambda: log, lambda: make_fold().kernel)
+        earlier = past.flushes_before_again(position)
+        assert [one.run and one.run.number for one in earlier] == list(range(number + 1, 0, -1))
+        assert not past.was_built_anew_at(position), "the first one is kept, too"
+        table.close()
+        (tmp_path / "table").rename(tmp_path / f"lost-{number}")
+        if number:
+            store.drop_before(position + 1)
+            assert past.flushes_before_again(position) == []
+            assert past.was_built_anew_at(position), "the others are kept no more"
+        store.close()
+    log.close()
+
+
 def test_what_is_copied_of_the_table_of_a_whole_log_was_not_built_anew(
     tmp_path: Path, make_recorded: Callable[[], Recorded]
 ) -> None:
