@@ -5,8 +5,13 @@
 The fit of `regression.py` on the times that engines took, from the cost model that was set for
 them; that one holds until there are `COUNT_NEEDED` outcomes. Beside it stands how well times to the
 first token were foretold as a whole: waiting, loading and fetching included.
+
+All classes of a model teach one fit of all of them, too (`ALL`). It holds for a class that is not
+known yet, and for one that was not seen to differ: else those that are known would look cheaper, or
+dearer, than equals that are not, and get all requests, or none.
 """
 
+from math import sqrt
 from typing import Final
 
 import msgspec
@@ -16,6 +21,16 @@ from streams.routing.costs import UNLIMITED, Costs
 from streams.routing.estimates.accuracy import Accuracy, is_time
 from streams.routing.estimates.classes import ClassKey, Recent
 from streams.routing.estimates.regression import Regression, Three, begin
+
+ALL: Final = ""
+"""Name of the class that stands for all of a model."""
+
+_DIFFERENT: Final = 0.1
+"""Share by which a class has to differ from all of them together, at the least."""
+
+_DIFFERENT_SIGMAS: Final = 4.0
+_REMEMBERED: Final = 500.0  # outcomes that a fit is about; it forgets others
+_TYPICAL_PROMPT: Final = 2048  # at which two fits are held against each other
 
 _DEFAULTS: Final = (0.01, 1 / 8000, 6e-10)
 """Where the prior has no such term, what is about right."""
@@ -41,7 +56,7 @@ class PrefillRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tenant_id, model_name, class_name: which.
         outcomes: of computing; how many the fit has.
-        is_believed: whether the fit holds, and not the prior.
+        is_believed: whether the fit has enough outcomes; else that of `ALL` holds, or the prior.
         fixed_s, token_s, token_squared_s: the coefficients of the fit; None where the prior holds.
         mape: mean error of the fit over the last outcomes, as a share of the actual time.
         promises: times to the first token that were foretold.
@@ -100,10 +115,12 @@ class PrefillFits:
         if not is_time(seconds) or prompt < 1:
             self.unusable += 1
             return
-        one = self._classes.use(key, lambda: _begin(prior))
-        one.computing.note(one.fit.expected_s(features), seconds)
-        if not one.fit.note(features, seconds):
-            self.unusable += 1
+        is_usable = True
+        for name in (key, key._replace(class_name=ALL)):
+            one = self._classes.use(name, lambda: _begin(prior))
+            one.computing.note(one.fit.expected_s(features), seconds)
+            is_usable = one.fit.note(features, seconds)
+        self.unusable += not is_usable
 
     def note_promise(self, key: ClassKey, prior: Costs, expected_s: float, actual_s: float) -> None:
         """A first token came so long after the decision, and was expected after so long."""
@@ -114,10 +131,10 @@ class PrefillFits:
 
     def costs(self, key: ClassKey, prior: Costs) -> Costs:
         """What computing takes there: the prior with the coefficients that were learnt."""
-        one = self._classes.get(key)
-        if one is None or not one.fit.is_believed:
+        fit = self._fit(key)
+        if fit is None:
             return prior
-        fixed, token, squared = one.fit.coefficients()
+        fixed, token, squared = fit.coefficients()
         return msgspec.structs.replace(
             prior,
             fixed_s=fixed,
@@ -125,14 +142,24 @@ class PrefillFits:
             token_squared_s=squared,
         )
 
+    def _fit(self, key: ClassKey) -> Regression | None:
+        """What holds for a class; None where nothing is known of it, nor of others of the model."""
+        own, every = self._classes.get(key), self._classes.get(key._replace(class_name=ALL))
+        if every is None or not every.fit.is_believed:
+            return own.fit if own is not None and own.fit.is_believed else None
+        if own is None or not own.fit.is_believed or not _differ(own.fit, every.fit):
+            return every.fit
+        return own.fit
+
     def p90(self, key: ClassKey) -> float:
         """So many times the expected time to the first token is its 90th percentile."""
         one = self._classes.get(key)
         return Accuracy().ratio if one is None else one.first_token.ratio
 
     def rows(self) -> list[PrefillRow]:
-        """All classes, by tenant, model and class."""
-        return [_row(key, one) for key, one in sorted(self.items(), key=lambda item: item[0])]
+        """All classes but `ALL`, by tenant, model and class."""
+        known = sorted(self.items(), key=lambda item: item[0])
+        return [_row(key, one) for key, one in known if key.class_name != ALL]
 
     def items(self) -> PrefillItems:
         """The state: all classes, the first to go first."""
@@ -142,6 +169,16 @@ class PrefillFits:
 def _features(prompt: int, cached: int) -> Three:
     cached = max(min(cached, prompt), 0)
     return 1.0, float(prompt - cached), float(prompt * prompt - cached * cached)
+
+
+def _differ(own: Regression, every: Regression) -> bool:
+    """Whether a class takes another time than all of them, by more than its outcomes scatter."""
+    features = _features(_TYPICAL_PROMPT, 0)
+    own_s, every_s = own.expected_s(features), every.expected_s(features)
+    fixed, token, squared = own.scales  # no `sum`: see `regression.py`
+    whole_s = fixed * features[0] + token * features[1] + squared * features[2]
+    scatter_s = whole_s * sqrt(own.variance / min(float(own.count), _REMEMBERED))
+    return abs(own_s - every_s) > max(_DIFFERENT * every_s, _DIFFERENT_SIGMAS * scatter_s)
 
 
 def _begin(prior: Costs) -> PrefillClass:

@@ -62,6 +62,45 @@ def test_classes_are_apart() -> None:
     assert [row.class_name for row in fits.rows()] == ["a100", "h100"]
 
 
+def named(number: int) -> ClassKey:
+    return ClassKey("t", "m", f"engine-{number}")
+
+
+def test_equals_share_what_is_learnt_from_the_first_outcomes_on() -> None:
+    """Whoever passed 30 outcomes first looked cheaper than the prior, and got all that followed."""
+    fits = PrefillFits()
+    for number in range(4):
+        teach(fits, named(number), TRUTH, 10 + 30 * number, seed=number)
+    costs = [fits.costs(named(number), Costs()).prefill_s(4_000, 0) for number in range(6)]
+    assert len(set(costs)) == 1, "the last two are not known at all"
+    assert costs[0] == pytest.approx(TRUTH.prefill_s(4_000, 0), rel=0.05)
+
+
+def test_another_model_and_another_tenant_teach_nothing() -> None:
+    fits = PrefillFits()
+    teach(fits, KEY, TRUTH, 100)
+    for key in (KEY._replace(model_name="n"), KEY._replace(tenant_id="u")):
+        assert fits.costs(key, Costs()) == Costs()
+
+
+@pytest.mark.parametrize("speed", [0.5, 0.7, 1.5, 3.0])
+def test_whoever_differs_is_seen_to(speed: float) -> None:
+    fits = PrefillFits()
+    other = Costs(
+        fixed_s=TRUTH.fixed_s / speed,
+        prefill_tokens_per_s=TRUTH.prefill_tokens_per_s * speed,
+        token_squared_s=TRUTH.token_squared_s / speed,
+    )
+    for turn in range(60):
+        for number in range(4):
+            teach(fits, named(number), other if number == 3 else TRUTH, 5, seed=10 * turn + number)
+    for number in range(4):
+        truth = other if number == 3 else TRUTH
+        costs = fits.costs(named(number), Costs())
+        rel = 0.05 if number == 3 else 0.3  # of the others it holds what is learnt of all
+        assert costs.prefill_s(4_000, 0) == pytest.approx(truth.prefill_s(4_000, 0), rel=rel)
+
+
 def test_a_prior_that_takes_no_time_can_be_learnt_away() -> None:
     fits = PrefillFits()
     free = Costs(prefill_tokens_per_s=float("inf"), token_squared_s=0.0)
@@ -103,7 +142,7 @@ def test_more_cached_than_there_is_counts_as_all_of_it() -> None:
 
 def test_the_class_without_outcomes_for_the_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert limits.ESTIMATED_CLASSES_MAX > 4
-    monkeypatch.setattr(prefill, "ESTIMATED_CLASSES_MAX", 2)
+    monkeypatch.setattr(prefill, "ESTIMATED_CLASSES_MAX", 3)  # all of the model are one
     fits = PrefillFits()
     for name in ("a", "b", "a", "c"):
         fits.note(ClassKey("t", "m", name), Costs(), 100, 0, 1.0)
