@@ -10,9 +10,8 @@ from typing import Final
 
 from bridge.pump import Pump
 from schemas.conditions import Conditions, Part
-from schemas.limits import UNREACHED_LOOK_S, UNREACHED_S
+from schemas.limits import UNREACHED_LOOK_S, UNREACHED_NAMED_MAX, UNREACHED_S
 
-_NAMED_MAX: Final = 3
 _HELP: Final = (
     "is it up, and does it listen there? vLLM binds only wildcard and ipc endpoints"
     " (tcp://*:5557), and connects to any other"
@@ -38,6 +37,7 @@ def note_unreached(pump: Pump, conditions: Conditions) -> None:
     if not unreached:
         conditions.clear(Part.ENGINES)
         return
-    shown = ", ".join(unreached[:_NAMED_MAX]) + (", ..." if len(unreached) > _NAMED_MAX else "")
+    more = ", ..." if len(unreached) > UNREACHED_NAMED_MAX else ""
+    shown = ", ".join(unreached[:UNREACHED_NAMED_MAX]) + more
     message = f"{len(unreached)} of {len(pump.followed)} publishers have never answered: {_HELP}"
     conditions.set(Part.ENGINES, "unreached", f"{message}. {shown}")

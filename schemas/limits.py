@@ -162,6 +162,7 @@ BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at o
 BATCH_APART_VALUES_MAX: Final = 262_144  # the same in values; some 30 ms of the interpreter's lock
 SINGLE_EVENTS_BYTES_MAX: Final = 4 * MIB  # JSON and envelopes, read in Python: some 30 ms of it
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
+EVENT_DEPTH_MAX: Final = 16  # of maps and arrays in an event with unknown fields
 BATCH_TOLERATED_MAX: Final = 2_048  # the same of events with unknown fields; some 30 ms likewise
 EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
@@ -335,6 +336,7 @@ CLOCK_STEP_S: Final = 1.0  # a batch that comes so much sooner than any before: 
 RECEIVED_LATE_S: Final = 2.0  # messages that have waited for longer: `unconfirmed`
 UNREACHED_S: Final = 3.0  # without a link, since it is followed: condition `engines`
 UNREACHED_LOOK_S: Final = 1.0
+UNREACHED_NAMED_MAX: Final = 3  # by their addresses; the others are counted
 HEARTBEAT_S: Final = 1.0  # of a bridge in each partition of the log where it has publishers
 HEARTBEAT_COMPLETE_S: Final = 15.0  # how often one names all publishers: what was lost is healed
 HOST_NAME_CHARS_MAX: Final = 64  # of a bridge's name

@@ -3,13 +3,13 @@ structs, whose unknown fields msgspec refuses with all the rest.
 """
 
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-StructT = TypeVar("StructT", bound=msgspec.Struct)
+from schemas.limits import EVENT_DEPTH_MAX
 
-_DEPTH_MAX: Final = 16
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class KnownPart(NamedTuple):
@@ -33,7 +33,7 @@ def known_part(value: object, of: type[StructT]) -> KnownPart:
         ValueError: it is too deep, or not of the type.
     """
     unknown: dict[str, object] = {}
-    known = _part(value, _type_info(of), unknown, _DEPTH_MAX)
+    known = _part(value, _type_info(of), unknown, EVENT_DEPTH_MAX)
     are_empty = not any(map(_says_something, unknown.values()))
     return KnownPart(msgspec.convert(known, of), ", ".join(sorted(unknown)), are_empty)
 
@@ -44,14 +44,14 @@ def _type_info(of: type) -> msgspec.inspect.Type:
 
 
 def _part(
-    value: object, node: msgspec.inspect.Type, unknown: dict[str, object], depth: int
+    value: object, node: msgspec.inspect.Type, unknown: dict[str, object], levels: int
 ) -> object:
-    if not depth:
-        raise ValueError(f"Expected at most {_DEPTH_MAX} levels, got more")
+    if not levels:
+        raise ValueError(f"Expected at most {EVENT_DEPTH_MAX} levels, got more")
     if isinstance(value, list):
         items = [one for one in _alternatives(node) if isinstance(one, msgspec.inspect.ListType)]
         if items:
-            return [_part(one, items[0].item_type, unknown, depth - 1) for one in value]
+            return [_part(one, items[0].item_type, unknown, levels - 1) for one in value]
     if not isinstance(value, dict):
         return value
     for one in _alternatives(node):
@@ -60,7 +60,7 @@ def _part(
             known = {}
             for name, held in value.items():
                 if name in fields:
-                    known[name] = _part(held, fields[name], unknown, depth - 1)
+                    known[name] = _part(held, fields[name], unknown, levels - 1)
                 elif name == one.tag_field:
                     known[name] = held
                 else:
