@@ -173,6 +173,8 @@ def recreate(settings: KafkaSettings, topic: TopicSpec) -> None:
         await admin.start()
         try:
             await admin.delete_topics([topic.name])
+            while topic.name in await admin.list_topics():  # it goes a moment after the answer
+                await asyncio.sleep(0.05)
         finally:
             await admin.close()
         await ensure_topics(settings)
@@ -430,7 +432,7 @@ def test_a_table_topic_that_was_lost_is_read_anew_while_the_old_table_answers(
     replica.await_ready()
     assert replica.ask()[:2] == (4, "0:1,1:-1")
     recreate(settings, settings.topics.table)
-    until(lambda: replica.metric("reprise_table_rebuilds_total") == 1.0, what="the rebuilding")
+    until(lambda: replica.metric("reprise_table_rebuilds_total") >= 1.0, what="the rebuilding")
     again = Worker(settings, 0, table=b"t2")
     again.write(*records, events_record(1, 1, [stored(1, [2], TOKENS[4:8], parent=1)]))
     replica.await_answer(8, "0:2,1:-1")
