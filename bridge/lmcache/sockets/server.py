@@ -49,6 +49,7 @@ _logger = logging.getLogger(__name__)
 
 FRAME_COUNT: Final = "frame_count"
 TOO_MANY_PARTS: Final = "too_many_parts"
+UNKNOWN_LINK: Final = "unknown_link"
 _WAKING: Final = b"\0"
 
 
@@ -169,10 +170,16 @@ class ControllerSockets:
                 if time.monotonic() >= look_at:
                     look_at = time.monotonic() + LMCACHE_LOOK_S
                     self._look()
-            except Exception:
-                self.faults += 1
-                _logger.exception("Unexpected error with a message of LMCache; going on")
+            except Exception:  # noqa: BLE001 -- counted and logged
+                self._note_fault()
         growth.close()
+
+    def _note_fault(self) -> None:
+        """Counts an unexpected error, and logs the 1st, 10th, 100th, ...: a peer may cause many."""
+        self.faults += 1
+        if str(self.faults).strip("0") == "1":
+            text = "Unexpected error with a message of LMCache; going on (%d so far)"
+            _logger.exception(text, self.faults)
 
     def _turn(self) -> bool:
         """See the module; False where nothing more has arrived."""
@@ -228,13 +235,18 @@ class ControllerSockets:
                 self._answer(router, frames)
             except zmq.ZMQError as error:  # who has asked is gone
                 _logger.debug("Cannot answer a request of LMCache: %r", error)
+            except Exception:  # noqa: BLE001 -- counted; it ends no turn
+                self._note_fault()
         return True
 
     def _answer(self, router: "zmq.Socket[bytes]", frames: "list[zmq.Frame]") -> None:
-        descriptor = frames[-1].get(zmq.SRCFD)
+        descriptor = _descriptor_of(frames[-1])
         links = self._read_links(router)
-        link = links.note(descriptor, sum(len(frame.buffer) for frame in frames[1:]))
         counters = self._controller.counters
+        if descriptor is None:
+            counters.drop(UNKNOWN_LINK)
+            return
+        link = links.note(descriptor, sum(len(frame.buffer) for frame in frames[1:]))
         if len(frames) < 3 or len(frames[1].buffer):
             counters.drop(FRAME_COUNT)
             return
@@ -262,23 +274,43 @@ class ControllerSockets:
 
     # What is pushed
 
+    def _take_parts(self, parts: "list[zmq.Frame]") -> None:
+        counters = self._controller.counters
+        descriptor = _descriptor_of(parts[0])
+        links = self._read_links(self._pull)
+        if descriptor is None:
+            counters.drop(UNKNOWN_LINK)
+            return
+        link = links.note(descriptor, sum(len(part.buffer) for part in parts))
+        if len(parts) > LMCACHE_PARTS_MAX:
+            counters.drop(TOO_MANY_PARTS, len(parts) - LMCACHE_PARTS_MAX)
+        now = time.monotonic()
+        for part in parts[:LMCACHE_PARTS_MAX]:
+            try:
+                self._controller.take(decode(part.bytes), link, now)
+            except MessageError as error:
+                counters.drop(error.reason)
+            except Exception:  # noqa: BLE001 -- counted; it ends no turn
+                self._note_fault()
+
     def _take_pushed(self, until: float) -> bool:
-        controller = self._controller
         for _ in range(LMCACHE_TURN_MESSAGES):
             try:
                 parts = self._pull.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return False
-            size_bytes = sum(len(part.buffer) for part in parts)
-            link = self._read_links(self._pull).note(parts[0].get(zmq.SRCFD), size_bytes)
-            if len(parts) > LMCACHE_PARTS_MAX:
-                controller.counters.drop(TOO_MANY_PARTS, len(parts) - LMCACHE_PARTS_MAX)
-            now = time.monotonic()
-            for part in parts[:LMCACHE_PARTS_MAX]:
-                try:
-                    controller.take(decode(part.bytes), link, now)
-                except MessageError as error:
-                    controller.counters.drop(error.reason)
+            self._take_parts(parts)
             if time.monotonic() >= until:
                 return True
         return True
+
+
+def _descriptor_of(frame: "zmq.Frame") -> int | None:
+    """By which it came; None where libzmq cannot say: of a peer that speaks ZMTP 1.0, as no LMCache
+    does.
+    """
+    try:
+        descriptor: int = frame.get(zmq.SRCFD)
+    except zmq.ZMQError:
+        return None
+    return descriptor

@@ -87,6 +87,23 @@ def test_a_worker_is_served(running: Running) -> None:
     until(lambda: len(running.sockets._links[running.sockets._pull]) == 0, what="none is left")
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_peer_of_the_first_zmtp_costs_what_it_sends(
+    running: Running, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """30,000 frames of two bytes were as many tracebacks, and 12 s for a good worker."""
+    count = 2_000
+    with socket.create_connection(("127.0.0.1", running.ports[place])) as old:
+        frames = b"\x01\x00" * count  # the first is its name, which is empty
+        old.sendall(frames if place == 0 else b"\x01\x00" + b"\x01\x01\x01\x00" * count)
+        until(lambda: running.dropped("unknown_link") >= count - 1, what="that they are dropped")
+        with running.worker() as worker:
+            worker.register()
+            worker.admit([1])
+            until(lambda: running.doubts().get("a", Doubt.NOT_SYNCED) is None, what="a good worker")
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+
+
 def test_where_all_addresses_are_served_the_one_by_which_a_worker_comes_is_told() -> None:
     running = Running(Address(host="*", pull_port=0, reply_port=0, heartbeat_port=0))
     with running.worker() as worker:
