@@ -173,7 +173,9 @@ def recreate(settings: KafkaSettings, topic: TopicSpec) -> None:
         await admin.start()
         try:
             await admin.delete_topics([topic.name])
-            while topic.name in await admin.list_topics():  # it goes a moment after the answer
+            for _ in range(600):  # it goes a moment after the answer
+                if topic.name not in await admin.list_topics():
+                    break
                 await asyncio.sleep(0.05)
         finally:
             await admin.close()
