@@ -38,7 +38,7 @@ def batch(*events: object, ts: object = 1.5, rank: object = 0) -> bytes:
     return msgspec.msgpack.encode([ts, list(events), rank])
 
 
-def store(**fields: object) -> dict[str, object]:
+def store(**fields: object) -> object:
     plain = {"block_hashes": [7], "token_ids": TOKENS, "block_size": 4}
     return map_event("BlockStored", **plain | fields)
 
