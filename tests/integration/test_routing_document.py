@@ -36,8 +36,9 @@ def client_of(url: str) -> Iterator[Callable[..., Any]]:
         yield defined["send"]
 
 
-def call(endpoint: str) -> tuple[float, dict[str, Any]]:
+def call(endpoint: str, dp_rank: int) -> tuple[float, dict[str, Any]]:
     """As an engine with an OpenAI interface answers."""
+    assert dp_rank == 0
     answer = httpx.post(f"{endpoint}/generate", json={"token_ids": PROMPT}, timeout=20).json()
     details = {"cached_tokens": answer["cached_tokens"]}
     return answer["ttft_s"], {"prompt_tokens_details": details, "completion_tokens": 1}
@@ -46,6 +47,11 @@ def call(endpoint: str) -> tuple[float, dict[str, Any]]:
 def reported(url: str) -> int:
     rows = httpx.get(f"{url}/promises", timeout=20).json()["rows"]
     return sum(row["reported"] for row in rows)
+
+
+def under_way(url: str) -> int:
+    found: int = httpx.get(f"{url}/routing", timeout=20).json()["under_way"]
+    return found
 
 
 def test_the_client_of_the_document_works() -> None:
@@ -60,5 +66,20 @@ def test_the_client_of_the_document_works() -> None:
 
 def test_it_goes_on_where_there_is_no_answer() -> None:
     with client_of("http://127.0.0.1:9") as send:  # nobody listens there
-        found = send(PROMPT, lambda endpoint: (endpoint, {}), lambda: "elsewhere")
-    assert found == ("elsewhere", {})
+        found = send(PROMPT, lambda endpoint, rank: (endpoint, {"rank": rank}), lambda: ("b", 1))
+    assert found == ("b", {"rank": 1})
+
+
+def test_an_engine_that_is_gone_costs_no_request() -> None:
+    with World(KERNEL, [COSTS] * 2, named=True) as world, client_of(world.url) as send:
+        tried = []
+
+        def call_once(endpoint: str, dp_rank: int) -> tuple[float, dict[str, Any]]:
+            tried.append(endpoint)
+            if len(tried) == 1:
+                raise httpx.ConnectError("it is gone")
+            return 0.1, {"rank": dp_rank}
+
+        assert send(PROMPT, call_once, lambda: ("elsewhere", 1)) == (0.1, {"rank": 1})
+        assert tried[1:] == ["elsewhere"]
+        until(lambda: under_way(world.url) == 0, what="that nothing is booked any more")
