@@ -58,6 +58,7 @@ class Lane:
         "pairing",
         "proof",
         "publisher",
+        "received_at",
         "received_time",
         "repaired",
         "repairs",
@@ -97,6 +98,7 @@ class Lane:
         self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
         self.lateness = Lateness()
         self.received_time = 0.0  # the engine's, of the last live batch
+        self.received_at = 0.0  # when the last message came, monotonic seconds
         self.heard = 0  # messages that came live
         self.unplaced = 0  # the last message without a place, where no batch came behind it
         self.link = 0  # the one that brought the last message

@@ -4,7 +4,8 @@ A link that is slower than what is sent over it is up and never silent, and noth
 the batches' own times tell that they are old. The engine's clock may be any time apart from ours,
 so the batch that came soonest after it was made shows how far; of the latest ones only, for clocks
 drift and are set. One that seems to have come much sooner than any before was made after the
-engine's clock was set forward: what is on its way is no less late than before.
+engine's clock was set forward: what is on its way is no less late than before. Ours is the
+monotonic clock: a step of the other one would make all that is on its way look late.
 """
 
 from typing import Final
@@ -25,15 +26,16 @@ class Lateness:
         self._last_time = 0.0
         self.late_s = 0.0
 
-    def note(self, engine_time: float, now: float) -> None:
-        """A batch of this engine time was decoded; both in Unix seconds of their clocks. A time
-        that is not above the last one says nothing: not every engine has a clock.
+    def note(self, engine_time: float, received_at: float) -> None:
+        """A batch of this engine time, in seconds of its clock, was received then, in those of our
+        monotonic one. A time that is not above the last one says nothing: not every engine has a
+        clock.
         """
         if engine_time <= self._last_time:
             self._last_time = engine_time
             return
         self._last_time = engine_time
-        apart = now - engine_time
+        apart = received_at - engine_time
         if self._count == LATENESS_COMPARED:
             self._before, self._least, self._count = self._least, apart, 0
         self._count += 1

@@ -133,8 +133,10 @@ class Sequencer:
                 self._begin_link(lane, message.link)
             if taken := self._take_run(lane, window, messages, at):
                 at += taken
+                lane.received_at = messages[at - 1].received_at
                 continue
             at += 1
+            lane.received_at = message.received_at
             batch: DecodedBatch | None = None
             try:
                 lane.heard += 1
@@ -156,7 +158,7 @@ class Sequencer:
         records: list[SequencedRecord] = []
         for lane, window in windows.values():
             records += self._close(lane, window, now, ask_again=True)
-            lane.lateness.note(lane.received_time, now)
+            lane.lateness.note(lane.received_time, lane.received_at)
         return records, at
 
     def _take_run(self, lane: Lane, window: Window, messages: Sequence[RawMessage], at: int) -> int:

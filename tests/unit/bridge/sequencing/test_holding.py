@@ -118,8 +118,10 @@ def test_what_is_replayed_says_nothing_of_how_long_it_is_silent() -> None:
 def test_how_late_batches_come_is_told_by_their_own_times_over_each_link() -> None:
     sequencer = following(repairs=False)
     sequencer.process([bad_message(10)._replace(link=1)], 9.0)
-    for number, now in ((11, 10.0), (12, 10.25)):
-        sequencer.process([live(number, number / 64, link=1)], now)
+    for number, received_at in ((11, 10.0), (12, 10.25)):
+        message = live(number, number / 64, link=1)._replace(received_at=received_at)
+        our_clock = 1000.0 * number  # its steps say nothing
+        sequencer.process([message], our_clock)
     assert sequencer.late_s(KEY) == 0.25 - 1 / 64
     sequencer.process([bad_message(13)._replace(link=1)], 99.0)
     assert sequencer.late_s(KEY) == 0.25 - 1 / 64, "it says no time"
