@@ -1,11 +1,13 @@
 """What was done by advice, and what was not."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from query_api.acting.actor import Actor
 from reprise.metrics.family import Family, by_label, counter, counters, gauge
 
-ACTING: Final[tuple[Family[Actor], ...]] = (
+if TYPE_CHECKING:
+    from query_api.acting.actor import Actor
+
+ACTING: Final["tuple[Family[Actor], ...]"] = (
     counter(
         "reprise_acting_rounds",
         "How often this service has looked whether there is advice to act on.",

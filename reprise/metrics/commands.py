@@ -1,16 +1,18 @@
 """Commands to LMCache's workers: what was issued, what became of it, and who was asked."""
 
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from bridge.lmcache.commands.executor import Executor
-from query_api.commands import IssuedCommands
 from reprise.metrics.family import Family, by_label, counter, counters, gauge
+
+if TYPE_CHECKING:
+    from bridge.lmcache.commands.executor import Executor
+    from query_api.commands import IssuedCommands
 
 
 class HasCommands(Protocol):
     """What has commands issued: the embedded service, or a replica."""
 
-    issued: IssuedCommands
+    issued: "IssuedCommands"
 
 
 ISSUED: Final[tuple[Family[HasCommands], ...]] = (
@@ -62,7 +64,7 @@ ISSUED: Final[tuple[Family[HasCommands], ...]] = (
     ),
 )
 
-EXECUTED: Final[tuple[Family[Executor], ...]] = (
+EXECUTED: Final["tuple[Family[Executor], ...]"] = (
     gauge(
         "reprise_lmcache_commands_under_way",
         "Commands that LMCache's workers are being asked to execute.",

@@ -1,11 +1,13 @@
 """The connections of an HTTP server; requests that were answered are the app's to count."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from reprise.http.connections import Connections
 from reprise.metrics.family import Family, by_label, counters, gauge
 
-HTTP: Final[tuple[Family[Connections], ...]] = (
+if TYPE_CHECKING:
+    from reprise.http.connections import Connections
+
+HTTP: Final["tuple[Family[Connections], ...]"] = (
     gauge(
         "reprise_http_connections",
         "Connections of HTTP clients that are open.",

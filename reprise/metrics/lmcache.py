@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.lmcache.controller.counters import LmcacheCounters
 from reprise.metrics.family import Family, by_label, counter, counters, gauge
 
 if TYPE_CHECKING:
+    from bridge.lmcache.controller.counters import LmcacheCounters
     from bridge.lmcache.topic.consumer import TopicService
 
 
@@ -18,7 +18,7 @@ class Lmcache(NamedTuple):
         dropped: what was dropped, by reason.
     """
 
-    counters: LmcacheCounters
+    counters: "LmcacheCounters"
     dropped: Mapping[str, int]
 
 
@@ -36,12 +36,14 @@ _SIZES: Final = {
 }
 
 
-def _controller(name: str, text: str, value: Callable[[LmcacheCounters], float]) -> Family[Lmcache]:
+def _controller(
+    name: str, text: str, value: "Callable[[LmcacheCounters], float]"
+) -> Family[Lmcache]:
     """As LMCache's own controller names it, for dashboards that were made for that one."""
     return gauge(f"lmcache:cache_controller_{name}", text, lambda found: value(found.counters))
 
 
-def _progress(counters: LmcacheCounters) -> float:
+def _progress(counters: "LmcacheCounters") -> float:
     return counters.sizes.get("whole", 0) / max(counters.sizes.get("workers", 0), 1)
 
 

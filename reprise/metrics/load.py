@@ -1,11 +1,13 @@
 """What engines say of their load, and what it costs to ask them."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from bridge.engine_http.load_watch import LoadWatch
 from reprise.metrics.family import Family, by_label, counter, counters, gauge
 
-LOAD: Final[tuple[Family[LoadWatch], ...]] = (
+if TYPE_CHECKING:
+    from bridge.engine_http.load_watch import LoadWatch
+
+LOAD: Final["tuple[Family[LoadWatch], ...]"] = (
     counter(
         "reprise_bridge_load_samples",
         "Samples of what an engine's rank carries that were read off engines' HTTP addresses.",

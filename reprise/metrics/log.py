@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bridge.delivery.log_sink import LogSink
 from reprise.metrics.family import Family, counter, gauge
 from schemas.conditions import DISK_PARTS, Conditions
-from streams.log.embedded import EmbeddedLog
 
 if TYPE_CHECKING:
+    from bridge.delivery.log_sink import LogSink
     from streams.history.follower import HistoryFollower
+    from streams.log.embedded import EmbeddedLog
 
-LOG: Final[tuple[Family[EmbeddedLog], ...]] = (
+LOG: Final["tuple[Family[EmbeddedLog], ...]"] = (
     gauge(
         "reprise_log_end_offset",
         "Offset of the next record of the log.",
@@ -63,7 +63,7 @@ FOLLOWED: Final[tuple["Family[HistoryFollower]", ...]] = (
     ),
 )
 
-WAITING: Final[tuple[Family[LogSink], ...]] = (
+WAITING: Final["tuple[Family[LogSink], ...]"] = (
     gauge(
         "reprise_log_waiting_bytes",
         "Bytes of records that wait in memory until the log can be written again.",

@@ -1,19 +1,21 @@
 """Segments of memory: what is known of them, and what a look at a directory comes to."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from bridge.memory.watch import MemoryWatch
-from query_api.ports import SegmentView
 from reprise.metrics.family import Family, by_label, counter, gauge, gauges
 from schemas.memory import SegmentStanding
 
-Segments = Sequence[SegmentView]
+if TYPE_CHECKING:
+    from bridge.memory.watch import MemoryWatch
+    from query_api.ports import SegmentView
+
+Segments: TypeAlias = "Sequence[SegmentView]"
 
 _LABELS: Final = ("host", "segment")
 
 
-def _known(found: Segments) -> list[SegmentView]:
+def _known(found: Segments) -> "list[SegmentView]":
     """Those that have not been removed: the memory of the others is free."""
     return [one for one in found if one.standing is not SegmentStanding.GONE]
 
@@ -76,7 +78,7 @@ SEGMENTS: Final[tuple[Family[Segments], ...]] = (
     ),
 )
 
-LOOKS: Final[tuple[Family[MemoryWatch], ...]] = (
+LOOKS: Final["tuple[Family[MemoryWatch], ...]"] = (
     counter(
         "reprise_memory_looks",
         "Looks at the directory of memory segments.",

@@ -2,14 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from bridge.engine_http.inquiries import EngineSource
-from bridge.followed import Followed
-from bridge.ports import Receiver, ReplaySource
-from bridge.sequencing.counters import PublisherCounters
-from bridge.sequencing.sequencer import Sequencer
-from bridge.sockets.inbox import Inbox
 from reprise.metrics.family import (
     Family,
     Samples,
@@ -22,7 +16,16 @@ from reprise.metrics.family import (
 from schemas.answer_states import Standing
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
-from streams.table.ledger import Kind, Ledger
+from streams.table.ledger import Kind
+
+if TYPE_CHECKING:
+    from bridge.engine_http.inquiries import EngineSource
+    from bridge.followed import Followed
+    from bridge.ports import Receiver, ReplaySource
+    from bridge.sequencing.counters import PublisherCounters
+    from bridge.sequencing.sequencer import Sequencer
+    from bridge.sockets.inbox import Inbox
+    from streams.table.ledger import Ledger
 
 _LABELS: Final = ("tenant", "instance", "model", "dp_rank")
 _NO_PUBLISHER: Final = ("", "", "", "")
@@ -44,20 +47,20 @@ class Received(NamedTuple):
         held_bytes: of batches that wait for a replay.
     """
 
-    counters: Mapping[PublisherKey, PublisherCounters]
+    counters: "Mapping[PublisherKey, PublisherCounters]"
     cursors: Mapping[PublisherKey, Cursor]
     connected: Mapping[PublisherKey, bool]
     states: Mapping[PublisherKey, str]
     dropped: Mapping[tuple[PublisherKey, str], int]
     unregistered: int
     held_bytes: int
-    inbox: Inbox
+    inbox: "Inbox"
 
 
 def received(
-    sequencer: Sequencer,
-    inbox: Inbox,
-    receiver: Receiver,
+    sequencer: "Sequencer",
+    inbox: "Inbox",
+    receiver: "Receiver",
     *,
     dropped_later: Mapping[tuple[PublisherKey, str], int] | None = None,
     states: Mapping[PublisherKey, str] | None = None,
@@ -93,7 +96,7 @@ def received(
     )
 
 
-def _counted(value: Callable[[PublisherCounters], int]) -> Callable[[Received], Samples]:
+def _counted(value: "Callable[[PublisherCounters], int]") -> Callable[[Received], Samples]:
     def samples(found: Received) -> Samples:
         return [
             (_labels(publisher), float(value(counted)))
@@ -219,7 +222,7 @@ RECEIVED: Final[tuple[Family[Received], ...]] = (
     ),
 )
 
-REPLAY: Final[tuple[Family[ReplaySource], ...]] = (
+REPLAY: Final["tuple[Family[ReplaySource], ...]"] = (
     counter(
         "reprise_bridge_replay_requests",
         "Requests for missing batches sent to replay sockets.",
@@ -232,7 +235,7 @@ REPLAY: Final[tuple[Family[ReplaySource], ...]] = (
     ),
 )
 
-ACTIVITIES: Final[tuple[Family[Mapping[PublisherKey, Followed]], ...]] = (
+ACTIVITIES: Final["tuple[Family[Mapping[PublisherKey, Followed]], ...]"] = (
     gauges(
         "reprise_publisher_activity",
         "1 for what the publisher does: active, silent, disconnected or replaying.",
@@ -252,7 +255,7 @@ ACTIVITIES: Final[tuple[Family[Mapping[PublisherKey, Followed]], ...]] = (
     ),
 )
 
-ENGINE_HTTP: Final[tuple[Family[EngineSource], ...]] = (
+ENGINE_HTTP: Final["tuple[Family[EngineSource], ...]"] = (
     counters(
         "reprise_bridge_http_requests",
         "Requests to engines' HTTP addresses, by outcome: answered, refused (500 and above) or"
@@ -285,7 +288,7 @@ STANDINGS: Final[tuple[Family[Standings], ...]] = (
 )
 
 Folded = Mapping[PublisherKey, PublisherState]
-KnownLedgers = Mapping[PublisherKey, Ledger]
+KnownLedgers: TypeAlias = "Mapping[PublisherKey, Ledger]"
 
 
 def _ledger_batches(found: KnownLedgers) -> Samples:

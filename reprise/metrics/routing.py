@@ -2,11 +2,8 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from query_api.routing.folded import FoldedRouting
-from query_api.routing.live import LiveLoad
-from query_api.routing.queue import RoutingQueue
 from reprise.metrics.family import (
     Family,
     Histogram,
@@ -18,22 +15,27 @@ from reprise.metrics.family import (
 )
 from streams.routing.observed.promise_totals import RATIO_BOUNDS, SHARE_BOUNDS, Totals
 
+if TYPE_CHECKING:
+    from query_api.routing.folded import FoldedRouting
+    from query_api.routing.live import LiveLoad
+    from query_api.routing.queue import RoutingQueue
+
 
 class RoutingState(Protocol):
     """What has the routing log: on the disk, or in Kafka."""
 
     @property
-    def queue(self) -> RoutingQueue:
+    def queue(self) -> "RoutingQueue":
         """What is to be written."""
         ...
 
     @property
-    def live(self) -> LiveLoad:
+    def live(self) -> "LiveLoad":
         """What is under way, as far as this service knows."""
         ...
 
     @property
-    def folded(self) -> FoldedRouting:
+    def folded(self) -> "FoldedRouting":
         """What the log says."""
         ...
 

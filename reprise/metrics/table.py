@@ -1,18 +1,20 @@
 """Tables: how far each is folded and written, what became of records, and the index."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from query_api.ports import Positions
 from reprise.metrics.family import Family, Samples, counters, gauge, gauges
-from streams.kernel.interface import ReadOnlyKernel
-from streams.table.fold import Fold
+
+if TYPE_CHECKING:
+    from query_api.ports import Positions
+    from streams.kernel.interface import ReadOnlyKernel
+    from streams.table.fold import Fold
 
 
 class Written(NamedTuple):
     """One partition's fold, and what was written of its table."""
 
-    fold: Fold
+    fold: "Fold"
     flushed_offset: int
     rows: int
     size_bytes: int
@@ -39,7 +41,7 @@ def _each(value: Callable[[Written], float]) -> Callable[[Tables], Samples]:
     return samples
 
 
-def _outcomes(counts: Callable[[Fold], Mapping[str, int]]) -> Callable[[Tables], Samples]:
+def _outcomes(counts: "Callable[[Fold], Mapping[str, int]]") -> Callable[[Tables], Samples]:
     def samples(tables: Tables) -> Samples:
         for number, table in sorted(tables.items()):
             for outcome, count in sorted(dict(counts(table.fold)).items()):
@@ -48,7 +50,7 @@ def _outcomes(counts: Callable[[Fold], Mapping[str, int]]) -> Callable[[Tables],
     return samples
 
 
-FOLDED_OFFSETS: Final[tuple[Family[Positions], ...]] = (
+FOLDED_OFFSETS: Final["tuple[Family[Positions], ...]"] = (
     gauges(
         "reprise_table_folded_offset",
         "Last offset of the log that is folded into the table in memory, by partition.",
@@ -116,7 +118,7 @@ RECOVERY: Final[tuple[Family[Recovers], ...]] = (
     ),
 )
 
-INDEX: Final[tuple[Family[ReadOnlyKernel], ...]] = (
+INDEX: Final["tuple[Family[ReadOnlyKernel], ...]"] = (
     gauges(
         "reprise_kernel_info",
         "1 for the name of the kernel that is in use.",
