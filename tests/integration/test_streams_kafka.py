@@ -320,7 +320,7 @@ def test_a_lost_table_topic_is_published_again_from_the_disk(deployment: Deploym
     asyncio.run(_delete_table(deployment.settings))
     worker.start()
     deployment.check()
-    assert "publish (" in worker.log()
+    until(lambda: "publish (" in worker.log(), deployment)
 
 
 def test_a_lost_table_topic_and_disk_are_folded_again_from_the_events(
@@ -334,7 +334,7 @@ def test_a_lost_table_topic_and_disk_are_folded_again_from_the_events(
     asyncio.run(_delete_table(deployment.settings))
     worker.start()
     deployment.check()
-    assert "rebuild (" in worker.log()
+    until(lambda: "rebuild (" in worker.log(), deployment)
 
 
 async def _delete_table(settings: KafkaSettings) -> None:
