@@ -19,7 +19,7 @@ class AnswerState(StrEnum):
                      is in the answer, and that is known
         unconfirmed  nothing is known to be missing, but it cannot be shown
         degraded     something is known to be missing: batches of a publisher in the scope, or
-                     events of one, were lost
+                     events of one, were lost, or blocks that it announces cannot be used
         stale        the table is behind its log: by more than 5 s or 100,000 records, or for as
                      long as the log cannot be reached
 
