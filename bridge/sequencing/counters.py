@@ -60,9 +60,9 @@ class PublisherCounters:
         return lost
 
     def _count_passed_over(self, error: PassedOverError) -> None:
-        tolerated = isinstance(error, ToleratedError)
         if not self.passed_over[error.reason]:
-            done = "Using, but for what is not known," if tolerated else "Passing over"
+            is_used = isinstance(error, ToleratedError)
+            done = "Using, but for what is not known," if is_used else "Passing over"
             _logger.info(
                 "%s events of %s (further ones are only counted): %s",
                 done,

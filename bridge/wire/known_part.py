@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from bridge.wire.opaque import is_empty
 from schemas.limits import EVENT_DEPTH_MAX
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -32,10 +33,11 @@ def known_part(value: object, of: type[StructT]) -> KnownPart:
     Raises:
         ValueError: it is too deep, or not of the type.
     """
-    unknown: dict[str, object] = {}
+    unknown: list[tuple[str, object]] = []  # one name may stand in several places
     known = _part(value, _type_info(of), unknown, EVENT_DEPTH_MAX)
-    are_empty = not any(map(_says_something, unknown.values()))
-    return KnownPart(msgspec.convert(known, of), ", ".join(sorted(unknown)), are_empty)
+    names = ", ".join(sorted({name for name, _ in unknown}))
+    are_empty = all(_is_empty(held) for _, held in unknown)
+    return KnownPart(msgspec.convert(known, of), names, are_empty)
 
 
 @cache
@@ -44,7 +46,7 @@ def _type_info(of: type) -> msgspec.inspect.Type:
 
 
 def _part(
-    value: object, node: msgspec.inspect.Type, unknown: dict[str, object], levels: int
+    value: object, node: msgspec.inspect.Type, unknown: list[tuple[str, object]], levels: int
 ) -> object:
     if not levels:
         raise ValueError(f"Expected at most {EVENT_DEPTH_MAX} levels, got more")
@@ -64,7 +66,7 @@ def _part(
                 elif name == one.tag_field:
                     known[name] = held
                 else:
-                    unknown[str(name)[:80]] = held
+                    unknown.append((str(name)[:80], held))
             return known
     return value
 
@@ -77,7 +79,8 @@ def _is_tagged(value: dict[Any, Any], node: msgspec.inspect.StructType) -> bool:
     return node.tag_field is None or value.get(node.tag_field) == node.tag
 
 
-def _says_something(value: object) -> bool:
-    if isinstance(value, list):
-        return any(value)
-    return value is not None and value is not False and value not in ("", {}, b"")
+def _is_empty(value: object) -> bool:
+    try:
+        return is_empty(msgspec.Raw(msgspec.msgpack.encode(value)))
+    except OverflowError:  # a number above 64 bits
+        return False

@@ -188,6 +188,14 @@ def test_a_store_with_a_field_that_says_something_is_left_out(place: str) -> Non
     assert [type(error) for error in batch.dropped] == [LeftOutError]
 
 
+@pytest.mark.parametrize("values", [(5, None), (None, [0]), (2**70, None), (None, {"a": 2**70})])
+def test_one_field_in_several_places_is_looked_at_in_each(values: tuple[object, object]) -> None:
+    """The last one, which said nothing, hid the one before it."""
+    said = stored(block(7, [1, 2], later=values[0]), block(8, [3, 4], later=values[1]))
+    (error,) = Publisher().decode([event(said)]).dropped
+    assert isinstance(error, LeftOutError)
+
+
 def test_an_event_of_the_registered_rank_is_used() -> None:
     data = {"type": "removed", "block_hashes": [7]}
     assert Publisher(dp_rank=1).events(data, attention_dp_rank=1)
