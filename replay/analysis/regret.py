@@ -98,7 +98,7 @@ class Regrets:
         """One event, and when it came: Unix seconds by one clock for each publisher."""
         self._ends_at[publisher] = max(time, self._ends_at.get(publisher, time))
         if isinstance(event, Cleared):
-            self.forget(publisher)
+            self.forget(publisher, event.medium)
             return
         counts = self._counts_of(publisher, event.medium)
         tier = (publisher, event.medium, event.group, event.shared)
@@ -125,9 +125,10 @@ class Regrets:
                 for number, seconds in enumerate(self._windows):
                     counts.again[number] += time - removed_at <= seconds
 
-    def forget(self, publisher: PublisherKey) -> None:
-        """All that it held is gone: nothing is waited for."""
-        for tier in [tier for tier in self._waiting if tier[0] == publisher]:
+    def forget(self, publisher: PublisherKey, medium: Medium | None = None) -> None:
+        """All that it held, or held on a medium, is gone: nothing of it is waited for."""
+        of_it = [tier for tier in self._waiting if tier[0] == publisher]
+        for tier in [tier for tier in of_it if medium in (None, tier[1])]:
             left = self._open_of(tier)
             counts = self._counts_of(publisher, tier[1])
             counts.open = [sum(both) for both in zip(counts.open, left, strict=True)]

@@ -75,6 +75,18 @@ def test_what_would_have_gone_anyway_is_not_regretted() -> None:
     assert (regret.removed, regret.within[0].stored_again, regret.within[0].open) == (2, 0, 2)
 
 
+def test_a_clear_of_one_medium_forgets_that_one() -> None:
+    regrets = Regrets("f", [60])
+    regrets.take(A, gone(1), 0.0)
+    regrets.take(A, gone(1, medium=Medium.CPU), 0.0)
+    regrets.take(A, Cleared(sequence=1, medium=Medium.CPU), 1.0)
+    regrets.take(A, put(1), 2.0)
+    regrets.take(A, put(1, medium=Medium.CPU), 2.0)
+    found = results(regrets)
+    assert found[Medium.GPU].within[0].stored_again == 1
+    assert found[Medium.CPU].within[0].stored_again == 0
+
+
 def test_a_second_removal_counts_from_then() -> None:
     regrets = Regrets("f", [60])
     regrets.take(A, gone(1), 0.0)
