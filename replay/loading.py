@@ -8,6 +8,9 @@ A record that is not above its publisher's cursor in the log would be skipped by
 capture that has such a record is refused, unless it is forced: then what the log has already is
 appended again, and skipped. That is how a load that was interrupted goes on.
 
+A registration is followed by who uses the log, so it passes the gate of a stranger's: a socket of
+this machine's file system is refused, unless who loads it says that it may be.
+
 **What the capture does not prove, the log may not claim.** A range that does not begin where its
 log did cannot tell what a silent publisher holds. In an empty embedded log the registrations of
 such publishers come first, and it counts as complete only from behind them, as after retention: so
@@ -79,12 +82,14 @@ class _Survey(NamedTuple):
 
     Attributes:
         firsts: by publisher, its first batch in the capture.
+        local: by publisher, its address that is a socket of this machine's file system.
         unproven: the registrations of publishers of which it is not known what they hold.
         partial: whether the capture does not begin where its log did.
         total: how many records there are.
     """
 
     firsts: dict[PublisherKey, Cursor]
+    local: dict[PublisherKey, str]
     unproven: list[bytes]
     partial: bool
     total: int
@@ -95,6 +100,7 @@ def load_into_log(
     data: Path,
     *,
     force: bool = False,
+    local_sockets: bool = False,
     tell: Tell = silent,
     stopped: Stopped = never,
 ) -> Loaded:
@@ -105,15 +111,19 @@ def load_into_log(
         make_records: of the capture.
         data: the directory; no service may use it.
         force: append also what the log has already.
+        local_sockets: append also registrations of sockets of this machine's file system.
         tell: called now and then.
         stopped: whether to end before.
 
     Raises:
         DataDirectoryInUseError: a service uses it.
-        CaptureError: the log has records of a publisher at or beyond those of the capture.
+        CaptureError: the log has records of a publisher at or beyond those of the capture, or a
+            registration is refused.
         DiskError: the log cannot be written; what was appended stays.
     """
     survey = _survey(make_records())
+    if not local_sockets:
+        _refuse_local(survey.local)
     data.mkdir(parents=True, exist_ok=True)
     log = EmbeddedLog(data / "log")
     try:
@@ -150,6 +160,7 @@ def load_into_kafka(
     settings: KafkaSettings,
     *,
     force: bool = False,
+    local_sockets: bool = False,
     tell: Tell = silent,
     stopped: Stopped = never,
 ) -> Loaded:
@@ -160,13 +171,20 @@ def load_into_kafka(
         ConfigurationError: Kafka cannot be used.
         CaptureError: as `load_into_log`, or Kafka went away; what was appended stays.
     """
-    return asyncio.run(_load_into_kafka(make_records, settings, force, tell, stopped))
+    survey = _survey(make_records())
+    if not local_sockets:
+        _refuse_local(survey.local)
+    return asyncio.run(_load_into_kafka(make_records, survey, settings, force, tell, stopped))
 
 
 async def _load_into_kafka(
-    make_records: MakeRecords, settings: KafkaSettings, force: bool, tell: Tell, stopped: Stopped
+    make_records: MakeRecords,
+    survey: _Survey,
+    settings: KafkaSettings,
+    force: bool,
+    tell: Tell,
+    stopped: Stopped,
 ) -> Loaded:
-    survey = _survey(make_records())
     options, topic = client_options(settings), settings.topics.events.name
     try:
         async with asyncio.timeout(TAIL_REACH_S):
@@ -290,6 +308,7 @@ class _Loading:
 def _survey(records: CaptureRecords) -> _Survey:
     before = {number: records.unproven_before(number) for number in records.partitions}
     firsts: dict[PublisherKey, Cursor] = {}
+    local: dict[PublisherKey, str] = {}
     unregistered: set[PublisherKey] = set()
     unproven: dict[PublisherKey, bytes] = {}
     total = 0
@@ -302,12 +321,14 @@ def _survey(records: CaptureRecords) -> _Survey:
         if isinstance(record, UnregisteredRecord):
             unregistered.add(publisher)
         elif isinstance(record, RegisteredRecord):
+            if record.registration.local_socket:
+                local[publisher] = record.registration.local_socket
             is_new = publisher in firsts or publisher in unregistered
             if entry.position < before[entry.lane] and not is_new:
                 unproven.setdefault(publisher, entry.value)
         else:
             firsts.setdefault(publisher, Cursor(record.incarnation, record.first_sequence))
-    return _Survey(firsts, list(unproven.values()), any(before.values()), total)
+    return _Survey(firsts, local, list(unproven.values()), any(before.values()), total)
 
 
 def _decoded(entry: Entry) -> LogRecord | None:
@@ -332,6 +353,17 @@ def _note_cursor(there: dict[PublisherKey, Cursor], value: bytes) -> None:
     if not isinstance(record, BridgeRecord | RegisteredRecord | UnregisteredRecord):
         publisher = record.publisher
         there[publisher] = max(record.last, there.get(publisher, record.last))
+
+
+def _refuse_local(local: dict[PublisherKey, str]) -> None:
+    if local:
+        name, address = next(iter(local.items()))
+        raise CaptureError(
+            f"Expected registrations of addresses of a network, got {address[:80]} of"
+            f" {' / '.join(map(str, name.stream))} / rank {name.dp_rank}: a service would"
+            " connect to that socket of its machine. Give --local-sockets if you know where the"
+            " capture comes from"
+        )
 
 
 def _refuse_overlap(firsts: dict[PublisherKey, Cursor], there: dict[PublisherKey, Cursor]) -> None:

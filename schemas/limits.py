@@ -801,6 +801,7 @@ CAPTURE_BLOCK_ENTRIES_MAX: Final = 16_384
 CAPTURE_WAITING_BYTES_MAX: Final = 64 * MIB  # of all lanes' blocks that are not full yet: memory
 CAPTURE_ENTRY_BYTES_MAX: Final = 64 * MIB  # above every message and every record
 CAPTURE_BLOCK_RAW_BYTES_MAX: Final = 80 * MIB  # of a block that is read: memory
+CAPTURE_MERGED_BYTES_MAX: Final = 1 * GIB  # of blocks that are decoded at once: memory
 CAPTURE_HEADER_BYTES_MAX: Final = 16 * MIB
 CAPTURE_LANES_MAX: Final = 65_536  # partitions, or publishers
 CAPTURE_TOLD_RECORDS: Final = 256  # between two looks whether it is to end

@@ -232,6 +232,14 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return self.http_endpoint or (self.endpoint if self.has_url else "")
 
     @property
+    def local_socket(self) -> str:
+        """The first of its addresses that is a socket of this machine's file system, or "". Such a
+        one may be anybody's: a stranger may not register it.
+        """
+        addresses = (self.endpoint, self.replay_endpoint)
+        return next((one for one in addresses if not is_over_network(one)), "")
+
+    @property
     def router_url(self) -> str:
         """What routers call the engine: what was registered as that, its base URL, or its name."""
         return self.url or self.http_url or self.instance_id
@@ -264,6 +272,11 @@ class Registered(msgspec.Struct, frozen=True):
 
     registration: Registration
     offset: LogOffset
+
+
+def is_over_network(endpoint: str) -> bool:
+    """Whether it is an address of a network, or none."""
+    return not endpoint or endpoint.startswith(("tcp://", "http://", "https://"))
 
 
 def service_key(tenant_id: str, instance_id: str, dp_rank: int) -> str:

@@ -42,7 +42,12 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from schemas.identities import Text
-from schemas.limits import CAPTURE_BLOCK_RAW_BYTES_MAX, CAPTURE_LANES_MAX
+from schemas.limits import (
+    CAPTURE_BLOCK_ENTRIES_MAX,
+    CAPTURE_BLOCK_RAW_BYTES_MAX,
+    CAPTURE_ENTRY_BYTES_MAX,
+    CAPTURE_LANES_MAX,
+)
 from schemas.positions import LogOffset, Seconds
 from schemas.registration import Registration
 
@@ -59,6 +64,7 @@ _FOOTER_MARK, _FOOTER_END = b"FOOT", b"RPRSEEND"
 _CHECKSUM_SIZE: Final = 8
 
 HEAD_SIZE: Final = _HEAD.size
+COLUMNS_SIZE: Final = 21  # of an entry in its block's columns, beside its value
 
 Lane = Annotated[int, msgspec.Meta(ge=0, lt=CAPTURE_LANES_MAX)]
 
@@ -256,9 +262,13 @@ def decode_header(start: bytes, encoded: bytes) -> Header:
     if checked != int.from_bytes(start[-_CHECKSUM_SIZE:], "little"):
         raise MalformedError("got a header whose checksum is not that of its bytes")
     try:
-        return _header_decoder.decode(encoded)
+        header = _header_decoder.decode(encoded)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedError(f"got a header that cannot be read: {error}") from error
+    lanes = max(len(header.partitions), len(header.publishers))
+    if lanes > CAPTURE_LANES_MAX:
+        raise MalformedError(f"got a header of {lanes} lanes, more than {CAPTURE_LANES_MAX}")
+    return header
 
 
 # Blocks
@@ -313,7 +323,9 @@ def decode_head(offset: int, head: bytes) -> Block:
     if checked != checksum(head[:-_CHECKSUM_SIZE], offset):
         raise MalformedError("got a block whose head has another checksum")
     block = Block(offset, *fields)
-    if block.entries < 1 or max(block.raw_size, block.size) > CAPTURE_BLOCK_RAW_BYTES_MAX:
+    is_filled = 1 <= block.entries <= CAPTURE_BLOCK_ENTRIES_MAX
+    is_bounded = max(block.raw_size, block.size) <= CAPTURE_BLOCK_RAW_BYTES_MAX
+    if not is_filled or not is_bounded or block.entries * COLUMNS_SIZE > block.raw_size:
         detail = f"{block.entries} entries in {block.raw_size} bytes, compressed {block.size}"
         raise MalformedError(f"got a block of {detail}")
     return block
@@ -333,13 +345,13 @@ def decode_block(block: Block, body: bytes) -> list[Entry]:
         raise MalformedError(f"got a block that cannot be decompressed: {error}") from error
     count = block.entries
     columns = struct.Struct(f"<{count}q{count}d{count}B{count}I")
-    if written != block.raw_size or columns.size > block.raw_size:
+    if written != block.raw_size:
         raise MalformedError(f"got a block of {written} bytes for {count} entries")
     numbers = columns.unpack_from(raw)
     positions, times = numbers[:count], numbers[count : 2 * count]
     flags, sizes = numbers[2 * count : 3 * count], numbers[3 * count :]
     ends = list(accumulate(sizes, initial=columns.size))
-    if ends[-1] != block.raw_size:
+    if ends[-1] != block.raw_size or max(sizes) + COLUMNS_SIZE > CAPTURE_ENTRY_BYTES_MAX:
         raise MalformedError("got a block whose values have other sizes")
     content = bytes(raw)
     values = [content[begin:end] for begin, end in pairwise(ends)]

@@ -2,7 +2,8 @@
 
 import heapq
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -35,10 +36,36 @@ from replay.capture.format import (
     encode_head,
 )
 from schemas.identities import Offset
-from schemas.limits import CAPTURE_HEADER_BYTES_MAX
+from schemas.limits import CAPTURE_HEADER_BYTES_MAX, CAPTURE_MERGED_BYTES_MAX
 from storage.faults import disk_errors
 
 _EVERY_OFFSET: Final = Offset(2**63 - 1)
+_ENTRY_MEMORY: Final = 200  # bytes of a decoded entry, beside its value
+
+
+class _Open:
+    """What the blocks take that are decoded at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._bytes = 0
+
+    def add(self, block: Block) -> None:
+        """Raises CaptureError where that is more than CAPTURE_MERGED_BYTES_MAX."""
+        self._bytes += _memory_of(block)
+        if self._bytes > CAPTURE_MERGED_BYTES_MAX:
+            raise CaptureError(
+                f"Expected lanes that can be read side by side in {CAPTURE_MERGED_BYTES_MAX} bytes,"
+                f" got more at once: {self._path}. Capture fewer of them (--instance, --from, --to)"
+            )
+
+    def remove(self, block: Block) -> None:
+        """It has been read."""
+        self._bytes -= _memory_of(block)
+
+
+def _memory_of(block: Block) -> int:
+    return block.raw_size + block.entries * _ENTRY_MEMORY
 
 
 class Capture:
@@ -124,13 +151,21 @@ class Capture:
         """Registrations of a partition below this offset prove nothing of what their publishers
         hold, for the range does not begin where the log does; 0 where it does. See `Fold.distrust`.
         """
-        for source in self.header.partitions:
-            if source.partition == lane and not source.complete:
-                if not source.keeps_registrations:
-                    return _EVERY_OFFSET
-                firsts = [b.first for b in self.blocks if b.lane == lane and not b.is_spared]
-                return Offset(min(firsts)) if firsts else _EVERY_OFFSET
-        return Offset(0)
+        return self._unproven_before.get(lane, Offset(0))
+
+    @cached_property
+    def _unproven_before(self) -> dict[int, Offset]:
+        firsts: dict[int, int] = {}
+        for block in self.blocks:
+            if not block.is_spared:
+                firsts[block.lane] = min(block.first, firsts.get(block.lane, block.first))
+        return {
+            lane.partition: Offset(firsts.get(lane.partition, _EVERY_OFFSET))
+            if lane.keeps_registrations
+            else _EVERY_OFFSET
+            for lane in self.header.partitions
+            if not lane.complete
+        }
 
     def expect(self, *kinds: Kind) -> None:
         """Raises CaptureError where the capture is of another kind."""
@@ -185,21 +220,35 @@ class Capture:
 
     def merged(self) -> Iterator[Entry]:
         """All entries as they happened: the lanes' side by side, by time where times rise; within a
-        lane always by position. Memory: a block for each lane.
-        """
-        lanes = self.lanes
-        if len(lanes) == 1:
-            yield from self.read()
-            return
-        for _, _, _, entry in heapq.merge(*map(self._rising, lanes)):
-            yield entry
+        lane always by position. Memory: the blocks whose times overlap.
 
-    def _rising(self, lane: int) -> Iterator[tuple[float, int, int, Entry]]:
-        """A lane's entries under times that never fall, so that merging keeps their order."""
+        Raises:
+            CaptureError: these take more than CAPTURE_MERGED_BYTES_MAX.
+        """
+        lanes: dict[int, list[Block]] = {}
+        for block in self.blocks:
+            lanes.setdefault(block.lane, []).append(block)
+        opened = _Open(self.path)
+        rising = (self._rising(lane, blocks, opened) for lane, blocks in lanes.items())
+        for _, _, entry in heapq.merge(*rising):
+            if entry is not None:
+                yield entry
+
+    def _rising(
+        self, lane: int, blocks: Sequence[Block], opened: _Open
+    ) -> Iterator[tuple[float, int, Entry | None]]:
+        """A lane's entries under times that never fall, so that merging keeps their order; None
+        before each block, which is decoded once its time has come.
+        """
         reached = float("-inf")
-        for entry in self.read(lanes=(lane,)):
-            reached = max(reached, entry.time)
-            yield reached, lane, entry.position, entry
+        for block in blocks:
+            reached = max(reached, block.earliest)
+            yield reached, lane, None
+            opened.add(block)
+            for entry in self._entries(block):
+                reached = max(reached, entry.time)
+                yield reached, lane, entry
+            opened.remove(block)
 
     def _entries(self, block: Block) -> list[Entry]:
         body = self._read_at(block.body_offset, block.size)
@@ -247,6 +296,8 @@ class Capture:
         offset = decode_footer(footer, footer_offset)
         if offset is None or not self._begin <= offset <= footer_offset - INDEX_HEAD.size:
             return None
+        if footer_offset - offset > 2 * offset + CAPTURE_HEADER_BYTES_MAX:
+            return None  # it names more blocks than can stand before it
         encoded = self._read_at(offset, footer_offset - offset)
         try:
             blocks, summary = decode_index(encoded, offset)

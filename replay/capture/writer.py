@@ -12,6 +12,7 @@ from typing import Final
 
 from replay.capture.errors import CaptureError
 from replay.capture.format import (
+    COLUMNS_SIZE,
     Block,
     BlockFlag,
     Entry,
@@ -36,7 +37,6 @@ INTERRUPTED: Final = "interrupted"
 
 _LEVEL: Final = 3  # of zstd; higher ones take several times as long for a few percent
 _ENDED_CHARS: Final = 500
-_COLUMNS_SIZE: Final = 21  # of columns, beside the value
 
 
 class _Filling:
@@ -153,7 +153,7 @@ class CaptureWriter:
         Raises:
             DiskError: a block could not be written; its entries are lost to the capture.
         """
-        lane, size_bytes = entry.lane, len(entry.value) + _COLUMNS_SIZE
+        lane, size_bytes = entry.lane, len(entry.value) + COLUMNS_SIZE
         if not 0 <= lane < CAPTURE_LANES_MAX:
             raise CaptureError(f"Expected at most {CAPTURE_LANES_MAX} lanes, got number `{lane}`")
         if entry.position <= self._last.get(lane, -1):

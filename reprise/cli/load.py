@@ -35,6 +35,11 @@ _INTERRUPTED = 130
     is_flag=True,
     help="Append also records that the log has already; folds skip them.",
 )
+@click.option(
+    "--local-sockets",
+    is_flag=True,
+    help="Append also registrations of `ipc://` addresses: the service connects to them.",
+)
 @registration_options
 @click.pass_context
 def load(
@@ -44,6 +49,7 @@ def load(
     data: Path | None,
     kafka: KafkaSettings | None,
     force: bool,
+    local_sockets: bool,
     **of_publishers: object,
 ) -> None:
     """Append the records of a capture to the log of a data directory, or to Kafka.
@@ -72,12 +78,20 @@ def load(
             with progress_shown("Loading", "records") as tell, asked_to_stop() as stopped:
                 if data is not None:
                     loaded = load_into_log(
-                        make_records, data, force=force, tell=tell, stopped=stopped
+                        *(make_records, data),
+                        force=force,
+                        local_sockets=local_sockets,
+                        tell=tell,
+                        stopped=stopped,
                     )
                 else:
                     assert kafka is not None
                     loaded = load_into_kafka(
-                        make_records, kafka, force=force, tell=tell, stopped=stopped
+                        *(make_records, kafka),
+                        force=force,
+                        local_sockets=local_sockets,
+                        tell=tell,
+                        stopped=stopped,
                     )
             is_damaged = capture.damage is not None
     except RepriseError as error:

@@ -40,6 +40,7 @@ from schemas.registration import (
     ReportMode,
     Role,
     is_curve_key,
+    is_over_network,
 )
 
 REGISTER_FIELDS: Final = frozenset(
@@ -77,7 +78,6 @@ OWN_FIELDS: Final = frozenset(
 _OF_EVENTS: Final = ("endpoint", "replay_endpoint", "kv_cache_report_mode", "curve_server_key")
 """Fields that say how events are published."""
 
-_OVER_A_NETWORK: Final = ("tcp://", "http://", "https://")
 _NO_EVENTS_JSON: Final = f'"{NO_EVENTS}"'.encode()
 
 _UNREGISTER_FIELDS: Final = frozenset(
@@ -168,7 +168,7 @@ def _check_files(endpoints: Iterable[tuple[str, str]], access: Access) -> None:
     if Right.ADMIN in access.rights:
         return
     for field, endpoint in endpoints:
-        if endpoint and not endpoint.startswith(_OVER_A_NETWORK):
+        if not is_over_network(endpoint):
             text = (
                 "Expected an address of a network, as tcp://10.0.0.7:5557; others are registered"
                 " by the configuration file, or with a key that has the right admin"

@@ -3,6 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,9 +39,11 @@ def data(tmp_path: Path) -> Path:
     return write_log(tmp_path / "data", RECORDS)
 
 
-def load(path: Path, data: Path, *, force: bool = False) -> Loaded:
+def load(path: Path, data: Path, *, force: bool = False, local_sockets: bool = False) -> Loaded:
     with Capture(path) as capture:
-        return load_into_log(lambda: CaptureRecords(capture), data, force=force)
+        return load_into_log(
+            lambda: CaptureRecords(capture), data, force=force, local_sockets=local_sockets
+        )
 
 
 def values_of(data: Path) -> list[bytes]:
@@ -129,6 +132,22 @@ def test_what_the_log_has_already_is_refused_and_changes_nothing(
     load(path, tmp_path / "copy", force=True)
     assert len(values_of(tmp_path / "copy")) == 2 * len(before)
     assert digests_of(tmp_path / "copy") == digests_of(data)
+
+
+def test_a_socket_of_this_machine_is_refused_unless_who_loads_allows_it(tmp_path: Path) -> None:
+    """A capture may be anybody's, and the service connects to what it registers."""
+    one = registration()
+    for local in (
+        msgspec.structs.replace(one, endpoint="ipc:///run/any.sock"),
+        msgspec.structs.replace(one, replay_endpoint="ipc:///run/any.sock"),
+    ):
+        data = write_log(tmp_path / local.endpoint[:3], [registered_record(local)])
+        path, copy = captured(data, tmp_path / f"{local.endpoint[:3]}.c"), tmp_path / "copy"
+        with pytest.raises(CaptureError, match=r"got ipc:///run/any\.sock of .*--local-sockets"):
+            load(path, copy)
+        assert not copy.exists()
+        loaded = load(path, tmp_path / f"{local.endpoint[:3]}-copy", local_sockets=True)
+        assert loaded.records == 1
 
 
 def test_a_load_that_was_interrupted_goes_on(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from replay.capture.format import (
 )
 from replay.capture.reader import Capture
 from replay.capture.writer import INTERRUPTED, CaptureWriter
+from schemas import limits
 from schemas.errors import DiskError
 
 HEADER = Header(
@@ -376,16 +377,14 @@ def test_a_block_that_lies_about_itself_is_damaged(path: Path) -> None:
     body = bytes(cramjam.zstd.compress(raw))
     good = Block(0, 0, 0, 1, len(raw), len(body), 3, 3, 1.0, 1.0, 0)
     assert read(written(path, good, body)) == [Entry(0, 3, 1.0, b"ab")]
-    for lie in (
-        good._replace(entries=2),
-        good._replace(entries=2**32 - 1),
-        good._replace(raw_size=len(raw) - 1),
-        good._replace(raw_size=len(raw) + 1),
-    ):
+    for size in (len(raw) - 1, len(raw) + 1):
+        lie = good._replace(raw_size=size)
         with Capture(written(path, lie, body)) as capture, pytest.raises(CaptureDamagedError):
             list(capture.read())
     for lie in (
         good._replace(entries=0),
+        good._replace(entries=2),
+        good._replace(entries=2**32 - 1),
         good._replace(raw_size=2**32 - 1),
         good._replace(size=2**32 - 1),
         good._replace(lane=3),
@@ -395,6 +394,96 @@ def test_a_block_that_lies_about_itself_is_damaged(path: Path) -> None:
         with Capture(written(path, lie, body)) as capture:
             assert (capture.blocks, capture.entries) == ((), 0)
             assert capture.damage is not None
+
+
+def test_a_block_of_more_entries_than_are_written_is_damaged(path: Path) -> None:
+    """Three of 3.9 million empty ones fit a file of 8 MiB, and took 1.9 GB."""
+    for count, is_read in ((limits.CAPTURE_BLOCK_ENTRIES_MAX, True), (3_900_000, False)):
+        raw = bytes(21 * count)
+        body = bytes(cramjam.zstd.compress(raw))
+        block = Block(0, 0, 0, count, len(raw), len(body), 0, 0, 0.0, 0.0, 0)
+        with Capture(written(path, block, body)) as capture:
+            assert (capture.damage is None) == is_read
+            assert capture.entries == (count if is_read else 0)
+
+
+def test_an_entry_that_is_larger_than_any_written_one_is_damaged(path: Path) -> None:
+    size = limits.CAPTURE_ENTRY_BYTES_MAX - 20
+    raw = struct.pack("<qdBI", 3, 1.0, 0, size) + bytes(size)
+    body = bytes(cramjam.zstd.compress(raw))
+    block = Block(0, 0, 0, 1, len(raw), len(body), 3, 3, 1.0, 1.0, 0)
+    with Capture(written(path, block, body)) as capture, pytest.raises(CaptureDamagedError):
+        list(capture.read())
+
+
+def test_a_header_of_more_lanes_than_are_written_is_refused(path: Path) -> None:
+    publishers = [{"endpoint": ""}] * (limits.CAPTURE_LANES_MAX + 1)
+    encoded = msgspec.msgpack.encode(
+        msgspec.to_builtins(HEADER) | {"kind": "frames", "publishers": publishers}
+    )
+    start = START.pack(MAGIC, VERSION, 0, len(encoded), 0)
+    checked = checksum(start[len(MAGIC) : -8] + encoded)
+    path.write_bytes(start[:-8] + struct.pack("<Q", checked) + encoded)
+    with pytest.raises(CaptureFormatError, match="got a header of 65537 lanes, more than 65536"):
+        Capture(path)
+
+
+def overlapping(path: Path, lanes: int) -> Path:
+    """Blocks of zeros with an entry of 60 MiB each, all of one time."""
+    entry = 60 * limits.MIB
+    content = encode_header(
+        msgspec.structs.replace(
+            HEADER,
+            partitions=tuple(
+                PartitionSource(
+                    partition=n, begin=0, end=9, complete=True, keeps_registrations=True
+                )
+                for n in range(lanes)
+            ),
+        )
+    )
+    for lane in range(lanes):
+        raw = struct.pack("<2q2d2B2I", 3, 4, 1.0, 2.0, 0, 0, entry, 0) + bytes(entry)
+        body = bytes(cramjam.zstd.compress(raw))
+        block = Block(
+            len(content),
+            lane,
+            0,
+            2,
+            len(raw),
+            len(body),
+            3,
+            4,
+            1.0,
+            2.0,
+            checksum(body, len(content)),
+        )
+        content += encode_head(block) + body
+    path.write_bytes(content)
+    return path
+
+
+def test_lanes_side_by_side_take_no_more_than_their_bound(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replay.capture.reader.CAPTURE_MERGED_BYTES_MAX", 150 * limits.MIB)
+    with Capture(overlapping(path, 2)) as capture:
+        assert [(e.lane, e.position) for e in capture.merged()] == [(0, 3), (1, 3), (0, 4), (1, 4)]
+    with (
+        Capture(overlapping(path, 3)) as capture,
+        pytest.raises(CaptureError, match="lanes that can be read side by side"),
+    ):
+        list(capture.merged())
+
+
+def test_blocks_of_one_time_after_another_are_not_held_together(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [Entry(n, 0, float(n), bytes(9_000)) for n in range(3)]
+    write(path, entries)
+    monkeypatch.setattr("replay.capture.reader.CAPTURE_MERGED_BYTES_MAX", 10_000)
+    with Capture(path) as capture:
+        assert list(capture.merged()) == entries
 
 
 def test_a_block_that_is_no_zstd_is_damaged(path: Path) -> None:
