@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import msgspec
 
 from bridge.delivery.lag_watch import LagWatch
 from bridge.delivery.producer import ReplaceableProducer
+from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.engine_http.load import check_period
@@ -29,7 +30,7 @@ from bridge.engine_http.load_watch import (
     scraped,
 )
 from bridge.heartbeats import Heartbeats
-from bridge.membership.cursors import Cursors
+from bridge.membership.cursors import UNREGISTERED, Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import RegistryReader
 from bridge.memory.watch import MemorySettings, MemoryStatus, MemoryWatch
@@ -55,7 +56,6 @@ from schemas.limits import (
     HEARTBEAT_S,
     HOUSEKEEPING_S,
     RECORD_WINDOW_MS,
-    REGISTERED_AGAIN_S,
     SESSION_MIN_S,
     SPOOL_BYTES_MAX,
 )
@@ -182,6 +182,13 @@ class Bridge:
             GroupOffsets(clients, settings.kafka.group("streams"), events),
             on_released=self._let_go_on,
         )
+        self.registrations_watch = RegistrationsWatch(
+            settings.options,
+            events,
+            self.writer.partition_of,
+            logged=self._logged,
+            register_again=self._register_again,
+        )
         self.heartbeats = Heartbeats(self.pump, self.writer.partition_of)
         self.memory: MemoryWatch | None = None
         if settings.memory is not None:
@@ -204,7 +211,6 @@ class Bridge:
         self._check_conditions()
         self._noting: asyncio.Task[None] | None = None
         self._note_at = 0.0
-        self._registered_at = time.monotonic()
 
     @property
     def faults(self) -> int:
@@ -222,6 +228,16 @@ class Bridge:
     def _let_go_on(self, publishers: Sequence[PublisherKey]) -> None:
         self.writer.let_go_on(publishers)
         self.pump.held_back.let_go_on(publishers)
+
+    def _logged(self) -> Iterator[tuple[PublisherKey, int]]:
+        for publisher in self.pump.followed if self.registry.has_lease else ():
+            state = self.cursors.state(publisher)
+            if state is not None and state.registered != UNREGISTERED:
+                yield publisher, state.registered_at
+
+    def _register_again(self, publishers: Sequence[PublisherKey]) -> None:
+        for publisher in publishers:
+            self.ownership.write_registered(self.pump.followed[publisher].registration)
 
     # Start and end
 
@@ -260,6 +276,7 @@ class Bridge:
             "housekeeping": self._keep_up,
             "heartbeats": self._beat,
             "watch over workers": self.lag_watch.run,
+            "watch over registrations": self.registrations_watch.run,
             "watch over memory segments": self._watch_memory,
             "unreached engines": partial(watch_unreached, self.pump, self.conditions),
             "load": self._ask_for_load,
@@ -303,10 +320,6 @@ class Bridge:
             if now >= self._note_at and (self._noting is None or self._noting.done()):
                 self._note_at = now + CURSOR_NOTE_S
                 self._noting = asyncio.create_task(self._write_notes())
-            if now - self._registered_at > REGISTERED_AGAIN_S:
-                self._registered_at = now
-                for followed in self.pump.followed.values():
-                    self.ownership.write_registered(followed.registration)
 
     async def _beat(self) -> None:
         while True:

@@ -396,7 +396,7 @@ BRIDGE_LEAVE_S: Final = 2.0  # for one farewell: to the group, of a producer, of
 BRIDGE_RETRY_S: Final = 1.0  # between attempts at anything of a bridge that failed
 HOUSEKEEPING_S: Final = 0.25  # how often late records are spooled and conditions are checked
 REGISTRY_POLL_MS: Final = 200
-REGISTERED_AGAIN_S: Final = 24 * 3600.0  # who is registered is written again into the events
+LOG_START_LOOK_S: Final = 10.0  # how often it is looked whose registration the log has dropped
 CURSOR_NOTE_S: Final = 1.0  # how often the stored cursors are written
 CURSOR_NOTE_BEHIND_RECORDS_MAX: Final = 20_000  # an older one makes a takeover slow
 CURSOR_NOTES_MAX: Final = 262_144  # of all publishers ever; reason="too_many"
@@ -1056,7 +1056,6 @@ assert 2000 * TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_MS, "nor may a worker'
 assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day after it last wrote"
 assert KAFKA_MESSAGE_MAX_BYTES <= COMPACTED_SEGMENT_BYTES, "brokers refuse what no segment holds"
 assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed before it is cleaned"
-assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
 
 assert AUDIT_BYTES + GIB <= AUDIT_FILES_BYTES, "no file goes before its records were dropped"
 assert ROUTING_CHUNK_BYTES + KIB < KAFKA_BATCH_BYTES, "a chunk of a checkpoint fits a batch"

@@ -115,6 +115,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
         partition, offset: the record in the events topic that holds that batch; read on from here.
         engine_time: of the batch at the cursor, 0 where it is not known.
         registered: fingerprint of the registration in the log; 0: none.
+        registered_at: the offset of the record that says so; 0 where it is not known.
         proof: see `PublisherState`.
         begun: the engine time of the batch behind the cursor, where the log has a part of it.
         process: of its engine, where its HTTP address says which.
@@ -131,6 +132,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     begun: Seconds | None = None
     process: ProcessMark | None = None
     heard: Proof | None = None
+    registered_at: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -8,11 +8,10 @@ from msgspec import structs
 
 from benchmarks.report.document import number_text
 from benchmarks.scaling.model import Limit, Model, Workload, first_limit
-from schemas.limits import GIB, MIB, RECORD_WINDOW_MS, REGISTERED_AGAIN_S
+from schemas.limits import GIB, MIB, RECORD_WINDOW_MS
 
 SIZES: Final = (10, 1_000, 10_000, 100_000)
-RETENTION_SHORT_HOURS: Final = int(2 * REGISTERED_AGAIN_S) // 3600
-"""The shortest with which the log always says who is registered."""
+RETENTION_SHORT_HOURS: Final = 48
 TIB: Final = 1024 * GIB
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bridge.delivery.producer import ReplaceableProducer
+from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.heartbeats import Heartbeats
@@ -27,7 +28,7 @@ from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from schemas.identities import PublisherKey
 from schemas.limits import BRIDGE_FLUSH_S, HEARTBEAT_S, HOUSEKEEPING_S
-from schemas.records import Record
+from schemas.records import Record, RegisteredRecord, UnregisteredRecord
 from schemas.tracing import NO_TRACER, Tracer
 
 _logger = logging.getLogger(__name__)
@@ -62,12 +63,14 @@ class LmcacheBridge:
     ) -> None:
         clients, topics = Clients(options), kafka.topics
         self.own_faults = 0
+        self._registered_at: dict[PublisherKey, int] = {}
+        self._lost: list[PublisherKey] = []  # the log has dropped that they are registered
         self._spool = Spool(data / "lmcache-spool", bytes_max=0)
         self.writer = Writer(
             topic=topics.events,
             producer=ReplaceableProducer(clients.producer),
             spool=self._spool,
-            on_written=_not_followed,
+            on_written=self._written,
             may_write=lambda: True,
             make_heartbeat=lambda partition: self.heartbeats.make(partition),
             on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
@@ -91,6 +94,13 @@ class LmcacheBridge:
             executor = Executor(self.parts.service.locate, is_sole=False, tracer=tracer)
             self.commands = CommandTopic(kafka, options, executor)
         self.heartbeats = Heartbeats(_Workers(self), self.writer.partition_of)
+        self.registrations_watch = RegistrationsWatch(
+            options,
+            topics.events.name,
+            self.writer.partition_of,
+            logged=self._logged,
+            register_again=self._lost.extend,
+        )
 
     @property
     def faults(self) -> int:
@@ -118,7 +128,20 @@ class LmcacheBridge:
         lost = self.writer.losses_to_end()
         for publisher in lost:
             self.writer.end_loss(publisher)
+        lost += self._lost
+        self._lost.clear()
         return lost
+
+    def _written(self, publisher: PublisherKey, record: Record, offset: int) -> None:
+        """Where else the log stands is of no interest: each run begins incarnations of its own."""
+        if isinstance(record, RegisteredRecord):
+            self._registered_at[publisher] = offset
+        elif isinstance(record, UnregisteredRecord):
+            self._registered_at.pop(publisher, None)
+
+    def _logged(self) -> list[tuple[PublisherKey, int]]:
+        followed = self.parts.followed
+        return [one for one in self._registered_at.items() if one[0] in followed]
 
     def start(self) -> None:
         """Starts to answer workers; what is told of them waits for `run`."""
@@ -137,6 +160,9 @@ class LmcacheBridge:
             asyncio.create_task(keep("LMCache", self.parts.run, on_fault=count)),
             asyncio.create_task(keep("heartbeats for LMCache", self._beat, on_fault=count)),
             asyncio.create_task(keep("checks for LMCache", self._check, on_fault=count)),
+            asyncio.create_task(
+                keep("registrations of LMCache", self.registrations_watch.run, on_fault=count)
+            ),
         ]
         if self.commands is not None:
             run = self.commands.run
@@ -181,7 +207,3 @@ class _Workers:
     def has_waiting(self, publisher: PublisherKey) -> bool:
         """See `Watched`."""
         return self._bridge.writer.has_waiting(publisher)
-
-
-def _not_followed(publisher: PublisherKey, record: Record, offset: int) -> None:
-    """Where the log stands is of no interest: each run begins incarnations of its own."""

@@ -33,7 +33,6 @@ from schemas.limits import (
     LMCACHE_NOTE_S,
     LMCACHE_STOP_S,
     LMCACHE_WAITING_BYTES_MAX,
-    REGISTERED_AGAIN_S,
 )
 from schemas.records import EventsRecord, Record
 
@@ -271,8 +270,8 @@ class LmcacheService:
         self.sockets.order(forget)
 
     async def run(self) -> None:
-        """Writes again what was lost, and what must not grow too old, until it is cancelled."""
-        note_at = registered_at = time.monotonic()
+        """Writes again what was lost, until it is cancelled."""
+        note_at = time.monotonic()
         while True:
             self._rewrite(self._take_all_lost())
             now = self.watched_at = time.monotonic()
@@ -280,9 +279,6 @@ class LmcacheService:
             if unnoted is not None and now >= note_at:
                 note_at = now + LMCACHE_NOTE_S
                 await self._note(unnoted)
-            if now - registered_at > REGISTERED_AGAIN_S:
-                registered_at = now
-                self.sockets.order(self.controller.write_registered)
             await asyncio.sleep(HOUSEKEEPING_S)
 
     def _take_all_lost(self) -> list[PublisherKey]:

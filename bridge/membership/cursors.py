@@ -75,6 +75,7 @@ class LogState:
         proof, begun, heard: see `Anchor`.
         process: of its engine, where that is known.
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
+        registered_at: the offset of the record that says so; 0 where it is not known.
         partition: of its records in `events`.
         offset: everything before it is known.
         noted: whether its note is in `cursors`.
@@ -89,6 +90,7 @@ class LogState:
     process: ProcessMark | None = None
     heard: Proof | None = None
     registered: int = UNREGISTERED
+    registered_at: int = 0
     offset: int = 0
     noted: bool = False
     noted_offset: int = 0
@@ -113,6 +115,7 @@ class LogState:
             if self.registered == UNREGISTERED:
                 self.begin_registration()
             self.registered = fingerprint(record.registration)
+            self.registered_at = offset
         elif isinstance(record, UnregisteredRecord):
             self.registered = UNREGISTERED
         else:
@@ -139,6 +142,7 @@ class LogState:
             offset=self.offset,
             engine_time=self.engine_time,
             registered=self.registered,
+            registered_at=self.registered_at,
             proof=self.proof,
             begun=self.begun,
             process=self.process,
@@ -236,6 +240,7 @@ class Cursors:
             cursor=Cursor(note.incarnation, note.sequence),
             engine_time=note.engine_time,
             registered=note.registered,
+            registered_at=note.registered_at if note.partition == partition else 0,
             offset=note.offset if note.partition == partition else 0,
             proof=note.proof,
             begun=note.begun,

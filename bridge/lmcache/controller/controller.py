@@ -417,12 +417,6 @@ class Controller:
                 member.worker.rewrite()
                 self._touched[key] = None
 
-    def write_registered(self) -> None:
-        """Tells of every worker again that it is registered, so that retention does not drop it."""
-        for key, member in self._members.items():
-            member.journal.register(member.registration)
-            self._touched[key] = None
-
     # Views
 
     def _note_known(self, key: WorkerId, member: Member) -> None:

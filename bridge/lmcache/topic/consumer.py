@@ -36,7 +36,6 @@ from schemas.limits import (
     LMCACHE_TOPIC_POLL_MS,
     LMCACHE_TOPIC_RETRY_S,
     LMCACHE_TOPIC_VALUES,
-    REGISTERED_AGAIN_S,
 )
 from schemas.records import Record
 
@@ -160,7 +159,6 @@ class TopicService:
             _logger.info("LMCache's topic %s can be read", self._settings.topic)
         self.is_reached, self._problem = True, ""
         backoff.reset()
-        registered_at = time.monotonic()
         asked_at = 0.0
         while True:
             now = self.watched_at = time.monotonic()
@@ -173,9 +171,6 @@ class TopicService:
             self._next |= positions
             self._note_progress(positions, ends, asked_at)
             self.servers.rewrite(self.take_lost())
-            if now - registered_at > REGISTERED_AGAIN_S:
-                registered_at = now
-                self.servers.write_registered()
             await self._write()
 
     async def _read_some(self, reader: Consumer) -> None:

@@ -360,15 +360,6 @@ class Servers:
             if stream is not None and stream.is_written:
                 self._write(stream, REWRITTEN)
 
-    def write_registered(self) -> None:
-        """Tells of every publisher again that it is registered, so that retention does not drop
-        it.
-        """
-        for publisher, stream in self._streams.items():
-            if stream.is_written:
-                stream.journal.register(stream.registration)
-                self._touched[publisher] = None
-
     def forget(self, publisher: PublisherKey) -> None:
         """A client has unregistered it; its next batch brings it back, with all that it holds."""
         stream = self._streams.get(publisher)

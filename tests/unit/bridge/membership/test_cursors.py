@@ -121,14 +121,15 @@ def test_a_note_knows_the_engine_time_and_the_registration() -> None:
     topics = Topics()
     made, _ = recover(topics, 0)
     records: list[Record] = [registered(ONE), events(ONE, 2, 0, 7)]
-    for offset, record in enumerate(records):
+    topics.record(events(TWO, 1, 0, 9))
+    for offset, record in enumerate(records, 1):
         topics.record(record)
         made.written(ONE.publisher, record, offset)
     write_notes(topics, made)
     again, states = recover(topics, 0)
     state = states[ONE.publisher]
     assert (state.cursor, state.engine_time) == (Cursor(2, 7), 107.0)
-    assert state.registered == fingerprint(ONE)
+    assert (state.registered, state.registered_at) == (fingerprint(ONE), 1)
     assert again.known(0) == [ONE.publisher]
 
 

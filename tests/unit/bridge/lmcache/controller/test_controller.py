@@ -137,14 +137,6 @@ def test_only_so_many_caches_are_frozen_at_once(
 # Time and links
 
 
-def test_all_are_registered_again_from_time_to_time(scene: Scene) -> None:
-    cache = worker(scene, "a")
-    scene.index.registered.clear()
-    scene.controller.write_registered()
-    scene.settle()
-    assert list(scene.index.registered) == [cache.publisher]
-
-
 def test_a_link_that_ends_concerns_those_that_use_it(scene: Scene) -> None:
     first, second = worker(scene, "a"), worker(scene, "b")
     for cache in (first, second):
