@@ -24,7 +24,9 @@ from query_api.http.requests.registrations import (
 from query_api.http.wire import Wire
 from reprise.settings import DEFAULT_PORT
 from schemas.errors import ConfigurationError
+from schemas.limits import SETTINGS_FILE_BYTES_MAX
 from schemas.registration import Registration
+from storage.files import read_file
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ def load(path: Path, *, required: bool) -> Configuration:
         ConfigurationError: it cannot be read or is not such a file; the message says where.
     """
     try:
-        text = path.read_bytes()
+        text = read_file(path, SETTINGS_FILE_BYTES_MAX)
     except FileNotFoundError as error:
         if required:
             raise ConfigurationError(
@@ -61,7 +63,7 @@ def load(path: Path, *, required: bool) -> Configuration:
         raise ConfigurationError(f"Cannot read {path}: {error.strerror}") from error
     try:
         parsed = msgspec.json.decode(text, type=_File)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigurationError(
             f"Expected Conductor's configuration in {path}, got: {error}"
         ) from error

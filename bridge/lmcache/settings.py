@@ -12,8 +12,9 @@ import msgspec
 
 from schemas.errors import ConfigurationError
 from schemas.identities import DEFAULT_TENANT, BlockSize, Name, StreamKey, Text
-from schemas.limits import PORT_MAX
+from schemas.limits import PORT_MAX, SETTINGS_FILE_BYTES_MAX
 from schemas.registration import HashProfile
+from storage.files import read_file
 
 PULL_PORT: Final = 8300
 REPLY_PORT: Final = 8400
@@ -140,7 +141,7 @@ def read_models(path: Path | None, model_name: str | None = None) -> Models:
     models = Models()
     if path is not None:
         try:
-            models = _models_decoder.decode(path.read_bytes())
+            models = _models_decoder.decode(read_file(path, SETTINGS_FILE_BYTES_MAX))
         except OSError as error:
             raise ConfigurationError(f"Cannot read {path}: {error.strerror}") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

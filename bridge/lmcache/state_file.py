@@ -24,6 +24,7 @@ from bridge.lmcache.controller.member import Known
 from schemas.codec import UNUSABLE, check_file_version
 from schemas.errors import NewerVersionError, StorageError
 from schemas.limits import INCARNATION_MAX, LMCACHE_STATE_BYTES_MAX, LMCACHE_WORKERS_MAX
+from storage.files import read_file
 from storage.rocksdb import disk_errors
 
 _logger = logging.getLogger(__name__)
@@ -62,10 +63,7 @@ class StateFile:
             NewerVersionError: a newer Reprise wrote it.
         """
         try:
-            with self.path.open("rb") as file:
-                content = file.read(LMCACHE_STATE_BYTES_MAX + 1)
-            if len(content) > LMCACHE_STATE_BYTES_MAX:
-                raise StorageError(f"Expected at most {LMCACHE_STATE_BYTES_MAX} bytes")
+            content = read_file(self.path, LMCACHE_STATE_BYTES_MAX)
             check_file_version(content, "the state of LMCache's workers", STATE_VERSION, self.path)
             return _decode(content)
         except FileNotFoundError:

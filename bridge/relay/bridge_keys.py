@@ -7,8 +7,6 @@ vKe<U{Bd1-NzTc0w3iqP!4pWJ}%2m)Qf8Yr7sLhD  bridge-1
 """
 
 import logging
-import os
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -17,9 +15,9 @@ from pathlib import Path
 from bridge.sockets.curve import is_key
 from schemas.errors import ConfigurationError
 from schemas.limits import RELAY_BRIDGES_MAX, RELAY_KEYS_BYTES_MAX, RELAY_KEYS_CHECK_S
+from storage.files import read_file, version_of
 
 _logger = logging.getLogger(__name__)
-_Version = tuple[int, int, int]
 
 
 class BridgeKeys:
@@ -46,7 +44,7 @@ class BridgeKeys:
         self._path = path
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._version = self._look()
+        self._version = version_of(path)
         self._keys = self._read()
         self._next_look = monotonic() + RELAY_KEYS_CHECK_S
         self._warned: set[bytes] = set()
@@ -80,7 +78,7 @@ class BridgeKeys:
         if self._monotonic() < self._next_look:
             return False
         self._next_look = self._monotonic() + RELAY_KEYS_CHECK_S
-        version = self._look()
+        version = version_of(self._path)
         if version == self._version and not self.problem:
             return False
         try:
@@ -100,25 +98,12 @@ class BridgeKeys:
             _logger.info("%d bridges are listed in %s", len(keys), self._path)
         return bool(gone)
 
-    def _look(self) -> _Version:
-        """Tells one state of the file from another."""
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return (0, 0, 0)
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
-
     def _read(self) -> frozenset[bytes]:
         expected = f"Expected public keys of bridges, one a line, in {self._path}"
         try:
-            if not stat.S_ISREG(os.stat(self._path).st_mode):  # to read it might never end
-                raise ConfigurationError(f"{expected}: it is no regular file")
-            with self._path.open("rb") as file:
-                content = file.read(RELAY_KEYS_BYTES_MAX + 1)
+            content = read_file(self._path, RELAY_KEYS_BYTES_MAX)
         except OSError as error:
             raise ConfigurationError(f"{expected}: {error.strerror}") from error
-        if len(content) > RELAY_KEYS_BYTES_MAX:
-            raise ConfigurationError(f"{expected}, {RELAY_KEYS_BYTES_MAX} bytes at most")
         keys: set[bytes] = set()
         for number, line in enumerate(content.splitlines(), 1):
             words = line.split()

@@ -14,7 +14,9 @@ import zmq
 from zmq.auth import load_certificate
 
 from schemas.errors import ConfigurationError, CurveError
+from schemas.limits import SETTINGS_FILE_BYTES_MAX
 from schemas.registration import is_curve_key
+from storage.files import read_file
 
 HANDSHAKE_FAILED: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -43,6 +45,7 @@ def read_key_pair(path: Path) -> KeyPair:
         ConfigurationError: it cannot be read, or is no such file; never quotes what is in it.
     """
     try:
+        read_file(path, SETTINGS_FILE_BYTES_MAX)  # pyzmq would wait for what is no file
         public, secret = load_certificate(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it cannot be read, or names no public-key"

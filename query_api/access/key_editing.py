@@ -12,7 +12,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT
 
-from query_api.access.keys import Key, check_id, read_keys
+from query_api.access.keys import Key, check_id, read_key_file, read_keys
 from schemas.errors import ConfigurationError
 
 _HEAD = "Keys of Reprise: `reprise keys`. A key is shown once, when it is made; here is its hash."
@@ -24,7 +24,7 @@ def list_keys(path: Path) -> dict[str, Key]:
     Raises:
         ConfigurationError: it cannot be read, or is wrong.
     """
-    return read_keys(_text_of(path), str(path))
+    return read_keys(read_key_file(path), str(path))
 
 
 def add_key(path: Path, key: Key) -> None:
@@ -88,17 +88,6 @@ def _tables(document: tomlkit.TOMLDocument, path: Path) -> AoT:
     return keys
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot read the file of keys {path}: {error.strerror or error}"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"Expected UTF-8 in the file of keys {path}") from error
-
-
 def _change(path: Path, change: Callable[[tomlkit.TOMLDocument], None], *, may_make: bool) -> None:
     try:
         with _locked(path):
@@ -106,7 +95,7 @@ def _change(path: Path, change: Callable[[tomlkit.TOMLDocument], None], *, may_m
                 document = tomlkit.document()
                 document.add(tomlkit.comment(_HEAD))
             else:
-                text = _text_of(path)
+                text = read_key_file(path)
                 read_keys(text, str(path))  # what is wrong is not written over
                 document = tomlkit.parse(text)
             change(document)

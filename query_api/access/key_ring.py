@@ -2,28 +2,19 @@
 
 import hmac
 import logging
-import os
-import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from query_api.access.errors import expired_key, no_key, unknown_key
-from query_api.access.keys import Key, read_authorization, read_keys
+from query_api.access.keys import Key, read_authorization, read_key_file, read_keys
 from schemas.errors import ConfigurationError
-from schemas.limits import KEY_ADMITTED_S, KEY_FILE_BYTES_MAX, KEY_FILE_CHECK_S, KEYS_VERIFIED_MAX
+from schemas.limits import KEY_ADMITTED_S, KEY_FILE_CHECK_S, KEYS_VERIFIED_MAX
+from storage.files import version_of
 
 logger = logging.getLogger(__name__)
 _NO_DIGEST: Final = bytes(32)
-
-
-class _Version(NamedTuple):
-    """Tells one state of a file from another."""
-
-    changed_ns: int
-    size: int
-    inode: int
 
 
 class KeyRing:
@@ -59,7 +50,7 @@ class KeyRing:
         self._path = path
         self._clock = clock
         self._monotonic = monotonic
-        self._version = self._look()
+        self._version = version_of(path)
         self._keys = self._read()
         self._certified = _certified(self._keys)
         self._verified: dict[bytes, Key] = {}
@@ -129,7 +120,7 @@ class KeyRing:
         """Reads the file, if it has changed."""
         self._next_look = self._monotonic() + KEY_FILE_CHECK_S
         try:
-            version = self._look()
+            version = version_of(self._path)
             if version == self._version and not self.problem:
                 return
             keys = self._read()
@@ -153,42 +144,10 @@ class KeyRing:
             self.problem = problem
             logger.error("%s. The keys that were read last stay in force", problem.rstrip("."))
 
-    def _look(self) -> _Version:
-        try:
-            found = os.stat(self._path)
-        except OSError as error:
-            raise _unreadable(self._path, error) from error
-        return _Version(found.st_mtime_ns, found.st_size, found.st_ino)
-
     def _read(self) -> dict[str, Key]:
-        try:
-            if not stat.S_ISREG(os.stat(self._path).st_mode):  # to read it might never end
-                raise ConfigurationError(f"Expected a regular file of keys, got: {self._path}")
-            with self._path.open("rb") as file:
-                content = file.read(KEY_FILE_BYTES_MAX + 1)
-        except OSError as error:
-            raise _unreadable(self._path, error) from error
-        if len(content) > KEY_FILE_BYTES_MAX:
-            raise ConfigurationError(
-                f"Expected at most {KEY_FILE_BYTES_MAX} bytes in the file of keys {self._path}"
-            )
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            raise ConfigurationError(
-                f"Expected UTF-8 in the file of keys {self._path}: {error.reason} at byte"
-                f" {error.start}"
-            ) from error
-        return read_keys(text, str(self._path))
+        return read_keys(read_key_file(self._path), str(self._path))
 
 
 def _certified(keys: Mapping[str, Key]) -> dict[str, Key]:
     """The keys of each name that a certificate may be for."""
     return {key.certificate: key for key in keys.values() if key.certificate}
-
-
-def _unreadable(path: Path, error: OSError) -> ConfigurationError:
-    return ConfigurationError(
-        f"Cannot read the file of keys {path}: {error.strerror or error};"
-        " `reprise keys add --file` makes one"
-    )

@@ -19,6 +19,7 @@ import re
 import secrets
 import tomllib
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ import msgspec
 from query_api.access.rights import Access, Right
 from schemas.errors import ConfigurationError
 from schemas.limits import (
+    KEY_FILE_BYTES_MAX,
     KEY_RATE_MAX,
     KEY_SECRET_BYTES,
     KEY_TENANTS_MAX,
@@ -33,6 +35,7 @@ from schemas.limits import (
     NAME_BYTES_MAX,
     SETTING_SHOWN_CHARS_MAX,
 )
+from storage.files import read_file
 
 _ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -153,6 +156,25 @@ def check_rate(rate: float, where: str) -> float:
             f"Expected a rate above 0, up to {KEY_RATE_MAX:g} requests/s, in {where}, got: {rate}"
         )
     return float(rate)
+
+
+def read_key_file(path: Path) -> str:
+    """The text of a file of keys.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    try:
+        return read_file(path, KEY_FILE_BYTES_MAX).decode()
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot read the file of keys {path}: {error.strerror or error};"
+            " `reprise keys add --file` makes one"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"Expected UTF-8 in the file of keys {path}: {error.reason} at byte {error.start}"
+        ) from error
 
 
 def read_keys(text: str, name: str) -> dict[str, Key]:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import grpc
 
 from schemas.errors import ConfigurationError
+from schemas.limits import SETTINGS_FILE_BYTES_MAX
+from storage.files import read_file
 
 
 class GrpcTls(NamedTuple):
@@ -46,6 +48,6 @@ def server_credentials(tls: GrpcTls) -> grpc.ServerCredentials:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, SETTINGS_FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigurationError(f"Cannot read {path}: {error.strerror or error}") from error

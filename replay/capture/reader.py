@@ -38,6 +38,7 @@ from replay.capture.format import (
 from schemas.identities import Offset
 from schemas.limits import CAPTURE_HEADER_BYTES_MAX, CAPTURE_MERGED_BYTES_MAX
 from storage.faults import disk_errors
+from storage.files import open_file
 
 _EVERY_OFFSET: Final = Offset(2**63 - 1)
 _ENTRY_MEMORY: Final = 200  # bytes of a decoded entry, beside its value
@@ -95,14 +96,15 @@ class Capture:
         self.unfinished = ""
         self.summary: Summary | None = None
         with disk_errors("read a capture", path):
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._opened = open_file(path)
+        self._file = self._opened.fileno()
         try:
             self.size_bytes = os.fstat(self._file).st_size
             self.header, self._begin = self._read_header()
             indexed = self._read_index()
             self.blocks = self._check(self._scan() if indexed is None else indexed)
         except BaseException:
-            os.close(self._file)
+            self._opened.close()
             raise
 
     def __enter__(self) -> "Capture":
@@ -113,7 +115,7 @@ class Capture:
 
     def close(self) -> None:
         """Closes the file; the object is void afterwards."""
-        os.close(self._file)
+        self._opened.close()
 
     # What it has
 

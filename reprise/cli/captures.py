@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from reprise.cli.replay import records_of
 from storage.faults import disk_errors
+from storage.files import open_file
 
 if TYPE_CHECKING:
     from replay.block_events import BlockEvents
@@ -22,7 +23,7 @@ def is_capture(file: Path) -> bool:
     """Whether a file begins as captures do; a trace does not."""
     from replay.capture.format import MAGIC
 
-    with disk_errors("read", file), file.open("rb") as opened:
+    with disk_errors("read", file), open_file(file) as opened:
         return opened.read(len(MAGIC)) == MAGIC
 
 

@@ -15,13 +15,18 @@ import aiohttp
 
 from reprise.discovery.membership import Source
 from schemas.errors import ConfigurationError
-from schemas.limits import API_SERVER_S, WATCH_S
+from schemas.limits import API_SERVER_S, SETTINGS_FILE_BYTES_MAX, WATCH_S
+from storage.files import read_file
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PATHS: Final = {
     Source.PODS: "/api/v1/namespaces/{}/pods",
     Source.SLICES: "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
 }
+
+
+def _text_of(file: Path) -> str:
+    return read_file(file, SETTINGS_FILE_BYTES_MAX).decode().strip()
 
 
 class ApiError(Exception):
@@ -86,7 +91,8 @@ class ApiServer:
     async def __aenter__(self) -> Self:
         authority = self._settings.authority_file
         try:
-            context = ssl.create_default_context(cafile=None if authority is None else authority)
+            data = None if authority is None else _text_of(authority)
+            context = ssl.create_default_context(cadata=data)
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"Expected a PEM file at {authority}: {error}") from error
         connector = aiohttp.TCPConnector(ssl=context)
@@ -131,5 +137,5 @@ class ApiServer:
         token_file = self._settings.token_file
         headers = {"Accept": "application/json"}
         if token_file is not None:
-            headers["Authorization"] = f"Bearer {token_file.read_text().strip()}"
+            headers["Authorization"] = f"Bearer {_text_of(token_file)}"
         return headers

@@ -4,14 +4,16 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
-from schemas.errors import BackupError
-from schemas.limits import DATABASE_OPENING_BYTES, MIB
+from schemas.errors import BackupError, DamagedError
+from schemas.limits import BACKUP_MANIFEST_BYTES_MAX, DATABASE_OPENING_BYTES, MIB
 from schemas.positions import Seconds
 from storage.faults import disk_errors, disk_full
+from storage.files import read_file
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
@@ -28,7 +30,7 @@ VERSION: Final = 1
 class CopiedFile(msgspec.Struct, frozen=True):
     """One file of a backup."""
 
-    bytes: int
+    bytes: Annotated[int, Meta(ge=0)]
     sha256: str
 
 
@@ -71,7 +73,22 @@ class Found(NamedTuple):
 
 
 def recover_copy(data: Path, seed: int) -> Found:
-    """Brings the table up to the log, as a start does. Cost O(entries)."""
+    """Brings the table up to the log, as a start does. Cost O(entries).
+
+    Raises:
+        BackupError: the copy is damaged; its directory does not last, so no remedy names it.
+    """
+    try:
+        return _recovered(data, seed)
+    except DamagedError as error:
+        raise BackupError(
+            f"Expected databases that a start can use, but of the copy, to {error.action} fails:"
+            f" {error.file or 'its files'}: {error.detail}. Use another backup, or, of a data"
+            " directory, `reprise repair` first"
+        ) from error
+
+
+def _recovered(data: Path, seed: int) -> Found:
     with_table = (data / "table").exists()
     if with_table:
         store = TableStore(data / "table")
@@ -101,7 +118,7 @@ def read_manifest(backup: Path) -> Manifest:
     """
     path = backup / MANIFEST
     try:
-        content = path.read_bytes()
+        content = read_file(path, BACKUP_MANIFEST_BYTES_MAX)
     except OSError as error:
         raise BackupError(f"Expected a backup with a {MANIFEST}, got none: {error}") from error
     try:
@@ -112,7 +129,7 @@ def read_manifest(backup: Path) -> Manifest:
                 " Reprise made it: upgrade this one"
             )
         return _manifests.decode(content)
-    except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, KeyError, UnicodeDecodeError, RecursionError) as error:
         raise BackupError(f"Expected a backup's {MANIFEST}, got {error}: {path}") from error
 
 
@@ -158,7 +175,7 @@ def make_durable(directory: Path) -> None:
 
 def sync_path(path: Path) -> None:
     """The file, or the names in the directory, survive a power cut on return."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,7 +1,9 @@
 """Makes a data directory of a backup, and proves it by the digests that the backup says."""
 
+import errno
+import os
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from replay.capture.progress import Progress, Tell, silent
@@ -19,7 +21,9 @@ from reprise.embedded.backup_manifest import (
     sync_path,
 )
 from schemas.errors import BackupError
+from schemas.limits import ERROR_DETAIL_CHARS_MAX, MIB, PATH_BYTES_MAX
 from storage.faults import disk_errors
+from storage.files import open_file
 
 _NAMES_SHOWN: Final = 5
 
@@ -61,15 +65,13 @@ def restore(backup: Path, data: Path, *, tell: Tell = silent) -> Manifest:
 def _copy_files(backup: Path, manifest: Manifest, making: Path, tell: Tell) -> None:
     total = sum(file.bytes for file in manifest.files.values())
     done = 0
+    for name in manifest.files:
+        _check_name(name)
     for number, (name, expected) in enumerate(manifest.files.items()):
         source, target = backup / name, making / name
-        if not target.resolve().is_relative_to(making.resolve()):
-            raise BackupError(f"Expected paths below the backup, got one that leads out: {name}")
-        if not source.is_file():
-            raise BackupError(f"Expected a backup with all its files, got one without {source}")
         with disk_errors("restore", target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+        _copy_file(backup, source, target, expected.bytes)
         if facts_of(target) != expected:
             raise BackupError(
                 f"Expected a file of {expected.bytes:,} bytes with the SHA-256 of {MANIFEST},"
@@ -77,6 +79,36 @@ def _copy_files(backup: Path, manifest: Manifest, making: Path, tell: Tell) -> N
             )
         done += expected.bytes
         tell(Progress(done, total, number + 1, done))
+
+
+def _check_name(name: str) -> None:
+    """Raises BackupError where a file of this name would not be one below the directory."""
+    shown = name[:ERROR_DETAIL_CHARS_MAX]
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise BackupError(f"Expected paths below the backup, got one that leads out: {shown}")
+    is_name = name.isprintable() and path.as_posix() == name and path.name
+    if not is_name or len(os.fsencode(name)) > PATH_BYTES_MAX:
+        raise BackupError(
+            f"Expected names of files in {MANIFEST}, got one that no file of a backup has: {shown}"
+        )
+
+
+def _copy_file(backup: Path, source: Path, target: Path, size_bytes: int) -> None:
+    """Copies no more than a byte beyond that size; what is longer is not what was backed up."""
+    try:
+        if any(one.is_symlink() for one in source.parents if backup in one.parents):
+            raise OSError(errno.ELOOP, "its directory is a symbolic link")
+        opened = open_file(source, follow_links=False)
+    except OSError as error:
+        raise BackupError(
+            f"Expected a backup with all its files, got one without {source}: {error.strerror}"
+        ) from error
+    with opened, disk_errors("restore", target), target.open("xb") as copy:
+        left = size_bytes + 1
+        while left and (block := opened.read(min(left, MIB))):
+            copy.write(block)
+            left -= len(block)
 
 
 def _compare(found: Found, manifest: Manifest) -> None:

@@ -1,7 +1,6 @@
 """TLS of a server: its certificate, read again when it changes, and its clients' certificates."""
 
 import logging
-import os
 import ssl
 import time
 from collections.abc import Callable, Iterable
@@ -9,7 +8,8 @@ from typing import Any
 
 from reprise.http.tls_settings import TlsSettings
 from schemas.errors import ConfigurationError
-from schemas.limits import CERTIFICATE_NAMES_MAX, TLS_FILES_CHECK_S
+from schemas.limits import CERTIFICATE_NAMES_MAX, SETTINGS_FILE_BYTES_MAX, TLS_FILES_CHECK_S
+from storage.files import FileVersion, read_file, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +75,12 @@ class Tls:
     def _make(self) -> ssl.SSLContext:
         settings = self._settings
         for path in settings.files:
-            if path.exists() and not path.is_file():  # to read it might never end
-                raise ConfigurationError(f"Expected a file of PEM, got: {path}")
+            try:
+                read_file(path, SETTINGS_FILE_BYTES_MAX)  # OpenSSL would wait for what is no file
+            except OSError as error:
+                raise ConfigurationError(
+                    f"Expected a file of PEM, got {path}: {_reason(error)}"
+                ) from error
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -100,17 +104,8 @@ class Tls:
                 ) from error
         return context
 
-    def _look(self) -> tuple[tuple[int, int, int], ...]:
-        """Tells one state of the files from another; a link to a file is that file."""
-        found = []
-        for path in self._settings.files:
-            try:
-                one = os.stat(path)
-            except OSError:
-                found.append((0, 0, 0))
-            else:
-                found.append((one.st_mtime_ns, one.st_size, one.st_ino))
-        return tuple(found)
+    def _look(self) -> tuple[FileVersion | None, ...]:
+        return tuple(map(version_of, self._settings.files))
 
 
 def _no_password() -> bytes:

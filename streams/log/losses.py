@@ -16,7 +16,9 @@ from typing import Final
 import msgspec
 
 from schemas.codec import check_file_version
+from schemas.limits import SETTINGS_FILE_BYTES_MAX
 from schemas.positions import Seconds
+from storage.files import read_file
 from storage.rocksdb import disk_errors
 
 LOSS_VERSION: Final = 1
@@ -52,7 +54,7 @@ class LossNote:
             NewerVersionError: a newer Reprise wrote it.
         """
         try:
-            content = self.path.read_bytes()
+            content = read_file(self.path, SETTINGS_FILE_BYTES_MAX)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -1,11 +1,13 @@
 """Settings that cannot be used are named, with what was expected and what came."""
 
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
+from reprise import conductor_config
 from reprise.cli.main import main
 from reprise.settings import (
     DEFAULT_SEED,
@@ -111,6 +113,15 @@ def test_a_seed_of_thousands_of_digits_is_refused_without_repeating_it() -> None
 )
 def test_a_log_level_is_taken_in_any_case_and_by_other_names(text: str, level: str) -> None:
     assert log_level_from({"CONDUCTOR_LOG_LEVEL": text}) == level
+
+
+def test_a_configuration_that_is_no_file_or_is_too_deep_is_refused_at_once(tmp_path: Path) -> None:
+    pipe, deep = tmp_path / "pipe", tmp_path / "deep"
+    os.mkfifo(pipe)
+    deep.write_bytes(b'{"kvevent_instance":' + b'{"a":' * 50_000)
+    for path in (pipe, Path("/dev/zero"), deep):
+        with pytest.raises(ConfigurationError, match=str(path)):
+            conductor_config.load(path, required=True)
 
 
 def test_the_configuration_file_is_where_the_variable_or_mooncake_has_it(

@@ -145,7 +145,7 @@ def test_a_file_that_can_never_be_read_to_its_end_changes_nothing(
     os.mkfifo(path)
     clock.now += KEY_FILE_CHECK_S
     assert ring.find(bearer("a")).access.key_id == "a"
-    assert "a regular file of keys" in ring.problem
+    assert "is no regular file" in ring.problem
     with pytest.raises(ConfigurationError, match="regular file"):
         KeyRing(path)
 

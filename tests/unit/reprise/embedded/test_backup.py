@@ -1,17 +1,19 @@
 """Backups and restorations: what is copied, what is refused, and what is left behind."""
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from replay.capture.progress import Progress
 from reprise.embedded import backup as backup_module
 from reprise.embedded.backup import back_up
-from reprise.embedded.backup_manifest import Manifest, read_manifest
+from reprise.embedded.backup_manifest import Manifest, facts_of, read_manifest
 from reprise.embedded.restoration import restore
 from schemas.errors import BackupError, DamagedError, DiskFullError
 from streams.log.embedded import EmbeddedLog, ReadOnlyLog
@@ -236,6 +238,14 @@ def test_another_digest_is_told_with_its_context(tmp_path: Path, made: Manifest)
     [
         ({"version": 2, "files": "of another form"}, "upgrade this one"),
         ({"files": {"../../out": {"bytes": 1, "sha256": "0"}}}, "leads out"),
+        ({"files": {"log/\0": {"bytes": 1, "sha256": "0"}}}, "no file of a backup has"),
+        ({"files": {"x" * 5_000: {"bytes": 1, "sha256": "0"}}}, "no file of a backup has: x{200}"),
+        ({"files": {"x" * 300: {"bytes": 1, "sha256": "0"}}}, "File name too long"),
+        ({"files": {"": {"bytes": 1, "sha256": "0"}}}, "no file of a backup has"),
+        ({"files": {"a//b": {"bytes": 1, "sha256": "0"}}}, "no file of a backup has"),
+        ({"files": {"/dev/zero": {"bytes": 1, "sha256": "0"}}}, "leads out"),
+        ({"files": {"log": {"bytes": -1, "sha256": "0"}}}, r"backup\.json"),
+        ({"digests": "D"}, r"backup\.json"),
         ({"position": "x"}, r"backup\.json"),
         ({"version": None}, r"backup\.json"),
     ],
@@ -247,7 +257,60 @@ def test_a_manifest_that_cannot_be_used_is_named(
     refused(tmp_path, match)
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"\xff{}", None])
+@pytest.mark.parametrize("kind", ["pipe", "link", "linked directory", "endless"])
+def test_what_is_no_file_of_a_backup_is_refused_at_once(
+    tmp_path: Path, made: Manifest, kind: str
+) -> None:
+    file = tmp_path / "backup" / "log" / "CURRENT"
+    if kind == "linked directory":
+        (tmp_path / "backup" / "log").rename(tmp_path / "elsewhere")
+        (tmp_path / "backup" / "log").symlink_to(tmp_path / "elsewhere")
+    else:
+        file.unlink()
+        match kind:
+            case "pipe":
+                os.mkfifo(file)
+            case "link":
+                file.symlink_to("/etc/hostname")
+            case "endless":
+                file.symlink_to("/dev/zero")
+    refused(tmp_path, "got one without .*(symbolic link|a pipe)")
+
+
+def test_a_file_that_is_longer_than_it_was_is_not_copied_to_its_end(
+    tmp_path: Path, made: Manifest
+) -> None:
+    with (tmp_path / "backup" / "log" / "CURRENT").open("ab") as file:
+        file.truncate(2**40)
+    refused(tmp_path, "got another")
+
+
+def test_a_damaged_database_in_a_backup_is_told_without_a_directory_that_is_gone(
+    tmp_path: Path, made: Manifest
+) -> None:
+    file = next(iter((tmp_path / "backup" / "log").glob("MANIFEST-*")))
+    file.write_bytes(b"x" * 100)
+    name = f"log/{file.name}"
+    changed = msgspec.to_builtins(made.files | {name: facts_of(file)})
+    rewrite(tmp_path / "backup", files=changed)
+    with pytest.raises(BackupError, match="Use another backup") as raised:
+        restore(tmp_path / "backup", tmp_path / "again")
+    assert "restoring" not in str(raised.value)
+
+
+def test_a_manifest_that_has_no_end_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "backup").mkdir()
+    path = tmp_path / "backup" / "backup.json"
+    path.symlink_to("/dev/zero")
+    with pytest.raises(BackupError, match="no regular file"):
+        read_manifest(tmp_path / "backup")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(BackupError, match="no regular file"):
+        read_manifest(tmp_path / "backup")
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"\xff{}", b'{"version":' + b"[" * 50_000, None])
 def test_what_is_no_backup_is_told(tmp_path: Path, content: bytes | None) -> None:
     (tmp_path / "backup").mkdir()
     if content is not None:
