@@ -357,6 +357,12 @@ TOP_PERIOD_MAX_S: Final = 60.0
 TOP_PROMISES_S: Final = 60.0  # its hits are of decisions since then
 TOP_STALE_S: Final = 5.0  # longer without an answer is said
 TOP_TURN_S: Final = 0.1  # until a key, or a newer answer, shows
+DOCTOR_OUTCOMES_MIN: Final = 20  # reported requests of an instance, to judge its matches by
+DOCTOR_OUTCOMES_S: Final = 900.0  # older ones say nothing
+DOCTOR_SHARE: Final = 0.1  # of the tokens of prompts: matches that are wrong by less are right
+DOCTOR_SETTLE_S: Final = 10.0  # a doubt that is younger may pass by itself
+DOCTOR_OVERFULL: Final = 1.5  # times what an engine has room for: it says not what it removes
+DOCTOR_ENTRIES_MAX: Final = 65_536  # that are looked at of a context, to tell its tiers apart
 MEMORY_SEGMENTS_READ_MAX: Final = 256  # of one directory: reason="too_many"
 MEMORY_ENTRIES_MAX: Final = 16_384  # names of the directory that are looked at: some 10 ms
 MEMORY_NAMES_SHOWN_MAX: Final = 32  # files that were left out and are named; all are counted

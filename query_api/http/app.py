@@ -12,9 +12,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from query_api.access.errors import AccessError
 from query_api.access.guard import Guard
+from query_api.doctor.document import DoctorDocument
 from query_api.http.access_metrics import AccessMetrics
 from query_api.http.audit import AnswerAudit
 from query_api.http.caller import admit
+from query_api.http.doctor import doctor_routes
 from query_api.http.errors import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
@@ -57,12 +59,13 @@ from schemas.errors import RepriseError
 from schemas.tracing import NO_TRACER, Tracer
 from streams.kernel.interface import AuditQueue
 
-ROUTING_MODELS: Final = (
+OTHER_MODELS: Final = (
     *ROUTING_ANSWERS,
     *ROUTING_BODIES,
     *ROUTING_VIEWS,
     *ROUTING_DECISIONS,
     HeatmapDocument,
+    DoctorDocument,
 )
 _OTHER_ROUTE: Final = "other"
 _CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
@@ -137,6 +140,7 @@ def create_app(
     routes.include(query_routes(hot))
     routes.include(registration_routes(registry, bodies, default_wire))
     routes.include(view_routes(view, version, default_wire))
+    routes.include(doctor_routes(view, router, default_wire))
     routes.include(past_routes(view, history, bodies, default_wire))
     routes.include(lmcache_routes(view, workers, bodies, default_wire))
     routes.include(command_routes(view, commands, bodies, default_wire))
@@ -154,7 +158,7 @@ def create_app(
     }
     app = Starlette(routes=routes.served(), exception_handlers=handlers)
     app.router.redirect_slashes = False
-    documentation = Documentation(routes, version, ROUTING_MODELS, handlers)
+    documentation = Documentation(routes, version, OTHER_MODELS, handlers)
     if guard is not None:
         if guard.is_open:
             guard = None

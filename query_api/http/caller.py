@@ -56,6 +56,7 @@ RULES: Final[dict[tuple[str, str], Rule]] = {
     ("POST", "register"): _REGISTER,
     ("POST", "unregister"): _REGISTER,
     ("GET", "services"): _READ,
+    ("GET", "doctor"): _READ,
     ("GET", "gaps"): _READ,
     ("GET", "global_view"): _READ,
     ("GET", "digest"): _READ,

@@ -14,8 +14,8 @@ from reprise.cli.interruption import Commands
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 COMMANDS: Final = (
-    *("up", "verify", "audit", "tail", "top", "gaps", "explain", "memory", "repair", "backup"),
-    *("restore", "promises", "prefixes", "advice", "keys"),
+    *("up", "verify", "audit", "tail", "top", "doctor", "gaps", "explain", "memory", "repair"),
+    *("backup", "restore", "promises", "prefixes", "advice", "keys"),
     *("capture", "replay", "load", "simulate", "miss-ratio", "export"),
     *("bridge", "streams", "serve", "discover", "relay", "curve-key"),
 )
@@ -39,6 +39,7 @@ def main() -> None:
     reprise verify --data DIR          prove the table by folding its whole log
     reprise audit verify --data DIR    prove the answers that `up --audit` has kept
     reprise tail --data DIR            print the log as JSON lines
+    reprise doctor                     say what is wrong with a service and its engines
     reprise gaps                       say what became of every batch: seen, repaired or lost
     reprise explain --instance NAME    say what ended the prefix that an instance held, and when
     reprise promises                   say what decisions promised, and where lost tokens went

@@ -300,6 +300,34 @@ class Tenant:
         assert answer["count"] == len(answer["services"])
         return [one for one in answer["services"] if one["TenantID"] == self.tenant_id]
 
+    def findings(self) -> dict[str, list[dict[str, Any]]]:
+        """What `GET /doctor` finds, by instance."""
+        status, answer = self.api.get("/doctor")
+        assert status == 200, answer
+        found: dict[str, list[dict[str, Any]]] = {}
+        for one in answer["findings"]:
+            if one["tenant_id"] == self.tenant_id:
+                found.setdefault(one["instance_id"], []).append(one)
+        return found
+
+    def await_finding(self, code: str, instance_id: str = "a") -> dict[str, Any]:
+        """The finding, once it is there."""
+        found: list[dict[str, Any]] = []
+
+        def is_found() -> bool:
+            of_instance = self.findings().get(instance_id, [])
+            found[:] = [one for one in of_instance if one["code"] == code]
+            return bool(found)
+
+        self.until(is_found, f"the finding {code} of {instance_id}")
+        return found[0]
+
+    def examined(self) -> list[dict[str, Any]]:
+        """What `GET /doctor` says of each instance."""
+        status, answer = self.api.get("/doctor")
+        assert status == 200, answer
+        return [one for one in answer["instances"] if one["tenant_id"] == self.tenant_id]
+
     def leave(self) -> None:
         """Forgets all that the test registered: its addresses may become those of another."""
         for one in self.services():

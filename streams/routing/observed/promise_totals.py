@@ -46,6 +46,14 @@ class PromiseKey(NamedTuple):
     instance_id: str
 
 
+class Served(NamedTuple):
+    """What was sent to one instance of a model, whatever policy chose it."""
+
+    tenant_id: str
+    model_name: str
+    instance_id: str
+
+
 class Totals(msgspec.Struct, array_like=True):
     """Sums over decisions. Token counts are of those for which an engine told its hits.
 
@@ -218,6 +226,22 @@ class PromiseTotals:
             if (minute + 1) * _MINUTE > since:
                 for key, row in rows.items():
                     found.setdefault(key, Totals()).add(row)
+        return found
+
+    def latest(self, reported: int, since: float) -> dict[Served, Totals]:
+        """The sums of each instance over its latest minutes: as many of them as have so many
+        reported requests, and none before the one in which that time lies. So whatever was wrong
+        before is forgotten once so many requests went well. Cost O(rows).
+        """
+        found: dict[Served, Totals] = {}
+        for minute, rows in sorted(self._minutes.items(), reverse=True):
+            if (minute + 1) * _MINUTE <= since:
+                break
+            enough = {key for key, total in found.items() if total.reported >= reported}
+            for key, row in rows.items():
+                served = Served(key.tenant_id, key.model_name, key.instance_id)
+                if served.instance_id and served not in enough:
+                    found.setdefault(served, Totals()).add(row)
         return found
 
     def series(self, since: float = 0.0) -> list[tuple[float, Totals]]:

@@ -204,6 +204,7 @@ def test_views_show_the_keys_tenants_alone(service: Service) -> None:
     """Everything that is answered to a key of one tenant, without a word of the other."""
     for path in (
         "/services",
+        "/doctor",
         "/gaps",
         "/global_view",
         "/digest",

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from bridge.wire import KINDS
+from query_api.doctor.document import DoctorDocument
 from query_api.gaps import GapsDocument
 from query_api.http import memory_models, models, openapi
 from query_api.http.errors import ErrorEnvelope
@@ -26,6 +27,7 @@ PATHS = {
     "/register": "post",
     "/unregister": "post",
     "/services": "get",
+    "/doctor": "get",
     "/gaps": "get",
     "/global_view": "get",
     "/memory": "get",
@@ -161,6 +163,7 @@ def test_examples_match_their_models(example: object, model: Any) -> None:
     ("path", "model"),
     [
         ("/services", models.Services),
+        ("/doctor", DoctorDocument),
         ("/gaps", GapsDocument),
         ("/global_view", models.GlobalView),
         ("/memory", memory_models.MemoryView),

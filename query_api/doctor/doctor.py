@@ -1,0 +1,140 @@
+"""Makes the answer of `GET /doctor` of what was examined. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from query_api.doctor.diagnoses import diagnose
+from query_api.doctor.document import (
+    Code,
+    DoctorDocument,
+    Finding,
+    InstanceExamination,
+    RankExamination,
+)
+from query_api.doctor.examination import Examination, Patient
+from query_api.ports import Health, ServiceView, positions_text
+from schemas.conditions import Condition, Part
+from schemas.limits import STALE_RECORDS, STALE_S
+
+_SAID_OF_INSTANCES: Final = frozenset({Part.ENGINES})
+_DISK: Final = "disk"
+_HELP: Final = {
+    Part.KAFKA: "look whether the brokers are up, and whether this host reaches them",
+    Part.RECOVERY: "wait: it reads its log; GET /ready says when it is done",
+    Part.LOSS: "`reprise repair --data DIR` says what is damaged",
+    Part.DATA: "look whether the data directory is still there, and this process may write there",
+    Part.MEMORY: "look at --memory-dir",
+}
+
+
+def doctor_document(examined: Examination, *, sees_all: bool = True) -> DoctorDocument:
+    """The answer. Cost O(instances).
+
+    Args:
+        examined: the service.
+        sees_all: whether every tenant may be shown, so that what is not there is known.
+    """
+    findings = [*_of_service(examined, sees_all=sees_all)]
+    instances = []
+    for patient in examined.patients:
+        found = diagnose(patient, examined.at)
+        findings += found
+        instances.append(_examination(patient, found))
+    health = examined.health
+    return DoctorDocument(
+        at=examined.at,
+        role=health.role,
+        position=positions_text(health.positions),
+        findings=findings,
+        instances=instances,
+    )
+
+
+def _of_service(examined: Examination, *, sees_all: bool) -> Iterator[Finding]:
+    health = examined.health
+    for condition in health.conditions:
+        if condition.part not in _SAID_OF_INSTANCES:
+            yield _of_condition(condition)
+    yield from _behind(health)
+    if sees_all and not examined.patients and health.ready:
+        yield Finding(
+            code=Code.NOTHING_REGISTERED.value,
+            cause="no engine is registered, so every answer is empty",
+            expected="at least one",
+            got="none",
+            remedy="POST /register each engine: README.md, `Use it`, has the command",
+        )
+
+
+def _of_condition(condition: Condition) -> Finding:
+    is_disk = condition.reason == _DISK or "no space left" in condition.message
+    remedy = _HELP.get(condition.part, "see docs/operations.md, `Conditions`")
+    if is_disk:
+        remedy = "free space on that disk, or mend it: what is refused meanwhile is counted as lost"
+    return Finding(
+        code=(Code.DISK if is_disk else Code.CONDITION).value,
+        cause=f"{condition.part.value}: {condition.message}",
+        got=condition.reason,
+        remedy=remedy,
+        since=condition.since,
+    )
+
+
+def _behind(health: Health) -> Iterator[Finding]:
+    lag = health.lag
+    if lag is None or not health.ready:
+        return
+    records = lag.table_records + lag.source_records
+    if lag.reachable and lag.seconds <= STALE_S and records <= STALE_RECORDS:
+        return
+    if lag.reachable:
+        got = f"{lag.seconds:.0f} s and {records:,} records"
+        cause = f"its table is {got} behind the log: answers say `stale`"
+        remedy = (
+            "look at GET /health of the workers (`reprise streams`): are they up, and is there one"
+            " for each partition? Then at the CPU of this host"
+        )
+    else:
+        got = "Kafka is not reached"
+        cause = "it cannot reach Kafka, so how far its table is behind is not known"
+        remedy = _HELP[Part.KAFKA]
+    yield Finding(
+        code=Code.BEHIND.value,
+        cause=cause,
+        expected=f"at most {STALE_S:g} s",
+        got=got,
+        remedy=remedy,
+    )
+
+
+def _examination(patient: Patient, found: list[Finding]) -> InstanceExamination:
+    tenant_id, model_name, block_size, additional_salt, instance_id = patient.stream
+    return InstanceExamination(
+        tenant_id=tenant_id,
+        instance_id=instance_id,
+        model_name=model_name,
+        block_size=block_size,
+        additional_salt=additional_salt,
+        type=patient.kind,
+        ranks=[_rank(one) for one in patient.ranks],
+        indexed_blocks=patient.entries,
+        capacity_blocks=patient.capacity_blocks,
+        asked=patient.asked,
+        verdict="; ".join(one.cause for one in found) or "healthy",
+    )
+
+
+def _rank(one: ServiceView) -> RankExamination:
+    registration = one.registration
+    return RankExamination(
+        dp_rank=registration.dp_rank,
+        endpoint=registration.endpoint,
+        replay_endpoint=registration.replay_endpoint,
+        http_endpoint=registration.http_url,
+        state=one.standing.state.value,
+        reason=str(one.standing.reason),
+        activity=one.acting[0],
+        incarnation=one.state.incarnation,
+        received=one.state.sequence,
+        left_out=dict(one.state.left_out),
+    )

@@ -1,0 +1,106 @@
+"""The answer of `GET /doctor`, which `reprise doctor` prints."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class Code(StrEnum):
+    """What a finding is; the names are kept. docs/operations.md has a row of each."""
+
+    # Of an instance
+    BLOCK_SIZE = "block_size"
+    LEFT_OUT = "left_out"
+    LOST_BATCHES = "lost_batches"
+    UNREACHED = "unreached"
+    DISCONNECTED = "disconnected"
+    NO_ENDPOINT = "no_endpoint"
+    ENGINE_AWAY = "engine_away"
+    PROCESS_CHANGED = "process_changed"
+    NOT_FOLLOWED = "not_followed"
+    REPLAY = "replay"
+    SPOOLED = "spooled"
+    NO_EVENTS = "no_events"
+    NEVER_REMOVES = "never_removes"
+    MATCHES_NOTHING = "matches_nothing"
+    MATCHES_LESS = "matches_less"
+    MATCHES_MORE = "matches_more"
+    # Of the service
+    NOTHING_REGISTERED = "nothing_registered"
+    BEHIND = "behind"
+    DISK = "disk"
+    CONDITION = "condition"
+
+
+class Finding(msgspec.Struct, kw_only=True):
+    """One thing that is wrong."""
+
+    code: Annotated[str, Meta(description="What it is; docs/operations.md has a row of each.")]
+    tenant_id: Annotated[str, Meta(description='"" where it is of the service itself.')] = ""
+    instance_id: Annotated[str, Meta(description="Likewise.")] = ""
+    model_name: Annotated[str, Meta(description="Likewise.")] = ""
+    dp_ranks: Annotated[list[int], Meta(description="Of the instance, that it is of.")] = []
+    cause: Annotated[str, Meta(description="What is wrong, and what is its likeliest cause.")]
+    expected: Annotated[str, Meta(description="By what is registered, or promised.")] = ""
+    got: str = ""
+    remedy: Annotated[str, Meta(description="What to do.")]
+    since: Annotated[float, Meta(description="Unix seconds; 0 where that is not known.")] = 0.0
+
+
+class RankExamination(msgspec.Struct, kw_only=True):
+    """One data-parallel rank: what is registered of it, and what came of it."""
+
+    dp_rank: int
+    endpoint: str
+    replay_endpoint: str
+    http_endpoint: str
+    state: Annotated[str, Meta(description="How far answers of it can be trusted.")]
+    reason: str
+    activity: str
+    incarnation: int
+    received: Annotated[int, Meta(description="Sequence number of the last batch; -1: none.")]
+    left_out: Annotated[dict[str, int], Meta(description="Blocks that no answer counts, by why.")]
+
+
+class AskedExamination(msgspec.Struct, kw_only=True):
+    """Decisions of the last quarter of an hour for the instance, and what outcomes say: tokens of
+    the prompts that were reported.
+    """
+
+    reported: Annotated[int, Meta(description="Outcomes that said `cached_tokens`.")] = 0
+    prompt_tokens: int = 0
+    promised_tokens: Annotated[int, Meta(description="Said to be cached there.")] = 0
+    cached_tokens: Annotated[int, Meta(description="Found to be, by the engine's word.")] = 0
+    unpromised_tokens: Annotated[int, Meta(description="Found there, and not promised.")] = 0
+    missing_tokens: Annotated[int, Meta(description="Promised, and not found there.")] = 0
+    miscounted: Annotated[
+        int, Meta(description="Requests of which the engine counts other tokens than the router.")
+    ] = 0
+
+
+class InstanceExamination(msgspec.Struct, kw_only=True):
+    """One instance with one model."""
+
+    tenant_id: str
+    instance_id: str
+    model_name: str
+    block_size: int
+    additional_salt: str
+    type: str
+    ranks: list[RankExamination]
+    indexed_blocks: Annotated[int, Meta(description="That the index has of it.")]
+    capacity_blocks: Annotated[int, Meta(description="That its engine has room for; 0: unknown.")]
+    asked: AskedExamination
+    verdict: Annotated[str, Meta(description='What is wrong with it in words, or "healthy".')]
+
+
+class DoctorDocument(msgspec.Struct, kw_only=True):
+    """All that is known to be wrong, and what that was found out from."""
+
+    at: Annotated[float, Meta(description="Unix seconds.")]
+    role: str
+    position: str
+    findings: list[Finding]
+    instances: list[InstanceExamination]

@@ -1,0 +1,177 @@
+"""All that is known of each instance, gathered from where it is known. Reads; changes nothing."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from query_api.doctor.document import AskedExamination
+from query_api.ports import Health, ServiceView, View
+from query_api.routing.router import Router
+from schemas.identities import MEDIA, Medium, ModelContext, StreamKey, is_hidden
+from schemas.limits import DOCTOR_ENTRIES_MAX, DOCTOR_OUTCOMES_MIN, DOCTOR_OUTCOMES_S
+from schemas.routing_records import Target
+from streams.kernel.changes import CHANGE_BYTES, SHARED
+from streams.kernel.interface import ReadOnlyKernel
+from streams.routing.observed.promise_totals import Served, Totals
+
+_TIER_AT: Final = 20
+_GPU: Final = MEDIA.index(Medium.GPU)
+
+
+class Patient(NamedTuple):
+    """One instance with one model.
+
+    Attributes:
+        stream: of its records.
+        ranks: its publishers, by rising rank.
+        entries: blocks that the index has of it, over all ranks.
+        on_gpu: which share of them is on its GPUs; looks at all of them.
+        capacity_blocks: that its engine has room for, over all ranks; 0 where that is not known.
+        served: what the latest outcomes say, as many as are needed to judge by.
+    """
+
+    stream: StreamKey
+    ranks: list[ServiceView]
+    entries: int
+    on_gpu: Callable[[], float]
+    capacity_blocks: int
+    served: Totals
+
+    @property
+    def kind(self) -> str:
+        """Of its publishers."""
+        return self.ranks[0].registration.kind
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there are as many outcomes as a finding needs."""
+        return self.served.reported >= DOCTOR_OUTCOMES_MIN
+
+    @property
+    def asked(self) -> AskedExamination:
+        """What was asked of it, for people."""
+        served = self.served
+        return AskedExamination(
+            reported=served.reported,
+            prompt_tokens=served.prompt,
+            promised_tokens=served.promised,
+            cached_tokens=served.actual,
+            unpromised_tokens=served.unpromised,
+            missing_tokens=served.index,
+            miscounted=served.miscounted,
+        )
+
+
+class Examination(NamedTuple):
+    """A service at a moment.
+
+    Attributes:
+        at: Unix seconds.
+        health: of the service.
+        patients: by tenant, model and instance.
+    """
+
+    at: float
+    health: Health
+    patients: list[Patient]
+
+
+def examine(
+    view: View,
+    router: Router | None,
+    now: float,
+    admits: Callable[[str], bool] = lambda tenant_id: True,
+) -> Examination:
+    """All that may be shown. Cost O(publishers + contexts + rows of promises); may run in a thread.
+
+    Args:
+        view: of the service.
+        router: likewise; None where it decides nothing.
+        now: Unix seconds.
+        admits: whether a tenant may be shown.
+    """
+    kernel = view.kernel
+    entries = _entries(kernel)
+    served = served_by(router, now)
+    capacities = _capacities(router)
+    groups: dict[StreamKey, list[ServiceView]] = {}
+    for one in view.services():
+        if admits(one.registration.tenant_id):
+            groups.setdefault(one.registration.stream, []).append(one)
+    patients = [
+        Patient(
+            stream,
+            sorted(ranks, key=lambda one: one.registration.dp_rank),
+            sum(count for _, count in entries.get(stream, ())),
+            partial(gpu_share, kernel, entries.get(stream, ())),
+            _capacity_blocks(ranks, capacities),
+            served.get(Served(stream.tenant_id, stream.model_name, stream.instance_id), Totals()),
+        )
+        for stream, ranks in sorted(groups.items())
+    ]
+    return Examination(now, view.health(), patients)
+
+
+def served_by(router: Router | None, now: float) -> Mapping[Served, Totals]:
+    """What outcomes say of each instance: the latest minutes with enough of them to judge by."""
+    if router is None:
+        return {}
+    since = now - DOCTOR_OUTCOMES_S
+    return router.folded.read_all(
+        lambda fold: fold.observations.totals.latest(DOCTOR_OUTCOMES_MIN, since)
+    )
+
+
+_Contexts = list[tuple[ModelContext, int]]
+
+
+def _entries(kernel: ReadOnlyKernel) -> dict[StreamKey, _Contexts]:
+    """The contexts of each stream, with how many entries they have."""
+    found: dict[StreamKey, _Contexts] = {}
+    for view in kernel.contexts():
+        context = ModelContext(*view.context)
+        if is_hidden(context.lora_name):  # what no answer counts
+            continue
+        found.setdefault(context.stream, []).append((context, view.entries))
+    return found
+
+
+def gpu_share(kernel: ReadOnlyKernel, contexts: Iterable[tuple[ModelContext, int]]) -> float:
+    """Which share of the entries is on the instance's own GPUs, of the first DOCTOR_ENTRIES_MAX of
+    each context. Cost O(entries).
+    """
+    seen = on_gpu = 0
+    for context, _ in contexts:
+        dump = kernel.open_dump(context)
+        while dump.gather(DOCTOR_ENTRIES_MAX) >= DOCTOR_ENTRIES_MAX:
+            pass
+        tiers = dump.take(DOCTOR_ENTRIES_MAX)[_TIER_AT::CHANGE_BYTES]
+        seen += len(tiers)
+        on_gpu += tiers.count(_GPU)
+    return on_gpu / seen if seen else 0.0
+
+
+def _capacities(router: Router | None) -> dict[Target, int]:
+    """Tokens that fit into the cache of each rank, as far as its engine has said."""
+    if router is None:
+        return {}
+    return {
+        target: carried.sample.kv_capacity_tokens
+        for target, carried in router.carried()
+        if carried.sample is not None and carried.sample.kv_capacity_tokens
+    }
+
+
+def _capacity_blocks(ranks: Iterable[ServiceView], said: Mapping[Target, int]) -> int:
+    total = 0
+    for one in ranks:
+        registration = one.registration
+        target = Target(registration.tenant_id, registration.instance_id, registration.dp_rank)
+        tokens = said.get(target, registration.kv_capacity_tokens)
+        if not tokens:
+            return 0
+        total += tokens // registration.block_size
+    return total
+
+
+assert SHARED > _GPU, "the tier of an instance's own GPU is below those of shared pools"

@@ -1,0 +1,261 @@
+"""What is wrong by what comes of an instance's publishers, or does not. Pure."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from query_api.doctor.diagnosis import (
+    CLEAR,
+    SWITCH_ON,
+    Diagnosis,
+    endpoints_of,
+    has_published,
+    is_settled,
+    named,
+    ranks_of,
+    register_again,
+)
+from query_api.doctor.document import Code
+from query_api.doctor.examination import Patient
+from query_api.ports import ServiceView
+from schemas.answer_states import Activity, Doubt
+from schemas.limits import DOCTOR_OVERFULL, UNREACHED_S
+
+_BLOCK_SIZE: Final = "block_size"
+_BINDS: Final = (
+    "vLLM binds only wildcard and ipc endpoints, and connects to any other: a publisher of"
+    " `tcp://127.0.0.1:5557` publishes to nobody"
+)
+
+
+class _Words(NamedTuple):
+    """Of a doubt that does not pass by itself."""
+
+    code: Code
+    cause: str
+    remedy: str
+
+
+_DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
+    {
+        Doubt.NO_ENDPOINT: _Words(
+            Code.NO_ENDPOINT,
+            "its HTTP address does not say that it publishes events for this rank with this block"
+            " size: events are switched off, or its release does not say where it publishes",
+            f"{SWITCH_ON}; or register the `tcp://` address that it publishes at as `endpoint`",
+        ),
+        Doubt.ENGINE_AWAY: _Words(
+            Code.ENGINE_AWAY,
+            "its link is up, and its HTTP address does not answer: the engine hangs or starts, or"
+            " `http_endpoint` is another's",
+            "look at its log: `curl -m 2 HTTP_ENDPOINT/health`",
+        ),
+        Doubt.PROCESS_CHANGED: _Words(
+            Code.PROCESS_CHANGED,
+            "its HTTP address names another process than before over the same link: a load balancer"
+            " stands there",
+            "register the engine's own address as `http_endpoint`",
+        ),
+        Doubt.REPLAY_SILENT: _Words(
+            Code.REPLAY,
+            "its replay socket does not answer: nothing listens at `replay_endpoint`",
+            "register the address that its --kv-events-config names as `replay_endpoint`, or none",
+        ),
+        Doubt.REPLAY_BROKEN: _Words(
+            Code.REPLAY,
+            "its replay breaks off",
+            "look at the bridge's log for the reason; a restart of the engine empties its buffer",
+        ),
+        Doubt.REPLAY_DIFFERS: _Words(
+            Code.REPLAY,
+            "its replay socket has other batches than it publishes: `replay_endpoint` is another"
+            " engine's or another rank's (the base port plus the rank)",
+            "register this rank's own address as `replay_endpoint`",
+        ),
+        Doubt.SPOOLED: _Words(
+            Code.SPOOLED,
+            "what it publishes waits on its bridge's disk: Kafka does not take it",
+            "look at the bridge's GET /health, and at Kafka",
+        ),
+        Doubt.NOT_FOLLOWED: _Words(
+            Code.NOT_FOLLOWED,
+            "no bridge follows it",
+            "start `reprise bridge`, or look at GET /health of those that run",
+        ),
+        Doubt.NO_HEARTBEAT: _Words(
+            Code.NOT_FOLLOWED,
+            "its bridge has not been heard of for seconds, or is far behind",
+            "look at GET /health of the bridges and of the workers (`reprise streams`)",
+        ),
+    }
+)
+
+
+def _block_size(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    registered = patient.stream.block_size
+    sizes: dict[str, tuple[int, float, list[int]]] = {}
+    for one in patient.ranks:
+        for reason, blocks in one.state.left_out.items():
+            kind, _, size = reason.partition(":")
+            if kind == _BLOCK_SIZE:
+                before, since, ranks = sizes.setdefault(size, (0, one.state.left_out_at, []))
+                ranks.append(one.registration.dp_rank)
+                sizes[size] = before + blocks, since, ranks
+    for size, (blocks, since, ranks) in sorted(sizes.items()):
+        yield Diagnosis(
+            Code.BLOCK_SIZE,
+            f"it publishes blocks of {size} tokens, and is registered with {registered}:"
+            f" {blocks} blocks are left out",
+            register_again(patient, f'"block_size": {size}') + f"; and ask POST /query with {size}",
+            str(registered),
+            size,
+            since,
+            tuple(ranks),
+        )
+
+
+def _left_out(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    reasons: dict[str, int] = {}
+    since, ranks = 0.0, []
+    for one in patient.ranks:
+        others = {
+            reason: blocks
+            for reason, blocks in one.state.left_out.items()
+            if reason.partition(":")[0] != _BLOCK_SIZE
+        }
+        for reason, blocks in others.items():
+            reasons[reason] = reasons.get(reason, 0) + blocks
+        if others:
+            since = since or one.state.left_out_at
+            ranks.append(one.registration.dp_rank)
+    if reasons:
+        got = ", ".join(f"{reason} ({blocks})" for reason, blocks in sorted(reasons.items()))
+        yield Diagnosis(
+            Code.LEFT_OUT,
+            f"blocks that it announces cannot be used, and no answer counts them: {got}",
+            f"look the reason up in docs/operations.md, `left out`; to begin anew, {CLEAR}",
+            got=got,
+            since=since,
+            ranks=tuple(ranks),
+        )
+
+
+def _lost_batches(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    lost = [one for one in patient.ranks if one.state.degraded_since is not None]
+    if lost:
+        name = patient.stream.instance_id
+        yield Diagnosis(
+            Code.LOST_BATCHES,
+            "batches of it are lost: blocks may be missing, and evicted ones may still be listed",
+            f"`reprise gaps --instance {name}` says when and why; {CLEAR}; with a"
+            " `replay_endpoint` registered, what is missed is asked for again",
+            since=min(one.state.degraded_at for one in lost),
+            ranks=ranks_of(lost),
+        )
+
+
+# What does not come
+
+
+def _is_down(one: ServiceView, now: float) -> bool:
+    activity, since = one.acting
+    if one.standing.reason == Doubt.NO_ENDPOINT:  # said as such
+        return False
+    return activity == Activity.DISCONNECTED and 0 < since < now - UNREACHED_S
+
+
+def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    down = [one for one in patient.ranks if _is_down(one, now)]
+    never = [one for one in down if not has_published(one)]
+    if never:
+        yield Diagnosis(
+            Code.UNREACHED,
+            f"no link to it has come up, and nothing of it has ever come: it is not up, or does not"
+            f" listen there. {_BINDS}",
+            f"{SWITCH_ON}; then register the address that this host reaches it at",
+            expected=endpoints_of(never),
+            got="no answer",
+            since=min(one.acting[1] for one in never),
+            ranks=ranks_of(never),
+        )
+    gone = [one for one in down if has_published(one)]
+    if gone:
+        yield Diagnosis(
+            Code.DISCONNECTED,
+            "its link is down: the engine has ended, or the network is cut",
+            "start it again; or POST /unregister"
+            f" {named(patient, gone[0].registration.dp_rank)}, where it is gone for good",
+            expected=endpoints_of(gone),
+            got="no answer",
+            since=min(one.acting[1] for one in gone),
+            ranks=ranks_of(gone),
+        )
+
+
+def _doubted(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    by_reason: dict[str, list[ServiceView]] = {}
+    for one in patient.ranks:
+        if one.registration.has_events and is_settled(one, now):
+            by_reason.setdefault(str(one.standing.reason), []).append(one)
+    for reason, ranks in sorted(by_reason.items()):
+        words = _DOUBTS.get(reason)
+        if words is not None:
+            since = min(one.standing.since for one in ranks)
+            yield Diagnosis(
+                words.code,
+                words.cause,
+                words.remedy,
+                got=reason,
+                since=since,
+                ranks=ranks_of(ranks),
+            )
+
+
+def _no_events(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    silent = [
+        one
+        for one in patient.ranks
+        if one.registration.has_events
+        and not has_published(one)
+        and one.acting[0] in (Activity.SILENT, Activity.ACTIVE)
+    ]
+    if silent and patient.is_judged:
+        yield Diagnosis(
+            Code.NO_EVENTS,
+            f"it has served {patient.served.reported} requests, its link is up, and it has"
+            " published nothing: events are switched off, or prefix caching is, or another process"
+            " listens at that address",
+            SWITCH_ON,
+            expected="events",
+            got="none",
+            ranks=ranks_of(silent),
+        )
+
+
+def _never_removes(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    capacity = patient.capacity_blocks
+    if not capacity or patient.entries <= DOCTOR_OVERFULL * capacity:
+        return
+    on_gpu = round(patient.entries * patient.on_gpu())
+    if on_gpu > DOCTOR_OVERFULL * capacity:
+        yield Diagnosis(
+            Code.NEVER_REMOVES,
+            f"the index has {on_gpu} blocks of it on its GPUs, and it has room for {capacity}: it"
+            " does not say which blocks it removes, and the index lists ghosts",
+            f"{CLEAR}; look whether its events have BlockRemoved (`reprise tail`), and whether a"
+            " relay or proxy between drops them",
+            expected=f"at most {capacity}",
+            got=str(on_gpu),
+        )
+
+
+RECEIVED: Final = (
+    _block_size,
+    _left_out,
+    _lost_batches,
+    _unreached,
+    _doubted,
+    _no_events,
+    _never_removes,
+)
+"""What of it is looked at, causes before what comes of them."""

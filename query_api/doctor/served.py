@@ -1,0 +1,112 @@
+"""What is wrong by what outcomes say: the silent zero, and its likeliest cause. Pure."""
+
+from collections.abc import Iterator
+
+from query_api.doctor.diagnosis import CLEAR, SWITCH_ON, Diagnosis, has_published
+from query_api.doctor.document import Code
+from query_api.doctor.examination import Patient
+from schemas.limits import DOCTOR_SHARE
+
+
+def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    """Whether it matches less or more than its engine finds, once enough outcomes say so."""
+    served = patient.served
+    if not patient.is_judged or not served.prompt:
+        return
+    if served.unpromised > DOCTOR_SHARE * served.prompt:
+        is_nothing = served.promised == served.predicted
+        code = Code.MATCHES_NOTHING if is_nothing else Code.MATCHES_LESS
+        cause, remedy = _less(patient)
+        yield Diagnosis(
+            code,
+            f"of the last {served.reported} requests that it served, it found"
+            f" {_percent(served.actual, served.prompt)} of the tokens in its cache, and"
+            f" {_percent(served.promised, served.prompt)} were promised. The likeliest cause:"
+            f" {cause}",
+            remedy,
+            expected=f"{served.promised} cached tokens",
+            got=f"{served.actual} cached tokens",
+        )
+    missing = served.index - served.not_predicted
+    if missing > DOCTOR_SHARE * served.prompt:
+        cause, remedy = _more(patient)
+        yield Diagnosis(
+            Code.MATCHES_MORE,
+            f"of the last {served.reported} requests that it served,"
+            f" {_percent(missing, served.prompt)} of the tokens were promised and not in its cache."
+            f" The likeliest cause: {cause}",
+            remedy,
+            expected=f"{served.promised} cached tokens",
+            got=f"{served.actual} cached tokens",
+        )
+
+
+def _less(patient: Patient) -> tuple[str, str]:
+    """Why an engine finds more than it is said to hold, and what to do."""
+    states = [one.state for one in patient.ranks]
+    if not any(one.registration.has_events for one in patient.ranks):
+        return (
+            "it publishes no events, and only what was sent there by POST /route is known",
+            f"{SWITCH_ON}, and register it with its kind in place of `none`",
+        )
+    if any(state.left_out for state in states):
+        return "blocks that it announces are left out", "see that finding"
+    if not any(map(has_published, patient.ranks)):
+        return "no events of it have come", SWITCH_ON
+    if any(state.degraded_since is not None for state in states):
+        return "batches of it are lost", f"{CLEAR}"
+    if not patient.entries:
+        return (
+            "the index has no block of it: all that it announced was removed or cleared, or its"
+            " events are of another cache than its requests use",
+            f"register the address of the engine that serves them; or {CLEAR}",
+        )
+    served = patient.served
+    if 2 * served.miscounted > served.reported:
+        return (
+            "the tokens that are asked about are not those that it computes: of"
+            f" {served.miscounted} requests it counts another number of tokens. The chat template"
+            " or the tokenizer differs",
+            "tokenize as the engine does: vLLM's and SGLang's POST /tokenize of the same messages",
+        )
+    if served.promised == served.predicted:
+        return (
+            "the prompts differ from what it announces from the first block on: its requests have"
+            " a `cache_salt` (or an adapter, or images) that is not in what is asked, or the"
+            " reverse; or the tokenizer or the chat template differs",
+            "give POST /route and /query the `cache_salt` and `lora_name` that the request has;"
+            " compare its POST /tokenize with the `token_ids` that are asked about; `reprise"
+            f" explain --instance {patient.stream.instance_id}` says what became of a block",
+        )
+    return (
+        "some of its prompts are asked about with other tokens, salts or adapters than it computes,"
+        " or some of its events do not come",
+        "compare its POST /tokenize with the `token_ids` that are asked about; `reprise gaps"
+        f" --instance {patient.stream.instance_id}` says what was lost",
+    )
+
+
+def _more(patient: Patient) -> tuple[str, str]:
+    """Why an engine finds less than it is said to hold, and what to do."""
+    served = patient.served
+    if any(one.state.degraded_since is not None for one in patient.ranks):
+        return "batches of it are lost, with the removals that they had", CLEAR
+    if not served.actual:
+        return (
+            "it uses no cached prefix at all: prefix caching is switched off, it was put to sleep"
+            " or cleared without saying so, or it does not report what it found",
+            "start vLLM with --enable-prefix-caching and --enable-prompt-tokens-details, SGLang"
+            " without --disable-radix-cache and with --enable-cache-report",
+        )
+    if served.evicted * 2 > served.index:
+        return (
+            "it removes blocks between a decision and its request: its cache is too small for what"
+            " is sent there; or it does not say what it removes",
+            f"`reprise explain --instance {patient.stream.instance_id}` names the record; give it"
+            " more memory, or spread its sessions",
+        )
+    return "answers were not `exact`", "see docs/promises.md, `lost.index`"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %"

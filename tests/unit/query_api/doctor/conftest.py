@@ -1,0 +1,83 @@
+"""A service whose tables and outcomes are what a test says."""
+
+from collections.abc import Callable
+
+import pytest
+
+from query_api.doctor.doctor import doctor_document
+from query_api.doctor.document import DoctorDocument, Finding
+from query_api.doctor.examination import examine
+from schemas.answer_states import AnswerState, Standing
+from schemas.positions import PublisherState
+from schemas.registration import Registration
+from schemas.routing_records import DecidedScope, OutcomeEvent
+from tests.fakes import FakeTable, registration
+from tests.unit.query_api.http.routing.conftest import Service
+from tests.unit.streams.routing.observed.records import RUN, a_decision, an_outcome
+
+NOW = 10_000.0
+"""When all is asked, Unix seconds."""
+
+
+class Clinic:
+    """See the module."""
+
+    def __init__(self, table: FakeTable) -> None:
+        self.table = table
+        self.service = Service(table)
+        self._number = 0
+
+    def register(self, instance_id: str = "a", **fields: object) -> Registration:
+        one = registration(instance_id, **fields)  # type: ignore[arg-type]
+        self.table.add(one)
+        self.has(one, PublisherState(incarnation=1, sequence=3))
+        return one
+
+    def has(self, one: Registration, state: PublisherState) -> None:
+        """What is folded of it."""
+        self.table.states[one.publisher] = state
+
+    def doubts(self, instance_id: str, reason: str, since: float = 1.0) -> None:
+        self.table.standings[instance_id] = Standing(AnswerState.UNCONFIRMED, reason, since)
+
+    def serves(
+        self, times: int, *, promised: int, cached: int, prompt: int = 1600, counted: int = 1600
+    ) -> None:
+        """So many requests went to `a`, a second ago."""
+        totals = self.service.folded.read(lambda fold: fold.observations)
+        for _ in range(times):
+            self._number += 1
+            decision = a_decision(
+                self._number,
+                prompt=prompt,
+                cached=promised,
+                held=promised,
+                time=NOW - 1.0,
+                scope=DecidedScope("default", "m", "", 4, ""),
+            )
+            totals.advance(NOW - 1.0)
+            totals.decided(RUN, decision)
+            outcome = an_outcome(
+                self._number,
+                OutcomeEvent.COMPLETED,
+                cached_tokens=cached,
+                prompt_tokens=counted,
+            )
+            totals.reported(RUN, outcome)
+
+    def document(
+        self, admits: Callable[[str], bool] = lambda tenant_id: True, *, sees_all: bool = True
+    ) -> DoctorDocument:
+        examined = examine(self.table, self.service.router, NOW, admits)
+        return doctor_document(examined, sees_all=sees_all)
+
+    def findings(self) -> list[Finding]:
+        return self.document().findings
+
+    def codes(self) -> list[str]:
+        return [one.code for one in self.findings()]
+
+
+@pytest.fixture
+def clinic(table: FakeTable) -> Clinic:
+    return Clinic(table)

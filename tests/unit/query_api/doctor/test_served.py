@@ -1,0 +1,72 @@
+"""What is found wrong by what outcomes say of the tokens that engines had."""
+
+import pytest
+
+from schemas.positions import PublisherState
+from tests.unit.query_api.doctor.conftest import Clinic
+
+
+def store(clinic: Clinic) -> None:
+    one = next(iter(clinic.table.registered()))
+    publisher = clinic.table.kernel.open_publisher(one.stream, one.dp_rank)
+    clinic.table.store(publisher, range(8), hashes=[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("promised", "cached", "codes"),
+    [
+        (0, 0, []),  # prompts with nothing in common
+        (800, 800, []),
+        (800, 900, []),
+        (800, 1200, ["matches_less"]),
+        (0, 1200, ["matches_nothing"]),
+        (800, 700, []),
+        (800, 0, ["matches_more"]),
+        (1200, 400, ["matches_more"]),
+    ],
+)
+def test_matches_are_judged_by_enough_outcomes(
+    clinic: Clinic, promised: int, cached: int, codes: list[str]
+) -> None:
+    clinic.register()
+    store(clinic)
+    clinic.serves(19, promised=promised, cached=cached)
+    assert clinic.codes() == []
+    clinic.serves(1, promised=promised, cached=cached)
+    assert clinic.codes() == codes
+    asked = clinic.document().instances[0].asked
+    assert (asked.reported, asked.prompt_tokens) == (20, 32_000)
+    assert (asked.promised_tokens, asked.cached_tokens) == (20 * promised, 20 * cached)
+
+
+def cause(clinic: Clinic) -> str:
+    (found,) = [one for one in clinic.findings() if one.code == "matches_nothing"]
+    return found.cause.partition("The likeliest cause: ")[2]
+
+
+def test_the_likeliest_cause_of_a_silent_zero_is_what_is_known_to_be_wrong(clinic: Clinic) -> None:
+    one = clinic.register()
+    clinic.serves(20, promised=0, cached=1200)
+    assert "no block of it" in cause(clinic)
+    store(clinic)
+    assert "from the first block on" in cause(clinic)
+    clinic.has(one, PublisherState(incarnation=1, degraded_since=0))
+    assert "batches of it are lost" in cause(clinic)
+    clinic.has(one, PublisherState(incarnation=1, left_out={"block_size:32": 1}))
+    assert "left out" in cause(clinic)
+    clinic.has(one, PublisherState())
+    assert "no events" in cause(clinic)
+
+
+def test_prompts_of_another_length_are_of_another_template(clinic: Clinic) -> None:
+    clinic.register()
+    store(clinic)
+    clinic.serves(20, promised=0, cached=1200, counted=1607)
+    assert "chat template" in cause(clinic)
+
+
+def test_who_finds_nothing_of_what_was_promised_caches_no_prefix(clinic: Clinic) -> None:
+    clinic.register()
+    clinic.serves(20, promised=1200, cached=0)
+    (found,) = clinic.findings()
+    assert "prefix caching is switched off" in found.cause
