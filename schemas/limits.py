@@ -936,7 +936,10 @@ MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the oldest idle one makes room f
 MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 
 MEMORY_ASK_S: Final = 10.0  # that `reprise memory` waits for an answer
-EXPLAIN_S: Final = 60.0  # that `reprise explain` waits for an answer
+EXPLAIN_S: Final = 60.0  # that commands wait for a whole answer, as of `reprise explain`
+SERVICE_ANSWER_BYTES_MAX: Final = 256 * MIB  # of a service that a command asks, with its head
+REFUSAL_CHARS_MAX: Final = 2_000  # of what a service says with an error status
+TOP_ASK_S: Final = 10.0  # that `reprise top` waits for all documents of a look
 
 # ==================================================================================== discovery
 
@@ -946,6 +949,7 @@ DISCOVERED_PODS_MAX: Final = (
 )
 DISCOVERED_DELETED_MAX: Final = 4_096  # objects that are known to be gone; the oldest are forgotten
 KUBERNETES_TEXT_CHARS_MAX: Final = 1_024  # of an annotation that is used
+API_ANSWER_BYTES_MAX: Final = 64 * MIB  # of a list, or an event, of Kubernetes' API server
 ENGINE_ANSWER_BYTES_MAX: Final = 4 * MIB  # of an engine that is asked for its model or block size
 ENGINE_ASK_S: Final = 5.0  # and how long it may take
 DISCOVERY_LOOK_S: Final = 30.0  # between two comparisons with what is registered, without a change

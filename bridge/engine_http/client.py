@@ -1,12 +1,17 @@
-"""One bounded GET of an engine's HTTP server. Asyncio.
+"""The one reader of what others say over HTTP. Asyncio.
 
-The address comes from a registration, which anybody who reaches `/register` can make. So a request
-has no more than a path of ours; the answer is read up to a bound in time and in bytes; nothing is
-followed to another address; no part of a body is shown or logged, only what is found in it.
+Whoever is asked may be hostile, or broken: an answer is read up to a bound in time, for all of it,
+and in bytes; nothing is followed to another address, and no proxy is used. What is in a body is the
+caller's to judge, who decodes it within a bound in depth and escapes what is shown.
+
+An engine's address comes from a registration, which anybody who reaches `/register` can make. So
+`get` connects only where ALLOWED lets it, a request has no more than a path of ours, and no part of
+a body is shown or logged, only what is found in it. `ask` goes where the operator says.
 """
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Final, NamedTuple
@@ -32,16 +37,66 @@ _NO_BODY: Final = frozenset({204, 304})
 class NoAnswerError(RepriseError):
     """No answer came, or none that can be used; the text says why.
 
-    Operator action: see whether the registration's `http_endpoint` is the engine's HTTP server, and
-    whether the bridge reaches it.
+    Operator action: of an engine, see whether the registration's `http_endpoint` is its HTTP
+    server, and whether the bridge reaches it.
     """
 
 
 class Reply(NamedTuple):
-    """An answer: its status, and its body where that was asked for."""
+    """An answer.
+
+    Attributes:
+        status: of HTTP.
+        body: where that was asked for.
+        location: where a redirect leads, as it came; "" for none.
+    """
 
     status: int
     body: bytes
+    location: str = ""
+
+
+class _Question(NamedTuple):
+    """A request, and with what it is asked.
+
+    Attributes:
+        path: with a slash before it.
+        headers: beside those that every request has.
+        content: of a POST; None: it is a GET.
+        tls: None for the system's authorities.
+        is_engine: whether it may only go where ALLOWED lets it.
+        with_body: whether the answer's body is wanted.
+    """
+
+    path: str
+    headers: Mapping[str, str] = {}
+    content: bytes | None = None
+    tls: ssl.SSLContext | None = None
+    is_engine: bool = True
+    with_body: bool = True
+
+    def encoded(self, url: BaseUrl, connection: str) -> bytes:
+        """As it goes over the wire.
+
+        Raises:
+            ValueError: a header has what no header can have.
+        """
+        method = "GET" if self.content is None else "POST"
+        headers = {
+            "Host": url.authority,
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",
+            "Connection": connection,
+            **self.headers,
+        }
+        if self.content is not None:
+            headers["Content-Length"] = str(len(self.content))
+        lines = [f"{method} {url.path}{self.path} HTTP/1.1"]
+        lines += (f"{name}: {value}" for name, value in headers.items())
+        for line in lines:
+            if not (line.isascii() and line.isprintable()):
+                raise ValueError("a header has characters that none can have")
+        return "\r\n".join([*lines, "", ""]).encode() + (self.content or b"")
 
 
 class Room:
@@ -125,6 +180,7 @@ class _Parsed:
         self.has_head = self.is_whole = self.has_length = self.is_last = False
         self.answers = 0
         self.body = bytearray()
+        self.location = ""
 
     def on_message_begin(self) -> None:
         self.answers += 1
@@ -134,6 +190,8 @@ class _Parsed:
         name = name.lower()
         self.has_length |= name in (b"content-length", b"transfer-encoding")
         self.is_last |= name == b"connection" and b"close" in value.lower()
+        if name == b"location":
+            self.location = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.has_head = True
@@ -156,7 +214,7 @@ async def get(
     room: Room | None = None,
     kept: Kept | None = None,
 ) -> Reply:
-    """Asks for one path below the base URL. One connection, closed behind it, or kept.
+    """Asks an engine for one path below its base URL. One connection, closed behind it, or kept.
 
     Args:
         base_url: of the engine.
@@ -172,11 +230,47 @@ async def get(
         NoAnswerError: see there.
         EndpointError: it is no such URL.
     """
-    url = read_base_url(base_url)
+    bound = _Bound(bytes_max, cut, Room() if room is None else room)
+    question = _Question(path, with_body=with_body)
+    return await _answered(read_base_url(base_url), question, bound, kept, wait_s)
+
+
+async def ask(
+    base_url: str,
+    path: str,
+    *,
+    headers: Mapping[str, str],
+    content: bytes | None = None,
+    tls: ssl.SSLContext | None = None,
+    wait_s: float,
+    bytes_max: int,
+) -> Reply:
+    """Asks a server that the operator has named, wherever it is.
+
+    Args:
+        base_url: of the server.
+        path: with a slash before it, and parameters behind it.
+        headers: beside those that every request has.
+        content: of a POST; None: it is a GET.
+        tls: None for the system's authorities.
+        wait_s: for all of the answer.
+        bytes_max: of the head with the body.
+
+    Raises:
+        NoAnswerError: see there.
+        EndpointError: it is no such URL.
+    """
+    question = _Question(path, headers, content, tls, is_engine=False)
+    bound = _Bound(bytes_max, False, Room(bytes_max + HTTP_ENGINE_READ_BYTES))
+    return await _answered(read_base_url(base_url), question, bound, None, wait_s)
+
+
+async def _answered(
+    url: BaseUrl, question: _Question, bound: "_Bound", kept: Kept | None, wait_s: float
+) -> Reply:
     try:
         async with asyncio.timeout(wait_s):
-            bound = _Bound(bytes_max, cut, Room() if room is None else room)
-            return await _get(url, path, bound, kept, with_body=with_body)
+            return await _exchanged(url, question, bound, kept)
     except TimeoutError as error:
         raise NoAnswerError(f"{url.authority} did not answer within {wait_s:g} s") from error
     except (OSError, ssl.SSLError, ValueError) as error:
@@ -198,20 +292,18 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-async def _get(
-    url: BaseUrl, path: str, bound: _Bound, kept: Kept | None, *, with_body: bool
-) -> Reply:
+async def _exchanged(url: BaseUrl, question: _Question, bound: _Bound, kept: Kept | None) -> Reply:
     connection = None if kept is None else kept.take(url)
     if connection is not None:
         with suppress(_ClosedError, ConnectionError):  # its server has closed it meanwhile
-            return await _ask(connection, url, path, bound, kept, with_body=with_body)
-    connection = await _connected(url)
-    return await _ask(connection, url, path, bound, kept, with_body=with_body)
+            return await _ask(connection, url, question, bound, kept)
+    connection = await _connected(url, question)
+    return await _ask(connection, url, question, bound, kept)
 
 
-async def _connected(url: BaseUrl) -> _Connection:
-    host = await _address_of(url)
-    tls = _tls() if url.scheme == "https" else None
+async def _connected(url: BaseUrl, question: _Question) -> _Connection:
+    host = await _address_of(url) if question.is_engine else url.host
+    tls = (question.tls or _tls()) if url.scheme == "https" else None
     return _Connection(
         *await asyncio.open_connection(
             host, url.port, ssl=tls, server_hostname=url.host if tls else None
@@ -222,20 +314,15 @@ async def _connected(url: BaseUrl) -> _Connection:
 async def _ask(
     connection: _Connection,
     url: BaseUrl,
-    path: str,
+    question: _Question,
     bound: _Bound,
     kept: Kept | None,
-    *,
-    with_body: bool,
 ) -> Reply:
     stays = False
     try:
-        connection.writer.write(
-            f"GET {url.path}{path} HTTP/1.1\r\nHost: {url.authority}\r\nAccept: */*\r\n"
-            "Accept-Encoding: identity\r\n"
-            f"Connection: {'close' if kept is None else 'keep-alive'}\r\n\r\n".encode()
-        )
-        reply, stays = await _read(connection.reader, url, bound, with_body=with_body)
+        stay = "close" if kept is None else "keep-alive"
+        connection.writer.write(question.encoded(url, stay))
+        reply, stays = await _read(connection.reader, url, bound, with_body=question.with_body)
         if stays and kept is not None:
             kept.keep(url, connection)
         return reply
@@ -304,7 +391,8 @@ async def _read(
     has_body = with_body and parser.get_status_code() not in _NO_BODY
     if has_body and parsed.has_length and not (parsed.is_whole or is_cut):
         raise NoAnswerError(f"{url.authority} broke its answer off")
-    reply = Reply(parser.get_status_code(), bytes(parsed.body) if with_body else b"")
+    body = bytes(parsed.body) if with_body else b""
+    reply = Reply(parser.get_status_code(), body, parsed.location)
     is_open = parsed.is_whole and not (is_cut or parsed.is_last)
     return reply, is_open and parser.get_http_version() == "1.1"
 

@@ -30,7 +30,12 @@ class EndedByDocument(msgspec.Struct, kw_only=True):
     """The first block of the prompt that was not held."""
 
     block: Annotated[int, Meta(description="Which, from 0.")]
-    tokens: Annotated[list[int], Meta(description="Its first token, and the one behind its last.")]
+    tokens: Annotated[
+        list[int],
+        Meta(
+            description="Its first token, and the one behind its last.", min_length=2, max_length=2
+        ),
+    ]
     prefix_hash: Annotated[str, Meta(description="Decimal, u64.")]
     reason: Annotated[
         str,

@@ -1,15 +1,13 @@
 """`reprise advice`."""
 
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from reprise.cli.asking import DEFAULT_URL, asked
-from reprise.cli.terminal import printable
+from reprise.cli.terminal import printable, say_json
 
 if TYPE_CHECKING:
     from query_api.http.models_routing import (
@@ -34,7 +32,7 @@ def advice(url: str, shows_all: bool, as_json: bool) -> None:
 
     document = asked(url, "/advice", {}, AdvicesDocument)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+        say_json(document)
         return
     for line in lines_of(document, shows_all=shows_all):
         click.echo(printable(line))

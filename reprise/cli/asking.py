@@ -1,21 +1,28 @@
-"""A running service that is asked for a document."""
+"""A running service that is asked: by a command for a document, by a role for what it does."""
 
+import asyncio
 import os
 import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
-from http.client import HTTPException
+from pathlib import Path
 from typing import Final, TypeVar
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
 
 import click
 import msgspec
 
+from bridge.engine_http.client import NoAnswerError, ask
 from reprise.cli.terminal import printable
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
-from schemas.limits import EXPLAIN_S
+from schemas.errors import ConfigurationError, EndpointError
+from schemas.limits import (
+    EXPLAIN_S,
+    REFUSAL_CHARS_MAX,
+    SERVICE_ANSWER_BYTES_MAX,
+    SETTINGS_FILE_BYTES_MAX,
+)
+from storage.files import read_file
 
 DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 """Where a service answers that was given no address."""
@@ -29,48 +36,102 @@ CERTIFICATE_VARIABLE: Final = "REPRISE_CLIENT_CERT"
 DocumentT = TypeVar("DocumentT")
 
 
-def request_headers() -> dict[str, str]:
-    """Of every request: what is to come, and the key of KEY_VARIABLE, if there is one."""
-    headers = {"Accept": "application/json"}
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    return headers
+class RefusedError(Exception):
+    """A service answers by a status that is no success.
+
+    Attributes:
+        status: of HTTP.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(text)
 
 
-def tls_context(url: str) -> ssl.SSLContext | None:
-    """For a service that is asked by `https`: AUTHORITY_VARIABLE names the PEM of its authority,
-    CERTIFICATE_VARIABLE that of our certificate with its key, where it asks for one.
+class ServiceClient:
+    """Asks one service, by the key and the certificates that the environment names.
+
+    Args:
+        url: of any replica.
+
+    Attributes:
+        url: without a slash at its end.
 
     Raises:
-        click.ClickException: one of them cannot be used.
+        ConfigurationError: the environment names files that cannot be used.
     """
-    if not url.lower().startswith("https:"):
-        return None
-    authority = os.environ.get(AUTHORITY_VARIABLE) or None
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._tls = _tls_context() if self.url.lower().startswith("https:") else None
+
+    async def ask(
+        self, path: str, body: bytes | None = None, *, wait_s: float = EXPLAIN_S
+    ) -> bytes:
+        """What it answers.
+
+        Args:
+            path: with a slash before it, and parameters behind it.
+            body: of a POST, JSON; None: it is a GET.
+            wait_s: for all of the answer.
+
+        Raises:
+            RefusedError: it refuses; the text is the answer's, as it came.
+            NoAnswerError: it does not answer, or with more than SERVICE_ANSWER_BYTES_MAX.
+            EndpointError: its URL is none.
+        """
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        reply = await ask(
+            self.url,
+            path,
+            headers=headers,
+            content=body,
+            tls=self._tls,
+            wait_s=wait_s,
+            bytes_max=SERVICE_ANSWER_BYTES_MAX,
+        )
+        if reply.status < HTTPStatus.MULTIPLE_CHOICES:
+            return reply.body
+        text = reply.body[:REFUSAL_CHARS_MAX].decode(errors="replace").strip()
+        if reply.status < HTTPStatus.BAD_REQUEST:
+            where = f" to {reply.location[:REFUSAL_CHARS_MAX]}" if reply.location else ""
+            text = f"{self.url}{path} answers {reply.status}, a redirect{where}: ask there"
+        elif reply.status == HTTPStatus.UNAUTHORIZED:
+            text = f"{self.url} wants a key that it knows: set REPRISE_KEY. It says: {text}"
+        raise RefusedError(reply.status, text or f"{self.url}{path} answers {reply.status}")
+
+
+def _tls_context() -> ssl.SSLContext:
+    """AUTHORITY_VARIABLE names the PEM of a service's authority, CERTIFICATE_VARIABLE that of our
+    certificate with its key, where it asks for one.
+    """
+    authority = os.environ.get(AUTHORITY_VARIABLE)
     certificate = os.environ.get(CERTIFICATE_VARIABLE)
     try:
-        context = ssl.create_default_context(cafile=authority)
+        for name in filter(None, (authority, certificate)):
+            read_file(Path(name), SETTINGS_FILE_BYTES_MAX)  # OpenSSL would wait for what is no file
+        context = ssl.create_default_context(cafile=authority or None)
         if certificate:
             context.load_cert_chain(certificate)
     except (OSError, ValueError) as error:
         names = f"{AUTHORITY_VARIABLE} and {CERTIFICATE_VARIABLE}"
-        raise click.ClickException(f"Expected PEM files in {names}: {error}") from error
+        raise ConfigurationError(f"Expected PEM files in {names}: {error}") from error
     return context
 
 
-def refusal(error: HTTPError, url: str) -> click.ClickException:
-    """What a command ends with where a service has answered by an error status: in its words, and
-    those of the command line where it wants a key.
-    """
-    text = error.read().decode(errors="replace")
-    if error.code == HTTPStatus.UNAUTHORIZED:
-        text = f"{url} wants a key that it knows: set REPRISE_KEY. It says: {text}"
-    return click.ClickException(printable(text))
-
-
 def asked(
-    url: str, path: str, parameters: Mapping[str, object], kind: type[DocumentT]
+    url: str,
+    path: str,
+    parameters: Mapping[str, object],
+    kind: type[DocumentT],
+    *,
+    body: bytes | None = None,
+    wait_s: float = EXPLAIN_S,
 ) -> DocumentT:
     """The document that a service answers.
 
@@ -79,23 +140,24 @@ def asked(
         path: `/gaps`, ...
         parameters: of the URL; empty ones are left out.
         kind: of the document.
+        body: of a POST, JSON; None: it is a GET.
+        wait_s: for all of the answer.
 
     Raises:
         click.ClickException: it cannot be asked, it refuses, or answers something else.
     """
     given = {name: value for name, value in parameters.items() if value not in ("", None)}
-    address = f"{url.rstrip('/')}{path}" + (f"?{urlencode(given)}" if given else "")
+    asked_for = f"{path}?{urlencode(given)}" if given else path
     try:
-        request = Request(address, headers=request_headers())
-        with urlopen(request, timeout=EXPLAIN_S, context=tls_context(url)) as answer:
-            found = answer.read()
-    except HTTPError as error:
-        raise refusal(error, url) from error
-    except (URLError, OSError, HTTPException, ValueError) as error:
-        message = f"Cannot ask {url}: {str(error) or repr(error)}. Is the service up?"
+        found = asyncio.run(ServiceClient(url).ask(asked_for, body, wait_s=wait_s))
+    except (RefusedError, ConfigurationError) as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (NoAnswerError, EndpointError) as error:
+        message = f"Cannot ask {url}: {error}. Is the service up?"
         raise click.ClickException(printable(message)) from error
     try:
         return msgspec.json.decode(found, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f"Expected what GET {path} answers of {url}: {error}"
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        method = "GET" if body is None else "POST"
+        message = f"Expected what {method} {path} answers of {url}: {error}"
         raise click.ClickException(printable(message)) from error

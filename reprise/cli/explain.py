@@ -1,24 +1,23 @@
 """`reprise explain`."""
 
 import json
-import sys
-from typing import IO, Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from typing import IO, TYPE_CHECKING
 
 import click
+import msgspec
 
-from reprise.cli.asking import refusal, request_headers, tls_context
-from reprise.cli.terminal import printable
-from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
-from schemas.limits import EXPLAIN_S
+from reprise.cli.asking import DEFAULT_URL, asked
+from reprise.cli.terminal import printable, say_json
+from schemas.limits import BODY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from query_api.http.explanation_models import BlockChangeDocument, ExplanationDocument
 
 
 @click.command()
 @click.option(
     "--url",
-    default=f"http://{DEFAULT_HOST}:{DEFAULT_PORT}",
+    default=DEFAULT_URL,
     show_default=True,
     help="Where the service answers.",
 )
@@ -39,61 +38,56 @@ def explain(url: str, instance: str, as_of: str, as_json: bool, query: IO[bytes]
     \b
     reprise explain --instance engine-1 --as-of 2026-11-24T21:00:00Z query.json
     """  # noqa: D301
+    from query_api.http.explanation_models import ExplanationDocument
+
     try:
-        body = json.loads(query.read())
+        given = query.read(BODY_BYTES_MAX + 1)
+        if len(given) > BODY_BYTES_MAX:
+            raise ValueError(f"it has more than {BODY_BYTES_MAX} bytes")
+        body = json.loads(given)
         if not isinstance(body, dict):
             raise ValueError("it is no object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.ClickException(
             f"Expected the JSON body of a query in {query.name}: {error}"
         ) from error
     body["instance_id"] = instance
-    address = f"{url.rstrip('/')}/explain?{urlencode({'as_of': as_of} if as_of else {})}"
-    request = Request(
-        address, json.dumps(body).encode(), request_headers() | {"Content-Type": "application/json"}
-    )
-    try:
-        with urlopen(request, timeout=EXPLAIN_S, context=tls_context(url)) as answer:
-            found = answer.read()
-    except HTTPError as error:
-        raise refusal(error, url) from error
-    except (URLError, OSError, ValueError) as error:
-        raise click.ClickException(f"Cannot ask {url}: {error}. Is the service up?") from error
+    parameters = {"as_of": as_of}
+    encoded = json.dumps(body).encode()
     if as_json:
-        sys.stdout.buffer.write(found + b"\n")
+        say_json(asked(url, "/explain", parameters, msgspec.Raw, body=encoded))
         return
-    for line in lines_of(json.loads(found)):
+    for line in lines_of(asked(url, "/explain", parameters, ExplanationDocument, body=encoded)):
         click.echo(printable(line))
 
 
-def lines_of(explained: dict[str, Any]) -> list[str]:
+def lines_of(explained: "ExplanationDocument") -> list[str]:
     """The answer for people."""
-    held, asked = explained["longest_matched"], explained["prompt_tokens"]
     lines = [
-        f"{explained['instance_id']} held {held} of {asked} tokens at position"
-        f" {explained['position']}"
+        f"{explained.instance_id} held {explained.longest_matched} of {explained.prompt_tokens}"
+        f" tokens at position {explained.position}"
     ]
-    if explained["match"] is None:
+    if explained.match is None:
         lines.append("It took no part in answers then: it was not registered, and held nothing.")
-    ended = explained["ended_by"]
+    ended = explained.ended_by
     if ended is None:
         return [*lines, "It held the whole prompt."]
-    first, end = ended["tokens"]
+    first, end = ended.tokens
     lines.append(
-        f"Block {ended['block']} (tokens {first} to {end - 1}, hash {ended['prefix_hash']}) ended"
-        f" it: {ended['reason'].replace('_', ' ')}"
+        f"Block {ended.block} (tokens {first} to {end - 1}, hash {ended.prefix_hash}) ended"
+        f" it: {ended.reason.replace('_', ' ')}"
     )
-    lines += [_line(change) for change in ended["changes"]]
-    if ended["later"]:
+    lines += [_line(change) for change in ended.changes]
+    if ended.later:
         lines.append("since then:")
-        lines.append(_line(ended["later"]))
+        lines.append(_line(ended.later))
     return lines
 
 
-def _line(change: dict[str, Any]) -> str:
-    tier = ("shared " if change["shared"] else "") + change["medium"]
-    batch = f"batch {change['incarnation']}:{change['sequence']}"
+def _line(change: "BlockChangeDocument") -> str:
+    tier = ("shared " if change.shared else "") + change.medium
+    batch = f"batch {change.incarnation}:{change.sequence}"
     return (
-        f"  {change['position']}  {change['time']:.3f}  {change['what']:<9} {tier:<4}"
-        f" rank {change['dp_rank']}  {batch}  ({change['kind']} record)"
+        f"  {change.position}  {change.time:.3f}  {change.what:<9} {tier:<4}"
+        f" rank {change.dp_rank}  {batch}  ({change.kind} record)"
     )

@@ -1,20 +1,18 @@
 """`reprise gaps`."""
 
 import os
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 from click.core import ParameterSource
 
 from brokers.settings import KafkaSettings
 from reprise.cli.asking import DEFAULT_URL, asked
 from reprise.cli.kafka_options import kafka_options
-from reprise.cli.terminal import printable
+from reprise.cli.terminal import printable, say_json
 from reprise.settings import seed_from
 from schemas.errors import RepriseError
 
@@ -92,7 +90,7 @@ def gaps(
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+        say_json(document)
     else:
         for line in lines_of(document):
             click.echo(printable(line))

@@ -108,6 +108,12 @@ class Commands(click.Group):
         """See the class."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """See `click.Group`."""
-        with ended_by_signals(), told_of_full_output():
-            return super().invoke(ctx)
+        """See `click.Group`. What an error says of others' names is shown as it is."""
+        try:
+            with ended_by_signals(), told_of_full_output():
+                return super().invoke(ctx)
+        except click.ClickException as error:
+            from reprise.cli.terminal import printable_lines  # it imports more than `--help` needs
+
+            error.message = printable_lines(error.message)
+            raise

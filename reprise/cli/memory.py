@@ -1,24 +1,20 @@
 """`reprise memory`."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import reduce
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
 import click
+import msgspec
 
 from bridge.memory.reading import DEFAULT_PREFIX
-from reprise.cli.asking import refusal, request_headers, tls_context
+from reprise.cli.asking import DEFAULT_URL, asked
 from reprise.cli.param_types import Amount
-from reprise.cli.terminal import printable, table_lines
-from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
+from reprise.cli.terminal import printable, say_json, table_lines
 from schemas import limits
 
 Segments = list[dict[str, Any]]
@@ -42,7 +38,7 @@ def _source_options(command: Callable[..., None]) -> Callable[..., None]:
     options = (
         click.option(
             "--url",
-            default=f"http://{DEFAULT_HOST}:{DEFAULT_PORT}",
+            default=DEFAULT_URL,
             show_default=True,
             help="The service that is asked: of all hosts, with the instances.",
         ),
@@ -128,28 +124,15 @@ def _look_at(url: str, directory: Path | None, prefix: str) -> Look:
 
 
 def _asked(url: str) -> Segments:
-    try:
-        request = Request(f"{url.rstrip('/')}/memory", headers=request_headers())
-        with urlopen(request, timeout=limits.MEMORY_ASK_S, context=tls_context(url)) as answer:
-            segments: Segments = json.loads(answer.read())["segments"]
-        for one in segments:
-            _row(one)  # it has what is shown
-        return segments
-    except HTTPError as error:
-        raise refusal(error, url) from error
-    except (URLError, OSError, HTTPException) as error:
-        message = f"Cannot ask {url}: {str(error) or repr(error)}. Is the service up?"
-        raise click.ClickException(printable(message)) from error
-    except (ValueError, LookupError, TypeError) as error:
-        raise click.ClickException(
-            f"Expected what GET /memory answers of {url}: {error}"
-        ) from error
+    from query_api.http.memory_models import MemoryView
+
+    found = asked(url, "/memory", {}, MemoryView, wait_s=limits.MEMORY_ASK_S)
+    segments: Segments = msgspec.to_builtins(found)["segments"]
+    return segments
 
 
 def _directory_look(directory: Path, prefix: str) -> Look:
     # Imported here: the documents' types take a moment that `--help` does not need.
-    import msgspec
-
     from bridge.memory.poller import SegmentPoller
     from bridge.memory.reading import LOCKED, read_segments
     from bridge.memory.watch import MemorySettings
@@ -199,7 +182,7 @@ def _wanted(segments: Segments, names: tuple[str, ...]) -> Segments:
 def _show(known: Segments, names: tuple[str, ...], *, as_json: bool) -> None:
     segments = _wanted(known, names)
     if as_json:
-        click.echo(json.dumps({"count": len(segments), "segments": segments}))
+        say_json({"count": len(segments), "segments": segments})
         return
     if not segments:
         which = f"of these names are known, but {len(known)} others" if known else "are known"

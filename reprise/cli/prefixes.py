@@ -1,14 +1,12 @@
 """`reprise prefixes`."""
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import click
-import msgspec
 
 from reprise.cli.asking import DEFAULT_URL, asked
-from reprise.cli.terminal import printable, table_lines
+from reprise.cli.terminal import printable, say_json, table_lines
 
 if TYPE_CHECKING:
     from query_api.http.models_routing import PrefixDocument, PrefixesDocument
@@ -48,7 +46,7 @@ def prefixes(url: str, hot: int, depth: int, instance: str, as_json: bool) -> No
     wanted = {"hot": hot, "depth": depth or "", "instance": instance}
     document = asked(url, "/prefixes", wanted, PrefixesDocument)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+        say_json(document)
         return
     for line in lines_of(document):
         click.echo(printable(line))

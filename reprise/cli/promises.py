@@ -1,13 +1,11 @@
 """`reprise promises`."""
 
-import sys
 from typing import TYPE_CHECKING, Final
 
 import click
-import msgspec
 
 from reprise.cli.asking import DEFAULT_URL, asked
-from reprise.cli.terminal import printable, table_lines
+from reprise.cli.terminal import printable, say_json, table_lines
 
 if TYPE_CHECKING:
     from query_api.http.models_routing import PromiseRow, PromisesDocument
@@ -49,7 +47,7 @@ def promises(url: str, by: str, since: float | None, as_json: bool) -> None:
 
     document = asked(url, "/promises", {"by": by, "since": since}, PromisesDocument)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+        say_json(document)
         return
     for line in lines_of(document):
         click.echo(printable(line))

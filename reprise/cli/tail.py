@@ -8,6 +8,7 @@ from click.core import ParameterSource
 from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.output import quiet_output
+from reprise.cli.terminal import printable_json
 from schemas.errors import RepriseError
 
 
@@ -63,7 +64,11 @@ def tail(
         compact=compact,
     )
     try:
-        with quiet_output() as write:
+        with quiet_output() as output:
+
+            def write(lines: bytes) -> None:
+                output(printable_json(lines))
+
             if data is not None:
                 tail_embedded(data, options, write)
             elif kafka is not None:

@@ -4,10 +4,10 @@ import sys
 import time
 
 import click
-import msgspec
 
 from reprise.cli.asking import DEFAULT_URL
 from reprise.cli.param_types import Amount
+from reprise.cli.terminal import say_json
 from schemas import limits
 
 _ORDERS = ("name", "state", "blocks", "hits", "wait", "requests", "kv", "pressure", "lost")
@@ -76,8 +76,7 @@ def _print_json(url: str, interval: float, looks: int | None) -> None:
                 raise
             click.echo(error.format_message(), err=True)  # it may come back
         else:
-            sys.stdout.buffer.write(msgspec.json.encode(fleet) + b"\n")
-            sys.stdout.buffer.flush()
+            say_json(fleet)
         if number == looks:
             return
         time.sleep(interval)

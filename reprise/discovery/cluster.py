@@ -18,6 +18,7 @@ from reprise.discovery.api_server import ApiError, ApiServer
 from reprise.discovery.engines import part
 from reprise.discovery.membership import Source
 from schemas.limits import (
+    API_ANSWER_BYTES_MAX,
     DISCOVERED_PODS_MAX,
     DISCOVERY_RETRY_MAX_S,
     DISCOVERY_RETRY_S,
@@ -104,7 +105,7 @@ class Follower:
         while True:
             given = {"limit": str(LIST_PAGE)} | ({"continue": more} if more else {})
             async with self._server.ask(self._source, given) as answer:
-                document = json.loads(await answer.read())
+                document = json.loads(b"".join([piece async for piece in _pieces(answer)]))
             if not isinstance(document, dict) or not isinstance(document.get("items"), list):
                 raise ValueError("expected a list of objects")  # nothing may be taken for none
             found += [one for one in document["items"] if isinstance(one, dict)]
@@ -160,11 +161,23 @@ class Follower:
         self._said = ""
 
 
+async def _pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Of a list, which may be anybody's where the API server is not what it should be."""
+    size_bytes = 0
+    async for piece in answer.content.iter_any():
+        size_bytes += len(piece)
+        if size_bytes > API_ANSWER_BYTES_MAX:
+            raise ValueError(f"expected at most {API_ANSWER_BYTES_MAX} bytes of a list")
+        yield piece
+
+
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Of a watch. aiohttp's own iterator refuses lines above 64 KiB, which pods can have."""
     kept = bytearray()
     async for piece in answer.content.iter_any():
         kept += piece
+        if len(kept) > API_ANSWER_BYTES_MAX:
+            raise ValueError(f"expected at most {API_ANSWER_BYTES_MAX} bytes of an event")
         while (end := kept.find(b"\n")) >= 0:
             line = bytes(kept[:end])
             del kept[: end + 1]

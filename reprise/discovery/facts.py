@@ -1,13 +1,12 @@
 """What an engine is asked where its pod's annotations do not say it: model and block size."""
 
-import asyncio
 import json
 import re
 from typing import Any, Final, NamedTuple
 
-import aiohttp
-
+from bridge.engine_http.client import NoAnswerError, ask
 from reprise.discovery.engines import Engine, UnusableError
+from schemas.errors import EndpointError
 from schemas.limits import ENGINE_ANSWER_BYTES_MAX, ENGINE_ASK_S
 
 _BLOCK_SIZE: Final = re.compile(rb'^vllm:cache_config_info\{[^}\n]*\bblock_size="(\d{1,6})"', re.M)
@@ -20,7 +19,7 @@ class Facts(NamedTuple):
     block_size: int
 
 
-async def ask_facts(session: aiohttp.ClientSession, engine: Engine) -> Facts:
+async def ask_facts(engine: Engine) -> Facts:
     """What is missing; "" and 0 for what the annotations say. At most three requests, each of
     ENGINE_ASK_S.
 
@@ -30,36 +29,30 @@ async def ask_facts(session: aiohttp.ClientSession, engine: Engine) -> Facts:
     url, facts = engine.http_url, engine.facts
     model, block_size = facts.get("model", ""), 0
     if not model:
-        model = _model(await _get(session, url, "/v1/models"))
+        model = _model(await _get(url, "/v1/models"))
         if not model:
             raise UnusableError(_missing("model", url, "/v1/models"))
     if "block-size" not in facts:
-        found = _BLOCK_SIZE.search(await _get(session, url, "/metrics"))
+        found = _BLOCK_SIZE.search(await _get(url, "/metrics"))
         block_size = int(found[1]) if found else 0
         if not block_size:
-            block_size = _page_size(await _get(session, url, "/server_info"))
+            block_size = _page_size(await _get(url, "/server_info"))
         if not block_size:
             raise UnusableError(_missing("block-size", url, "/metrics or /server_info"))
     return Facts("" if "model" in facts else model, block_size)
 
 
-async def _get(session: aiohttp.ClientSession, url: str, path: str) -> bytes:
+async def _get(url: str, path: str) -> bytes:
     """The body; empty where there is none that can be used."""
     if not url:
         return b""
     try:
-        async with asyncio.timeout(ENGINE_ASK_S):
-            async with session.get(url + path, allow_redirects=False) as answer:
-                if answer.status != 200:
-                    return b""
-                found = bytearray()
-                async for part in answer.content.iter_any():
-                    found += part
-                    if len(found) > ENGINE_ANSWER_BYTES_MAX:
-                        return b""
-                return bytes(found)
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        reply = await ask(
+            *(url, path), headers={}, wait_s=ENGINE_ASK_S, bytes_max=ENGINE_ANSWER_BYTES_MAX
+        )
+    except (NoAnswerError, EndpointError):
         return b""
+    return reply.body if reply.status == 200 else b""
 
 
 def _document(body: bytes) -> Any:

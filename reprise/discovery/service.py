@@ -5,11 +5,10 @@ import logging
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from urllib.error import HTTPError
-
-import aiohttp
 
 from bridge.delivery.complaints import Complaints
+from bridge.engine_http.client import NoAnswerError
+from reprise.cli.asking import RefusedError
 from reprise.discovery.cluster import Follower, Object
 from reprise.discovery.engines import (
     UID_LABEL,
@@ -24,6 +23,7 @@ from reprise.discovery.facts import Facts, ask_facts
 from reprise.discovery.membership import Membership, Source
 from reprise.discovery.plan import make_plan
 from reprise.discovery.registrar import Registrar
+from schemas.errors import EndpointError
 from schemas.limits import DISCOVERY_GATHER_S, DISCOVERY_LOOK_S
 
 logger = logging.getLogger(__name__)
@@ -129,14 +129,14 @@ class Discovery:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession(trust_env=False) as session:
+        async with asyncio.TaskGroup() as tasks:
             for follower in self._followers:
                 tasks.create_task(follower.run())
             while True:
                 await self._wait()
                 # Before all is listed, what is missing may only not have been told yet.
                 if all(one.is_listed for one in self._followers):
-                    await self._look(session)
+                    await self._look()
 
     async def _wait(self) -> None:
         end_s = self._membership.next_end(time.monotonic())
@@ -149,12 +149,12 @@ class Discovery:
             pass
         self._changed.clear()
 
-    async def _look(self, session: aiohttp.ClientSession) -> None:
+    async def _look(self) -> None:
         engines = self._membership.wanted(time.monotonic())
         wanted: list[dict[str, Any]] = []
         for engine in engines:
             try:
-                facts = await self._facts_of(session, engine)
+                facts = await self._facts_of(engine)
                 wanted += bodies(engine, facts.model, facts.block_size)
             except UnusableError as error:
                 self._said.about(engine.uid, f"pod {engine.pod}: {error}")
@@ -162,7 +162,7 @@ class Discovery:
         self._facts = {uid: facts for uid, facts in self._facts.items() if uid in uids}
         try:
             plan = make_plan(wanted, await self._registrar.services(), self._namespace)
-        except (OSError, ValueError) as error:
+        except (RefusedError, NoAnswerError, EndpointError, ValueError, RecursionError) as error:
             logger.warning("Cannot ask %s: %s; trying again", self._registrar.url, error)
             return
         failed = 0
@@ -181,23 +181,22 @@ class Discovery:
         name = f"{body['instance_id']} rank {body['dp_rank']}"
         try:
             await self._registrar.send(path, body)
-        except HTTPError as error:
-            if path == "/unregister" and error.code == 404:
+        except RefusedError as error:
+            if path == "/unregister" and error.status == 404:
                 return True  # somebody else was faster
-            text = error.read(2_000).decode(errors="replace")
-            self._said.about(body.get("labels", {}).get(UID_LABEL, name), f"{name}: {text}")
+            self._said.about(body.get("labels", {}).get(UID_LABEL, name), f"{name}: {error}")
             return False
-        except OSError as error:
+        except (NoAnswerError, EndpointError) as error:
             logger.warning("Cannot ask %s: %s; trying again", self._registrar.url, error)
             return False
         return True
 
-    async def _facts_of(self, session: aiohttp.ClientSession, engine: Engine) -> Facts:
+    async def _facts_of(self, engine: Engine) -> Facts:
         """Asked once; a pod keeps its model."""
         if "model" in engine.facts and "block-size" in engine.facts:
             return Facts("", 0)
         if engine.uid not in self._facts:
-            self._facts[engine.uid] = await ask_facts(session, engine)
+            self._facts[engine.uid] = await ask_facts(engine)
         return self._facts[engine.uid]
 
 

@@ -14,7 +14,7 @@ from query_api.http.models import Alive, Services, TableDigest
 from query_api.http.models_routing import PromisesDocument
 from query_api.http.routing.documents import RoutingDocument
 from reprise.cli.asking import asked
-from schemas.limits import TOP_PROMISES_S
+from schemas.limits import TOP_ASK_S, TOP_PROMISES_S
 
 _DocumentT = TypeVar("_DocumentT")
 
@@ -40,7 +40,7 @@ class Fleet(msgspec.Struct, kw_only=True):
 
 
 def ask_fleet(url: str, *, clock: Callable[[], float] = time.time) -> Fleet:
-    """Asks a service for all of it: seven requests.
+    """Asks a service for all of it: seven requests, within TOP_ASK_S.
 
     Args:
         url: of any replica.
@@ -49,19 +49,23 @@ def ask_fleet(url: str, *, clock: Callable[[], float] = time.time) -> Fleet:
     Raises:
         click.ClickException: it does not answer, or does not say what is registered.
     """
-    now = clock()
+    now, end_s = clock(), time.monotonic() + TOP_ASK_S
     missing: dict[str, str] = {}
+
+    def have_to(path: str, kind: type[_DocumentT], **parameters: object) -> _DocumentT:
+        left_s = max(end_s - time.monotonic(), 0.0)
+        return asked(url, path, parameters, kind, wait_s=left_s)
 
     def have(path: str, kind: type[_DocumentT], **parameters: object) -> _DocumentT | None:
         try:
-            return asked(url, path, parameters, kind)
+            return have_to(path, kind, **parameters)
         except click.ClickException as error:
             missing[path] = error.format_message()
             return None
 
     # Health is told to probes, too, which have no key: what the key is wrong with is asked first.
-    services = asked(url, "/services", {}, Services).services
-    service = asked(url, "/health", {}, Alive)
+    services = have_to("/services", Services).services
+    service = have_to("/health", Alive)
     table = have("/digest", TableDigest)
     gaps = have("/gaps", GapsDocument)
     routing = have("/routing", RoutingDocument)

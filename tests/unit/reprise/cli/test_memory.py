@@ -147,8 +147,24 @@ def document(**changes: object) -> dict[str, Any]:
         "used": 950,
         "preallocated": 100,
         "pressure": 1.05,
-        "instances": [{"instance_id": "engine-1"}, {"instance_id": "engine-1"}],
+        "instances": [
+            {
+                "tenant_id": "default",
+                "model_name": model,
+                "instance_id": "engine-1",
+                "dp_rank": 0,
+                "state": "exact",
+                "reason": "",
+            }
+            for model in ("m", "n")
+        ],
+        "writer": "gone",
         "age": 7.25,
+        "observed_at": 1.0,
+        "changed_at": 1.0,
+        "since": 1.0,
+        "inode": 1,
+        "bridge": "b",
     } | changes
 
 
@@ -164,9 +180,11 @@ def test_a_service_is_asked_and_instances_choose(url: str) -> None:
 
 
 def test_names_from_elsewhere_cannot_write_to_the_terminal(url: str) -> None:
-    answer = {"segments": [document(host="\x1b]0;owned\x07")]}
+    answer = {"count": 1, "segments": [document(host="\x1b]0;owned\x07")]}
     Handler.answer = 200, json.dumps(answer).encode()
-    assert "\x1b" not in run("list", "--url", url).output
+    output = run("list", "--url", url).output
+    assert "\\x1b]0;owned" in output
+    assert "\x1b" not in output
 
 
 @pytest.mark.parametrize(

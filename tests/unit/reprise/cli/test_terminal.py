@@ -3,13 +3,16 @@
 import io
 import logging
 import sys
+import unicodedata
 
 import pytest
 
 from reprise.cli.terminal import LineFormatter, printable
 
 FORGED = "i\n2026-01-01 00:00:00,000 ERROR fake: injected"
-ESCAPES = "\x1b[31mred\x1b[0m \x00 \r \x85 \u2028 \x9b31m"
+ESCAPES = (
+    "\x1b[31mred\x1b[0m \0 \r \x85 \u2028 \x9b31m \u202ed\u202c \u2066 \ufeff \U000e0041 \ud800"
+)
 
 
 @pytest.fixture
@@ -49,6 +52,15 @@ def test_the_lines_of_a_traceback_are_told_from_the_logs_own(
     assert all(line.startswith("  ") for line in others)
     assert "".join(others).replace("\t", "").isprintable()
     assert sys.exc_info() == (None, None, None)
+
+
+def test_all_that_is_invisible_is_escaped() -> None:
+    invisible = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    for code in range(0x110000):
+        if unicodedata.category(chr(code)) in invisible:
+            assert printable(chr(code)).isascii(), hex(code)
+        elif unicodedata.category(chr(code)) != "Cn":
+            assert printable(chr(code)) == chr(code), hex(code)
 
 
 def test_text_of_any_language_stays_as_it_is() -> None:
