@@ -39,6 +39,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         cold_blocks: tables that a replica and a worker start on.
         churn_live_blocks: that stay live while others come and go.
         churn_turns: how often all of them are replaced.
+        crowd_s: how long many connections ask at once.
         simulated_requests: of the trace that what-if runs.
         routed_requests: under each routing policy, after `routed_warmup` others.
         estimated_requests: of engines whose costs change after the half of them.
@@ -73,6 +74,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     cold_blocks: tuple[int, ...] = (1_000_000, 10_000_000)
     churn_live_blocks: int = 1_000_000
     churn_turns: int = 6
+    crowd_s: float = 8.0
     simulated_requests: int = 12_000
     routed_requests: int = 1_500
     routed_warmup: int = 200
@@ -115,6 +117,7 @@ _QUICK: Final = Sizes(
     cold_blocks=(200_000,),
     churn_live_blocks=200_000,
     churn_turns=4,
+    crowd_s=2.0,
     simulated_requests=2_000,
     routed_requests=120,
     routed_warmup=40,

@@ -902,6 +902,7 @@ HTTP_LINGER_BYTES_MAX: Final = 1 * MIB  # of what it still writes
 HTTP_CONNECTIONS_MAX: Final = 4096  # reason="too_many"; half of the free files where those are few
 HTTP_FILES_SHARE: Final = 16  # so much of the limit of open files is left to the disks
 HTTP_FILES_LEFT_MAX: Final = 512  # but no more than so many
+HTTP_TAKEN_OVER_MAX: Final = 64  # of them that the listener hands over, in one turn of the loop
 HTTP_SCAN_PAUSE_S: Final = 0.1  # between two looks for idle ones, where so few are found:
 HTTP_SCAN_IDLE_SHARE: Final = 32  # less than one of so many
 ALLOWED_ENGINES_MAX: Final = 1_000  # networks and names that may be registered

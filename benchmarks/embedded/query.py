@@ -61,19 +61,23 @@ class Client:
         """Sends a whole request."""
         self._socket.sendall(request)
 
-    def receive(self) -> bytes:
+    def fileno(self) -> int:
+        """Of its socket, to wait until there is an answer."""
+        return self._socket.fileno()
+
+    def receive(self, expected: tuple[int, ...] = (200,)) -> bytes:
         """The body of the next answer.
 
         Raises:
-            RuntimeError: the answer is not 200.
+            RuntimeError: its status is not one of those that are expected.
         """
         answer = self._receive(b"")
         head, found, body = answer.partition(b"\r\n\r\n")
         while not found:
             answer = self._receive(answer)
             head, found, body = answer.partition(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200 "):
-            raise RuntimeError(f"Expected status 200, got: {answer[:400].decode()}")
+        if int(head[9:12]) not in expected:
+            raise RuntimeError(f"Expected status {expected}, got: {answer[:400].decode()}")
         size_bytes = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
         while len(body) < size_bytes:
             body = self._receive(body)

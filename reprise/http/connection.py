@@ -33,7 +33,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from query_api.http.caller import CERTIFICATE_NAMES
 from query_api.http.errors import RequestError
-from query_api.http.plain_listener import HandedOver
+from query_api.http.plain_listener import PATHS, HandedOver
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
 from reprise.http.tls import names_of
 from schemas.limits import (
@@ -69,6 +69,7 @@ STOPPING: Final = RequestError(
 TOO_MANY: Final = RequestError(
     "too_many", "Too many connections are open; try again, or close some", status=503
 )
+_PLAIN_PATHS: Final = frozenset(path.encode() for path in PATHS)
 
 
 class _EndedError(Exception):
@@ -174,10 +175,13 @@ class Connection(HttpToolsProtocol):
         return handed is not None and bool(handed.received or handed.unsent)
 
     @property
-    def is_between(self) -> bool:
-        """Whether it waits for the next request, and nothing else."""
+    def is_for_listener(self) -> bool:
+        """Whether it waits for the next request, and nothing else, and the last one was a query:
+        one that asks for something else would come back with each request.
+        """
         return (
             self.served
+            and self.url.partition(b"?")[0] in _PLAIN_PATHS
             and self.is_idle
             and not self._in_message
             and not self._ended

@@ -208,7 +208,7 @@ class Connections:
         for connection in list(self._open):
             if now - connection.made_at > self._lifetime_s:
                 connection.abort("too_long")
-            elif self.listener is not None and connection.is_between:
+            elif self.listener is not None and connection.is_for_listener:
                 self._give_back(self.listener, connection)
             else:
                 connection.check(now)

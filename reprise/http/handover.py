@@ -2,8 +2,8 @@
 
 Where queries can be answered without Python, the listener (`query_api.http.plain_listener`) has the
 address, and gives the server what it does not answer itself. Here such a connection becomes one of
-uvicorn's, with what has come of it. Once it waits for its next request it is given back, within a
-second or so (`Connections.sweep`).
+uvicorn's, with what has come of it. One whose last request was a query is given back once it waits
+for the next one, within a second or so (`Connections.sweep`).
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from reprise.http.connection import Connection
 from reprise.http.connections import Connections
 from reprise.http.tls import Tls
 from reprise.http.tls_listener import TlsListener
+from schemas.limits import HTTP_TAKEN_OVER_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -119,19 +120,21 @@ class Handover:
             self._taking = self._loop.create_task(self._take_all())
 
     async def _take_all(self) -> None:
-        """One after the other: each has a turn of the loop, so that what many have sent is not read
-        all at once.
+        """Some in each turn of the loop, so that what many have sent is not read all at once. In a
+        turn each connection of the server may have a request answered: those that wait here for
+        theirs must not have fewer turns.
         """
         while self._waiting:
-            handed = self._waiting.popleft()
-            try:
-                is_under_way = bool(handed.received or handed.unsent)
-                if handed.is_last or is_under_way or self._connections.has_room(handed.descriptor):
+            under_way = []
+            for _ in range(min(len(self._waiting), HTTP_TAKEN_OVER_MAX)):
+                handed = self._waiting.popleft()
+                if handed.is_last or handed.received or handed.unsent:
+                    under_way.append(self._take_over(handed))
+                elif self._connections.has_room(handed.descriptor):
                     await self._take_over(handed)
                 else:
                     self._listener.give(handed.descriptor, False, False)
-            except Exception:
-                logger.exception("Unexpected error while a connection was taken over; going on")
+            await asyncio.gather(*under_way)
         self._taking = None
 
     async def _take_over(self, handed: HandedOver) -> None:
@@ -146,7 +149,10 @@ class Handover:
         try:
             stream.setblocking(False)
             await self._loop.connect_accepted_socket(new, stream)
-        except BaseException as error:
+        except Exception as error:
             stream.close()
             if not isinstance(error, OSError):  # the client has gone
-                raise
+                logger.exception("Unexpected error while a connection was taken over; going on")
+        except BaseException:
+            stream.close()
+            raise
