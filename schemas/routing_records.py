@@ -10,7 +10,7 @@ One record is one msgpack map, tagged by `kind`:
     decisions  array  of `Decision`, in the order of their numbers
     outcomes   array  of `Outcome`, in the order in which they came
     samples    array  of `LoadSample`
-    engines    array  of `Unregistered`, who publish no events
+    engines    array  of `Unregistered`
 
 A decision has the name `RUN-NUMBER`, in hexadecimal (`decision_id`), so that an outcome tells whose
 it is: it goes where the decision went, to one partition, and behind it. One order of both is what
@@ -381,7 +381,9 @@ class LoadRecord(_Envelope, kw_only=True, frozen=True, tag="load"):
 
 
 class UnregisteredEngines(_Envelope, kw_only=True, frozen=True, tag="unregistered"):
-    """Engines without events that are registered no more: what was sent there counts no more."""
+    """Engines that are registered no more: what was sent there counts no more. In older
+    records only those without events.
+    """
 
     engines: tuple[Unregistered, ...]
 

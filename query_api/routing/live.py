@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from query_api.routing.mean_work import MeanWork
 from query_api.routing.predictions import LivePredictions
 from query_api.routing.recent import RecentDecision, RecentDecisions
-from schemas.limits import LOAD_SUM_MAX, LOAD_TARGETS_MAX
+from schemas.limits import LOAD_SAMPLE_S, LOAD_SUM_MAX, LOAD_TARGETS_MAX
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -88,6 +88,7 @@ class LiveLoad:
         # When the newest sample was observed, and how many of those that waited nobody had booked.
         # Likewise of the tokens that it had to compute.
         self._unbooked: dict[Target, tuple[float, int, int]] = {}
+        self._forgotten_at: dict[Unregistered, float] = {}  # what the log is to bring again
         self._mean_work = MeanWork()
         self._predicted = LivePredictions()
         self._sessions = Sessions()
@@ -168,6 +169,8 @@ class LiveLoad:
             return self._mean_work.seconds(tenant_id, model_name, default_s)
 
     def _note(self, sample: LoadSample) -> None:
+        if self._forgotten_at and self._is_of_before(sample):
+            return
         if not self._samples.note(sample):
             return
         before = self._unbooked.get(sample.target)
@@ -178,16 +181,32 @@ class LiveLoad:
         if len(self._unbooked) > LOAD_TARGETS_MAX:
             del self._unbooked[next(iter(self._unbooked))]
 
+    def _is_of_before(self, sample: LoadSample) -> bool:
+        """Whether it is of an engine that was unregistered since; the log brings it again."""
+        found = (at for one, at in self._forgotten_at.items() if one.target == sample.target)
+        return any(sample.observed_at <= at for at in found)
+
     def _unbooked_of(self, sample: LoadSample) -> tuple[float, int, int]:
         """When it was, how many waited there that nobody has booked, and tokens to compute."""
         booked, tokens = self._bookings.queued_at(sample.target, sample.observed_at)
         waiting, left = sample.waiting or 0, sample.prefill_tokens or 0
         return sample.observed_at, max(waiting - booked, 0), max(left - tokens, 0)
 
-    def forget(self, engines: Iterable[Unregistered]) -> None:
-        """Engines without events that are registered no more: what they hold is not known."""
+    def forget(self, engines: Iterable[Unregistered], now: float) -> int:
+        """Engines that are registered no more; how many of their bookings were released."""
+        engines = list(engines)
         with self._lock:
-            self._predicted.forget(engines)
+            before = self._forgotten_at
+            self._forgotten_at = {one: at for one, at in before.items() if at > now - LOAD_SAMPLE_S}
+            self._forgotten_at.update(dict.fromkeys(engines, now))
+            return self._forget(engines)
+
+    def _forget(self, engines: Sequence[Unregistered]) -> int:
+        self._predicted.forget(engines)
+        for one in engines:
+            self._samples.forget(one.target)
+            self._unbooked.pop(one.target, None)
+        return self._bookings.release(engines)
 
     def follow(self, record: RoutingRecord, now: float) -> None:
         """What the log has brought, of this service or of others; it is `now` here."""
@@ -205,7 +224,10 @@ class LiveLoad:
                     for sample in record.samples:
                         self._note(sample)
                 case UnregisteredEngines():
-                    self._predicted.forget(record.engines)
+                    # Those that were unregistered here may be registered again by now, and chosen.
+                    known = [self._forgotten_at.pop(one, None) for one in record.engines]
+                    engines = zip(record.engines, known, strict=True)
+                    self._forget([one for one, at in engines if at is None])
             self._bookings.repeated = repeated  # what was told to this service comes back
 
     def named(self, request_id: str, tenant_id: str | None = None) -> DecisionKey | None:
@@ -341,6 +363,7 @@ class LiveLoad:
             return {
                 "under_way": len(bookings),
                 "expired": bookings.expired,
+                "released": bookings.released,
                 "overflowed": bookings.overflowed,
                 "repeated": bookings.repeated,
                 "unknown": bookings.unknown,

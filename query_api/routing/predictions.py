@@ -3,24 +3,12 @@
 from collections.abc import Iterable
 from copy import copy
 
-from schemas.registration import Registration
 from schemas.routing_records import DecidedScope, Decision, Outcome, Target, Unregistered
 from streams.routing.observed import sent
 from streams.routing.observed.observations import Observations
 from streams.routing.observed.open_promises import OpenPromises
 from streams.routing.observed.predicted import PredictedHolders
 from streams.routing.observed.promises import promise_of
-
-
-def unregistered_of(registrations: Iterable[Registration]) -> list[Unregistered]:
-    """Of what is registered no more, the engines without events: what was sent there counts no
-    more, for it may be another process that is registered under that name next.
-    """
-    return [
-        Unregistered(Target(one.tenant_id, one.instance_id, one.dp_rank), one.model_name)
-        for one in registrations
-        if not one.has_events
-    ]
 
 
 class LivePredictions:

@@ -1,5 +1,6 @@
 """Decides who gets a request, books that at once, and takes what came of it."""
 
+import logging
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +23,8 @@ from query_api.routing.interface import Routed, RouteRequest
 from query_api.routing.live import Carried, LiveLoad, Report
 from query_api.routing.placing import with_places
 from query_api.routing.plans import advised_plan
-from query_api.routing.predictions import unregistered_of
 from query_api.routing.queue import RoutingQueue
-from query_api.routing.targets import Targets
+from query_api.routing.targets import Targets, unregistered_of
 from query_api.routing.wanted_tokens import WantedTokens
 from schemas.answer_states import AnswerState
 from schemas.limits import (
@@ -54,6 +54,8 @@ from streams.routing.inflight import LmetricParameters
 from streams.routing.interface import Choice, Parameters, Rank, Request
 from streams.routing.ranking import tie_of
 from streams.routing.table import find_policy, parse_policy
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_POLICY: Final = "wait-and-work"
 NEVER: Final = 2.0**40
@@ -461,10 +463,16 @@ class Router:
         return self.answers.has(request_id) or self.live.named(request_id) is not None
 
     def forget(self, gone: Iterable[Registration]) -> None:
-        """These are registered no more: see `unregistered_of`. From any thread."""
-        engines = unregistered_of(gone)
-        self.live.forget(engines)
+        """These are registered no more: see `unregistered_of`. From any thread. Cost O(publishers
+        + bookings).
+        """
+        engines = unregistered_of(gone, self._view.registered())
+        released = self.live.forget(engines, self._clock())
         self.queue.push_unregistered(engines)
+        if released:
+            names = ", ".join(sorted({one.target.instance_id for one in engines}))
+            text = "Unregistered %s: %d requests under way there are booked no more"
+            logger.info(text, names, released)
 
     def observe(self, samples: Sequence[LoadSample]) -> None:
         """What targets carry, by clients or by the bridge."""

@@ -1,6 +1,6 @@
 """Which instances there are for a model, and what is known of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from query_api.ports import SegmentView, ServiceView, View
@@ -10,7 +10,7 @@ from schemas.identities import PublisherKey
 from schemas.limits import ROSTERS_KEPT, TARGETS_KEPT_S
 from schemas.memory import SegmentStanding
 from schemas.registration import Registration
-from schemas.routing_records import Target
+from schemas.routing_records import Target, Unregistered
 from streams.routing.costs import Costs
 from streams.routing.estimates.classes import CLASS_LABEL, ClassKey
 from streams.routing.estimates.decode import DecodeTerms
@@ -211,7 +211,7 @@ def _by_model(
     found: dict[ModelKey, dict[RankKey, KnownTarget]] = {}
     for service in services:
         one = service.registration
-        if one.is_pool or not _is_engine(one):
+        if not _is_engine(one):
             continue
         ranks = found.setdefault((one.tenant_id, one.model_name), {})
         key = (one.instance_id, one.dp_rank)
@@ -229,7 +229,30 @@ def _by_model(
 
 def _is_engine(registration: Registration) -> bool:
     """Whether requests can be sent to it: stores and workers of LMCache take none."""
-    return not registration.peer_url and not registration.registered_at
+    one = registration
+    return not (one.is_pool or one.peer_url or one.registered_at)
+
+
+def unregistered_of(
+    gone: Iterable[Registration], registered: Iterable[Registration]
+) -> list[Unregistered]:
+    """Which engines serve a model no more: what was sent there counts no more, for it may be
+    another process that is registered under that name next.
+
+    Args:
+        gone: what was unregistered.
+        registered: what is, which may have those still: an engine may be registered for other
+            block sizes and salts, too.
+    """
+    gone = list(gone)
+    publishers = {one.publisher for one in gone}
+    left = {_serving(one) for one in registered if one.publisher not in publishers}
+    found = dict.fromkeys(_serving(one) for one in gone if _is_engine(one))
+    return [one for one in found if one not in left]
+
+
+def _serving(one: Registration) -> Unregistered:
+    return Unregistered(Target(one.tenant_id, one.instance_id, one.dp_rank), one.model_name)
 
 
 def _known(service: ServiceView, pressure: float) -> KnownTarget:

@@ -128,6 +128,12 @@ ROUTING: Final[tuple[Family[RoutingState] | Histogram[RoutingState], ...]] = (
         lambda state: state.live.counts()["expired"],
     ),
     counter(
+        "reprise_routing_released",
+        "Routed requests whose instance was unregistered before their end, and that count as"
+        " ended.",
+        lambda state: state.live.counts()["released"],
+    ),
+    counter(
         "reprise_routing_repeated",
         "Reports to this service that had been made before, or came after the request's end.",
         lambda state: state.live.counts()["repeated"],

@@ -1,11 +1,12 @@
 """One request under way: what its decision books, and when what is reported of it happened."""
 
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
 
 from schemas.limits import BOOKING_ESTIMATES, BOOKING_EXPIRY_S
-from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target
+from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
 from streams.routing.lessons import Lesson, lesson_of
 from streams.routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
 
@@ -30,6 +31,7 @@ class Booking(msgspec.Struct, array_like=True):
         seen: bits of the events that were reported.
         first_at: when its first token was reported; 0 before.
         lesson: what it was expected to take; None where a report teaches nothing.
+        model_name: of the prompt; "" where that is not known, in checkpoints of before.
     """
 
     run: int
@@ -47,6 +49,7 @@ class Booking(msgspec.Struct, array_like=True):
     seen: int = 0
     first_at: float = 0.0
     lesson: Lesson | None = None
+    model_name: str = ""
 
     @property
     def key(self) -> DecisionKey:
@@ -73,6 +76,11 @@ class Booking(msgspec.Struct, array_like=True):
         if lesson is not None:
             size += text_bytes(lesson.model_name, lesson.class_name, lesson.decode_class)
         return size + target_bytes(self.target) + target_bytes(self.decode)
+
+    def is_at(self, engines: Collection[Unregistered]) -> bool:
+        """Whether one of these computes or decodes it."""
+        places = (self.target, self.decode)
+        return any(one and Unregistered(one, self.model_name) in engines for one in places)
 
     def has(self, event: OutcomeEvent) -> bool:
         """Whether it was reported."""
@@ -115,4 +123,5 @@ def booking_of(run: int, decision: Decision, now: float) -> Booking:
         cached,
         decision.expected_output_tokens,
         lesson=lesson_of(decision),
+        model_name=decision.scope.model_name,
     )

@@ -28,7 +28,7 @@ from schemas.limits import (
     QUEUED_SUMMED_MAX,
     ROUTING_RUNS_MAX,
 )
-from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target
+from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
 from streams.routing.booking import BITS, Booking, DecisionKey, booking_of, happened_at
 from streams.routing.record_clock import RecordClock
 
@@ -97,6 +97,7 @@ class Bookings:
     Attributes:
         clock: of the records.
         expired: bookings that ended without a report.
+        released: bookings of engines that were unregistered before.
         overflowed: decisions that found no room.
         repeated: reports that had been made before, or were of bookings that have ended.
         unknown: reports of decisions that never came.
@@ -104,7 +105,7 @@ class Bookings:
 
     def __init__(self) -> None:
         self._clock = RecordClock()
-        self.expired = self.overflowed = self.repeated = self.unknown = 0
+        self.expired = self.overflowed = self.repeated = self.unknown = self.released = 0
         self._bookings: dict[DecisionKey, Booking] = {}
         self._bytes = 0  # that they take
         self._requests: dict[str, dict[str, DecisionKey]] = {}  # by request, then by tenant
@@ -186,6 +187,17 @@ class Bookings:
             booking.first_at = at
             self._release_prefill(booking, at=at)
         return [Reported(booking, outcome)]
+
+    def release(self, engines: Iterable[Unregistered]) -> int:
+        """These are registered no more, and what is registered under their names next has nothing
+        of what was booked there; how many bookings ended. Cost O(bookings).
+        """
+        gone = frozenset(engines)
+        found = [booking for booking in self._bookings.values() if booking.is_at(gone)]
+        for booking in found:
+            self._end(booking)
+        self.released += len(found)
+        return len(found)
 
     def _note_number(self, run: int, number: int) -> bool:
         """Whether it is new: decisions of a run come in order."""
@@ -376,12 +388,14 @@ class Bookings:
             last=tuple(self._last.items()),
             early=tuple((*key, at, tuple(found)) for key, (at, found) in self._early.items()),
             writer=self._clock.state(),
+            released=self.released,
         )
 
     def restore(self, state: "BookingsState") -> None:
         """The inverse of `state`, into one that is empty."""
         self._clock.restore(state.clock, state.writer)
         self.expired, self.overflowed, self.repeated, self.unknown = state.counts
+        self.released = state.released
         for booking in state.bookings:
             self._add(booking)
         for target, free_at in state.free_at:
@@ -446,6 +460,8 @@ class Bookings:
     def _add(self, booking: Booking) -> None:
         """A booking of another fold, which goes on with its own."""
         booking = copy(booking)
+        if booking.lesson is not None and not booking.model_name:
+            booking.model_name = booking.lesson.model_name
         self._keep(booking)
         self._name(booking)
         heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
@@ -462,3 +478,4 @@ class BookingsState(msgspec.Struct, frozen=True, array_like=True):
     last: tuple[tuple[int, int], ...]
     early: tuple[tuple[int, int, float, tuple[Outcome, ...]], ...]
     writer: tuple[int, float] = (0, 0.0)
+    released: int = 0

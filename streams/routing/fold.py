@@ -90,6 +90,9 @@ class RoutingFold:
                 for sample in record.samples:
                     self.samples.note(sample)
             case UnregisteredEngines():
+                self.bookings.release(record.engines)
+                for engine in record.engines:
+                    self.samples.forget(engine.target)
                 self.observations.forget(record.engines)
 
     def _decided(self, run: int, decision: Decision) -> None:

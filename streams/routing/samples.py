@@ -49,10 +49,20 @@ class Samples:
     def _drop_one(self) -> None:
         """Cost O(tenants)."""
         tenant = max(self._tenants, key=lambda name: (len(self._tenants[name]), name))
-        target, _ = self._tenants[tenant].popitem(last=False)
+        target = next(iter(self._tenants[tenant]))
         del self._newest[target]
-        if not self._tenants[tenant]:
-            del self._tenants[tenant]
+        self._take_out(target)
+
+    def _take_out(self, target: Target) -> None:
+        of_tenant = self._tenants[target.tenant_id]
+        del of_tenant[target]
+        if not of_tenant:
+            del self._tenants[target.tenant_id]
+
+    def forget(self, target: Target) -> None:
+        """Whoever has its name next is another one."""
+        if self._newest.pop(target, None) is not None:
+            self._take_out(target)
 
     def newest(self, target: Target, now: float) -> LoadSample | None:
         """That of a target; None where there is none that still says something."""

@@ -17,6 +17,8 @@ from schemas.routing_records import (
     OutcomesRecord,
     RoutingRecord,
     Target,
+    Unregistered,
+    UnregisteredEngines,
     encode_routing,
 )
 from streams.routing.bookings import NO_LOAD
@@ -67,6 +69,9 @@ def history(chance: random.Random) -> Iterator[RoutingRecord]:
                 for _ in range(chance.randint(1, 6))
             )
             yield OutcomesRecord(run=run, time=now, outcomes=reports)
+        elif chance.randrange(4) == 0:
+            gone = Unregistered(Target("default", chance.choice(NAMES), 0), "m")
+            yield UnregisteredEngines(run=0, time=now, engines=(gone,))
         else:
             target = Target("default", chance.choice(NAMES), 0)
             sample = LoadSample(target, now, LoadSource.SCRAPED, waiting=chance.randrange(9))

@@ -4,10 +4,10 @@ import pytest
 
 from schemas import limits
 from schemas.limits import BOOKING_EXPIRY_S, EARLY_OUTCOME_S, RECORD_STEP_S
-from schemas.routing_records import OutcomeEvent, Target
+from schemas.routing_records import OutcomeEvent, Target, Unregistered
 from streams.routing import bookings as module
 from streams.routing.bookings import NO_LOAD, Bookings, Load
-from tests.unit.streams.routing.decisions import A, B, candidate, decision, outcome
+from tests.unit.streams.routing.decisions import SCOPE, A, B, candidate, decision, outcome
 
 RUN = 7
 OTHER_RUN = 8
@@ -71,6 +71,17 @@ def test_one_that_was_to_have_ended_keeps_nobody_waiting() -> None:
     bookings.book(RUN, decision(2, 105.5))
     bookings.report(RUN, outcome(1, FIRST, 105.5))
     assert bookings.load(A, 105.5).wait_s == 1.0  # of the last one alone
+
+
+def test_what_is_booked_at_an_engine_that_is_gone_is_released() -> None:
+    bookings = booked(0, 1)
+    bookings.book(RUN, decision(2, scope=SCOPE._replace(model_name="other")))
+    bookings.book(RUN, decision(3, chosen=1, decode=0))
+    bookings.book(RUN, decision(4, chosen=1))
+    assert bookings.release([Unregistered(A, "m")]) == bookings.released == 3
+    assert [bookings.load(one, 100.0).requests for one in (A, B)] == [1, 1]
+    assert not bookings.report(RUN, outcome(0, END))
+    assert bookings.repeated == 1
 
 
 def test_a_report_counts_once() -> None:

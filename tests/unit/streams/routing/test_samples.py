@@ -20,6 +20,14 @@ def test_the_newest_counts_whatever_comes_last() -> None:
     assert newest.observed_at == 100.0
 
 
+def test_what_was_said_of_one_that_is_gone_is_forgotten() -> None:
+    samples = Samples()
+    samples.note(sample("t", 1))
+    for _ in range(2):
+        samples.forget(Target("t", "1", 0))
+    assert (len(samples), samples.all()) == (0, ())
+
+
 def test_the_tenant_of_most_targets_loses_its_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOAD_TARGETS_MAX", 8)
     samples = Samples()

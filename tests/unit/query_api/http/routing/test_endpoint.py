@@ -572,12 +572,6 @@ def test_what_was_sent_to_one_that_is_unregistered_is_forgotten(service: Service
     assert service.folded.read(lambda fold: len(fold.observations.predicted)) == 0
 
 
-def test_of_engines_with_events_nothing_is_forgotten_by_a_record(service: Service) -> None:
-    register(service, "a")
-    service.router.forget([service.table.registered()[0]])
-    assert len(service.queue) == 0
-
-
 def test_one_whose_address_does_not_answer_is_no_candidate_until_it_does(service: Service) -> None:
     silent(service, "a")
     target = Target("default", "a", 0)
