@@ -617,6 +617,10 @@ BOOKINGS_MAX: Final = 65_536  # some 300 bytes each: reprise_routing_dropped_tot
 BOOKINGS_BYTES_MAX: Final = 64 * MIB  # of them, with their names: likewise
 BOOKING_EXPIRY_S: Final = 300.0  # without a report: reprise_routing_expired_total
 BOOKING_ESTIMATES: Final = 10.0  # or so many times what it was expected to take, if that is longer
+BOOKING_EXPIRY_MAX_S: Final = (
+    4 * 3600.0
+)  # and no longer: who never reports holds no place for a day
+BOOKING_LIFE_S: Final = 1.0  # a report that only says again that it lives counts this often at most
 ROUTING_BYTES: Final = 2 * GIB  # of the embedded routing log; the oldest goes first
 ROUTING_CHECKPOINT_S: Final = (
     10.0  # how often what was folded of it is kept; the rest is read again

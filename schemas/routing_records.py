@@ -210,6 +210,8 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         traceparent: of the span that decided, else of the request; "" for none. One that is no
             context (`schemas.tracing.read_traceparent`) is to be ignored.
         tracestate: that came with it; "" for none.
+        decode_s: how long all tokens behind the first were expected to take; 0 in records before
+            there was this field.
     """
 
     number: Number
@@ -250,6 +252,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     degraded: Text = ""
     traceparent: RequestName = ""
     tracestate: TraceStateText = ""
+    decode_s: Duration = 0.0
 
     @property
     def context(self) -> str:
@@ -268,7 +271,9 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OutcomeEvent(StrEnum):
-    """What became of a request, in the order in which it does."""
+    """What became of a request, in the order in which it does. `dispatched` or `first_token` again
+    says that it is still there.
+    """
 
     DISPATCHED = "dispatched"
     FIRST_TOKEN = "first_token"

@@ -35,6 +35,7 @@ class Candidates(NamedTuple):
         known: what is registered of them.
         roles: which phases they take.
         output_tokens: that a request is expected to have.
+        output_token_s: seconds for each of them.
     """
 
     found: list[Candidate]
@@ -43,6 +44,7 @@ class Candidates(NamedTuple):
     known: Sequence[KnownTarget]
     roles: Sequence[str]
     output_tokens: int
+    output_token_s: float
 
     def longest(self, held: int) -> int:
         """Tokens of the longest match: in the index, or where only decisions say that it is."""
@@ -106,7 +108,15 @@ def gather(
             soon = prompt
         match = by_instance.get(key[0])
         found.append(_candidate(key, match, load, known, role in wanted, soon))
-    return Candidates(found, endpoints, carried, roster.entries, roles, roster.output_tokens)
+    return Candidates(
+        found,
+        endpoints,
+        carried,
+        roster.entries,
+        roles,
+        roster.output_tokens,
+        roster.output_token_s,
+    )
 
 
 def _places_of(

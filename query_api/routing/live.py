@@ -31,9 +31,10 @@ from schemas.routing_records import (
     UnregisteredEngines,
 )
 from streams.routing.booking import DecisionKey
-from streams.routing.bookings import NO_LOAD, Bookings, Load, Reported
+from streams.routing.bookings import Bookings, Reported
 from streams.routing.fold import RoutingFold
 from streams.routing.observed.sessions import Sessions
+from streams.routing.place import NO_LOAD, Load
 from streams.routing.samples import Samples
 
 
@@ -127,7 +128,7 @@ class LiveLoad:
         self._mean_work.note(decision)
         now = self._bookings.clock
         self._sessions.decided(now, decision)
-        self._predicted.decided(run, now, decision)
+        self._predicted.decided(run, now, decision, self._bookings.is_under_way)
         self._note_reported(early)
 
     def _report(self, run: int, outcome: Outcome) -> bool:
@@ -148,7 +149,8 @@ class LiveLoad:
             bookings = self._bookings
             self._bookings.advance(outcome.time)
             early = not bookings.has_seen(run, outcome.number)
-            if self._report(run, outcome):
+            prolonged = bookings.prolonged
+            if self._report(run, outcome) or bookings.prolonged > prolonged:
                 return Report.NEW
             return Report.EARLY if early else Report.REPEATED
 

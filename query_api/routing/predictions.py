@@ -1,6 +1,6 @@
 """Who holds what by decisions alone, as far as this service knows: see `LiveLoad`, which locks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 
 from schemas.routing_records import DecidedScope, Decision, Outcome, Target, Unregistered
@@ -24,9 +24,15 @@ class LivePredictions:
         for promise in observations.open.state().promises:
             self._open.add(copy(promise))  # the fold goes on with its own
 
-    def decided(self, run: int, now: float, decision: Decision) -> None:
-        """Somebody was chosen; by the time of records, Unix seconds."""
-        self._open.expire(now)
+    def decided(
+        self,
+        run: int,
+        now: float,
+        decision: Decision,
+        is_under_way: Callable[[int, int], bool],
+    ) -> None:
+        """Somebody was chosen; by the time of records, Unix seconds. See `OpenPromises.expire`."""
+        self._open.expire(now, is_under_way)
         promise = promise_of(run, now, decision)
         if promise is not None:
             sent.hold(self._holders, now, promise)

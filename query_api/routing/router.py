@@ -329,6 +329,7 @@ class Router:
         held = max((longest, *(one.cached for one in decided.candidates)))
         state = view.state(asked.scope) if view.ready else AnswerState.STALE
         output = asked.expected_output_tokens
+        output = candidates.output_tokens if output is None else output
         traceparent, tracestate = split_context(asked.context)
         return Decision(
             request.decision,
@@ -339,7 +340,7 @@ class Router:
             tuple(PartitionPosition(*one) for one in view.positions()),
             state.value,
             asked.prompt_tokens,
-            candidates.output_tokens if output is None else output,
+            output,
             asked.phase,
             asked.ttft_slo_s,
             asked.tbt_slo_s,
@@ -360,6 +361,7 @@ class Router:
             degraded=self._settings.rules.degraded.value,
             traceparent=traceparent,
             tracestate=tracestate,
+            decode_s=output * candidates.output_token_s,
         )
 
     def _known_policy(self, text: str) -> "_Policy":

@@ -13,12 +13,17 @@ from schemas.registration import Registration
 from schemas.routing_records import Target, Unregistered
 from streams.routing.costs import Costs
 from streams.routing.estimates.classes import CLASS_LABEL, ClassKey
-from streams.routing.estimates.decode import DecodeTerms
+from streams.routing.estimates.decode import (
+    DECODE_S_FIRST,
+    OUTPUT_TOKENS_FIRST,
+    DecodeTerms,
+)
 from streams.routing.fold import RoutingFold
 
 _AWAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.ENGINE_AWAY, Doubt.NO_ENDPOINT})
-OUTPUT_TOKENS: Final = 256
-"""That a request is expected to have where nothing is known."""
+OUTPUT_TOKENS: Final = round(OUTPUT_TOKENS_FIRST)
+OUTPUT_TOKEN_S: Final = DECODE_S_FIRST / OUTPUT_TOKENS_FIRST
+"""What a request is expected to have, and seconds for each, where nothing is known."""
 
 _NO_LABELS: Final[Mapping[str, str]] = {}
 
@@ -79,6 +84,7 @@ class Roster(NamedTuple):
         keys: sorted.
         targets, entries, endpoints, roles: in the order of the keys.
         output_tokens: that a request of the model is expected to have.
+        output_token_s: seconds for each of them.
     """
 
     known: Mapping[RankKey, KnownTarget]
@@ -89,10 +95,14 @@ class Roster(NamedTuple):
     endpoints: tuple[str, ...]
     roles: tuple[str, ...]
     output_tokens: int = OUTPUT_TOKENS
+    output_token_s: float = OUTPUT_TOKEN_S
 
 
 def roster_of(
-    tenant_id: str, known: Mapping[RankKey, KnownTarget], output_tokens: int = OUTPUT_TOKENS
+    tenant_id: str,
+    known: Mapping[RankKey, KnownTarget],
+    output_tokens: int = OUTPUT_TOKENS,
+    output_token_s: float = OUTPUT_TOKEN_S,
 ) -> Roster:
     """The roster of these. Cost O(targets log(targets))."""
     keys = tuple(sorted(known))
@@ -109,6 +119,7 @@ def roster_of(
         tuple(one.endpoint for one in entries),
         tuple(one.role for one in entries),
         output_tokens,
+        output_token_s,
     )
 
 
@@ -168,7 +179,7 @@ class Targets:
                 anew[key] = one._replace(labels=labels, class_name=labels.get(CLASS_LABEL, ""))
             learned = self._folded.read(lambda fold: self._learned(name[0], anew, fold))
             known = {key: learned.known.get(key) or of_model.known[key] for key in keys}
-            found = roster_of(tenant_id, known, learned.output_tokens)
+            found = roster_of(tenant_id, known, learned.output_tokens, learned.output_token_s)
             if len(self._offered) < ROSTERS_KEPT:
                 self._offered[name] = found
         return found
@@ -188,7 +199,8 @@ class Targets:
                 p90=estimates.p90(key),
                 decode_terms=estimates.decode_terms(key, DecodeTerms()),
             )
-        return roster_of(model[0], known, round(estimates.output_tokens(*model)))
+        tokens, token_s = estimates.output_tokens(*model), estimates.output_token_s(*model)
+        return roster_of(model[0], known, round(tokens), token_s)
 
 
 _EMPTY: Final = roster_of("", {})

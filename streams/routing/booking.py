@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.limits import BOOKING_ESTIMATES, BOOKING_EXPIRY_S
+from schemas.limits import BOOKING_ESTIMATES, BOOKING_EXPIRY_MAX_S, BOOKING_EXPIRY_S
 from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
 from streams.routing.lessons import Lesson, lesson_of
 from streams.routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
@@ -32,6 +32,7 @@ class Booking(msgspec.Struct, array_like=True):
         first_at: when its first token was reported; 0 before.
         lesson: what it was expected to take; None where a report teaches nothing.
         model_name: of the prompt; "" where that is not known, in checkpoints of before.
+        decode_s: that its tokens behind the first were expected to take; likewise 0.
     """
 
     run: int
@@ -50,6 +51,7 @@ class Booking(msgspec.Struct, array_like=True):
     first_at: float = 0.0
     lesson: Lesson | None = None
     model_name: str = ""
+    decode_s: float = 0.0
 
     @property
     def key(self) -> DecisionKey:
@@ -67,6 +69,14 @@ class Booking(msgspec.Struct, array_like=True):
     def uncached(self) -> int:
         """Tokens that are computed for it."""
         return self.prompt - self.cached
+
+    @property
+    def lasts_s(self) -> float:
+        """For how long it counts without a report: ten times what all of it was to take, output
+        included.
+        """
+        expected = self.end_at - self.time + self.decode_s
+        return max(BOOKING_EXPIRY_S, min(BOOKING_ESTIMATES * expected, BOOKING_EXPIRY_MAX_S))
 
     @property
     def size_bytes(self) -> int:
@@ -107,16 +117,15 @@ def booking_of(run: int, decision: Decision, now: float) -> Booking:
         work = one.load_s + one.transfer_s + one.prefill_s
     if decision.decode >= 0 and decision.decode != decision.chosen:
         decode = decision.target(decision.decode)
-    expires = max(BOOKING_EXPIRY_S, BOOKING_ESTIMATES * decision.predicted_s)
     time = min(decision.time, now)
-    return Booking(
+    booking = Booking(
         run,
         decision.number,
         decision.request_id,
         target,
         decode,
         time,
-        now + expires,
+        now,
         work,
         time + decision.predicted_s,
         decision.prompt_tokens,
@@ -124,4 +133,7 @@ def booking_of(run: int, decision: Decision, now: float) -> Booking:
         decision.expected_output_tokens,
         lesson=lesson_of(decision),
         model_name=decision.scope.model_name,
+        decode_s=decision.decode_s,
     )
+    booking.expires_at += booking.lasts_s
+    return booking

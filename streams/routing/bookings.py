@@ -3,7 +3,8 @@
 A decision books its request at the instance that was chosen, at once and before the client has
 sent it: whoever decides next sees it. The first token releases what was booked of computing, the
 end releases all. A booking that nobody reports of expires, by the time of records and not by a
-clock, so that every reader of the log drops it at the same place.
+clock, so that every reader of the log drops it at the same place; whatever is reported of it, if it
+is for the second time, says that it lives, and prolongs it.
 
 An instance is taken to compute one prompt after the other. `wait_s` is what is booked ahead, less
 what has passed since the first of it began; where it takes several at a time, that is how long it
@@ -20,16 +21,17 @@ from typing import Final, NamedTuple
 import msgspec
 
 from schemas.limits import (
+    BOOKING_LIFE_S,
     BOOKINGS_BYTES_MAX,
     BOOKINGS_MAX,
     EARLY_OUTCOME_S,
     EARLY_OUTCOMES_MAX,
-    LOAD_SUM_MAX,
     QUEUED_SUMMED_MAX,
     ROUTING_RUNS_MAX,
 )
 from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
 from streams.routing.booking import BITS, Booking, DecisionKey, booking_of, happened_at
+from streams.routing.place import NO_LOAD, Load, Place, load_of
 from streams.routing.record_clock import RecordClock
 
 _LATE: Final = 2.0  # times what was expected: estimates are seldom so wrong
@@ -37,58 +39,11 @@ _LATE: Final = 2.0  # times what was expected: estimates are seldom so wrong
 _ENDS: Final = frozenset(event for event in OutcomeEvent if event.is_end)
 
 
-class Load(NamedTuple):
-    """What is booked at a target.
-
-    Attributes:
-        wait_s: seconds until it would begin with another request.
-        requests: under way.
-        pending: tokens that it has yet to compute of these.
-        active: tokens that they take in its KV cache, but for prefixes that others hold, too.
-        decoding: of the requests, those that have had their first token, or are only decoded there.
-        kv_tokens: that they take in the end, prefixes included.
-    """
-
-    wait_s: float = 0.0
-    requests: int = 0
-    pending: int = 0
-    active: int = 0
-    decoding: int = 0
-    kv_tokens: int = 0
-
-
-NO_LOAD: Final = Load()
-
-
 class Reported(NamedTuple):
     """A report that was new, and what it was of."""
 
     booking: Booking
     outcome: Outcome
-
-
-class _Place:
-    """What is booked at one target."""
-
-    __slots__ = ("active", "decoding", "free_at", "kv_tokens", "pending", "queued", "requests")
-
-    def __init__(self) -> None:
-        self.queued: dict[DecisionKey, Booking] = {}  # not computed yet, in order
-        self.free_at = 0.0
-        self.requests = self.pending = self.active = self.decoding = self.kv_tokens = 0
-
-
-def _load_of(place: _Place, now: float) -> Load:
-    wait = place.free_at - now if place.queued else 0.0
-    pending, active, tokens = place.pending, place.active, place.kv_tokens
-    return Load(
-        wait if wait > 0.0 else 0.0,
-        place.requests,
-        pending if pending < LOAD_SUM_MAX else LOAD_SUM_MAX,
-        active if active < LOAD_SUM_MAX else LOAD_SUM_MAX,
-        place.decoding,
-        tokens if tokens < LOAD_SUM_MAX else LOAD_SUM_MAX,
-    )
 
 
 class Bookings:
@@ -99,17 +54,19 @@ class Bookings:
         expired: bookings that ended without a report.
         released: bookings of engines that were unregistered before.
         overflowed: decisions that found no room.
+        prolonged: reports that said of a booking that it lives.
         repeated: reports that had been made before, or were of bookings that have ended.
         unknown: reports of decisions that never came.
     """
 
     def __init__(self) -> None:
         self._clock = RecordClock()
+        self.prolonged = 0
         self.expired = self.overflowed = self.repeated = self.unknown = self.released = 0
         self._bookings: dict[DecisionKey, Booking] = {}
         self._bytes = 0  # that they take
         self._requests: dict[str, dict[str, DecisionKey]] = {}  # by request, then by tenant
-        self._places: dict[Target, _Place] = {}
+        self._places: dict[Target, Place] = {}
         self._expiry: list[tuple[float, int, int]] = []
         self._last: OrderedDict[int, int] = OrderedDict()  # number of each run's last decision
         self._early: OrderedDict[DecisionKey, tuple[float, list[Outcome]]] = OrderedDict()
@@ -141,10 +98,14 @@ class Bookings:
         while self._expiry and self._expiry[0][0] <= time:
             _, run, number = heapq.heappop(self._expiry)
             booking = self._bookings.get((run, number))
-            if booking is not None:
-                self._end(booking)
-                self.expired += 1
-                gone.append(booking)
+            if booking is None:
+                continue
+            if booking.expires_at > time:  # it was prolonged
+                self._push_expiry(booking)
+                continue
+            self._end(booking)
+            self.expired += 1
+            gone.append(booking)
         while self._early and next(iter(self._early.values()))[0] + EARLY_OUTCOME_S <= time:
             _, (_, outcomes) = self._early.popitem(last=False)
             self.unknown += len(outcomes)
@@ -163,7 +124,7 @@ class Bookings:
         booking = booking_of(run, decision, self.clock)
         self._keep(booking)
         self._name(booking)
-        heapq.heappush(self._expiry, (booking.expires_at, *key))
+        self._push_expiry(booking)
         self._begin(booking)
         _, early = self._early.pop(key, (0.0, []))
         return [found for outcome in early for found in self.report(run, outcome)]
@@ -175,8 +136,9 @@ class Bookings:
         if booking is None:
             self._keep_early(key, outcome)
             return []
+        is_prolonged = self._prolong(booking)
         if booking.has(outcome.event):
-            self.repeated += 1
+            self.repeated += not is_prolonged
             return []
         booking.seen |= BITS[outcome.event]
         self._move(booking, outcome)
@@ -198,6 +160,18 @@ class Bookings:
             self._end(booking)
         self.released += len(found)
         return len(found)
+
+    def _prolong(self, booking: Booking) -> bool:
+        """It lives; whether that was not known."""
+        until = self.clock + booking.lasts_s
+        if until - booking.expires_at < BOOKING_LIFE_S:
+            return False
+        booking.expires_at = until
+        self.prolonged += 1
+        return True
+
+    def _push_expiry(self, booking: Booking) -> None:
+        heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
 
     def _note_number(self, run: int, number: int) -> bool:
         """Whether it is new: decisions of a run come in order."""
@@ -307,10 +281,10 @@ class Bookings:
         self._name(booking)
         self._begin(booking)
 
-    def _place(self, target: Target) -> _Place:
+    def _place(self, target: Target) -> Place:
         place = self._places.get(target)
         if place is None:
-            place = self._places[target] = _Place()
+            place = self._places[target] = Place()
         return place
 
     # What is asked
@@ -323,7 +297,7 @@ class Bookings:
         """What is booked at each. Cost O(targets)."""
         places = self._places
         return [
-            NO_LOAD if place is None else _load_of(place, now) for place in map(places.get, targets)
+            NO_LOAD if place is None else load_of(place, now) for place in map(places.get, targets)
         ]
 
     def queued_at(self, target: Target, time: float) -> tuple[int, int]:
@@ -447,7 +421,10 @@ class Bookings:
         """That of another fold, of a decision that has come here, too."""
         here = self._bookings.get(booking.key)
         first = OutcomeEvent.FIRST_TOKEN
-        if here is None or here.has(first) or not booking.has(first):
+        if here is None:
+            return
+        here.expires_at = max(here.expires_at, booking.expires_at)
+        if here.has(first) or not booking.has(first):
             return
         if here.target != booking.target:  # its client sent it elsewhere
             self._end(here)
@@ -464,7 +441,7 @@ class Bookings:
             booking.model_name = booking.lesson.model_name
         self._keep(booking)
         self._name(booking)
-        heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
+        self._push_expiry(booking)
         self._begin(booking)
 
 

@@ -77,7 +77,7 @@ class RoutingFold:
             return
         self.offset = offset
         self.bookings.advance(record.time, record.run)
-        self.observations.advance(self.bookings.clock)
+        self.observations.advance(self.bookings.clock, self.bookings.is_under_way)
         match record:
             case DecisionsRecord():
                 for decision in record.decisions:

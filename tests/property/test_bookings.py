@@ -21,8 +21,8 @@ from schemas.routing_records import (
     UnregisteredEngines,
     encode_routing,
 )
-from streams.routing.bookings import NO_LOAD
 from streams.routing.fold import RoutingFold
+from streams.routing.place import NO_LOAD
 from tests.unit.streams.routing.decisions import candidate, decision, outcome
 
 NAMES = ("a", "b", "c")
@@ -53,6 +53,7 @@ def history(chance: random.Random) -> Iterator[RoutingRecord]:
                         chosen=chance.randrange(-1, 3),
                         decode=chance.choice((-1, -1, 0, 2)),
                         predicted_s=chance.choice((0.5, 100.0)),
+                        decode_s=chance.choice((0.0, 50.0)),
                         request_id=chance.choice(("", f"{run}-{numbers[run]}")),
                     )
                 )

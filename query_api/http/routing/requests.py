@@ -7,6 +7,7 @@ objects of: they stay encoded, and are read as `/query` reads them.
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -83,10 +84,27 @@ class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     explain: bool = False
 
 
+class FeedbackEvent(StrEnum):
+    """What is reported: an `OutcomeEvent`, or that the request goes on."""
+
+    DISPATCHED = "dispatched"
+    FIRST_TOKEN = "first_token"
+    PROGRESS = "progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def outcome(self) -> OutcomeEvent:
+        """As it stands in a record: of one that goes on, that it was dispatched, once more."""
+        is_alive = self is FeedbackEvent.PROGRESS
+        return OutcomeEvent.DISPATCHED if is_alive else OutcomeEvent(self.value)
+
+
 class FeedbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One report of `POST /feedback`; milliseconds, and Unix seconds for `at`."""
 
-    event: OutcomeEvent
+    event: FeedbackEvent
     decision_id: str | None = None
     request_id: str | None = None
     tenant_id: str | None = None
@@ -396,7 +414,7 @@ def _told(one: FeedbackBody, index: int, access: Access) -> Told:
         bounded_text(name, getattr(one, name) or "")
     outcome = Outcome(
         0,
-        one.event,
+        one.event.outcome,
         0.0,
         one.instance_id,
         one.dp_rank,

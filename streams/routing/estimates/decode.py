@@ -166,6 +166,13 @@ class DecodeFits:
         """The mean of the model's last outputs, from the first token to the last."""
         return (self._outputs.get(model) or OutputMeans()).decode_s
 
+    def output_token_s(self, model: ModelKey) -> float:
+        """Seconds for each token of an output, by the last ones whose times are known."""
+        known = self._outputs.get(model)
+        if known is None or not (known.decodes and known.outputs):
+            return DECODE_S_FIRST / OUTPUT_TOKENS_FIRST
+        return known.decode_s / max(known.tokens, 1.0)
+
     def rows(self) -> list[DecodeRow]:
         """All classes, by tenant, model and class."""
         return [_row(key, one) for key, one in sorted(self.items(), key=lambda item: item[0])]

@@ -164,6 +164,10 @@ class Estimates:
         """How long an output of the model takes, on average, from its first token on."""
         return self.decode.decode_s(ModelKey(tenant_id, model_name))
 
+    def output_token_s(self, tenant_id: str, model_name: str) -> float:
+        """Seconds for each token of an output of the model, on average."""
+        return self.decode.output_token_s(ModelKey(tenant_id, model_name))
+
     def links(self, tenant_id: str) -> Links:
         """The speeds of paths, by what the tenant's outcomes say; only to be asked."""
         return self._links.get(tenant_id) or Links(self._speeds)

@@ -4,7 +4,7 @@ Whoever folds the routing log calls `advance` with the time of each record, `dec
 its decisions and `reported` with each outcome of a known one, in the order of the log.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -70,12 +70,16 @@ class Observations:
         self.predicted = PredictedHolders()
         self.sessions = Sessions()
 
-    def advance(self, time: float) -> None:
-        """It is that time, or later; what was not told of in time is taken not to be known."""
+    def advance(
+        self, time: float, is_under_way: Callable[[int, int], bool] = lambda run, number: False
+    ) -> None:
+        """It is that time, or later; what was not told of in time is taken not to be known, but
+        for requests that are under way, by run and number.
+        """
         if time <= self.clock:
             return
         self.clock = min(time, _LAST_TIME)
-        for promise in self.open.expire(self.clock):
+        for promise in self.open.expire(self.clock, is_under_way):
             self.totals.note_end(self.clock, promise, None)
 
     def decided(self, run: int, decision: Decision) -> None:

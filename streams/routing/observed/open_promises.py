@@ -1,6 +1,7 @@
 """Promises of which more may be told: from a decision until its request has ended."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import msgspec
 
@@ -65,14 +66,19 @@ class OpenPromises:
         if self._open.pop((promise.run, promise.number), None) is not None:
             self._bytes -= promise.size_bytes
 
-    def expire(self, now: float) -> list[Promise]:
-        """Takes out those of which nothing has been told for too long."""
+    def expire(self, now: float, is_under_way: Callable[[int, int], bool]) -> list[Promise]:
+        """Takes out those of which nothing has been told for too long. One whose request is still
+        booked (as run and number) is looked at again when those that came before it are.
+        """
         gone = []
-        while self._open:
-            oldest = next(iter(self._open.values()))
+        for _ in range(len(self._open)):
+            key, oldest = next(iter(self._open.items()))
             if oldest.time + PROMISE_OPEN_S > now:
                 break
-            gone.append(self._pop())
+            if is_under_way(*key):
+                self._open.move_to_end(key)
+            else:
+                gone.append(self._pop())
         return gone
 
     def state(self) -> OpenState:

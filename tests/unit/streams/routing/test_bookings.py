@@ -6,7 +6,9 @@ from schemas import limits
 from schemas.limits import BOOKING_EXPIRY_S, EARLY_OUTCOME_S, RECORD_STEP_S
 from schemas.routing_records import OutcomeEvent, Target, Unregistered
 from streams.routing import bookings as module
-from streams.routing.bookings import NO_LOAD, Bookings, Load
+from streams.routing import place
+from streams.routing.bookings import Bookings
+from streams.routing.place import NO_LOAD, Load
 from tests.unit.streams.routing.decisions import SCOPE, A, B, candidate, decision, outcome
 
 RUN = 7
@@ -151,6 +153,28 @@ def test_a_long_one_expires_later() -> None:
     assert len(bookings) == 1
 
 
+def test_the_whole_request_counts_output_included() -> None:
+    bookings = Bookings()
+    bookings.advance(100.0)
+    bookings.book(RUN, decision(0, predicted_s=1.0, decode_s=99.0))
+    bookings.advance(1099.0)
+    assert len(bookings) == 1
+    bookings.advance(1100.0)
+    assert len(bookings) == 0
+
+
+def test_a_report_that_it_lives_prolongs_it_and_counts_once() -> None:
+    bookings = booked(0)
+    for event in (OutcomeEvent.DISPATCHED, FIRST, FIRST, OutcomeEvent.DISPATCHED):
+        bookings.advance(bookings.clock + BOOKING_EXPIRY_S - 1.0)
+        assert bool(bookings.report(RUN, outcome(0, event))) is (bookings.prolonged < 3)
+    assert (bookings.prolonged, bookings.repeated, len(bookings)) == (4, 0, 1)
+    bookings.report(RUN, outcome(0, FIRST))
+    assert bookings.repeated == 1, "that it lives was known"
+    bookings.advance(bookings.clock + BOOKING_EXPIRY_S)
+    assert (len(bookings), bookings.expired) == (0, 1)
+
+
 def test_a_clock_that_leaps_ends_nothing_at_once_and_is_led_back() -> None:
     bookings = booked(0)
     bookings.advance(100.0, RUN)
@@ -279,7 +303,7 @@ def test_a_request_has_its_decision_while_it_is_under_way() -> None:
 
 
 def test_sums_stay_within_what_a_record_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOAD_SUM_MAX", 1500)
+    monkeypatch.setattr(place, "LOAD_SUM_MAX", 1500)
     bookings = booked(0, 1)
     assert bookings.load(A, 100.0) == Load(2.0, 2, 1500, 1500, 0, 1500)
     bookings.report(RUN, outcome(0, END))
