@@ -273,6 +273,18 @@ class DiskError(StorageError):
         super().__init__(f"Cannot {action} at {path}: {detail}")
 
 
+class ClosedDatabaseError(DiskError):
+    """A database could not be opened again after a failed write; the text is that attempt's. It is
+    tried again with the next write.
+
+    Operator action: see the message.
+    """
+
+    def __init__(self, why: str, *, path: str) -> None:
+        self.path = path
+        StorageError.__init__(self, why)
+
+
 class DamagedError(DiskError):
     """Files of a database are not as they were written, or some are gone.
 

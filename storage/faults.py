@@ -26,6 +26,7 @@ from schemas.limits import DATABASE_OPENING_BYTES, MIB
 
 _IN_USE: Final = ("lock hold by", "LOCK:")
 _FULL: Final = ("No space left", "quota exceeded")
+_AFTER_ANOTHER: Final = ("Writer has previous error",)
 _OUTSIDE: Final = (
     "Permission denied",
     "Operation not permitted",
@@ -88,10 +89,11 @@ def disk_full(action: str, path: Path, needed_bytes: int) -> DiskFullError:
 
 
 def _no_space(path: Path) -> str:
-    free_bytes = shutil.disk_usage(_existing(path)).free
-    return (
-        f"no space left on its file system ({free_bytes / MIB:.1f} MiB are free). Free some there"
-    )
+    return f"no space left on its file system ({_free(path)}). Free some there"
+
+
+def _free(path: Path) -> str:
+    return f"{shutil.disk_usage(_existing(path)).free / MIB:.1f} MiB are free"
 
 
 def _existing(path: Path) -> Path:
@@ -120,5 +122,9 @@ def disk_errors(action: str, path: Path) -> Iterator[None]:
     except Exception as error:
         if says_corruption(error):
             raise damaged(action, path, error) from error
-        detail = _no_space(path) if _says(error, _FULL) else str(error)
+        detail = str(error)
+        if _says(error, _FULL):
+            detail = _no_space(path)
+        elif _says(error, _AFTER_ANOTHER):
+            detail = f"an earlier write failed, and {_free(path)}. The next one opens it again"
         raise DiskError(action=action, path=str(path), detail=detail) from error

@@ -40,7 +40,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from schemas.errors import DamagedError, StorageError
+from schemas.errors import ClosedDatabaseError, StorageError
 from schemas.limits import (
     AUDIT_FILES_BYTES,
     DATABASE_WRITE_BUFFER_BYTES,
@@ -143,6 +143,7 @@ class Database:
         self._access = access
         self._mode = mode  # of readers
         self._opened = False
+        self._why_closed = ""
         self._open(self._open_first)
 
     @classmethod
@@ -183,12 +184,24 @@ class Database:
         return cls(path, preset, access=AccessType.read_only(False), mode=_PAST_DAMAGE)
 
     def _open(self, open_for_writing: Callable[[], Rdict]) -> None:
-        if self._access is None:
-            self._rdict = open_for_writing()
-        else:
-            with disk_errors(f"read {self._preset.name}", self.path):
-                self._rdict = _opened(self.path, self._preset, self._mode, self._access)
+        try:
+            if self._access is None:
+                self._rdict = open_for_writing()
+            else:
+                with disk_errors(f"read {self._preset.name}", self.path):
+                    self._rdict = _opened(self.path, self._preset, self._mode, self._access)
+        except StorageError as error:
+            self._why_closed = str(error)
+            raise
         self._opened = True
+
+    @property
+    def _live(self) -> Rdict:
+        """Raises DiskError where it is closed: an earlier reopening failed."""
+        if not self._opened:
+            why = self._why_closed or f"Expected {self._preset.name} to be open at {self.path}"
+            raise ClosedDatabaseError(why, path=str(self.path))
+        return self._rdict
 
     def _open_first(self) -> Rdict:
         """Tells a torn end from other damage."""
@@ -217,7 +230,7 @@ class Database:
         Raises:
             StorageError: it cannot be opened now; call again later.
         """
-        with contextlib.suppress(DamagedError):  # opening it tells, if it still matters
+        with contextlib.suppress(StorageError):  # opening it tells, if it still matters
             self.close()
         self._open(self._open_again)
 
@@ -245,7 +258,7 @@ class Database:
         Raises:
             StorageError: it cannot be moved, or not be opened; call `reopen` later.
         """
-        with contextlib.suppress(DamagedError):  # which may be why it is moved
+        with contextlib.suppress(StorageError):  # which may be why it is moved
             self.close()
         with disk_errors(f"move {self._preset.name}", self.path):
             shutil.rmtree(to, ignore_errors=True)
@@ -256,14 +269,14 @@ class Database:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of the key, or None."""
-        value: bytes | None = self._rdict.get(key)
+        value: bytes | None = self._live.get(key)
         return value
 
     def cursor(self) -> RdictIter:
         """A cursor over a snapshot. Where it ends, ask `status`: what cannot be read looks like an
         end.
         """
-        return self._rdict.iter()
+        return self._live.iter()
 
     def scan(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys from `start` on that begin with `prefix`, in order, with their values.
@@ -284,7 +297,7 @@ class Database:
     def live_bytes(self) -> int:
         """About how much its data files hold, and what is to become one; without what is gone."""
         names = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-active-mem-table")
-        return sum(int(self._rdict.property_int_value(name) or 0) for name in names)
+        return sum(int(self._live.property_int_value(name) or 0) for name in names)
 
     def last_key_before(self, end: bytes) -> bytes | None:
         """The last key at or before `end`, or None."""
@@ -299,19 +312,19 @@ class Database:
 
     def write(self, batch: WriteBatch) -> None:
         """Writes all of the batch or nothing."""
-        self._rdict.write(batch)
+        self._live.write(batch)
 
     def sync(self) -> None:
         """Makes what was written survive a power cut."""
-        self._rdict.flush_wal(sync=True)
+        self._live.flush_wal(sync=True)
 
     def flush(self) -> None:
         """Moves what was written into data files."""
-        self._rdict.flush()
+        self._live.flush()
 
     def catch_up(self) -> None:
         """Of `following`: lets reading find what the writer has written since."""
-        self._rdict.try_catch_up_with_primary()
+        self._live.try_catch_up_with_primary()
 
 
 def examine(path: Path, preset: Preset) -> str:

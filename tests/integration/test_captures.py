@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from schemas.answer_states import AnswerState
 from tests.dynamo import DynamoIndexer
 from tests.load import Engine, Load
 from tests.processes import Api, Service, until
+from tests.small_disks import mounted
 from tests.unit.replay.histories import history, write_log
 
 BOUND_S = 60.0
@@ -292,14 +292,8 @@ def test_a_capture_of_a_log_that_is_interrupted_is_readable(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB; only root can make one."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)]
-    if shutil.which("mount") is None or subprocess.run(mounting, check=False).returncode:
-        pytest.skip("mounting a small file system needs root; run the suite as root to include it")
-    yield mount
-    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+    with mounted(tmp_path / "small", "1m") as disk:
+        yield disk.path
 
 
 def test_a_full_disk_in_mid_capture_says_so_and_leaves_what_had_room(

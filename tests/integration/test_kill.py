@@ -21,6 +21,7 @@ from streams.table.fold import Fold
 from streams.table.verification import fresh_fold
 from tests.load import Engine, Load
 from tests.processes import Service, until
+from tests.small_disks import mounted
 
 KILLS = 22
 NO_SPACE = "no space left on its file system"
@@ -124,14 +125,8 @@ def test_a_kill_before_the_table_was_ever_flushed_replays_the_log(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 48 MB; only root can make one."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(mount)]
-    if shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
-        pytest.skip("mounting a small file system needs root; run the suite as root to include it")
-    yield mount
-    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+    with mounted(tmp_path / "small", "48m") as disk:
+        yield disk.path
 
 
 @pytest.mark.timeout(120)
@@ -155,6 +150,8 @@ def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
         )
         position = int(service.metric("reprise_table_folded_offset"))
         assert service.query(load.prompt(1)) != {}
+        retries = service.whole_log().count("Cannot")
+        until(lambda: service.whole_log().count("Cannot") > retries + 2, what="some retries")
         until(lambda: NO_SPACE in str(service.get("/health")), what="the problem in /health")
         other = load.engines[1].publisher.endpoint
         with pytest.raises(AssertionError, match=NO_SPACE):
@@ -171,6 +168,8 @@ def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
         digests = contexts_of(service)
         service.restart()
         assert contexts_of(service) == digests
+        for inner in ("_rdict", "Writer has previous error", "Traceback"):
+            assert inner not in service.whole_log(), "an error that says nothing to an operator"
 
 
 @pytest.mark.smoke
