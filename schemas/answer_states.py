@@ -11,6 +11,8 @@ import math
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from schemas.identities import COPIES_UNKNOWN
+
 
 class AnswerState(StrEnum):
     """How far an answer can be trusted; sent with every answer, the worst of its scope.
@@ -52,6 +54,7 @@ class Doubt(StrEnum):
     SPOOLED = "spooled"  # its records wait on the bridge's disk
     NOT_SYNCED = "not_synced"  # what an LMCache worker holds is not known, or not known any more
     WORKER_SILENT = "worker_silent"  # an LMCache worker's heartbeats stay away
+    COPIES_UNKNOWN = COPIES_UNKNOWN  # it has removed a copy of a block: perhaps the only one
     NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind

@@ -53,40 +53,6 @@ class BatchPacker(Protocol):
         ...
 
 
-class HitReports(Protocol):
-    """Tells the events of one publisher that only report hits, as `bridge.wire.hit_reports` says;
-    one owner.
-    """
-
-    @property
-    def are_known(self) -> bool:
-        """Whether the publisher reports hits."""
-        ...
-
-    @property
-    def has_left_out(self) -> bool:
-        """Whether it no longer remembers some of what was announced again since `forget`: that is
-        not taken back where it is found out that these were reports.
-        """
-        ...
-
-    def take(self, run: bytes, count: int, /) -> tuple[bytes, int, int] | None:
-        """The events as they are to be written, how many there are more than before, and how many
-        were marked as reports; None for as they are. Cost O(blocks).
-        """
-        ...
-
-    def mark(self, run: bytes, count: int, /) -> tuple[bytes, int, int] | None:
-        """The same of a part of a large batch. Nothing is found out by it, and nothing added: the
-        parts of a batch are the same whoever writes them.
-        """
-        ...
-
-    def forget(self) -> None:
-        """Events are missing between what was taken and what comes."""
-        ...
-
-
 class ArrayPacker(Protocol):
     """Packs one encoded msgpack array; raises ValueError with what is wrong with it."""
 
@@ -126,6 +92,7 @@ class ArrayPacker(Protocol):
         maps: Mapping[str, Sequence[str]],
         dp_rank: int,
         lora_name: str,
+        roots: str,
     ) -> BatchPacker | None:
         """A packer of whole batches; None where there is none for events with these fields.
 
@@ -134,12 +101,7 @@ class ArrayPacker(Protocol):
             maps: the same of those that are maps.
             dp_rank: of the publisher.
             lora_name: of its registration.
-        """
-        ...
-
-    def hit_reports(self, are_known: bool, /) -> HitReports | None:
-        """What `bridge.wire.hit_reports` says, without an object of each event; None where that
-        does it itself.
+            roots: which field marks chains that begin a prompt, as `bridge.wire.hit_reports` says.
         """
         ...
 
@@ -215,8 +177,6 @@ class PythonArrayPacker:
         maps: Mapping[str, Sequence[str]],
         dp_rank: int,
         lora_name: str,
+        roots: str,
     ) -> None:
         """See `ArrayPacker`: there is none."""
-
-    def hit_reports(self, are_known: bool, /) -> None:
-        """See `ArrayPacker`: there are none."""

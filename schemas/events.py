@@ -64,6 +64,8 @@ class Stored(
             announced, and an event of objects has a block size and no tokens.
         reported: True where the publisher says again what it holds, and has stored nothing: a block
             that it holds on that medium is not counted once more.
+        undecided: True where the publisher stores further copies of blocks that it holds on that
+            medium, or only says again that it holds them: nothing on the wire tells which.
         token_hashes: in place of tokens, (n,) u64 LE: of each block the XXH3-64 of its tokens, and
             of whatever else enters it, with TOKEN_HASH_SEED. A kernel of another seed cannot use
             them.
@@ -86,6 +88,7 @@ class Stored(
     by_hash: bool = False
     aliases: bytes = b""
     reported: bool = False
+    undecided: bool = False
     left_out: str = ""
     token_hashes: bytes = b""
     extra_keys: tuple[bytes, ...] = ()

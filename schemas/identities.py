@@ -54,6 +54,16 @@ LEFT_OUT: Final = "\0left_out:"
 cannot use. Behind it stands the reason.
 """
 
+REPEATED: Final = "\0repeated"
+"""The LoRA name of the scopes that have how often publishers have announced blocks again of which
+they may hold no further copy (`schemas.events.Stored.undecided`).
+"""
+
+COPIES_UNKNOWN: Final = "copies_unknown"
+"""The reason, among those for which blocks are left out, of those that a publisher may hold or not:
+it has removed them as often as it has surely stored them, and has announced them more often.
+"""
+
 
 class Medium(StrEnum):
     """The storage tier of a block. Engines' own names for tiers end in the bridge."""
@@ -117,7 +127,7 @@ def is_left_out(lora_name: str) -> bool:
 
 
 def is_hidden(lora_name: str) -> bool:
-    """Whether a scope of this LoRA name is either, and in no answer."""
+    """Whether a scope of this LoRA name is any of these, and in no answer."""
     return lora_name.startswith("\0")
 
 

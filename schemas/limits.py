@@ -168,9 +168,6 @@ EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
 LORA_NAMES_MAX: Final = 4096  # of a publisher; each makes a context, of some KB
 PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"
-HIT_REPORT_BLOCKS_MAX: Final = 4096  # remembered of a publisher that may report hits; then anew
-HIT_REPORT_SCORE: Final = 8  # of repeats, from which on it reports them
-HIT_REPORT_FRESH: Final = 64  # prompts that repeat nothing, by which the score falls by 1
 GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 
 # sockets: from the engines to the inbox.
@@ -539,6 +536,8 @@ LEFT_OUT_BLOCKS_MAX: Final = (
 )
 LEFT_OUT_REASON_BYTES_MAX: Final = 64  # of its name; what is longer is `other`
 LEFT_OUT_REASONS_MAX: Final = 16  # of one publisher; beyond either: `left_out_overflow`
+COPIES_KEPT_SHARE: Final = 64  # of them, one in so many may be of blocks that answers count all
+# the same, since a copy may be left (`copies_unknown`); of further ones none is counted
 WAITING_MAX: Final = 2**20
 """Objects of one pool, by adapter, that may wait for an engine to announce their blocks: some 70
 bytes each; reprise_kernel_blocks_total{outcome="waiting_overflow"}.

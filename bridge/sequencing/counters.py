@@ -22,7 +22,6 @@ class PublisherCounters:
         duplicates: batches that had been delivered before.
         gaps: places where batches are missing; lost_batches: how many are.
         restarts: new incarnations found.
-        reports: stored events that only report hits, marked as such or taken back.
         dropped: messages, batches and events that were dropped, by `DropReason`.
         passed_over: events that are about something else than its blocks, likewise.
     """
@@ -35,7 +34,6 @@ class PublisherCounters:
     gaps: int = 0
     lost_batches: int = 0
     restarts: int = 0
-    reports: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     passed_over: Counter[str] = field(default_factory=Counter)
 

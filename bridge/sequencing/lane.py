@@ -11,14 +11,12 @@ from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.event_numbers import EventNumbers
 from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.pairing import LiveBatch, Pairing
-from bridge.sequencing.reports import Reports
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.waiting import Held, Missing
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
 from bridge.wire.drop_reasons import DropReason
-from schemas.arrays import HitReports
 from schemas.errors import BatchError, WireError
 from schemas.limits import RUN_MESSAGES_MAX, SEQUENCE_MAX
 from schemas.positions import Cursor, Proof
@@ -62,25 +60,18 @@ class Lane:
         "received_time",
         "repaired",
         "repairs",
-        "reports",
         "source",
         "tracker",
         "unplaced",
     )
 
     def __init__(
-        self,
-        registration: Registration,
-        source: Source,
-        cursor: Cursor,
-        repairs: bool,
-        hits: HitReports | None = None,
+        self, registration: Registration, source: Source, cursor: Cursor, repairs: bool
     ) -> None:
         self.publisher = registration.publisher
         self.source = source
         self.tracker = SequenceTracker(cursor)
         self.counters = PublisherCounters(registration.service_key)
-        self.reports = Reports(hits, self.counters)
         self.engine_time = 0.0
         self.numbers = EventNumbers()
         self._begun: Begun | None = None
@@ -124,7 +115,6 @@ class Lane:
             self._proven_link = _NO_LINK
             self.pairing.place(anchor.heard, is_open=anchor.cursor.sequence >= 0)
             self.numbers.forget()
-            self.reports.place(is_empty=anchor.cursor.sequence < 0)
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
         self._begun = None if anchor.begun is None else Begun(anchor.cursor, anchor.begun)
 
@@ -169,7 +159,6 @@ class Lane:
         self.engine_time = 0.0
         self.pairing.begin_incarnation()
         self.numbers.forget()
-        self.reports.place(is_empty=True)
         self.prove(link)
 
     @property
@@ -235,7 +224,6 @@ class Lane:
         if cursor <= self.tracker.cursor:
             return
         if cursor.incarnation > self.tracker.incarnation:
-            self.reports.forget()
             window.add_reset(incarnation=cursor.incarnation, reason=reason)
             self.degraded = False
             self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
@@ -324,9 +312,6 @@ class Lane:
 
     def _accept_run(self, run: DecodedRun, window: Window) -> None:
         first, batches = self.tracker.sequence + 1, len(run.digests)
-        run = self.reports.of_run(run)
-        lost = self.counters.count_drops(self.reports.take_doubt())
-        self.degraded = self.degraded or bool(lost)
         window.add_batch(
             incarnation=self.tracker.incarnation,
             sequence=first,
@@ -334,7 +319,6 @@ class Lane:
             event_count=run.event_count,
             run=run.run,
             doubted=self.proof is not None,
-            unusable=lost[0].reason if lost else "",
             batches=batches,
         )
         self.tracker.advance(run.digests)
@@ -391,8 +375,8 @@ class Lane:
             reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
         self.away = ""
-        batch = self.reports.of_batch(self.numbers.of_batch(batch))
-        lost = counters.count_drops([*batch.dropped, *self.reports.take_doubt()])
+        batch = self.numbers.of_batch(batch)
+        lost = counters.count_drops(batch.dropped)
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
             (unusable,) = batch.dropped
@@ -404,8 +388,6 @@ class Lane:
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
         self.degraded = self.degraded or bool(lost)
-        if batch.clears:
-            self.reports.note_clear()
         counters.events += batch.event_count
         window.add_batch(
             incarnation=tracker.incarnation,
@@ -455,7 +437,6 @@ class Lane:
         """Adds a gap for these batches, by which the fold degrades the publisher."""
         self.degraded = True
         self.numbers.forget()
-        self.reports.forget()
         # What was sent before we listened is no loss of ours.
         if reason != JOINED_LATE and not self._has_told_gap:
             self._has_told_gap = True

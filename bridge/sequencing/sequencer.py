@@ -32,7 +32,6 @@ from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.hit_reports import open_hit_reports
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import BatchError, RegistrationConflictError
 from schemas.identities import PublisherKey
@@ -77,8 +76,7 @@ class Sequencer:
         if publisher in self._lanes:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         source = open_source(registration, self._packer)
-        hits = open_hit_reports(registration, self._packer)
-        self._lanes[publisher] = Lane(registration, source, cursor, repairs, hits)
+        self._lanes[publisher] = Lane(registration, source, cursor, repairs)
 
     def remove(self, publisher: PublisherKey) -> None:
         """Forgets a publisher; its messages that are still under way are counted and dropped."""

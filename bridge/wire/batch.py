@@ -42,6 +42,7 @@ from bridge.wire.forms import (
     WireEvent,
     WireForms,
 )
+from bridge.wire.hit_reports import marked, roots_of
 from bridge.wire.opaque import (
     DECODING_ERRORS,
     array_elements,
@@ -196,6 +197,7 @@ class BatchDecoder:
     ) -> None:
         self._origin = Origin(packer, registration, set())
         self._dp_rank = registration.dp_rank
+        self._roots = roots_of(registration)
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
         self.forms = forms
@@ -204,6 +206,7 @@ class BatchDecoder:
             maps=_fields_of(forms.maps),
             dp_rank=registration.dp_rank,
             lora_name=registration.lora_name,
+            roots=self._roots,
         )
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
@@ -276,7 +279,8 @@ class BatchDecoder:
         engine_time, wire_events = self._read(payload, values, dropped)
         for wire_event in wire_events:
             try:
-                events += wire_event.events(sequence, self._origin)
+                made = wire_event.events(sequence, self._origin)
+                events += [marked(event, wire_event, self._roots) for event in made]
             except EventError as error:
                 _check_apart(len(wire_events), values)
                 kept = self._left_out(wire_event, sequence, error)

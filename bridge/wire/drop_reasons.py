@@ -31,7 +31,6 @@ class DropReason(StrEnum):
     # The event; its siblings are used, and its publisher is degraded: until it no longer holds the
     # blocks, where it is a store whose hashes can be read, else until it clears.
     EVENTS_MISSING = "events_missing"  # not of this event: of those before it, which never came
-    COPIES_UNKNOWN = "copies_unknown"  # how many of what it announces are reports of hits
     UNKNOWN_EVENT = "unknown_event"
     UNKNOWN_FIELD = "unknown_field"  # of a store: it may change what its blocks are
     LOOKAHEAD = "lookahead"  # its blocks depend on the tokens behind them, too

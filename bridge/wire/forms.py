@@ -24,6 +24,11 @@ class WireEvent(msgspec.Struct, gc=False):
 
     removes: ClassVar[bool] = False
 
+    @property
+    def has_origin(self) -> bool:
+        """Whether it says itself whether its blocks were there before."""
+        return False
+
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """The event as `schemas.events` has it.
 

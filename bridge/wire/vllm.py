@@ -15,8 +15,7 @@ which no query tells in time: it is left out. What is not listed here: `bridge.w
 block how many copies are left: 0 ends them all.
 
 `origin`, which is proposed (vllm-project/vllm#51699), says of cached blocks that a request uses
-again that they are `REUSED`. Without it they are found out by what the engine does
-(`bridge.wire.hit_reports`).
+again that they are `REUSED`. Without it nothing tells them: `bridge.wire.hit_reports`.
 """
 
 from collections.abc import Sequence
@@ -153,6 +152,11 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
         if not is_empty(self.lookahead_token_ids):
             detail = "Expected blocks of their own tokens, got some that depend on later ones"
             raise EventError(DropReason.LOOKAHEAD, detail)
+
+    @property
+    def has_origin(self) -> bool:
+        """See `WireEvent`."""
+        return self.origin is not None
 
     def is_reported(self) -> bool:
         """See `_Stored`."""

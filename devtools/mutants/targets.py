@@ -35,7 +35,6 @@ KERNEL = (
 PACKING = (
     "tests/property/test_batch_packer.py",
     "tests/property/test_batch_parts.py",
-    "tests/property/test_hit_reports.py",
     "tests/contract/test_kernel_formats.py",
 )
 SIMULATION = ("tests/simulation",)

@@ -13,6 +13,7 @@ class Code(StrEnum):
     # Of an instance
     BLOCK_SIZE = "block_size"
     LEFT_OUT = "left_out"
+    REPORT_MODE = "report_mode"
     LOST_BATCHES = "lost_batches"
     UNREACHED = "unreached"
     DISCONNECTED = "disconnected"

@@ -19,6 +19,7 @@ from query_api.doctor.document import Code
 from query_api.doctor.examination import Patient
 from query_api.ports import ServiceView
 from schemas.answer_states import Activity, Doubt
+from schemas.identities import COPIES_UNKNOWN
 from schemas.limits import DOCTOR_OVERFULL, UNREACHED_S
 
 _BLOCK_SIZE: Final = "block_size"
@@ -77,6 +78,13 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             "what it publishes waits on its bridge's disk: Kafka does not take it",
             "look at the bridge's GET /health, and at Kafka",
         ),
+        Doubt.COPIES_UNKNOWN: _Words(
+            Code.REPORT_MODE,
+            "it has removed blocks that it had announced more often: copies, some of which are"
+            " left, or reports of hits (kv_cache_report_mode=full)",
+            "unregister it, and register it again with the `kv_cache_report_mode` that its requests"
+            " ask for, `incremental` where none does",
+        ),
         Doubt.NOT_FOLLOWED: _Words(
             Code.NOT_FOLLOWED,
             "no bridge follows it",
@@ -121,7 +129,7 @@ def _left_out(patient: Patient, now: float) -> Iterator[Diagnosis]:
         others = {
             reason: blocks
             for reason, blocks in one.state.left_out.items()
-            if reason.partition(":")[0] != _BLOCK_SIZE
+            if reason.partition(":")[0] not in (_BLOCK_SIZE, COPIES_UNKNOWN)
         }
         for reason, blocks in others.items():
             reasons[reason] = reasons.get(reason, 0) + blocks

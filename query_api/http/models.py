@@ -196,8 +196,9 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
         ReportMode,
         Meta(
             description="What the engine's requests ask for, JSON only: with `full` it announces"
-            " blocks again that are held, which are not counted twice then. Where nothing is said,"
-            " it is known by what the engine does."
+            " blocks again that are held, which are not counted twice then; with `incremental` it"
+            " does not. Where vLLM's is not said, its answers are unconfirmed while it may hold a"
+            " block or not."
         ),
     ] = ""
     cache_group: Literal[0] | None = None
@@ -308,7 +309,8 @@ class Service(msgspec.Struct, kw_only=True):
             description="Blocks that it has announced and holds, and no answer counts, by reason:"
             " `block_size:<its own>` (register it with that size), `unknown_parent`, `unresolved`,"
             " `token_count`, `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`,"
-            " `overflow`. It is degraded until it removes them, clears, or restarts."
+            " `overflow`. It is degraded until it removes them, clears, or restarts. Of"
+            " `copies_unknown` it is not known whether it holds them, and it is unconfirmed."
         ),
     ]
     Connected: Annotated[

@@ -139,13 +139,6 @@ RECEIVED: Final[tuple[Family[Received], ...]] = (
         _counted(lambda counted: counted.events),
     ),
     counters(
-        "reprise_bridge_reports",
-        "Stored events of the publisher that only report hits (kv_cache_report_mode=full): marked,"
-        " or taken back, so that no block is counted twice.",
-        _LABELS,
-        _counted(lambda counted: counted.reports),
-    ),
-    counters(
         "reprise_bridge_duplicates",
         "Batches that the publisher delivered more than once.",
         _LABELS,

@@ -24,6 +24,7 @@ class ArrayPacker:
         maps: Mapping[str, Sequence[str]],
         dp_rank: int,
         lora_name: str,
+        roots: str,
     ) -> BatchPacker | None: ...
 
 class AuditQueue:

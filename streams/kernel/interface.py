@@ -326,7 +326,10 @@ class ReadOnlyKernel(Protocol):
         be used. Reasons: `unknown_parent`, `unresolved`, `block_size:<what it has>`, `token_count`,
         `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`, those of the bridge
         (`Stored.left_out`), and `overflow` where there was no room for more, until the publisher
-        clears.
+        clears. Of `copies_unknown` it is not known whether the publisher holds them (it has removed
+        them as often as it has surely stored them, and has announced them more often): answers
+        count the first ones, a 64th of LEFT_OUT_BLOCKS_MAX, until they are removed as often as they
+        were announced.
         """
         ...
 

@@ -20,7 +20,9 @@ from schemas.events import (
     is_placeholder,
 )
 from schemas.identities import (
+    COPIES_UNKNOWN,
     LEFT_OUT,
+    REPEATED,
     Medium,
     ModelContext,
     PrefixScope,
@@ -32,6 +34,7 @@ from schemas.identities import (
     waiting_scope,
 )
 from schemas.limits import (
+    COPIES_KEPT_SHARE,
     GROUP_MAX,
     HOLD_COUNT_MAX,
     LEFT_OUT_BLOCKS_MAX,
@@ -117,6 +120,13 @@ LEFT_OUT_MASK: Final = xxhash.xxh3_64_intdigest(b"left_out")
 """What distinguishes the key of a block that is left out: one of that name may be held beside it.
 """
 
+REPEATED_MASK: Final = xxhash.xxh3_64_intdigest(b"repeated")
+"""The same, with the tier added, of the entry that counts how often a block was announced again
+without saying whether that is a further copy. It stands beside the block's own, which counts the
+copies that there surely are, in the scope REPEATED; in that of what is left out for COPIES_UNKNOWN
+while no copy is sure, where the block's own entry, if there is one, counts 1 for what may be left.
+"""
+
 OVERFLOW: Final = "overflow"
 OVERFLOW_KEY: Final = LEFT_OUT_MASK ^ (2**64 - 1)
 """Stands for all that no longer had room among what is left out."""
@@ -174,6 +184,13 @@ class _Publisher:
         """The publisher's entries in the scope, as changes."""
         for key in self.entries:
             yield from self.live_of(key, scope)
+
+    def entry_on(self, key: int, tier: int) -> _Entry | None:
+        """Its entry of this key, where that is on this tier and no other."""
+        entry = self.entries.get(key)
+        if entry is None or not entry.counts[tier] or sum(map(bool, entry.counts)) > 1:
+            return None
+        return entry
 
     def holds(self, key: int) -> bool:
         """Whether it holds a block of that name itself, on any tier."""
@@ -511,10 +528,16 @@ class ReferenceKernel:
             self._leave_out(publisher, owner, event, [key], REASONS["hash_conflict"])
             return
         count = entry.counts[tier] if entry is not None else 0
+        is_sure = self._is_sure_again(publisher, owner, key, tier)
         if count and event.reported and not event.aliases:
             self._counters["reported"] += 1
             return
         self._counters["stored"] += 1
+        if count and (is_sure or (event.undecided and not event.aliases)):
+            self._counters["repeated"] += 1
+            if not is_sure:
+                self._note_repeated(publisher, owner, key, tier)
+            return
         if count == HOLD_COUNT_MAX:
             self._counters["hold_count_overflow"] += 1
             self._leave_out(publisher, owner, event, [key], REASONS["hold_count_overflow"])
@@ -543,20 +566,90 @@ class ReferenceKernel:
             tier = tier_of(event.medium, shared=event.shared)
             key ^= LEFT_OUT_MASK
             entry = owner.entries.get(key)
-            if entry is not None:
-                scope = entry.scope
-            else:
-                scope, held = owner.scope(LEFT_OUT + reason), owner.left_out()
-                is_full = sum(held.values()) >= self._left_out_max
-                if is_full or (scope not in held and len(held) >= LEFT_OUT_REASONS_MAX):
-                    self._counters["left_out_overflow"] += 1
-                    scope, key, tier = owner.scope(LEFT_OUT + OVERFLOW), OVERFLOW_KEY, 0
-                    entry = owner.entries.get(key)
+            scope = owner.scope(LEFT_OUT + reason) if entry is None else entry.scope
+            if entry is None and not self._has_room(scope, owner.left_out()):
+                self._note_overflow(publisher, owner)
+                continue
             count = entry.counts[tier] if entry is not None else 0
-            if count and (event.reported or key == OVERFLOW_KEY or count == HOLD_COUNT_MAX):
+            if count and (event.reported or count == HOLD_COUNT_MAX):
                 continue
             change = Change(key, key, owner.dp_rank, tier, Op.SET, count + 1)
             self._change(publisher, owner, scope, change)
+
+    # Copies that there may be; see REPEATED_MASK
+
+    def _is_sure_again(
+        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int
+    ) -> bool:
+        """Whether it was not known whether the block is held, which its announcement now says."""
+        key = _repeated_key(key, tier)
+        entry = owner.entry_on(key, tier)
+        if entry is None or entry.scope.lora_name == REPEATED:
+            return False
+        self._move(publisher, owner, key, tier, owner.scope(REPEATED))
+        return True
+
+    def _note_repeated(
+        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int
+    ) -> None:
+        key = _repeated_key(key, tier)
+        entry = owner.entry_on(key, tier)
+        count = entry.counts[tier] if entry is not None else 0
+        is_other = entry is None and key in owner.entries
+        if count < HOLD_COUNT_MAX and not is_other:  # there are no more copies than that
+            change = Change(key, key, owner.dp_rank, tier, Op.SET, count + 1)
+            self._change(publisher, owner, owner.scope(REPEATED), change)
+
+    def _keep_copies(
+        self,
+        publisher: PublisherId,
+        owner: _Publisher,
+        key: int,
+        tier: int,
+        held: int,
+        *,
+        whole: bool,
+    ) -> bool:
+        """A copy is removed of a block that is held so often: whether it is counted all the same,
+        since the last sure one is gone, and further ones may be left.
+        """
+        key = _repeated_key(key, tier)
+        entry = owner.entry_on(key, tier)
+        if entry is None or (held > 1 and not whole):
+            return False
+        count = entry.counts[tier]
+        if whole:
+            self._lower(publisher, owner, key, tier, 0)
+            return False
+        if entry.scope.lora_name != REPEATED:
+            self._lower(publisher, owner, key, tier, count - 1)
+            return count > 1
+        scope, left_out = owner.scope(LEFT_OUT + COPIES_UNKNOWN), owner.left_out()
+        if not self._has_room(scope, left_out):
+            self._lower(publisher, owner, key, tier, 0)
+            self._note_overflow(publisher, owner)
+            return False
+        self._move(publisher, owner, key, tier, scope)
+        return left_out.get(scope, 0) < self._left_out_max // COPIES_KEPT_SHARE
+
+    def _has_room(self, scope: PrefixScope, left_out: dict[PrefixScope, int]) -> bool:
+        """Whether there is room for another block in this scope of what is left out."""
+        is_full = sum(left_out.values()) >= self._left_out_max
+        return not is_full and (scope in left_out or len(left_out) < LEFT_OUT_REASONS_MAX)
+
+    def _note_overflow(self, publisher: PublisherId, owner: _Publisher) -> None:
+        self._counters["left_out_overflow"] += 1
+        if OVERFLOW_KEY not in owner.entries:
+            change = Change(OVERFLOW_KEY, OVERFLOW_KEY, owner.dp_rank, 0, Op.SET, 1)
+            self._change(publisher, owner, owner.scope(LEFT_OUT + OVERFLOW), change)
+
+    def _move(
+        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int, scope: PrefixScope
+    ) -> None:
+        """Moves an entry, which is on one tier alone, to another scope."""
+        change = Change(key, key, owner.dp_rank, tier, Op.SET, owner.entries[key].counts[tier])
+        self._lower(publisher, owner, key, tier, 0)
+        self._change(publisher, owner, scope, change)
 
     def _lower(
         self, publisher: PublisherId, owner: _Publisher, key: int, tier: int, count: int
@@ -578,7 +671,16 @@ class ReferenceKernel:
         for value in _u64s(event.hashes):
             key = engine_key(value, event.group)
             entry = owner.entries.get(key)
-            if entry is None or not entry.counts[tier]:
+            held = entry.counts[tier] if entry is not None else 0
+            may_be_held = owner.entry_on(_repeated_key(key, tier), tier) is not None
+            is_kept = self._keep_copies(publisher, owner, key, tier, held, whole=event.whole)
+            if held and is_kept:
+                self._counters["removed"] += 1
+                continue
+            if entry is None or not held:
+                if may_be_held:
+                    self._counters["left_out_removed"] += 1
+                    continue
                 left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
                 if left_out is not None and left_out.counts[tier]:
                     self._counters["left_out_removed"] += 1
@@ -866,6 +968,10 @@ class ReferenceKernel:
 
     def _hash(self, content: bytes) -> int:
         return xxhash.xxh3_64_intdigest(content, self.seed)
+
+
+def _repeated_key(key: int, tier: int) -> int:
+    return key ^ (REPEATED_MASK + tier)
 
 
 def _u64s(encoded: bytes) -> list[int]:

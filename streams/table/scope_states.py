@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing, Verdict
-from schemas.identities import PrefixScope, PublisherKey, StreamKey
+from schemas.identities import COPIES_UNKNOWN, PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Confirmation, PublisherState
 
 Scope = tuple[str, str, int, str]
@@ -34,6 +34,7 @@ class _Known(NamedTuple):
         stated: whether the table has a state of it.
         degraded_at: since when it is degraded, Unix seconds; None where it is not.
         loss: why it is degraded.
+        copies_at: since when it may hold blocks or not (`COPIES_UNKNOWN`), likewise.
         confirmation: what its bridge last said.
         registered: whether the table says so.
         listed: whether the registry says so, where there is one beside the table.
@@ -43,6 +44,7 @@ class _Known(NamedTuple):
     stated: bool = False
     degraded_at: float | None = None
     loss: str = ""
+    copies_at: float | None = None
     confirmation: Confirmation | None = None
     registered: bool = False
     listed: bool = False
@@ -93,11 +95,13 @@ class ScopeStates:
         """The table has this of the publisher; None for nothing any more."""
         known = self._known.get(publisher, _UNKNOWN)
         if state is None:
-            known = known._replace(stated=False, degraded_at=None, loss="", confirmation=None)
-            self._replace(publisher, known)
+            known = known._replace(stated=False, degraded_at=None, copies_at=None)
+            self._replace(publisher, known._replace(loss="", confirmation=None))
             return
         loss, degraded_at = _loss_of(state)
-        is_known = known.stated and (known.loss, known.degraded_at) == (loss, degraded_at)
+        copies_at = state.left_out_at if COPIES_UNKNOWN in state.left_out else None
+        said = (known.loss, known.degraded_at, known.copies_at)
+        is_known = known.stated and said == (loss, degraded_at, copies_at)
         if is_known and known.confirmation is state.confirmation:
             return  # with almost every record
         if is_known and _is_as_good(known, state):
@@ -110,6 +114,7 @@ class ScopeStates:
                 stated=True,
                 degraded_at=degraded_at,
                 loss=loss,
+                copies_at=copies_at,
                 confirmation=state.confirmation,
                 partition=partition,
             ),
@@ -166,6 +171,8 @@ class ScopeStates:
         listed = known.listed or not self._has_registry
         if not known.registered or not listed or confirmation is None:
             return Doubt.NOT_FOLLOWED
+        if not confirmation.reason and known.copies_at is not None:
+            return Doubt.COPIES_UNKNOWN
         if not confirmation.reason:
             return Source(known.partition, confirmation.bridge)
         try:
@@ -204,6 +211,8 @@ class ScopeStates:
         said = known.confirmation
         since = 0.0 if said is None else said.since
         source = self._source_of(known)
+        if source is Doubt.COPIES_UNKNOWN:
+            since = known.copies_at or 0.0
         if isinstance(source, Doubt):
             return Standing(AnswerState.UNCONFIRMED, source, since)
         if now >= fresh_until.get(source, _NEVER):
@@ -219,8 +228,9 @@ def _loss_of(state: PublisherState) -> tuple[str, float | None]:
     """Why the publisher is degraded, and since when; None where it is not."""
     if state.degraded_since is not None:
         return LOST_BATCHES, state.degraded_at
-    if state.left_out:
-        return min(state.left_out).partition(":")[0], state.left_out_at
+    reasons = state.left_out.keys() - {COPIES_UNKNOWN}
+    if reasons:
+        return min(reasons).partition(":")[0], state.left_out_at
     return "", None
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from schemas.identities import Offset, PublisherKey
+from schemas.identities import COPIES_UNKNOWN, Offset, PublisherKey
 from schemas.limits import SKIPPED_RECORDS_NAMED_MAX, SKIPPED_RECORDS_WINDOW_S
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,19 @@ def log_left_out(publisher: PublisherKey, blocks: Mapping[str, int]) -> None:
     """Logs that the first blocks of a publisher are left out, and what to do."""
     stream, dp_rank = publisher
     for reason, count in blocks.items():
+        if reason == COPIES_UNKNOWN:
+            logger.warning(
+                "Instance %s, rank %d, model %s of tenant %s, has removed blocks that it had"
+                " announced more often: these were copies, of which some are left, or reports of"
+                " hits (kv_cache_report_mode=full). It is unconfirmed until it shows which, and"
+                " whenever it does so again: register it with the kv_cache_report_mode that its"
+                " requests ask for, `incremental` where none does",
+                stream.instance_id,
+                dp_rank,
+                stream.model_name,
+                stream.tenant_id,
+            )
+            continue
         kind, _, size = reason.partition(":")
         remedy = "`/explain` and LeftOut of `/services` say more"
         if kind == "block_size":

@@ -2,7 +2,6 @@
 
 import pytest
 
-from schemas.limits import HIT_REPORT_SCORE
 from simulation.engines.publisher import Publisher
 from simulation.engines.wire import BlockRemoved, BlockStored
 from tests.contract.deployments import Tenant
@@ -29,6 +28,14 @@ def remove(*hashes: int) -> BlockRemoved:
     return BlockRemoved(block_hashes=list(hashes), medium="GPU")
 
 
+def await_state(tenant: Tenant, state: str, reason: str) -> None:
+    def is_told() -> bool:
+        (service,) = tenant.services()
+        return (tenant.state(), service["State"], service["Reason"]) == (state, state, reason)
+
+    tenant.until(is_told, f"answers that are {state} ({reason})")
+
+
 def test_where_it_is_registered_one_removal_is_enough(tenant: Tenant, publisher: Publisher) -> None:
     tenant.connect(publisher, kv_cache_report_mode="full")
     publisher.publish([chain(0, 3)])
@@ -39,27 +46,34 @@ def test_where_it_is_registered_one_removal_is_enough(tenant: Tenant, publisher:
     tenant.await_longest(TOKENS, 48)
     publisher.publish([remove(3, 2)])
     tenant.await_longest(TOKENS, 16)
-    assert tenant.metric("reprise_bridge_reports_total") == 3
+    await_state(tenant, "exact", "")
 
 
-def test_it_is_found_out_and_what_was_counted_twice_is_taken_back(
+def test_where_nothing_tells_copies_from_reports_what_may_be_gone_is_said(
     tenant: Tenant, publisher: Publisher
 ) -> None:
+    """A chain of four blocks in nine batches; then each of the nine copies goes."""
     tenant.connect(publisher)
-    publisher.publish([chain(0, 4)])
-    for _ in range(HIT_REPORT_SCORE):
+    for _ in range(9):
+        publisher.publish([chain(0, 4)])
+    tenant.await_longest(TOKENS, 64)
+    await_state(tenant, "exact", "")
+    publisher.publish([remove(1, 2, 3, 4)])
+    await_state(tenant, "unconfirmed", "copies_unknown")
+    tenant.await_longest(TOKENS, 64)
+    for _ in range(8):
+        publisher.publish([remove(1, 2, 3, 4)])
+    tenant.await_longest(TOKENS, 0)
+    await_state(tenant, "exact", "")
+    assert "announced more often" in tenant.deployment.log()
+
+
+def test_who_is_registered_as_not_reporting_is_believed(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher, kv_cache_report_mode="incremental")
+    for _ in range(12):
         publisher.publish([chain(0, 3)])
+    publisher.publish([remove(1, 2, 3), chain(3, 4)])
     tenant.await_longest(TOKENS, 64)
-    publisher.publish([remove(4, 3)])
-    tenant.await_longest(TOKENS, 32)
-    assert "announces cached blocks again as stored" in tenant.deployment.log()
-
-
-def test_one_that_has_two_copies_holds_the_second_one(tenant: Tenant, publisher: Publisher) -> None:
-    tenant.connect(publisher)
-    publisher.publish([chain(0, 4)])
-    publisher.publish([chain(0, 4)])
-    publisher.publish([remove(4, 3), remove(2)])
-    tenant.await_longest(TOKENS, 64)
-    publisher.publish([remove(4)])
-    tenant.await_longest(TOKENS, 48)
+    await_state(tenant, "exact", "")

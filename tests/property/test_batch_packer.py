@@ -25,7 +25,7 @@ from schemas.limits import (
     NAME_BYTES_MAX,
     PACKED_BATCH_BYTES_MAX,
 )
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import PublisherKind, Registration, ReportMode
 from streams.kernel import array_packer, native_available
 from tests.property.test_kernel_bytes import mutated
 from tests.unit.bridge.messages import VLLM, Captured, captured_messages, frames_of, registration
@@ -49,7 +49,6 @@ class ArraysOnly:
         self.pack_tokens = packer.pack_tokens
         self.count_values = packer.count_values
         self.split_run = packer.split_run
-        self.hit_reports = packer.hit_reports
 
     def batch_packer(
         self,
@@ -58,6 +57,7 @@ class ArraysOnly:
         maps: Mapping[str, Sequence[str]],
         dp_rank: int,
         lora_name: str,
+        roots: str,
     ) -> BatchPacker | None:
         return None
 
@@ -295,7 +295,9 @@ def batch(choose: Choose, decoder: BatchDecoder) -> object:
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("lora_name", ["", "registered"])
 def test_batches_by_grammar_mean_the_same(kind: PublisherKind, lora_name: str, seed: int) -> None:
-    pair = decoders(registration(kind=kind, lora_name=lora_name))
+    mode: ReportMode = random.Random(seed).choice(("", "", "full", "incremental"))
+    one = registration(kind=kind, lora_name=lora_name)
+    pair = decoders(msgspec.structs.replace(one, kv_cache_report_mode=mode))
     packed = 0
     for place in range(BATCHES):
         choose = random.Random(f"{seed}-{place}")

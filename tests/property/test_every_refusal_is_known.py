@@ -79,7 +79,6 @@ ELSEWHERE: dict[DropReason, str] = {
     DropReason.BATCH_TOO_LARGE: "tests/unit/bridge/wire/test_batch.py: a batch as any other",
     DropReason.INTERNAL_ERROR: "tests/unit/bridge/sequencing: a window is rolled back, and lost",
     DropReason.REPLAY_DIFFERS: "tests/unit/bridge/sequencing/test_pairing.py",
-    DropReason.COPIES_UNKNOWN: "tests/unit/bridge/sequencing/test_reports.py",
     DropReason.EVENTS_MISSING: "tests/unit/bridge/sequencing/test_event_numbers.py",
     DropReason.OTHER_WORKER: "tests/unit/bridge/wire/test_dynamo.py",
     DropReason.UNKNOWN_KIND: "no source of that kind: the registration is refused",

@@ -8,8 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use wire::arrays::{pack_hashes, pack_tokens};
-use wire::batches::{self, Limits};
-use wire::hit_reports::{self, Marked};
+use wire::batches::{self, Limits, Roots};
 use wire::layout::Layout;
 use wire::parts;
 use xxhash_rust::xxh3::xxh3_64;
@@ -64,32 +63,26 @@ impl ArrayPacker {
         PyList::new(py, parts.iter().map(|part| (part.events, PyBytes::new(py, &part.run))))
     }
 
-    #[pyo3(signature = (are_known, /))]
-    fn hit_reports(&self, are_known: bool, py: Python<'_>) -> PyResult<HitReports> {
-        let limits = py.import("schemas.limits")?;
-        let size = |name: &str| limits.getattr(name)?.extract::<usize>();
-        let limits = hit_reports::Limits {
-            blocks: size("HIT_REPORT_BLOCKS_MAX")?,
-            score: size("HIT_REPORT_SCORE")?,
-            fresh: size("HIT_REPORT_FRESH")?,
-        };
-        Ok(HitReports { reports: hit_reports::HitReports::new(are_known, limits) })
-    }
-
-    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name))]
+    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots))]
     fn batch_packer(
         &self,
         arrays: HashMap<String, Vec<String>>,
         maps: HashMap<String, Vec<String>>,
         dp_rank: i128,
         lora_name: String,
+        roots: &str,
         py: Python<'_>,
     ) -> PyResult<Option<BatchPacker>> {
         let (Some(arrays), Some(maps)) = (layout(&arrays), layout(&maps)) else {
             return Ok(None);
         };
         let limits = limits(py)?;
-        let packer = batches::BatchPacker { arrays, maps, dp_rank, lora_name, limits };
+        let roots = match roots {
+            "reported" => Roots::Reported,
+            "undecided" => Roots::Undecided,
+            _ => Roots::Copies,
+        };
+        let packer = batches::BatchPacker { arrays, maps, dp_rank, lora_name, roots, limits };
         Ok(Some(BatchPacker { packer }))
     }
 }
@@ -193,57 +186,6 @@ impl BatchPacker {
         let names = names_of(py, &packed.lora_names)?;
         (packed.digests, packed.engine_time, packed.events, run, names).into_pyobject(py)
     }
-}
-
-/// `bridge.wire.hit_reports` documents every method.
-#[pyclass(module = "streams.kernel._native")]
-pub struct HitReports {
-    reports: hit_reports::HitReports,
-}
-
-#[pymethods]
-impl HitReports {
-    #[getter]
-    fn are_known(&self) -> bool {
-        self.reports.are_known
-    }
-
-    #[getter]
-    fn has_left_out(&self) -> bool {
-        self.reports.has_left_out
-    }
-
-    #[pyo3(signature = (run, count, /))]
-    fn take<'py>(
-        &mut self,
-        run: &Bound<'py, PyBytes>,
-        count: usize,
-    ) -> PyResult<Option<(Bound<'py, PyBytes>, usize, usize)>> {
-        let _ = count;
-        marked_of(run.py(), self.reports.take(run.as_bytes()))
-    }
-
-    #[pyo3(signature = (run, count, /))]
-    fn mark<'py>(
-        &mut self,
-        run: &Bound<'py, PyBytes>,
-        count: usize,
-    ) -> PyResult<Option<(Bound<'py, PyBytes>, usize, usize)>> {
-        let _ = count;
-        marked_of(run.py(), self.reports.mark(run.as_bytes()))
-    }
-
-    fn forget(&mut self) {
-        self.reports.forget();
-    }
-}
-
-fn marked_of(
-    py: Python<'_>,
-    marked: msgpack::Result<Option<Marked>>,
-) -> PyResult<Option<(Bound<'_, PyBytes>, usize, usize)>> {
-    let marked = marked.map_err(|malformed| array_error(&malformed, "events"))?;
-    Ok(marked.map(|one| (PyBytes::new(py, &one.run), one.added, one.reports)))
 }
 
 fn names_of<'py>(py: Python<'py>, names: &[Cow<'_, str>]) -> PyResult<Bound<'py, PyTuple>> {

@@ -131,7 +131,9 @@ def expected_event(event: object, sequence: int) -> BlockEvent:
 
 def decoded(captured: Captured) -> DecodedBatch:
     """By a decoder that expects the rank that the message names."""
-    registered = registration(kind=captured.kind, dp_rank=captured.rank)
+    one = registration(kind=captured.kind, dp_rank=captured.rank)
+    # Marks of what may be reports of hits: tests/unit/bridge/wire/test_hit_reports.py
+    registered = msgspec.structs.replace(one, kv_cache_report_mode="incremental")
     source = open_source(registered, PythonArrayPacker())
     return source.decode(captured.frames)
 

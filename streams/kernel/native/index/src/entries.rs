@@ -21,13 +21,16 @@ pub struct Block {
     pub tier: u32,
     /// Whether its publisher only says again that it holds it.
     pub reported: bool,
+    /// Whether that, or that it has stored another copy of it.
+    pub undecided: bool,
 }
 
 impl Block {
     /// A block of an event.
     #[inline]
     pub fn of(event: &Stored, key: u64, prefix: u64) -> Self {
-        Self { key, prefix, tier: event.tier, reported: event.reported }
+        let Stored { tier, reported, undecided, .. } = *event;
+        Self { key, prefix, tier, reported, undecided }
     }
 }
 
@@ -114,6 +117,7 @@ impl Index {
     ) -> Option<u32> {
         let scope = publisher.memberships.get(number)?.scope as usize;
         let Some(mut entry) = self.find(publisher, block.key) else {
+            self.is_sure_again(publisher, block);
             let slot = self.add(publisher, number, block, after)?;
             self.count(Counter::Stored, 1);
             self.begin(publisher, number, block, slot);
@@ -127,11 +131,19 @@ impl Index {
             return None;
         }
         let before = publisher.counts.of(&entry, block.tier);
+        let is_sure = self.is_sure_again(publisher, block);
         if before > 0 && block.reported {
             self.count(Counter::Reported, 1);
             return Some(slot);
         }
         self.count(Counter::Stored, 1);
+        if before > 0 && (is_sure || block.undecided) {
+            self.count(Counter::Repeated, 1);
+            if !is_sure {
+                self.note_repeated(publisher, block);
+            }
+            return Some(slot);
+        }
         if before == HOLD_COUNT_MAX {
             self.count(Counter::HoldCountOverflow, 1);
             self.leave_out(publisher, block, "hold_count");
@@ -218,8 +230,13 @@ impl Index {
         change: &Change,
         after: Option<u32>,
     ) -> Option<u32> {
-        let block =
-            Block { key: change.key, prefix: change.prefix, tier: change.tier, reported: false };
+        let block = Block {
+            key: change.key,
+            prefix: change.prefix,
+            tier: change.tier,
+            reported: false,
+            undecided: false,
+        };
         if let Some(known) = self.find(publisher, block.key) {
             let scope = publisher.memberships.get(known.membership)?.scope as usize;
             let prefix = self.scopes[scope].slots.prefix(known.slot);
@@ -264,7 +281,7 @@ impl Index {
             self.set_known(publisher, now, tier, 0, true);
         }
         for &(tier, count) in &held {
-            let block = Block { key, prefix, tier, reported: false };
+            let block = Block { key, prefix, tier, reported: false, undecided: false };
             if self.find(publisher, key).is_none() && self.add(publisher, to, block, None).is_none()
             {
                 return 0;
@@ -328,7 +345,7 @@ impl Index {
         };
         let slot = entry.slot;
         let prefix = self.scopes[membership.scope as usize].slots.prefix(slot);
-        let block = Block { key: entry.key, prefix, tier, reported: false };
+        let block = Block { key: entry.key, prefix, tier, reported: false, undecided: false };
         let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after };
         self.step(membership, &step, record);
     }
@@ -366,6 +383,10 @@ impl Index {
         if membership.left_out {
             self.left_out =
                 self.left_out + u64::from(step.before == 0) - u64::from(step.after == 0);
+        }
+        if membership.repeated {
+            self.repeated =
+                self.repeated + u64::from(step.before == 0) - u64::from(step.after == 0);
         }
         if step.before == 0 {
             scope.hold(step.slot, holder);

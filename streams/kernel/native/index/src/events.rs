@@ -43,6 +43,8 @@ pub struct Stored<'a> {
     pub aliases: &'a [[u8; 8]],
     /// Whether the publisher only says again what it holds.
     pub reported: bool,
+    /// Whether that, or that it has stored further copies.
+    pub undecided: bool,
     /// In place of tokens, of each block the hash of its tokens.
     pub token_hashes: &'a [[u8; 8]],
     pub extra_keys: Vec<&'a [u8]>,
@@ -139,6 +141,7 @@ struct Fields<'a> {
     by_hash: bool,
     aliases: &'a [u8],
     reported: bool,
+    undecided: bool,
     token_hashes: &'a [u8],
     extra_keys: Vec<&'a [u8]>,
 }
@@ -162,6 +165,7 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         by_hash: false,
         aliases: &[],
         reported: false,
+        undecided: false,
         token_hashes: &[],
         extra_keys: Vec::new(),
     };
@@ -245,6 +249,7 @@ fn read_stored_field<'a>(
         b"aliases" => fields.aliases = reader.bin()?,
         b"by_hash" => fields.by_hash = reader.bool()?,
         b"reported" => fields.reported = reader.bool()?,
+        b"undecided" => fields.undecided = reader.bool()?,
         b"left_out" => fields.left_out = reader.str()?,
         b"token_hashes" => fields.token_hashes = reader.bin()?,
         b"extra_keys" => {
@@ -307,6 +312,7 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         by_hash: fields.by_hash,
         aliases,
         reported: fields.reported,
+        undecided: fields.undecided,
         token_hashes,
         extra_keys: fields.extra_keys,
         left_out: fields.left_out,

@@ -124,6 +124,11 @@ pub fn group_mask(group: u32) -> u64 {
 /// What distinguishes the key of a block that is left out: XXH3-64 of `left_out`.
 pub const LEFT_OUT_MASK: u64 = 0xfa93_eaa4_0580_68f9;
 
+/// With the tier added, what distinguishes the key of the entry that counts how often a block was
+/// announced again without saying whether that is a further copy: XXH3-64 of `repeated`.
+/// `streams/kernel/reference.py` says what stands where.
+pub const REPEATED_MASK: u64 = 0xc76f_d921_dd10_2b32;
+
 /// The share of one live entry in its context's digest.
 #[inline]
 pub fn entry_digest(change: &[u8; CHANGE_BYTES]) -> u64 {

@@ -6,13 +6,18 @@
 
 use crate::counters::Counter;
 use crate::entries::Block;
+use crate::entry_table::Entry;
 use crate::events::Stored;
-use crate::hashing::LEFT_OUT_MASK;
-use crate::limits::{HOLD_COUNT_MAX, LEFT_OUT_REASON_BYTES_MAX, LEFT_OUT_REASONS_MAX};
-use crate::names::LEFT_OUT;
+use crate::hashing::{LEFT_OUT_MASK, REPEATED_MASK};
+use crate::limits::{
+    COPIES_KEPT_SHARE, HOLD_COUNT_MAX, LEFT_OUT_REASON_BYTES_MAX, LEFT_OUT_REASONS_MAX,
+};
+use crate::names::{LEFT_OUT, REPEATED};
 use crate::publisher::Publisher;
 use crate::state::Index;
 
+/// Reason of blocks that a publisher may hold or not.
+const COPIES_UNKNOWN: &str = "copies_unknown";
 const OVERFLOW: &str = "overflow";
 /// Stands for all that no longer had room.
 const OVERFLOW_KEY: u64 = LEFT_OUT_MASK ^ u64::MAX;
@@ -36,39 +41,44 @@ impl Index {
     /// Keeps that the publisher holds a block of this name, and that no answer counts it.
     #[cold]
     pub fn leave_out(&mut self, publisher: &mut Publisher, block: Block, reason: &str) {
-        let mut key = block.key ^ LEFT_OUT_MASK;
-        let mut tier = block.tier;
-        let mut number = self.find(publisher, key).map(|entry| entry.membership);
-        if number.is_none() {
-            let mut name = format!("{LEFT_OUT}{reason}");
-            let mut held = (0, 0);
-            let mut is_new = true;
-            for part in publisher.left_out().filter(|part| part.entries > 0) {
-                held = (held.0 + part.entries, held.1 + 1);
-                is_new &= *part.lora_name != *name;
-            }
-            if held.0 >= self.left_out_max || (is_new && held.1 >= LEFT_OUT_REASONS_MAX) {
-                self.count(Counter::LeftOutOverflow, 1);
-                name = format!("{LEFT_OUT}{OVERFLOW}");
-                (key, tier) = (OVERFLOW_KEY, 0);
-            }
-            number = Some(self.join(publisher, &name));
-        }
-        let Some(number) = number else { return };
-        if let Some(part) = publisher.memberships.get(number) {
-            self.touch(part.scope);
-        }
+        let key = block.key ^ LEFT_OUT_MASK;
+        let tier = block.tier;
         let Some(entry) = self.find(publisher, key) else {
-            let block = Block { key, prefix: key, tier, reported: false };
-            if let Some(slot) = self.add(publisher, number, block, None) {
-                self.begin(publisher, number, block, slot);
+            let name = format!("{LEFT_OUT}{reason}");
+            if has_room(publisher, &name, self.left_out_max) {
+                self.put_apart(publisher, key, tier, &name);
+            } else {
+                self.note_overflow(publisher);
             }
             return;
         };
+        self.touch_part(publisher, entry.membership);
         let count = publisher.counts.of(&entry, tier);
-        let is_again = block.reported || key == OVERFLOW_KEY || count == HOLD_COUNT_MAX;
-        if count == 0 || !is_again {
+        if count == 0 || !(block.reported || count == HOLD_COUNT_MAX) {
             self.set_known(publisher, entry, tier, count + 1, true);
+        }
+    }
+
+    /// Makes an entry that is of no block, under a key of its own.
+    fn put_apart(&mut self, publisher: &mut Publisher, key: u64, tier: u32, lora_name: &str) {
+        let number = self.join(publisher, lora_name);
+        self.touch_part(publisher, number);
+        let block = Block { key, prefix: key, tier, reported: false, undecided: false };
+        if let Some(slot) = self.add(publisher, number, block, None) {
+            self.begin(publisher, number, block, slot);
+        }
+    }
+
+    fn touch_part(&mut self, publisher: &Publisher, number: u32) {
+        if let Some(part) = publisher.memberships.get(number) {
+            self.touch(part.scope);
+        }
+    }
+
+    fn note_overflow(&mut self, publisher: &mut Publisher) {
+        self.count(Counter::LeftOutOverflow, 1);
+        if self.find(publisher, OVERFLOW_KEY).is_none() {
+            self.put_apart(publisher, OVERFLOW_KEY, 0, &format!("{LEFT_OUT}{OVERFLOW}"));
         }
     }
 
@@ -96,4 +106,103 @@ impl Index {
         let entry = self.find(publisher, key);
         entry.is_some_and(|entry| entry.has(tier) && self.remove(publisher, &entry, tier))
     }
+
+    // Copies that there may be; see REPEATED_MASK
+
+    /// How often a block was announced again, and whether it is sure that it is held.
+    fn repeats(&self, publisher: &Publisher, key: u64, tier: u32) -> Option<(Entry, bool)> {
+        if self.repeated == 0 && self.left_out == 0 {
+            return None;
+        }
+        let entry = self.find(publisher, repeated_key(key, tier))?;
+        let part = publisher.memberships.get(entry.membership)?;
+        entry.tiers().eq([tier]).then_some((entry, part.repeated))
+    }
+
+    /// Whether it was not known whether a block is held, which its announcement now says.
+    #[inline]
+    pub fn is_sure_again(&mut self, publisher: &mut Publisher, block: Block) -> bool {
+        self.left_out > 0 && self.make_sure(publisher, block)
+    }
+
+    #[cold]
+    fn make_sure(&mut self, publisher: &mut Publisher, block: Block) -> bool {
+        let Some((entry, false)) = self.repeats(publisher, block.key, block.tier) else {
+            return false;
+        };
+        self.move_apart(publisher, entry, REPEATED);
+        true
+    }
+
+    /// Notes that a block was announced again, which may be a further copy.
+    #[cold]
+    pub fn note_repeated(&mut self, publisher: &mut Publisher, block: Block) {
+        let key = repeated_key(block.key, block.tier);
+        let Some(entry) = self.find(publisher, key) else {
+            return self.put_apart(publisher, key, block.tier, REPEATED);
+        };
+        let count = publisher.counts.of(&entry, block.tier);
+        if entry.tiers().eq([block.tier]) && count < HOLD_COUNT_MAX {
+            self.set_known(publisher, entry, block.tier, count + 1, true);
+        }
+    }
+
+    /// A copy is removed of a block that is held so often, or all of them: whether it is counted
+    /// all the same, since the last sure one is gone, and further ones may be left. None where each
+    /// announcement was of a copy.
+    #[cold]
+    pub fn keep_copies(
+        &mut self,
+        publisher: &mut Publisher,
+        key: u64,
+        tier: u32,
+        whole: bool,
+    ) -> Option<bool> {
+        let (entry, is_sure) = self.repeats(publisher, key, tier)?;
+        let held = self.find(publisher, key);
+        let held = held.map_or(0, |entry| publisher.counts.of(&entry, tier));
+        if held > 1 && !whole {
+            return Some(false);
+        }
+        let count = if whole { 1 } else { publisher.counts.of(&entry, tier) };
+        self.touch_part(publisher, entry.membership);
+        if whole || !is_sure {
+            self.set_known(publisher, entry, tier, count - 1, true);
+            self.leave_if_unused(publisher, entry.membership);
+            return Some(held > 0 && count > 1);
+        }
+        let name = format!("{LEFT_OUT}{COPIES_UNKNOWN}");
+        if !has_room(publisher, &name, self.left_out_max) {
+            self.set_known(publisher, entry, tier, 0, true);
+            self.leave_if_unused(publisher, entry.membership);
+            self.note_overflow(publisher);
+            return Some(false);
+        }
+        let kept = publisher.left_out().find(|part| *part.lora_name == *name);
+        let kept = kept.map_or(0, |part| part.entries);
+        self.move_apart(publisher, entry, &name);
+        Some(held > 0 && kept < self.left_out_max / COPIES_KEPT_SHARE)
+    }
+
+    fn move_apart(&mut self, publisher: &mut Publisher, entry: Entry, lora_name: &str) {
+        let to = self.join(publisher, lora_name);
+        self.touch_part(publisher, to);
+        self.touch_part(publisher, entry.membership);
+        self.rename(publisher, entry.key, to, entry.key);
+        self.leave_if_unused(publisher, entry.membership);
+    }
+}
+
+fn repeated_key(key: u64, tier: u32) -> u64 {
+    key ^ (REPEATED_MASK + u64::from(tier))
+}
+
+/// Whether there is room for another entry in this scope of what is left out.
+fn has_room(publisher: &Publisher, lora_name: &str, most: u64) -> bool {
+    let (mut entries, mut reasons, mut is_new) = (0, 0, true);
+    for part in publisher.left_out().filter(|part| part.entries > 0) {
+        (entries, reasons) = (entries + part.entries, reasons + 1);
+        is_new &= *part.lora_name != *lora_name;
+    }
+    entries < most && !(is_new && reasons >= LEFT_OUT_REASONS_MAX)
 }

@@ -35,6 +35,8 @@ pub const WAITING_MAX: u64 = 1 << 20;
 pub const LEFT_OUT_BLOCKS_MAX: u64 = 65_536;
 pub const LEFT_OUT_REASONS_MAX: usize = 16;
 pub const LEFT_OUT_REASON_BYTES_MAX: usize = 64;
+/// One in so many of them may be of a block that answers count all the same.
+pub const COPIES_KEPT_SHARE: u64 = 64;
 
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.
 pub const TURN_BLOCKS: usize = 512;

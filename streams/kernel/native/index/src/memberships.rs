@@ -113,6 +113,7 @@ mod tests {
             registered: false,
             waiting: None,
             left_out: false,
+            repeated: false,
         }
     }
 

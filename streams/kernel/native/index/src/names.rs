@@ -37,7 +37,10 @@ pub fn is_left_out(lora_name: &str) -> bool {
     lora_name.starts_with(LEFT_OUT)
 }
 
-/// Whether a scope of this LoRA name is either, and in no answer.
+/// The name of the scopes that have how often blocks were announced again; see `left_out`.
+pub const REPEATED: &str = "\0repeated";
+
+/// Whether a scope of this LoRA name is any of these, and in no answer.
 pub fn is_hidden(lora_name: &str) -> bool {
     lora_name.starts_with('\0')
 }

@@ -28,6 +28,8 @@ pub struct Membership {
     pub waiting: Option<Waiting>,
     /// A scope of blocks that are left out.
     pub left_out: bool,
+    /// The scope of how often blocks were announced again.
+    pub repeated: bool,
 }
 
 pub type Waiting = BTreeMap<(u64, u64), u8>;

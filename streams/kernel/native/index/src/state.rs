@@ -8,7 +8,7 @@ use crate::entry_table::{Entry, Keys};
 use crate::hashing::Placement;
 use crate::leaving::Leaving;
 use crate::limits::{CLEARED_SCOPES_AT_ONCE_MAX, ENDED_ENTRIES, HIDDEN_SETS_MAX};
-use crate::names::{ContextKey, ScopeKey, StreamKey, is_left_out, is_waiting};
+use crate::names::{ContextKey, REPEATED, ScopeKey, StreamKey, is_left_out, is_waiting};
 use crate::publisher::{MemberId, Membership, Publisher, Waiting};
 use crate::scope::Scope;
 use crate::sets::holder_of;
@@ -39,6 +39,8 @@ pub struct Index {
     /// Entries of all publishers that are left out, and how many each may have.
     pub left_out: u64,
     pub left_out_max: u64,
+    /// Entries of all publishers that count how often a block was announced again.
+    pub repeated: u64,
     /// Scopes to settle before queries see them.
     touched: Vec<u32>,
 }
@@ -63,6 +65,7 @@ impl State {
                 waiting_max,
                 left_out: 0,
                 left_out_max,
+                repeated: 0,
                 touched: Vec::new(),
             },
         }
@@ -139,7 +142,7 @@ impl Index {
         let key = publisher.stream.scope(lora_name);
         let lora_name = key.lora_name.clone();
         let waiting = is_waiting(&lora_name).then(Waiting::new);
-        let left_out = is_left_out(&lora_name);
+        let (left_out, repeated) = (is_left_out(&lora_name), *lora_name == *REPEATED);
         let instance_id = publisher.stream.instance_id.clone();
         let context = ContextKey { scope: key.clone(), instance_id };
         let scope = self.open_scope(key);
@@ -159,6 +162,7 @@ impl Index {
             registered: false,
             waiting,
             left_out,
+            repeated,
         })
     }
 

@@ -65,7 +65,7 @@ impl WriteTurn<'_> {
             index.count(Counter::Waiting, 1);
         }
         let prefix = prefix.unwrap_or(alias);
-        let block = Block { key, prefix, tier: event.tier, reported: false };
+        let block = Block { key, prefix, tier: event.tier, reported: false, undecided: false };
         index.hold(publisher, number, block, None);
         Ok(())
     }
@@ -102,7 +102,7 @@ impl WriteTurn<'_> {
             if waits {
                 index.count(Counter::Waiting, 1);
             }
-            let block = Block { key, prefix, tier: event.tier, reported: false };
+            let block = Block { key, prefix, tier: event.tier, reported: false, undecided: false };
             index.hold(publisher, entry.membership, block, None);
         }
         Ok(())

@@ -275,14 +275,24 @@ impl<'a> WriteTurn<'a> {
                     let held = entry.as_ref().filter(|entry| entry.has(event.tier));
                     let noted = held.filter(|_| is_noting);
                     let noted = noted.and_then(|entry| index.block_of(publisher, entry));
+                    let copies = if index.repeated > 0 || index.left_out > 0 {
+                        index.keep_copies(publisher, key, event.tier, event.whole)
+                    } else {
+                        None
+                    };
+                    if copies == Some(true) {
+                        index.count(Counter::Removed, 1);
+                        continue;
+                    }
                     // One that is named twice is held no more the second time.
                     let is_removed = held.is_some_and(|entry| match event.whole {
                         false => index.remove(publisher, entry, event.tier),
                         true => index.remove_whole(publisher, key, event.tier),
                     });
                     if !is_removed {
-                        let was_left_out = index.left_out > 0
-                            && index.lower_left_out(publisher, key, event.tier, event.whole);
+                        let was_left_out = copies.is_some()
+                            || index.left_out > 0
+                                && index.lower_left_out(publisher, key, event.tier, event.whole);
                         index
                             .count(if was_left_out { Counter::LeftOutRemoved } else { unknown }, 1);
                         continue;
@@ -486,6 +496,9 @@ fn empty_membership(publisher: &mut Publisher, index: &mut Index, number: u32) {
         }
         if membership.left_out {
             index.left_out -= entries;
+        }
+        if membership.repeated {
+            index.repeated -= entries;
         }
         index.note_participation(membership);
     }

@@ -58,7 +58,17 @@ pub struct BatchPacker {
     pub dp_rank: i128,
     /// Of the publisher's registration; "" for none.
     pub lora_name: String,
+    /// What chains from the first block of a prompt on are marked as.
+    pub roots: Roots,
     pub limits: Limits,
+}
+
+/// See `bridge.wire.hit_reports`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Roots {
+    Copies,
+    Reported,
+    Undecided,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,6 +94,8 @@ struct Event<'a> {
     medium: &'static str,
     shared: bool,
     reported: bool,
+    /// Whether the event itself says whether its blocks were there before.
+    has_origin: bool,
     group: u64,
     spec_kind: &'a str,
     cache_salt: &'a str,
@@ -103,6 +115,7 @@ impl Default for Event<'_> {
             medium: GPU,
             shared: false,
             reported: false,
+            has_origin: false,
             group: 0,
             spec_kind: "",
             cache_salt: "",
@@ -352,6 +365,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             Field::Origin => {
                 let name = reader.str().ok()?;
                 event.reported = name.eq_ignore_ascii_case(REUSED);
+                event.has_origin = true;
                 return name.is_ascii().then_some(());
             }
             Field::LoraId => {
@@ -418,6 +432,9 @@ impl<'a, 'p> Batch<'a, 'p> {
             self.extra_keys.salt(event.cache_salt, self.hashes.len() / 8);
         }
         let has_keys = self.extra_keys.any();
+        let roots = self.roots_of(event);
+        let reported = event.reported || roots == Roots::Reported;
+        let undecided = roots == Roots::Undecided;
         let optional = [
             !self.tokens.is_empty(),
             event.parent.is_some(),
@@ -427,7 +444,8 @@ impl<'a, 'p> Batch<'a, 'p> {
             !lora_name.is_empty(),
             event.group != 0,
             !event.spec_kind.is_empty(),
-            event.reported,
+            reported,
+            undecided,
             has_keys,
         ];
         let run = &mut self.run;
@@ -452,13 +470,32 @@ impl<'a, 'p> Batch<'a, 'p> {
         if !event.spec_kind.is_empty() {
             write_field(run, "spec_kind", |run| write::str(run, event.spec_kind));
         }
-        if event.reported {
+        if reported {
             write_field(run, "reported", |run| write::bool(run, true));
+        }
+        if undecided {
+            write_field(run, "undecided", |run| write::bool(run, true));
         }
         if has_keys {
             write_field(run, "extra_keys", |run| self.extra_keys.append_to(run));
         }
         Some(())
+    }
+
+    /// What the event is marked as.
+    fn roots_of(&self, event: &Event<'a>) -> Roots {
+        let is_root = event.parent.is_none()
+            && !self.tokens.is_empty()
+            && event.medium == GPU
+            && !event.shared
+            && !event.has_origin
+            && forms_prefix(event.spec_kind);
+        match self.packer.roots {
+            roots if !is_root || roots == Roots::Copies => Roots::Copies,
+            // Releases that send arrays have no such mode.
+            Roots::Undecided if self.form == Some(Form::Array) => Roots::Copies,
+            roots => roots,
+        }
     }
 
     fn write_removed(&mut self, event: &Event<'a>) {
@@ -526,6 +563,19 @@ fn medium(name: &str) -> Option<&'static str> {
     })
 }
 
+/// Of `schemas/events.py`.
+fn forms_prefix(spec_kind: &str) -> bool {
+    !matches!(
+        spec_kind,
+        "sliding_window"
+            | "sliding_window_mla"
+            | "chunked_local_attention"
+            | "mamba"
+            | "encoder_only_attention"
+            | "cross_attention"
+    )
+}
+
 fn count(present: &[bool]) -> usize {
     present.iter().filter(|&&is| is).count()
 }
@@ -583,7 +633,8 @@ pub(crate) mod tests {
             packed_bytes: 10_000,
         };
         let lora_name = String::new();
-        BatchPacker { arrays: layout(), maps: layout(), dp_rank: 0, lora_name, limits }
+        let roots = Roots::Copies;
+        BatchPacker { arrays: layout(), maps: layout(), dp_rank: 0, lora_name, roots, limits }
     }
 
     pub fn numbers(to: &mut Vec<u8>, numbers: &[u64]) {

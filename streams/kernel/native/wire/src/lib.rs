@@ -7,7 +7,6 @@
 //!     arrays      hashes and tokens
 //!     runs        batches that follow on one another
 //!     parts       a large batch cut into several
-//!     hit_reports stored events that only say again what is held
 
 #![deny(clippy::all)]
 #![forbid(unsafe_code)]
@@ -15,7 +14,6 @@
 pub mod arrays;
 pub mod batches;
 mod extra_keys;
-pub mod hit_reports;
 pub mod layout;
 pub mod parts;
 pub mod runs;

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::changes::Change;
 use crate::counters::{COUNTER_NAMES, Counter};
-use crate::hashing::LEFT_OUT_MASK;
+use crate::hashing::{LEFT_OUT_MASK, REPEATED_MASK};
 use crate::names::{ContextKey, SHARED, ScopeKey, StreamKey, TIERS};
 use told::{Kind, Told};
 
@@ -59,6 +59,9 @@ impl Owner {
             || self.live(lora).any(|change| change.tier < SHARED)
     }
 }
+
+const REPEATED: &str = "\0repeated";
+const COPIES: &str = "\0left_out:copies_unknown";
 
 /// Of an instance: its name, its depths, and those of its ranks.
 type Answer = (String, [u64; 4], Vec<(u32, [u64; 4])>);
@@ -251,10 +254,25 @@ impl Twin {
             return self.leave_out(id, event, key, "hash_conflict");
         }
         let count = held.counts[event.tier as usize];
+        let again = key ^ (REPEATED_MASK + u64::from(event.tier));
+        let doubt = self.only_on(id, again, event.tier).filter(|held| held.lora != REPEATED);
+        if let Some(doubt) = &doubt {
+            self.carry_over(id, again, doubt, event.tier, REPEATED);
+        }
         if count > 0 && event.reported && event.aliases.is_empty() {
             return self.count(Counter::Reported, 1);
         }
         self.count(Counter::Stored, 1);
+        if count > 0 && (doubt.is_some() || (event.undecided && event.aliases.is_empty())) {
+            self.count(Counter::Repeated, 1);
+            let known = self.owners[&id].held.get(&again);
+            let is_other = known.is_some() && self.only_on(id, again, event.tier).is_none();
+            let times = known.map_or(0, |held| held.counts[event.tier as usize]);
+            if doubt.is_none() && !is_other && times < u16::MAX {
+                self.set(id, again, REPEATED, again, (event.tier, times + 1), true);
+            }
+            return;
+        }
         if count == u16::MAX {
             self.count(Counter::HoldCountOverflow, 1);
             return self.leave_out(id, event, key, "hold_count");
@@ -276,24 +294,78 @@ impl Twin {
     }
 
     fn leave_out(&mut self, id: u64, event: &Told, key: u64, reason: &str) {
-        let (mut key, mut tier) = (key ^ LEFT_OUT_MASK, event.tier);
-        let mut lora = format!("\0left_out:{reason}");
-        let owner = &self.owners[&id];
-        let left_out = owner.held.values().filter(|held| held.lora.starts_with("\0left_out:"));
-        let tiers = |held: &Held| held.counts.iter().filter(|&&count| count > 0).count() as u64;
-        let blocks: u64 = left_out.clone().map(tiers).sum();
-        let reasons: BTreeSet<&String> = left_out.map(|held| &held.lora).collect();
-        if let Some(known) = owner.held.get(&key) {
-            lora = known.lora.clone();
-        } else if blocks >= self.left_out_max || (!reasons.contains(&lora) && reasons.len() >= 16) {
-            self.count(Counter::LeftOutOverflow, 1);
-            (key, tier, lora) = (!LEFT_OUT_MASK, 0, "\0left_out:overflow".to_owned());
-        }
+        let (key, tier) = (key ^ LEFT_OUT_MASK, event.tier);
         let known = self.owners[&id].held.get(&key);
-        let count = known.map_or(0, |held| held.counts[tier as usize]);
-        if count == 0 || !(event.reported || key == !LEFT_OUT_MASK || count == u16::MAX) {
+        let lora = known.map_or(format!("\0left_out:{reason}"), |held| held.lora.clone());
+        let (is_known, count) =
+            (known.is_some(), known.map_or(0, |held| held.counts[tier as usize]));
+        if !is_known && !self.has_room(id, &lora) {
+            return self.overflow(id);
+        }
+        if count == 0 || !(event.reported || count == u16::MAX) {
             self.set(id, key, &lora, key, (tier, count + 1), true);
         }
+    }
+
+    /// What is left out of one reason.
+    fn left_out<'a>(&'a self, id: u64, lora: &'a str) -> u64 {
+        let of_reason = self.owners[&id].held.values().filter(move |held| held.lora == lora);
+        of_reason.map(|held| held.counts.iter().filter(|&&count| count > 0).count() as u64).sum()
+    }
+
+    fn has_room(&self, id: u64, lora: &str) -> bool {
+        let loras = self.owners[&id].held.values().map(|held| &held.lora);
+        let reasons: BTreeSet<&String> =
+            loras.filter(|lora| lora.starts_with("\0left_out:")).collect();
+        let blocks: u64 = reasons.iter().map(|lora| self.left_out(id, lora)).sum();
+        let is_new = !reasons.iter().any(|reason| **reason == lora);
+        blocks < self.left_out_max && !(is_new && reasons.len() >= 16)
+    }
+
+    fn overflow(&mut self, id: u64) {
+        self.count(Counter::LeftOutOverflow, 1);
+        let key = !LEFT_OUT_MASK;
+        if !self.owners[&id].held.contains_key(&key) {
+            self.set(id, key, "\0left_out:overflow", key, (0, 1), true);
+        }
+    }
+
+    /// What is held by a key on this tier and no other.
+    fn only_on(&self, id: u64, key: u64, tier: u32) -> Option<Held> {
+        let held = self.owners[&id].held.get(&key)?;
+        let mut others = held.counts;
+        others[tier as usize] = 0;
+        (held.counts != others && others == Counts::default()).then(|| held.clone())
+    }
+
+    fn carry_over(&mut self, id: u64, key: u64, held: &Held, tier: u32, lora: &str) {
+        self.set(id, key, &held.lora, held.prefix, (tier, 0), true);
+        self.set(id, key, lora, key, (tier, held.counts[tier as usize]), true);
+    }
+
+    /// One copy less, or all, of what may be held more often than it surely is: whether it is
+    /// counted all the same.
+    fn keep_copies(&mut self, id: u64, event: &Told, key: u64, held: u16) -> Option<bool> {
+        let tier = event.tier;
+        let key = key ^ (REPEATED_MASK + u64::from(tier));
+        let again = self.only_on(id, key, tier)?;
+        let times = again.counts[tier as usize];
+        if held > 1 && !event.whole {
+            return Some(false);
+        }
+        if event.whole || again.lora != REPEATED {
+            let left = if event.whole { 0 } else { times - 1 };
+            self.set(id, key, &again.lora, again.prefix, (tier, left), true);
+            return Some(held > 0 && left > 0);
+        }
+        if !self.has_room(id, COPIES) {
+            self.set(id, key, &again.lora, again.prefix, (tier, 0), true);
+            self.overflow(id);
+            return Some(false);
+        }
+        let kept = self.left_out(id, COPIES);
+        self.carry_over(id, key, &again, tier, COPIES);
+        Some(held > 0 && kept < self.left_out_max / 64)
     }
 
     fn set(&mut self, id: u64, key: u64, lora: &str, prefix: u64, to: (u32, u16), record: bool) {
@@ -318,7 +390,11 @@ impl Twin {
         let mut gone = Vec::new();
         for key in event.hashes.iter().map(|&hash| key_of(hash, event.group)) {
             let held = self.owners[&id].held.get(&key).cloned();
+            let count = held.as_ref().map_or(0, |held| held.counts[event.tier as usize]);
+            let copies = self.keep_copies(id, event, key, count);
             match held.map(|held| (held.counts[event.tier as usize], held)) {
+                Some((1.., _)) if copies == Some(true) => self.count(Counter::Removed, 1),
+                None | Some((0, _)) if copies.is_some() => self.count(Counter::LeftOutRemoved, 1),
                 None | Some((0, _)) if self.lower_left_out(id, event, key) => {
                     self.count(Counter::LeftOutRemoved, 1);
                 }

@@ -29,6 +29,7 @@ pub struct Told {
     pub by_hash: bool,
     pub aliases: Vec<u64>,
     pub reported: bool,
+    pub undecided: bool,
     pub token_hashes: Vec<u64>,
     pub extra_keys: Vec<Vec<u8>>,
     pub left_out: &'static str,
@@ -104,6 +105,7 @@ impl Told {
             fields.push(("by_hash", written(&|to| write::bool(to, self.by_hash))));
             fields.push(("aliases", bin(u64s(&self.aliases))));
             fields.push(("reported", written(&|to| write::bool(to, self.reported))));
+            fields.push(("undecided", written(&|to| write::bool(to, self.undecided))));
             fields.push(("token_hashes", bin(u64s(&self.token_hashes))));
             fields.push(("extra_keys", written(&extra_keys)));
         }

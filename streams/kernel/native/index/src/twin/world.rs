@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::told::{Kind, Told, encode, u32s};
-use super::{Twin, is_hidden, waiting};
+use super::{COPIES, Twin, is_hidden, waiting};
 use crate::changes::{Change, decode};
 use crate::core::Core;
 use crate::dumps::Dump;
 use crate::events::read_events;
-use crate::hashing::LEFT_OUT_MASK;
+use crate::hashing::{LEFT_OUT_MASK, REPEATED_MASK};
 use crate::names::{ContextKey, SHARED, StreamKey, TIERS};
 use crate::random::Random;
 use crate::walk::{InstanceDepths, Prompt, RankDepths};
@@ -128,6 +128,7 @@ impl World {
             lora: lora.to_owned(),
             group: self.one_of(&[0, 0, 0, 0, 1, 63, 64]),
             reported: self.chance(4),
+            undecided: self.chance(2),
             ..Told::default()
         };
         let len = event.hashes.len();
@@ -189,6 +190,9 @@ impl World {
         let held = self.twin.owners[&id].held.iter();
         let left_out = held.filter(|(_, held)| held.lora.starts_with("\0left_out:"));
         keys.extend(left_out.map(|(&key, _)| key ^ LEFT_OUT_MASK));
+        let held = self.twin.owners[&id].held.iter();
+        let again = held.filter(|(_, held)| ["\0repeated", COPIES].contains(&&*held.lora));
+        keys.extend(again.map(|(&key, _)| key ^ (REPEATED_MASK + u64::from(tier))));
         let share = 1 + self.random.below(4) as u64;
         let salt = self.random.next();
         keys.retain(|&key| Random(key ^ salt).next() % 4 < share);
