@@ -206,8 +206,8 @@ def is_ready(conditions: Iterable[Condition]) -> bool:
 
 
 def problem(conditions: Iterable[Condition]) -> str:
-    """All messages in one line, or ""."""
-    return "; ".join(condition.message for condition in conditions)
+    """All messages in one line, each once, or ""."""
+    return "; ".join(dict.fromkeys(condition.message for condition in conditions))
 
 
 def health_document(role: str, conditions: Iterable[Condition], version: str) -> dict[str, object]:

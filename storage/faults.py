@@ -25,6 +25,7 @@ from schemas.errors import (
 from schemas.limits import DATABASE_OPENING_BYTES, MIB
 
 _IN_USE: Final = ("lock hold by", "LOCK:")
+_READ_ONLY: Final = ("Read-only file system",)
 _FULL: Final = ("No space left", "quota exceeded")
 _AFTER_ANOTHER: Final = ("Writer has previous error",)
 _OUTSIDE: Final = (
@@ -66,7 +67,11 @@ def opening_error(name: str, path: Path, error: Exception) -> StorageError:
     if _says(error, _FULL):
         return disk_full(f"open {name}", path, DATABASE_OPENING_BYTES + _wal_bytes(path))
     if _says(error, _OUTSIDE) or not path.is_dir():
-        return StorageError(f"Cannot open {name} at {path} for reading and writing: {error}")
+        remedy = ". Mount it for writing, or give a directory elsewhere by --data"
+        return StorageError(
+            f"Cannot open {name} at {path} for reading and writing: {error}"
+            f"{remedy if _says(error, _READ_ONLY) else ''}"
+        )
     return damaged(f"open {name}", path, error)
 
 

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,9 +30,15 @@ class SmallDisk:
         """There is room again."""
         self._ballast.unlink()
 
-    def remount(self, option: str) -> None:
-        """`ro` or `rw`; `ro` waits for nobody: it fails while a file is open for writing."""
-        subprocess.run(["mount", "-o", f"remount,{option}", str(self.path)], check=True)
+
+class FailingDisk(SmallDisk):
+    """One that can go bad under whoever writes to it."""
+
+    def fail(self) -> None:
+        """It can only be read from now on, as after an error that its file system found."""
+        subprocess.run(["mount", "-o", "remount,abort", str(self.path)], check=True)
+        with suppress(OSError):
+            (self.path / "noticed").touch()
 
 
 @contextmanager
@@ -49,5 +55,22 @@ def mounted(path: Path, size: str) -> Iterator[SmallDisk]:
         pytest.skip("mounting a small file system needs root; run the suite as root to include it")
     try:
         yield SmallDisk(path)
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@contextmanager
+def mounted_ext4(path: Path, size_bytes: int) -> Iterator[FailingDisk]:
+    """As `mounted`, of a file that stands beside it."""
+    image = path.with_name(path.name + ".ext4")
+    with image.open("wb") as file:
+        file.truncate(size_bytes)
+    path.mkdir()
+    making = [["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(path)]]
+    for command in making:
+        if shutil.which(command[0]) is None or subprocess.run(command, check=False).returncode:
+            pytest.skip("mounting a file needs root, mkfs.ext4 and a loop device")
+    try:
+        yield FailingDisk(path)
     finally:
         subprocess.run(["umount", "--lazy", str(path)], check=True)

@@ -297,14 +297,15 @@ class WriteThread:
         except Exception:
             logger.exception("Unexpected error while closing the sockets")
         try:
-            self.folding.stop()
-            self.table.close()
-            if self._history is not None:
-                self._history.close()
-            self.log.close()
+            with contextlib.ExitStack() as closing:  # one that fails keeps no other open
+                closing.callback(self.log.close)
+                if self._history is not None:
+                    closing.callback(self._history.close)
+                closing.callback(self.table.close)
+                closing.callback(self.folding.stop)
         except StorageError as error:
             logger.error(
-                "Cannot close the data directory; the log has all that was read: %s", error
+                "Cannot close the data directory; what was appended to the log is in it: %s", error
             )
 
     async def _write_until_stopped(self) -> None:

@@ -127,6 +127,13 @@ def test_the_worst_comes_first_then_the_oldest(conditions: Conditions, clock: Cl
     assert conditions.problem == "recovery; log; table"
 
 
+def test_what_several_parts_say_is_said_once(conditions: Conditions) -> None:
+    for part in (Part.LOG, Part.LOG_SYNC, Part.TABLE):
+        conditions.set(part, "disk", "the disk is full")
+    assert conditions.problem == "the disk is full"
+    assert len(conditions.all()) == 3
+
+
 def test_every_failure_is_counted_by_part(conditions: Conditions) -> None:
     for _ in range(3):
         conditions.set(Part.LOG, "disk", "no space left")
