@@ -36,6 +36,7 @@ class Part(StrEnum):
     LOSS = "loss"  # records that the embedded log has lost
     AUDIT = "audit"  # writing the log of answers
     ROUTING = "routing"  # writing the routing log
+    REQUESTS = "requests"  # of clients, at engines that they were sent to
     KAFKA = "kafka"  # the brokers and the topics
     REGISTRY = "registry"  # who is registered, as a bridge follows it
     SPOOL = "spool"  # records that wait on a bridge's disk

@@ -633,6 +633,14 @@ RECORD_STEP_S: Final = 60.0  # that one record advances the clock of a fold: oth
 EARLY_OUTCOMES_MAX: Final = 4096  # decisions that are reported of before the log has them
 EARLY_OUTCOME_S: Final = 60.0  # for such a decision to come: reason="unknown_decision"
 ROUTING_RUNS_MAX: Final = 1024  # services whose last decision is remembered; some 100 bytes each
+FAILING_RUN: Final = 3  # requests that fail in a row, at least, before an engine is left out
+FAILING_CHANCE: Final = 0.001  # or as many as are as seldom, where they fail at the others, too
+FAILING_ENDS_KEPT: Final = 64  # of a model's requests, by which it is told how often they fail
+FAILING_BACKOFF_FIRST_S: Final = 1.0  # until it is tried again; doubled with each trial that fails
+FAILING_BACKOFF_MAX_S: Final = 30.0
+FAILING_QUIET_S: Final = 60.0  # without a failure, and it is as others are
+FAILING_LOOK_S: Final = 1.0  # how often it is looked who is failing
+FAILING_NAMED_MAX: Final = 8  # of them, in a condition
 LOAD_TARGETS_MAX: Final = 4 * PUBLISHERS_MAX  # with a load sample; the oldest goes: of="samples"
 LOAD_MODELS_MAX: Final = 1024  # whose requests' work is known; the least recent goes, 200 bytes
 LOAD_SAMPLE_S: Final = 60.0  # an older sample says nothing any more

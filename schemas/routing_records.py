@@ -71,6 +71,7 @@ class Reason(StrEnum):
 
     NOT_ALLOWED = "not_allowed"
     UNREACHABLE = "unreachable"
+    FAILING = "failing"
     DEGRADED = "degraded"
     MEMORY = "memory"
     QUEUE_FULL = "queue_full"

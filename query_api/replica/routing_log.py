@@ -1,11 +1,14 @@
 """The routing log of a replica: what it writes, what it reads, and what it knows by both."""
 
+import time
+
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from query_api.replica.routing_reader import RoutingReader
 from query_api.replica.routing_writer import RoutingWriter
 from query_api.replica.shared_condition import SharedCondition
 from query_api.replica.topic_reader import TopicReader
+from query_api.routing.failing_watch import watch_failing
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
@@ -33,6 +36,7 @@ class ReplicaRouting:
         self.queue = RoutingQueue()
         self.live = LiveLoad()
         self.folded = FoldedRouting()
+        self._conditions = conditions
         condition = SharedCondition(conditions, Part.ROUTING)
         self.writer = RoutingWriter(settings, options, self.queue, condition)
         self._reader = RoutingReader(settings, options, self.live, self.folded, condition)
@@ -61,3 +65,4 @@ class ReplicaRouting:
         """Starts writing and reading on the reader's loop."""
         self.writer.start(reader)
         reader.run(self._reader.run())
+        reader.run(watch_failing(self.live, self._conditions, time.time))

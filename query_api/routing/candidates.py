@@ -96,6 +96,7 @@ def gather(
     if said and asked.reserve:  # who only asks, changes nothing
         live.note(said.values())
     predicted = live.predicted(DecidedScope(*asked.scope), asked.prefixes, now)
+    failing = live.left_out(roster.targets, now)
     wanted = _ROLES[asked.phase]
     roles, endpoints = _places_of(roster, offered)
     found: list[Candidate] = []
@@ -107,7 +108,10 @@ def gather(
         if soon > prompt:
             soon = prompt
         match = by_instance.get(key[0])
-        found.append(_candidate(key, match, load, known, role in wanted, soon))
+        candidate = _candidate(key, match, load, known, role in wanted, soon)
+        if target in failing:
+            candidate = candidate._replace(is_failing=True)
+        found.append(candidate)
     return Candidates(
         found,
         endpoints,

@@ -82,11 +82,9 @@ def choose_decoder(asked: DecodeAsked, places: Sequence[Place], prefill: Decided
         (place.candidate.instance_id, place.candidate.dp_rank): index
         for index, place in enumerate(places)
     }
-    decoders = [
-        _decoder(place, computing)
-        for place in places
-        if place.role in ROLES and place.candidate.is_reachable
-    ]
+    there = [one for one in places if one.role in ROLES and one.candidate.is_reachable]
+    there = [one for one in there if not one.candidate.is_failing] or there
+    decoders = [_decoder(place, computing) for place in there]
     if not decoders:
         return Decoding(-1, {}, is_separate=False, refused=Refused.NO_CANDIDATE)
     request = DecodeRequest(

@@ -10,6 +10,7 @@ Any thread may call it.
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -32,6 +33,7 @@ from schemas.routing_records import (
 )
 from streams.routing.booking import DecisionKey
 from streams.routing.bookings import Bookings, Reported
+from streams.routing.failures import Failing, Failures
 from streams.routing.fold import RoutingFold
 from streams.routing.observed.sessions import Sessions
 from streams.routing.place import NO_LOAD, Load
@@ -93,6 +95,7 @@ class LiveLoad:
         self._mean_work = MeanWork()
         self._predicted = LivePredictions()
         self._sessions = Sessions()
+        self._failures = Failures()
         self._recent = RecentDecisions()
 
     def merge(self, fold: RoutingFold) -> None:
@@ -108,6 +111,7 @@ class LiveLoad:
             self._predicted.merge(fold.observations)
             self._note_reported(found)
             self._sessions.restore(fold.observations.sessions.state())
+            self._failures.restore(fold.failures.state())
 
     def book(self, run: int, decision: Decision) -> None:
         """A decision of this service."""
@@ -128,6 +132,7 @@ class LiveLoad:
         self._mean_work.note(decision)
         now = self._bookings.clock
         self._sessions.decided(now, decision)
+        self._failures.decided(now, decision)
         self._predicted.decided(run, now, decision, self._bookings.is_under_way)
         self._note_reported(early)
 
@@ -142,6 +147,7 @@ class LiveLoad:
         for booking, outcome in found:
             self._predicted.reported(booking.run, now, outcome)
             self._recent.report(booking.run, outcome)
+            self._failures.reported(now, booking, outcome.event)
 
     def report(self, run: int, outcome: Outcome) -> Report:
         """A report to this service."""
@@ -205,6 +211,7 @@ class LiveLoad:
 
     def _forget(self, engines: Sequence[Unregistered]) -> int:
         self._predicted.forget(engines)
+        self._failures.forget(engines)
         for one in engines:
             self._samples.forget(one.target)
             self._unbooked.pop(one.target, None)
@@ -356,7 +363,20 @@ class LiveLoad:
         """Those of which something is known, sorted."""
         with self._lock:
             sampled = (sample.target for sample in self._samples.all())
-            return sorted({*self._bookings.targets(), *sampled})
+            failing = (target for target, _ in self._failures.failing(self._bookings.clock))
+            return sorted({*self._bookings.targets(), *sampled, *failing})
+
+    def left_out(self, targets: Iterable[Target], now: float) -> frozenset[Target]:
+        """Those of them that are to be sent nothing now, since what they are sent fails."""
+        with self._lock:
+            if not len(self._failures):
+                return frozenset()
+            return frozenset(one for one in targets if self._failures.is_left_out(one, now))
+
+    def failing(self, now: float) -> list[tuple[Target, Failing]]:
+        """Those that get single requests on trial alone, sorted."""
+        with self._lock:
+            return [(target, copy(one)) for target, one in self._failures.failing(now)]
 
     def counts(self) -> dict[str, int]:
         """For metrics."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from query_api.routing.failing_watch import note_failing
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue, items_of
@@ -18,7 +19,7 @@ from schemas.codec import decode_routing
 from schemas.conditions import Conditions, Part
 from schemas.errors import DamagedError, NewerVersionError, RecordError, StorageError
 from schemas.identities import Offset
-from schemas.limits import ROUTING_BYTES, ROUTING_CHECKPOINT_S
+from schemas.limits import FAILING_LOOK_S, ROUTING_BYTES, ROUTING_CHECKPOINT_S
 from schemas.routing_records import RoutingRecord, encode_routing, traces_of
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from storage.salvage import move_aside
@@ -82,7 +83,7 @@ class RoutingLog(WindowLog):
         self.live = LiveLoad()
         self.written = self.unwritten = self.skipped = 0
         self._checkpoint = path / "checkpoint"
-        self._checkpoint_at = 0.0
+        self._checkpoint_at = self._look_at = 0.0
         self._kept = -1
         self._taken: list[RoutingRecord] = []
         fold = RoutingFold() if log is None else self._fold_all(log)
@@ -143,6 +144,9 @@ class RoutingLog(WindowLog):
     def take(self) -> Sequence[bytes]:
         """See `WindowLog`."""
         self._taken, encoded = [], []
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + FAILING_LOOK_S
+            note_failing(self.live, self._conditions, time.time())
         for record in self.queue.take(time.time()):
             try:
                 encoded.append(encode_routing(record))

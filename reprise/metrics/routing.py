@@ -1,5 +1,6 @@
 """Decisions of `/route`: what is under way, and the routing log, of both forms."""
 
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from typing import TYPE_CHECKING, Final, Protocol
@@ -122,6 +123,17 @@ ROUTING: Final[tuple[Family[RoutingState] | Histogram[RoutingState], ...]] = (
         "Ranks of instances whose load was posted, scraped or sent with a request.",
         lambda state: state.live.counts()["samples"],
     ),
+    gauge(
+        "reprise_routing_failing_targets",
+        "Ranks of instances that fail what they are sent, as clients report, and get single"
+        " requests on trial alone.",
+        lambda state: len(state.live.failing(time.time())),
+    ),
+    counter(
+        "reprise_routing_left_out",
+        "How often a rank of an instance was left out since what it was sent failed.",
+        lambda state: state.folded.read(lambda fold: fold.failures.left_out),
+    ),
     counter(
         "reprise_routing_expired",
         "Routed requests whose end was not reported in time, and that count as ended.",
@@ -161,8 +173,8 @@ ROUTING: Final[tuple[Family[RoutingState] | Histogram[RoutingState], ...]] = (
         "What routing remembers and had to give up for want of room: answers (a repeated request is"
         " decided anew), selections of the select service (404), load samples, open promises"
         " (counted as unreported), rows of promises and notes without one (promise_rows,"
-        " promises_crowded), hot_scopes, predicted prefixes, sessions, and classes and models whose"
-        " times were learned (estimates).",
+        " promises_crowded), hot_scopes, predicted prefixes, sessions, classes and models whose"
+        " times were learned (estimates), and engines that failed something (failures).",
         ("of",),
         _forgotten,
     ),

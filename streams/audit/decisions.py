@@ -239,6 +239,7 @@ def _candidate(one: CandidateRecord, models: Sequence[Costs]) -> Candidate:
         Reason.UNREACHABLE not in one.reasons,
         Reason.DEGRADED in one.reasons,
         one.predicted,
+        Reason.FAILING in one.reasons,
     )
 
 

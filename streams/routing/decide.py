@@ -3,9 +3,10 @@
 Pure: the same request, candidates and policy give the same decision, bit for bit, in the service,
 in the simulator, and when it is derived again from its record.
 
-The order of the reasons why a candidate is left out: `not_allowed`, `unreachable`, `degraded`
-(where that is wanted), `memory`, `queue_full`; then the policy ranks those that are left, which may
-leave out more (`policy`); then those that miss the objective go (`slo`).
+The order of the reasons why a candidate is left out: `not_allowed`, `unreachable`, `failing` (not
+where all are that could be chosen else), `degraded` (where that is wanted), `memory`, `queue_full`;
+then the policy ranks those that are left, which may leave out more (`policy`); then those that miss
+the objective go (`slo`).
 """
 
 import math
@@ -94,7 +95,7 @@ class Asked(NamedTuple):
     in_seconds: bool = False
 
 
-_HARD: Final = frozenset({Reason.NOT_ALLOWED, Reason.UNREACHABLE, Reason.DEGRADED})
+_HARD: Final = frozenset({Reason.NOT_ALLOWED, Reason.UNREACHABLE, Reason.FAILING, Reason.DEGRADED})
 _NONE: Final[tuple[str, ...]] = ()
 _DEGRADED: Final = (Reason.DEGRADED.value,)
 _POLICY: Final = (Reason.POLICY.value,)
@@ -151,11 +152,15 @@ def _sort_out(
             or one.kv_usage > usage_max
             or one.wait_s > wait_max
             or one.waiting > waiting_max
+            or one.is_failing
         ):
             reason = reason_of(one, rules)
         reasons.append(reason)
         if reason is None:
             left.append(_discounted(one, rules) if one.is_degraded else one)
+    if not left and Reason.FAILING in reasons and _HARD.issuperset(reasons):
+        # Rather one that fails than nobody.
+        return _sort_out([one._replace(is_failing=False) for one in candidates], rules)
     return reasons, left
 
 
@@ -165,6 +170,8 @@ def reason_of(one: Candidate, rules: Rules) -> Reason | None:
         return Reason.NOT_ALLOWED
     if not one.is_reachable:
         return Reason.UNREACHABLE
+    if one.is_failing:
+        return Reason.FAILING
     if one.is_degraded and rules.degraded is OfDegraded.DROP:
         return Reason.DEGRADED
     if one.kv_usage > rules.kv_usage_max:

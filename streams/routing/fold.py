@@ -25,6 +25,7 @@ from schemas.routing_records import (
 from streams.routing.booking import happened_at
 from streams.routing.bookings import Bookings, BookingsState, Reported
 from streams.routing.estimates.estimates import Estimates, EstimatesError
+from streams.routing.failures import Failures, FailuresState
 from streams.routing.lessons import observed_of
 from streams.routing.observed.observations import Observations
 from streams.routing.pieces import array_header, bytes_pieces, pieces_of
@@ -47,6 +48,7 @@ class RoutingState(msgspec.Struct, frozen=True, array_like=True):
     samples: tuple[LoadSample, ...]
     estimates: bytes
     observations: bytes
+    failures: FailuresState = FailuresState()
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -62,6 +64,7 @@ class RoutingFold:
         samples: what engines say.
         estimates: what outcomes have taught of times.
         observations: what decisions and outcomes show.
+        failures: whose requests fail.
     """
 
     def __init__(self) -> None:
@@ -70,6 +73,7 @@ class RoutingFold:
         self.samples = Samples()
         self.estimates = Estimates()
         self.observations = Observations()
+        self.failures = Failures()
 
     def apply(self, offset: int, record: RoutingRecord) -> None:
         """Folds the record at that offset; one that was folded is skipped. Cost O(its content)."""
@@ -94,11 +98,13 @@ class RoutingFold:
                 for engine in record.engines:
                     self.samples.forget(engine.target)
                 self.observations.forget(record.engines)
+                self.failures.forget(record.engines)
 
     def _decided(self, run: int, decision: Decision) -> None:
         if self.bookings.has_seen(run, decision.number):
             return
         early = self.bookings.book(run, decision)
+        self.failures.decided(self.bookings.clock, decision)
         self.observations.decided(run, decision)
         for reported in early:
             self._reported(run, reported)
@@ -106,6 +112,7 @@ class RoutingFold:
     def _reported(self, run: int, reported: Reported) -> None:
         booking, outcome = reported
         self.observations.reported(run, outcome)
+        self.failures.reported(self.bookings.clock, booking, outcome.event)
         if booking.lesson is not None:
             at = happened_at(outcome, booking, self.bookings.clock)
             observed = observed_of(
@@ -123,7 +130,8 @@ class RoutingFold:
     def forgotten(self) -> dict[str, int]:
         """What was given up for want of room, by what it is."""
         learned = self.estimates.counters()["classes_forgotten"]
-        return self.observations.forgotten | {"estimates": learned}
+        failures = self.failures.dropped
+        return self.observations.forgotten | {"estimates": learned, "failures": failures}
 
     @property
     def digest(self) -> str:
@@ -148,6 +156,7 @@ class RoutingFold:
         yield from pieces_of(self.samples.all())
         yield from bytes_pieces(self.estimates.pieces())
         yield from bytes_pieces(self.observations.pieces())
+        yield from pieces_of(self.failures.state())
 
     @classmethod
     def load(cls, encoded: bytes) -> "RoutingFold":
@@ -171,4 +180,5 @@ class RoutingFold:
         except EstimatesError as error:
             raise RecordFormatError(detail=str(error)) from error
         fold.observations = Observations.load(state.observations)
+        fold.failures.restore(state.failures)
         return fold

@@ -52,6 +52,7 @@ class Candidate(NamedTuple):
         is_reachable: whether its publisher is there.
         is_degraded: whether its publisher has lost something.
         predicted: of the cached tokens, those that only decisions say it holds.
+        is_failing: whether its requests fail, and none is to be tried now.
     """
 
     instance_id: str
@@ -71,6 +72,7 @@ class Candidate(NamedTuple):
     is_reachable: bool = True
     is_degraded: bool = False
     predicted: int = 0
+    is_failing: bool = False
 
 
 class Choice(NamedTuple):

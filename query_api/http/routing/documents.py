@@ -15,6 +15,7 @@ from schemas.limits import RETRY_AFTER_MAX_S
 from schemas.routing_records import CandidateRecord, Decision, Refused, Target, decision_id
 from streams.routing.chunk_plan import Plan
 from streams.routing.decide import OfDegraded
+from streams.routing.failures import Failing
 
 _REFUSALS: Final = {
     Refused.NO_CANDIDATE: "no candidate is there",
@@ -155,6 +156,16 @@ class LoadDocument(msgspec.Struct, frozen=True):
     accepted: int
 
 
+class FailingDocument(msgspec.Struct, frozen=True):
+    """What a target is sent fails: since when it is left out, until when it is not even tried, and
+    how often it was left out or failed a trial. Unix seconds.
+    """
+
+    since: float
+    until: float
+    times: int
+
+
 class TargetDocument(msgspec.Struct, frozen=True):
     """What a rank of an instance carries: what is booked there, and what was last said of it."""
 
@@ -171,6 +182,7 @@ class TargetDocument(msgspec.Struct, frozen=True):
     running: int | None
     kv_usage: float | None
     observed_at: float | None
+    failing: FailingDocument | None
 
 
 class RoutingDocument(msgspec.Struct, frozen=True):
@@ -329,13 +341,16 @@ def routing_document(
     )
     queue = router.queue
     counts = router.live.counts() | {"waiting": len(queue), "dropped": queue.dropped}
+    failing = dict(router.live.failing(router.now()))
     targets = [
-        _target(target, carried) for target, carried in router.carried() if admits(target.tenant_id)
+        _target(target, carried, failing.get(target))
+        for target, carried in router.carried()
+        if admits(target.tenant_id)
     ]
     return RoutingDocument(position, digest, under_way, targets, counts)
 
 
-def _target(target: Target, carried: Carried) -> TargetDocument:
+def _target(target: Target, carried: Carried, failing: Failing | None) -> TargetDocument:
     sample = carried.sample
     return TargetDocument(
         *target,
@@ -349,6 +364,7 @@ def _target(target: Target, carried: Carried) -> TargetDocument:
         None if sample is None else sample.running,
         None if sample is None else sample.kv_usage,
         None if sample is None else sample.observed_at,
+        None if failing is None else FailingDocument(failing.since, failing.until, failing.times),
     )
 
 

@@ -25,7 +25,7 @@ from schemas.routing_records import (
     PrefixMark,
     Target,
 )
-from streams.routing import samples
+from streams.routing import by_target
 from streams.routing.observed.promise_totals import Totals
 from tests.unit.streams.routing.decisions import SCOPE, decision
 from tests.unit.streams.routing.observed.records import RUN, a_decision, an_outcome
@@ -59,7 +59,7 @@ def test_each_bound_that_was_reached_is_counted(
     log.write()
     assert forgotten(log) == {"hot_scopes": 3}
 
-    monkeypatch.setattr(samples, "LOAD_TARGETS_MAX", 2)
+    monkeypatch.setattr(by_target, "LOAD_TARGETS_MAX", 2)
     log.live.note(
         LoadSample(Target("default", name, 0), 100.0, LoadSource.POSTED, waiting=1)
         for name in "abcd"

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.routing_records import LoadSample, LoadSource, Target
-from streams.routing import samples as module
+from streams.routing import by_target as module
 from streams.routing.samples import Samples
 
 
