@@ -17,6 +17,7 @@ from typing import NamedTuple
 from bridge.engine_http.engine import can_ask
 from bridge.engine_http.watch import EngineWatch
 from schemas.answer_states import Activity, Doubt
+from schemas.engine_facts import EngineFacts
 from schemas.limits import (
     CHECK_AGAIN_S,
     CHECK_DOUBLINGS_MAX,
@@ -27,6 +28,8 @@ from schemas.limits import (
     CHECK_RETRY_MAX_S,
     CHECK_RETRY_S,
     CHECK_SILENCE_S,
+    CLOCK_FAR_S,
+    CLOCK_STEP_SAID_S,
     LINK_SETTLE_S,
     LOOK_REST_S,
     PAUSE_SETTLE_S,
@@ -61,6 +64,7 @@ class Look(NamedTuple):
         is_waiting: whether something that has arrived has not been decoded.
         late_s: see `Sequencer.late_s`.
         has_waiting: whether records of it have not reached the log.
+        behind_s: see `Sequencer.behind_s`.
     """
 
     connected: bool
@@ -73,6 +77,7 @@ class Look(NamedTuple):
     is_waiting: bool
     late_s: float
     has_waiting: bool
+    behind_s: float = 0.0
 
 
 class Doubted(NamedTuple):
@@ -95,6 +100,8 @@ class Said(NamedTuple):
     doubted: Doubted
     acting: Acting | None
     process: ProcessMark | None
+    facts: EngineFacts | None = None
+    clock_s: float = 0.0
 
 
 class Followed:
@@ -108,8 +115,10 @@ class Followed:
         interrupted: whether a repair was ended before its engine had said all.
         said: what was last written of it into the log.
         engine: what its HTTP address says; None where it has none.
+        facts: what its engine says of its settings; None where that is not known.
         replay_endpoint: of its registration, or what its engine has said; "" where there is none.
         has_no_endpoint: whether its engine was asked where it publishes, and does not say.
+        clock_s: how far its engine's clock is behind ours, roughly; 0 where that is not far.
         rests_until: until then a look at it changes nothing but `as_of`, unless its link changes or
             something comes of it; 0 where it is to be looked at.
         as_of: where it is confirmed: the log, or what waits for it, has all that it had published
@@ -144,7 +153,9 @@ class Followed:
         "_up_at",
         "acting",
         "as_of",
+        "clock_s",
         "engine",
+        "facts",
         "has_no_endpoint",
         "held_since",
         "interrupted",
@@ -169,6 +180,8 @@ class Followed:
         self.has_no_endpoint = False
         has_http = bool(registration.http_url) and can_ask(registration.kind)
         self.engine = EngineWatch() if has_http else None
+        self.facts: EngineFacts | None = None
+        self.clock_s = 0.0
         self.acting = Acting(Activity.DISCONNECTED, 0.0)
         self.rests_until = 0.0
         self.as_of = 0.0
@@ -237,6 +250,10 @@ class Followed:
         self.as_of = look.received_until - (look.late_s if self._is_heard(now) else 0.0)
         if self.can_replay and self._asked_at < self._heard_at:
             self.as_of = min(self.as_of, self._heard_as_of)
+        is_far = abs(look.behind_s) >= CLOCK_FAR_S  # in steps: not each of them is worth a record
+        self.clock_s = (
+            CLOCK_STEP_SAID_S * round(look.behind_s / CLOCK_STEP_SAID_S) if is_far else 0.0
+        )
         activity = self._activity(now)
         if self.acting.activity is not activity or not self.acting.since:
             self.acting = Acting(activity, wall_now)
@@ -316,17 +333,19 @@ class Followed:
 
     @property
     def has_news(self) -> bool:
-        """Whether that, or its engine's process, differs from what was last written of it into the
-        log: what the next process of ours takes for the incarnation's must not be an earlier one.
+        """Whether that, or its engine's process, settings or clock, differs from what was last
+        written of it into the log: what the next process of ours takes for the incarnation's must
+        not be an earlier one.
         """
         said, says = self.said, self.says
-        return said is None or (said.doubted, said.process) != (says.doubted, says.process)
+        return said is None or said._replace(acting=None) != says._replace(acting=None)
 
     @property
     def says(self) -> Said:
         """What there is to say of it."""
         process = None if self.engine is None else self.engine.published
-        return Said(self.doubted, self.acting if self.acting.since else None, process)
+        acting = self.acting if self.acting.since else None
+        return Said(self.doubted, acting, process, self.facts, self.clock_s)
 
     def begin_again(self) -> None:
         """The log has something else of it than what was known: nothing is known any more."""

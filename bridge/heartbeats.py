@@ -181,7 +181,15 @@ class Heartbeats:
 
 def _report(publisher: PublisherKey, says: Said) -> Report:
     doubt, since = says.doubted
-    report = Report(publisher.stream, publisher.dp_rank, doubt or "", since, process=says.process)
+    report = Report(
+        publisher.stream,
+        publisher.dp_rank,
+        doubt or "",
+        since,
+        process=says.process,
+        facts=says.facts,
+        clock_s=says.clock_s,
+    )
     if says.acting is None:
         return report
     activity, activity_since = says.acting
@@ -193,7 +201,7 @@ def _said(report: Report) -> Said:
     acting = None
     if report.activity:
         acting = Acting(Activity(report.activity), report.activity_since)
-    return Said(doubted, acting, report.process)
+    return Said(doubted, acting, report.process, report.facts, report.clock_s)
 
 
 def _confirmed(followed: Mapping[PublisherKey, Reported]) -> dict[PublisherKey, Reported]:

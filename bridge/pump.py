@@ -32,6 +32,7 @@ from typing import TypeVar
 from bridge.bulk_pump import BulkPump
 from bridge.engine_http.discovery import Discovery
 from bridge.engine_http.engine import EngineHttp, check_http
+from bridge.engine_http.facts_watch import FactsWatch
 from bridge.engine_http.inquiries import EngineSource, Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
 from bridge.followed import Ask, Followed, Look
@@ -51,7 +52,7 @@ from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader
 from bridge.sockets.subscriber import Subscriber
-from bridge.supervision import cancel, keep
+from bridge.supervision import cancel, keep, keep_all
 from bridge.wire.batch import read_sequence
 from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Doubt
@@ -145,6 +146,13 @@ class Pump:
             on_fault=self._count_fault,
         )
         self.followed: dict[PublisherKey, Followed] = {}
+        self._facts: FactsWatch | None = None
+        if engines is None:
+            self._facts = FactsWatch(
+                EngineHttp(requests=self.engine_http.requests),
+                lambda: self.followed.values(),
+                on_fault=self._count_fault,
+            )
         self._own_faults = 0
         self._calls = ThreadPoolExecutor(1, "reprise-links")
         self._sink = sink
@@ -178,11 +186,14 @@ class Pump:
     async def run(self) -> None:
         """Turns and repairs until it is cancelled; no error ends it."""
         count = self._count_fault
-        watching = asyncio.create_task(keep("watch over links", self._watch, on_fault=count))
+        beside = {"watch over links": self._watch}
+        if self._facts is not None:
+            beside["watch over what engines are"] = self._facts.run
+        watching = keep_all(beside, on_fault=count)
         try:
             await keep("write path", self._turn_until_cancelled, on_fault=count)
         finally:
-            await cancel(watching)
+            await cancel(*watching)
 
     async def drain(self) -> None:
         """Ends receiving and the repairs; what was received by then becomes records, in time.
@@ -779,6 +790,7 @@ class Pump:
             is_waiting=is_waiting,
             late_s=self.sequencer.late_s(publisher),
             has_waiting=self.has_waiting(publisher),
+            behind_s=self.sequencer.behind_s(publisher, time.time() - time.monotonic()),
         )
 
 

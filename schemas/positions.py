@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from schemas.engine_facts import EngineFacts
 from schemas.identities import Text
 from schemas.limits import INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
 
@@ -76,6 +77,8 @@ class Confirmation(msgspec.Struct, frozen=True, omit_defaults=True):
         activity: an `Activity`; "" where the bridge is of a version that does not say.
         activity_since: when that began, likewise.
         process: None where it is not known.
+        facts: what its engine says of its settings; None where that is not known.
+        clock_s: how far its engine's clock is behind the bridge's, seconds, roughly; 0: not far.
     """
 
     bridge: Text
@@ -84,6 +87,8 @@ class Confirmation(msgspec.Struct, frozen=True, omit_defaults=True):
     activity: Text = ""
     activity_since: Seconds = 0.0
     process: ProcessMark | None = None
+    facts: EngineFacts | None = None
+    clock_s: Seconds = 0.0
 
 
 class Heartbeat(msgspec.Struct, frozen=True):

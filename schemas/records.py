@@ -32,6 +32,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from schemas.engine_facts import EngineFacts
 from schemas.identities import Name, PublisherKey, Rank, StreamKey, Text
 from schemas.memory import MEMORY_VERSION, MemoryRecord
 from schemas.positions import (
@@ -186,6 +187,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
         activity: a `schemas.answer_states.Activity`; "" where it is not followed.
         activity_since: when that began, Unix seconds.
         process: of its engine, where its HTTP address says which.
+        facts: what that says of its settings, or None.
+        clock_s: how far its clock is behind the bridge's, seconds, roughly; 0 where it is not far.
     """
 
     stream: StreamKey
@@ -195,6 +198,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     activity: Text = ""
     activity_since: Seconds = 0.0
     process: ProcessMark | None = None
+    facts: EngineFacts | None = None
+    clock_s: Seconds = 0.0
 
     @property
     def publisher(self) -> PublisherKey:

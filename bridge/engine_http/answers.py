@@ -176,29 +176,31 @@ def _numbers(value: Any) -> list[float]:
 # Where it publishes
 
 
-class _VllmSource(msgspec.Struct):
+class VllmSource(msgspec.Struct):
+    """Where one rank of a vLLM publishes, in its own words."""
+
     endpoint: Text
     data_parallel_rank: Rank | None = 0
     replay_endpoint: Text | None = None
     publisher: Text | None = "zmq"
 
 
-_SourceArray = Annotated[list[_VllmSource], Meta(max_length=HTTP_ENGINE_VALUES_MAX)]
+_SourceArray = Annotated[list[VllmSource], Meta(max_length=HTTP_ENGINE_VALUES_MAX)]
 
 
-_SourceMap = Annotated[dict[Rank, _VllmSource], Meta(max_length=HTTP_ENGINE_VALUES_MAX)]
+_SourceMap = Annotated[dict[Rank, VllmSource], Meta(max_length=HTTP_ENGINE_VALUES_MAX)]
 
 
-class _VllmSources(msgspec.Struct):
+class _VllmAnswer(msgspec.Struct):
     sources: _SourceArray
 
 
 # Made here and not by whoever asks first: msgspec is not safe while two threads do that.
 _server_info: Final = msgspec.json.Decoder(_ServerInfo)
 _server_process: Final = msgspec.json.Decoder(_ServerProcess)
-_source_array: msgspec.json.Decoder[list[_VllmSource]] = msgspec.json.Decoder(_SourceArray)
-_source_map: msgspec.json.Decoder[dict[int, _VllmSource]] = msgspec.json.Decoder(_SourceMap)
-_vllm_answer: Final = msgspec.json.Decoder(_VllmSources)
+_source_array: msgspec.json.Decoder[list[VllmSource]] = msgspec.json.Decoder(_SourceArray)
+_source_map: msgspec.json.Decoder[dict[int, VllmSource]] = msgspec.json.Decoder(_SourceMap)
+_vllm_answer: Final = msgspec.json.Decoder(_VllmAnswer)
 
 
 def read_kv_event_sources(body: bytes, url: BaseUrl) -> list[PublisherSource]:
@@ -208,7 +210,7 @@ def read_kv_event_sources(body: bytes, url: BaseUrl) -> list[PublisherSource]:
         RegistrationError: it is no such answer, or names what cannot be connected to.
     """
     try:
-        sources = _vllm_sources(body)
+        sources = kv_event_sources(body)
     except _UNREADABLE as error:
         raise RegistrationError(
             f"Expected where each rank publishes from {url.authority}/kv_event_sources,"
@@ -227,8 +229,12 @@ def read_kv_event_sources(body: bytes, url: BaseUrl) -> list[PublisherSource]:
     return _by_rank(found, url)
 
 
-def _vllm_sources(body: bytes) -> list[tuple[int, _VllmSource]]:
-    """By rank; of a released version, or of one in development."""
+def kv_event_sources(body: bytes) -> list[tuple[int, VllmSource]]:
+    """By rank, as vLLM has them; of a released version, or of one in development.
+
+    Raises:
+        ValueError, RecursionError: it is no such answer.
+    """
     if body.lstrip()[:1] == b"{":
         try:
             by_rank = _source_map.decode(body)

@@ -15,7 +15,7 @@ path, and one with an API key answers 401.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from bridge.engine_http.address import BaseUrl, read_base_url
@@ -28,8 +28,10 @@ from bridge.engine_http.answers import (
     read_start_time,
 )
 from bridge.engine_http.client import NoAnswerError, Reply, Room, get
+from bridge.engine_http.facts import CACHE_METRIC, SLEEP_METRIC, sglang_facts, vllm_facts
 from bridge.engine_http.load import WAYS
 from bridge.sockets.allowed import ALLOWED
+from schemas.engine_facts import EngineFacts
 from schemas.errors import EndpointError, RegistrationError
 from schemas.limits import (
     HTTP_ENGINE_BYTES_MAX,
@@ -44,6 +46,10 @@ from schemas.registration import NO_EVENTS, PublisherKind, Registration
 _logger = logging.getLogger(__name__)
 _NOT_FOUND: Final = (404, 405)
 _METRICS: Final = "/metrics"
+_FILTERED: Final = "/metrics?" + "&".join(
+    f"name%5B%5D={name.decode()}" for name in (CACHE_METRIC, SLEEP_METRIC)
+)
+_SLEEPING: Final = "/is_sleeping"
 
 
 class _Kind(NamedTuple):
@@ -55,6 +61,8 @@ class _Kind(NamedTuple):
     sources: tuple[str, ...]
     read_sources: Callable[[bytes, BaseUrl], list[PublisherSource]]
     since: str
+    facts: tuple[str, ...]
+    read_facts: Callable[[Mapping[str, bytes], int], EngineFacts]
 
 
 _KINDS: Final = {
@@ -65,6 +73,8 @@ _KINDS: Final = {
         sources=("/kv_event_sources",),
         read_sources=read_kv_event_sources,
         since="vLLM says it from 0.33 on",
+        facts=("/version", "/v1/models", "/kv_event_sources"),
+        read_facts=vllm_facts,
     ),
     "SGLang": _Kind(
         health="/model_info",
@@ -73,6 +83,8 @@ _KINDS: Final = {
         sources=("/server_info", "/get_server_info"),
         read_sources=read_kv_events,
         since="SGLang says it in `/server_info`",
+        facts=(),
+        read_facts=sglang_facts,
     ),
 }
 
@@ -110,13 +122,16 @@ class EngineHttp:
 
     Args:
         wait_s: for each answer.
+        requests: where they are counted; None: apart.
 
     Attributes:
         requests: by what came of them: `answered`, `refused` (500 and above), `silent`.
     """
 
-    def __init__(self, *, wait_s: float = HTTP_ENGINE_WAIT_S) -> None:
-        self.requests: Counter[str] = Counter()
+    def __init__(
+        self, *, wait_s: float = HTTP_ENGINE_WAIT_S, requests: Counter[str] | None = None
+    ) -> None:
+        self.requests: Counter[str] = Counter() if requests is None else requests
         self._wait_s = wait_s
         # Engines that do not answer leave places to those that do.
         self._places = asyncio.Semaphore(HTTP_ENGINES_AT_ONCE_MAX)
@@ -171,6 +186,32 @@ class EngineHttp:
             )
         return sources
 
+    async def bodies(self, registration: Registration) -> dict[str, bytes]:
+        """What it answers that says what it is, by path: three to six requests, one after the
+        other.
+
+        Raises:
+            NoAnswerError: it does not answer.
+        """
+        kind, url = _KINDS[registration.kind], registration.http_url
+        reply = await self._first(url, (_FILTERED, _METRICS) if kind.facts else kind.process)
+        if kind.facts and reply.status == 200 and CACHE_METRIC not in reply.body:
+            reply = await self._get(url, _METRICS, with_body=True)
+        found = {kind.process[0]: reply.body} if reply.status == 200 else {}
+        for path in kind.facts:
+            said = await self._get(url, path, with_body=True)
+            if said.status == 200:
+                found[path] = said.body
+        if kind.facts and SLEEP_METRIC not in found.get(_METRICS, b""):
+            said = await self._get(url, _SLEEPING, with_body=True)
+            if said.status == 200:
+                found[_SLEEPING] = said.body
+        return found
+
+    def facts(self, registration: Registration, bodies: dict[str, bytes]) -> EngineFacts:
+        """What these say of the registered rank."""
+        return _KINDS[registration.kind].read_facts(bodies, registration.dp_rank)
+
     async def _first(self, url: str, paths: tuple[str, ...]) -> Reply:
         reply = Reply(404, b"")
         for path in paths:
@@ -180,7 +221,7 @@ class EngineHttp:
         return reply
 
     async def _get(self, url: str, path: str, *, with_body: bool) -> Reply:
-        is_metrics = path == _METRICS
+        is_metrics = path.startswith(_METRICS)
         async with self._silent_places if url in self._silent else self._places:
             try:
                 reply = await get(

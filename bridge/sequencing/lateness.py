@@ -10,7 +10,7 @@ monotonic clock: a step of the other one would make all that is on its way look 
 
 from typing import Final
 
-from schemas.limits import CLOCK_STEP_S, LATENESS_COMPARED
+from schemas.limits import CLOCK_STEP_S, LATENESS_COMPARED, UNIX_SECONDS_MIN
 
 _NONE: Final = float("inf")
 
@@ -25,6 +25,15 @@ class Lateness:
         self._count = 0
         self._last_time = 0.0
         self.late_s = 0.0
+
+    def behind_s(self, since_epoch: float) -> float:
+        """How far the engine's clock is behind ours, seconds, as the batch says that came soonest;
+        0 where none has come, or the engine has no clock of Unix seconds.
+        """
+        least = min(self._before, self._least)
+        if self._last_time < UNIX_SECONDS_MIN or least == _NONE:
+            return 0.0
+        return least + since_epoch
 
     def note(self, engine_time: float, received_at: float) -> None:
         """A batch of this engine time, in seconds of its clock, was received then, in those of our

@@ -737,6 +737,19 @@ class Sequencer:
         """
         return self._lanes[publisher].lateness.late_s
 
+    def behind_s(self, publisher: PublisherKey, since_epoch: float) -> float:
+        """How far its engine's clock is behind ours, seconds; below 0 where it is ahead, and 0
+        where that is not known.
+
+        Args:
+            publisher: whose.
+            since_epoch: Unix seconds at 0 of the monotonic clock.
+
+        Raises:
+            KeyError: it is not followed.
+        """
+        return self._lanes[publisher].lateness.behind_s(since_epoch)
+
     def is_doubted(self, publisher: PublisherKey) -> bool:
         """Whether batches were accepted of which it is not known that they are of the incarnation
         of those before.

@@ -11,9 +11,10 @@ from query_api.doctor.diagnosis import Look
 from query_api.doctor.document import Finding
 from query_api.doctor.examination import Patient
 from query_api.doctor.received import RECEIVED
+from query_api.doctor.said import SAID
 from query_api.doctor.served import outcomes
 
-DIAGNOSES: Final[Sequence[Look]] = (*RECEIVED, outcomes)
+DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes)
 """All of them, causes before what comes of them."""
 
 

@@ -62,6 +62,12 @@ def endpoints_of(views: Sequence[ServiceView]) -> str:
     return ", ".join(one.endpoint or one.http_url for one in registrations)
 
 
+def is_wildcard(endpoint: str) -> bool:
+    """Whether vLLM binds the address; it connects to any other one, but for ipc."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    return host in ("", "*", "::", "0.0.0.0")
+
+
 def named(patient: Patient, dp_rank: int) -> str:
     """The body of POST /unregister of one rank."""
     tenant_id, _, _, _, instance_id = patient.stream

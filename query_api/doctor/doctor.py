@@ -1,19 +1,23 @@
 """Makes the answer of `GET /doctor` of what was examined. Pure."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from query_api.doctor.diagnoses import diagnose
 from query_api.doctor.document import (
     Code,
     DoctorDocument,
+    EngineSays,
     Finding,
     InstanceExamination,
     RankExamination,
 )
-from query_api.doctor.examination import Examination, Patient
+from query_api.doctor.examination import Examination, Patient, clock_of, facts_of
 from query_api.ports import Health, ServiceView, positions_text
 from schemas.conditions import Condition, Part
+from schemas.engine_facts import EngineFacts
 from schemas.limits import STALE_RECORDS, STALE_S
 
 _SAID_OF_INSTANCES: Final = frozenset({Part.ENGINES})
@@ -125,7 +129,7 @@ def _examination(patient: Patient, found: list[Finding]) -> InstanceExamination:
 
 
 def _rank(one: ServiceView) -> RankExamination:
-    registration = one.registration
+    registration, facts = one.registration, facts_of(one)
     return RankExamination(
         dp_rank=registration.dp_rank,
         endpoint=registration.endpoint,
@@ -137,4 +141,11 @@ def _rank(one: ServiceView) -> RankExamination:
         incarnation=one.state.incarnation,
         received=one.state.sequence,
         left_out=dict(one.state.left_out),
+        clock_s=clock_of(one),
+        engine=None if facts is None else EngineSays(**_fields(facts)),
     )
+
+
+def _fields(facts: EngineFacts) -> dict[str, Any]:
+    found = msgspec.structs.asdict(facts)
+    return found | {"models": list(facts.models), "ranks": list(facts.ranks)}

@@ -11,6 +11,12 @@ class Code(StrEnum):
     """What a finding is; the names are kept. docs/operations.md has a row of each."""
 
     # Of an instance
+    EVENTS_OFF = "events_off"
+    PREFIX_CACHING_OFF = "prefix_caching_off"
+    ASLEEP = "asleep"
+    MODEL_NAME = "model_name"
+    RANKS = "ranks"
+    CLOCK = "clock"
     BLOCK_SIZE = "block_size"
     LEFT_OUT = "left_out"
     REPORT_MODE = "report_mode"
@@ -50,6 +56,21 @@ class Finding(msgspec.Struct, kw_only=True):
     since: Annotated[float, Meta(description="Unix seconds; 0 where that is not known.")] = 0.0
 
 
+class EngineSays(msgspec.Struct, kw_only=True):
+    """What an engine says of itself over HTTP; null, 0 and empty: it does not say it."""
+
+    version: str
+    models: list[str]
+    block_size: int
+    blocks: Annotated[int, Meta(description="That its cache has room for; of this rank.")]
+    ranks: Annotated[list[int], Meta(description="That publish events.")]
+    endpoint: Annotated[str, Meta(description="Where this rank publishes, in its own words.")]
+    replay_endpoint: str
+    publishes: Annotated[bool | None, Meta(description="Whether events are switched on.")]
+    caches: Annotated[bool | None, Meta(description="Whether prefix caching is.")]
+    is_asleep: bool | None
+
+
 class RankExamination(msgspec.Struct, kw_only=True):
     """One data-parallel rank: what is registered of it, and what came of it."""
 
@@ -63,6 +84,12 @@ class RankExamination(msgspec.Struct, kw_only=True):
     incarnation: int
     received: Annotated[int, Meta(description="Sequence number of the last batch; -1: none.")]
     left_out: Annotated[dict[str, int], Meta(description="Blocks that no answer counts, by why.")]
+    clock_s: Annotated[
+        float, Meta(description="How far its clock is behind its bridge's, roughly; 0: not far.")
+    ]
+    engine: Annotated[
+        EngineSays | None, Meta(description="null: it has no HTTP address, or does not answer.")
+    ]
 
 
 class AskedExamination(msgspec.Struct, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from query_api.doctor.document import AskedExamination
 from query_api.ports import Health, ServiceView, View
 from query_api.routing.router import Router
+from schemas.engine_facts import EngineFacts
 from schemas.identities import MEDIA, Medium, ModelContext, StreamKey, is_hidden
 from schemas.limits import DOCTOR_ENTRIES_MAX, DOCTOR_OUTCOMES_MIN, DOCTOR_OUTCOMES_S
 from schemas.routing_records import Target
@@ -27,6 +28,7 @@ class Patient(NamedTuple):
         entries: blocks that the index has of it, over all ranks.
         on_gpu: which share of them is on its GPUs; looks at all of them.
         capacity_blocks: that its engine has room for, over all ranks; 0 where that is not known.
+        ranks_at_url: that are registered of the engine at its HTTP address, by whatever names.
         served: what the latest outcomes say, as many as are needed to judge by.
     """
 
@@ -35,6 +37,7 @@ class Patient(NamedTuple):
     entries: int
     on_gpu: Callable[[], float]
     capacity_blocks: int
+    ranks_at_url: frozenset[int]
     served: Totals
 
     @property
@@ -94,6 +97,9 @@ def examine(
     entries = _entries(kernel)
     served = served_by(router, now)
     capacities = _capacities(router)
+    at_url: dict[str, set[int]] = {}
+    for registration in view.registered():
+        at_url.setdefault(registration.http_url, set()).add(registration.dp_rank)
     groups: dict[StreamKey, list[ServiceView]] = {}
     for one in view.services():
         if admits(one.registration.tenant_id):
@@ -105,6 +111,7 @@ def examine(
             sum(count for _, count in entries.get(stream, ())),
             partial(gpu_share, kernel, entries.get(stream, ())),
             _capacity_blocks(ranks, capacities),
+            frozenset(at_url.get(ranks[0].registration.http_url, ())),
             served.get(Served(stream.tenant_id, stream.model_name, stream.instance_id), Totals()),
         )
         for stream, ranks in sorted(groups.items())
@@ -120,6 +127,18 @@ def served_by(router: Router | None, now: float) -> Mapping[Served, Totals]:
     return router.folded.read_all(
         lambda fold: fold.observations.totals.latest(DOCTOR_OUTCOMES_MIN, since)
     )
+
+
+def facts_of(one: ServiceView) -> EngineFacts | None:
+    """What its engine says of itself, as its bridge has told; None where that is not known."""
+    said = one.state.confirmation
+    return None if said is None else said.facts
+
+
+def clock_of(one: ServiceView) -> float:
+    """How far its clock is behind its bridge's, seconds; 0 where that is not far."""
+    said = one.state.confirmation
+    return 0.0 if said is None else said.clock_s
 
 
 _Contexts = list[tuple[ModelContext, int]]
@@ -165,7 +184,10 @@ def _capacities(router: Router | None) -> dict[Target, int]:
 def _capacity_blocks(ranks: Iterable[ServiceView], said: Mapping[Target, int]) -> int:
     total = 0
     for one in ranks:
-        registration = one.registration
+        registration, facts = one.registration, facts_of(one)
+        if facts is not None and facts.blocks:
+            total += facts.blocks
+            continue
         target = Target(registration.tenant_id, registration.instance_id, registration.dp_rank)
         tokens = said.get(target, registration.kv_capacity_tokens)
         if not tokens:

@@ -11,12 +11,13 @@ from query_api.doctor.diagnosis import (
     endpoints_of,
     has_published,
     is_settled,
+    is_wildcard,
     named,
     ranks_of,
     register_again,
 )
 from query_api.doctor.document import Code
-from query_api.doctor.examination import Patient
+from query_api.doctor.examination import Patient, facts_of
 from query_api.ports import ServiceView
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import COPIES_UNKNOWN
@@ -101,6 +102,7 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
 
 def _block_size(patient: Patient, now: float) -> Iterator[Diagnosis]:
     registered = patient.stream.block_size
+    said = {facts.block_size for one in patient.ranks if (facts := facts_of(one)) is not None}
     sizes: dict[str, tuple[int, float, list[int]]] = {}
     for one in patient.ranks:
         for reason, blocks in one.state.left_out.items():
@@ -119,6 +121,16 @@ def _block_size(patient: Patient, now: float) -> Iterator[Diagnosis]:
             size,
             since,
             tuple(ranks),
+        )
+    others = sorted(said - {0, registered})
+    if others and not sizes and not patient.entries:  # before the first block has come
+        yield Diagnosis(
+            Code.BLOCK_SIZE,
+            f"it says that its blocks have {others[0]} tokens, and is registered with {registered}",
+            register_again(patient, f'"block_size": {others[0]}')
+            + f"; and ask POST /query with {others[0]}",
+            str(registered),
+            str(others[0]),
         )
 
 
@@ -178,8 +190,7 @@ def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
     if never:
         yield Diagnosis(
             Code.UNREACHED,
-            f"no link to it has come up, and nothing of it has ever come: it is not up, or does not"
-            f" listen there. {_BINDS}",
+            f"no link to it has come up, and nothing of it has ever come: {_why_unreached(never)}",
             f"{SWITCH_ON}; then register the address that this host reaches it at",
             expected=endpoints_of(never),
             got="no answer",
@@ -198,6 +209,18 @@ def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
             since=min(one.acting[1] for one in gone),
             ranks=ranks_of(gone),
         )
+
+
+def _why_unreached(never: list[ServiceView]) -> str:
+    for one in never:
+        facts = facts_of(one)
+        said = "" if facts is None else facts.endpoint
+        if said and not said.startswith("ipc://") and not is_wildcard(said):
+            return (
+                f"it says that it publishes at {said}, which it connects to and does not bind, so"
+                f" nobody hears it. {_BINDS}"
+            )
+    return f"it is not up, or does not listen there. {_BINDS}"
 
 
 def _doubted(patient: Patient, now: float) -> Iterator[Diagnosis]:

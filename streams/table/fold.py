@@ -326,6 +326,8 @@ class Fold:
                     report.activity,
                     report.activity_since,
                     report.process,
+                    report.facts,
+                    report.clock_s,
                 )
                 self._confirm(publisher, said)
         if record.complete:

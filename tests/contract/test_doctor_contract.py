@@ -1,10 +1,16 @@
 """What `GET /doctor` finds of mistakes that are made with real engines, in both forms."""
 
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
 import zmq
 
-from simulation.engines.publisher import Publisher
-from simulation.engines.wire import BlockStored
+from simulation.engines.publisher import Publisher, PublisherOptions
+from simulation.engines.wire import BlockRemoved, BlockStored
 from tests.contract.deployments import Tenant
+from tests.engine_http import EngineServer, engine_server
 
 BLOCK = range(16)
 
@@ -31,6 +37,124 @@ def test_a_wrong_block_size_is_found_and_ends_when_it_is_mended(
     tenant.connect(publisher, replay_endpoint=publisher.replay_endpoint, block_size=32)
     tenant.await_longest(range(32), 32, block_size=32)
     tenant.until(lambda: not tenant.findings(), "no findings")
+
+
+@pytest.fixture
+def engine() -> Iterator[EngineServer]:
+    with engine_server() as server:
+        yield server
+
+
+CACHE = {"block_size": "16", "num_gpu_blocks": "100"}
+
+
+def serves(
+    engine: EngineServer,
+    *ranks: Publisher,
+    caching: str = "True",
+    model: str = "m",
+    awake: int = 1,
+) -> None:
+    """The HTTP server is of an engine with these settings, and these ranks."""
+    engine.starts(time.time(), *ranks)
+    settings = CACHE | {"enable_prefix_caching": caching}
+    labels = ",".join(f'{name}="{value}"' for name, value in settings.items())
+    metrics = (
+        engine.replies["/metrics"][1]
+        + f"vllm:cache_config_info{{{labels}}} 1.0\n".encode()
+        + f'vllm:engine_sleep_state{{sleep_state="awake"}} {awake}.0\n'.encode()
+    )
+    names = "name%5B%5D=vllm:cache_config_info&name%5B%5D=vllm:engine_sleep_state"
+    engine.replies |= {
+        "/metrics": (200, metrics),
+        f"/metrics?{names}": (200, metrics),
+        "/version": (200, b'{"version":"0.33.0"}'),
+        "/v1/models": (200, json.dumps({"data": [{"id": model}]}).encode()),
+    }
+
+
+def test_what_an_engine_says_of_itself_is_shown(
+    tenant: Tenant, publisher: Publisher, engine: EngineServer
+) -> None:
+    serves(engine, publisher)
+    tenant.connect(publisher, http_endpoint=engine.url)
+
+    def said() -> object:
+        ((instance,), ranks) = (tenant.examined(), tenant.examined()[0]["ranks"])
+        assert instance["capacity_blocks"] in (0, 100)
+        return ranks[0]["engine"]
+
+    tenant.until(said, "what the engine says")
+    shown = said()
+    assert isinstance(shown, dict)
+    assert (shown["version"], shown["models"], shown["blocks"]) == ("0.33.0", ["m"], 100)
+    assert (shown["publishes"], shown["caches"], shown["is_asleep"]) == (True, True, False)
+    tenant.until(lambda: not tenant.findings(), "no findings")
+
+
+def test_what_an_engine_has_switched_off_is_found(
+    tenant: Tenant, publisher: Publisher, engine: EngineServer
+) -> None:
+    """Prefix caching, and then events, and then itself; each ends when it is mended."""
+    serves(engine, publisher, caching="False")
+    tenant.connect(publisher, http_endpoint=engine.url)
+    tenant.await_finding("prefix_caching_off")
+    serves(engine)
+    assert tenant.await_finding("events_off")["got"] == "none"
+    assert set(tenant.findings()) == {"a"}
+    serves(engine, publisher, awake=0)
+    tenant.await_finding("asleep")
+    assert [one["code"] for one in tenant.findings()["a"]] == ["asleep"]
+    serves(engine, publisher)
+    tenant.until(lambda: not tenant.findings(), "no findings")
+
+
+def test_another_model_name_is_found(
+    tenant: Tenant, publisher: Publisher, engine: EngineServer
+) -> None:
+    serves(engine, publisher, model="llama")
+    tenant.connect(publisher, http_endpoint=engine.url)
+    found = tenant.await_finding("model_name")
+    assert (found["expected"], found["got"]) == ("m", "llama")
+
+
+def test_ranks_that_are_not_registered_are_found(
+    tenant: Tenant, publisher: Publisher, engine: EngineServer
+) -> None:
+    other = Publisher(PublisherOptions(), dp_rank=1)
+    serves(engine, publisher, other)
+    tenant.connect(publisher, http_endpoint=engine.url)
+    found = tenant.await_finding("ranks")
+    assert (found["expected"], found["got"]) == ("0, 1", "0")
+    tenant.connect(other, http_endpoint=engine.url)
+    tenant.until(lambda: not tenant.findings(), "no findings")
+    other.close()
+
+
+def test_an_engine_that_never_removes_is_found(
+    tenant: Tenant, publisher: Publisher, engine: EngineServer
+) -> None:
+    serves(engine, publisher)
+    tenant.connect(publisher, http_endpoint=engine.url)
+    hashes = list(range(1, 161))
+    tokens = list(range(16 * len(hashes)))
+    publisher.publish([BlockStored(block_hashes=hashes, token_ids=tokens, block_size=16)])
+    found = tenant.await_finding("never_removes")
+    assert (found["expected"], found["got"]) == ("at most 100", "160")
+    publisher.publish([BlockRemoved(block_hashes=hashes[50:])])
+    tenant.until(lambda: not tenant.findings(), "no findings")
+
+
+def test_a_clock_that_is_far_off_is_found(
+    tenant: Tenant, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant.connect(publisher)
+    ours = time.time
+    with monkeypatch.context() as patched:
+        patched.setattr("simulation.engines.publisher.time.time", lambda: ours() - 3600.0)
+        publisher.publish([BlockStored(block_hashes=[1], token_ids=list(BLOCK), block_size=16)])
+    found = tenant.await_finding("clock")
+    assert found["got"] == "-3,600 s"
 
 
 def test_an_engine_that_binds_nothing_is_found(tenant: Tenant) -> None:

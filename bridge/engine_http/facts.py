@@ -1,0 +1,160 @@
+"""What the answers of engines say of their settings, for `EngineFacts`. Pure.
+
+    kind    version        models       block size, blocks, caching     ranks and sockets   asleep
+    vLLM    /version       /v1/models   `vllm:cache_config_info`        /kv_event_sources   `vllm:
+                                                                        (from 0.31 on)      engine_
+                                                                                            sleep_state`
+    SGLang  /server_info   likewise     likewise                        likewise
+
+What cannot be read is not said: nothing is guessed. Older releases of vLLM have not the metric of
+sleeping, and say it at `/is_sleeping` where that is served.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from bridge.engine_http.answers import kv_event_sources
+from bridge.engine_http.exposition import read_series
+from schemas.engine_facts import EngineFacts
+from schemas.identities import BlockSize, Text
+from schemas.limits import ENGINE_MODELS_MAX, ENGINE_RANKS_MAX, NAME_BYTES_MAX
+
+CACHE_METRIC: Final = b"vllm:cache_config_info"
+SLEEP_METRIC: Final = b"vllm:engine_sleep_state"
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+class _Model(msgspec.Struct):
+    id: Text
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Version(msgspec.Struct):
+    version: Text
+
+
+class _Sleeping(msgspec.Struct):
+    is_sleeping: bool
+
+
+class _KvEvents(msgspec.Struct):
+    publisher: Text = ""
+    endpoint_host: Text = ""
+    endpoint_port_base: int = 0
+    replay_endpoint_port_base: int | None = None
+    dp_size: Annotated[int, Meta(ge=1)] = 1
+
+
+class _Server(msgspec.Struct):
+    version: Text = ""
+    served_model_name: Text | None = None
+    page_size: BlockSize | None = None
+    disable_radix_cache: bool | None = None
+    max_total_num_tokens: int | None = None
+    kv_events: _KvEvents | msgspec.UnsetType | None = msgspec.UNSET
+
+
+_models: Final = msgspec.json.Decoder(_Models)
+_version: Final = msgspec.json.Decoder(_Version)
+_sleeping: Final = msgspec.json.Decoder(_Sleeping)
+_server: Final = msgspec.json.Decoder(_Server)
+
+
+def vllm_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
+    """What a vLLM says.
+
+    Args:
+        bodies: of its answers with status 200, by path.
+        dp_rank: of which.
+    """
+    said = _of_metrics(bodies.get("/metrics", b""), dp_rank)
+    version = _read(_version, bodies.get("/version"))
+    if version is not None:
+        said["version"] = version.version
+    models = _read(_models, bodies.get("/v1/models"))
+    if models is not None:
+        said["models"] = tuple(one.id for one in models.data[:ENGINE_MODELS_MAX])
+    sleeping = _read(_sleeping, bodies.get("/is_sleeping"))
+    if sleeping is not None:
+        said["is_asleep"] = sleeping.is_sleeping
+    return EngineFacts(**said, **_of_sources(bodies.get("/kv_event_sources"), dp_rank))
+
+
+def _read(decoder: "msgspec.json.Decoder[Any]", body: bytes | None) -> Any:
+    if body is None:
+        return None
+    try:
+        return decoder.decode(body)
+    except _UNREADABLE:
+        return None
+
+
+def _of_metrics(body: bytes, dp_rank: int) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for series in read_series(body, (CACHE_METRIC, SLEEP_METRIC), Counter()):
+        labels = series.labels
+        if labels.get("engine", str(dp_rank)) != str(dp_rank):
+            continue
+        if series.name == SLEEP_METRIC:
+            if labels.get("sleep_state") == "awake":
+                said["is_asleep"] = series.value == 0
+            continue
+        said["block_size"] = _number(labels.get("block_size", ""))
+        said["blocks"] = _number(labels.get("num_gpu_blocks", ""))
+        caching = labels.get("enable_prefix_caching", "").lower()
+        if caching in ("true", "false"):
+            said["caches"] = caching == "true"
+    return said
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else 0
+
+
+def _of_sources(body: bytes | None, dp_rank: int) -> dict[str, Any]:
+    if body is None:
+        return {}
+    try:
+        sources = [one for one in kv_event_sources(body) if one[1].publisher != "null"]
+    except _UNREADABLE:
+        return {}
+    ranks = sorted(rank for rank, _ in sources)
+    said: dict[str, Any] = {"publishes": bool(ranks), "ranks": tuple(ranks[:ENGINE_RANKS_MAX])}
+    for rank, source in sources:
+        if rank == dp_rank:
+            said["endpoint"] = source.endpoint
+            said["replay_endpoint"] = source.replay_endpoint or ""
+    return said
+
+
+def sglang_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
+    """What an SGLang says; see `vllm_facts`."""
+    server = _read(_server, bodies.get("/server_info"))
+    if server is None:
+        return EngineFacts()
+    said: dict[str, Any] = {"version": server.version}
+    if server.served_model_name:
+        said["models"] = (server.served_model_name,)
+    if server.page_size:
+        said["block_size"] = server.page_size
+        said["blocks"] = max(server.max_total_num_tokens or 0, 0) // server.page_size
+    if server.disable_radix_cache is not None:
+        said["caches"] = not server.disable_radix_cache
+    events = server.kv_events
+    if events is not msgspec.UNSET:
+        said["publishes"] = events is not None and events.publisher == "zmq"
+    if isinstance(events, _KvEvents) and events.publisher == "zmq":
+        ranks = min(events.dp_size, ENGINE_RANKS_MAX)
+        said["ranks"] = tuple(range(ranks))
+        host, replay = events.endpoint_host[:NAME_BYTES_MAX], events.replay_endpoint_port_base
+        said["endpoint"] = f"tcp://{host}:{events.endpoint_port_base + dp_rank}"
+        if replay is not None:
+            said["replay_endpoint"] = f"tcp://{host}:{replay + dp_rank}"
+    return EngineFacts(**said)

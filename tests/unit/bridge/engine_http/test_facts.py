@@ -1,0 +1,122 @@
+"""What answers of engines say of their settings."""
+
+import json
+
+import pytest
+
+from bridge.engine_http.facts import sglang_facts, vllm_facts
+from schemas.engine_facts import EngineFacts
+
+CACHE = 'vllm:cache_config_info{block_size="16",enable_prefix_caching="%s",engine="%d",'
+VLLM_METRICS = (
+    (CACHE % ("True", 0)).encode()
+    + b'num_gpu_blocks="70"} 1.0\n'
+    + (CACHE % ("False", 1)).encode()
+    + b"""num_gpu_blocks="None"} 1.0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 1.0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="discard_all"} 0.0
+vllm:engine_sleep_state{engine="1",model_name="m",sleep_state="awake"} 0.0
+"""
+)
+
+
+def vllm(**given: object) -> dict[str, bytes]:
+    """Bodies by path, of which some are other than usual."""
+    sources = {
+        str(rank): {"endpoint": f"tcp://*:{5557 + rank}", "replay_endpoint": None}
+        for rank in (0, 1)
+    }
+    usual = {
+        "/metrics": VLLM_METRICS,
+        "/version": {"version": "0.33.0"},
+        "/v1/models": {"data": [{"id": "m", "object": "model"}, {"id": "adapter"}]},
+        "/kv_event_sources": sources,
+    }
+    whole = {**usual, **{name.replace("__", "/"): one for name, one in given.items()}}
+    return {
+        path: body if isinstance(body, bytes) else json.dumps(body).encode()
+        for path, body in whole.items()
+        if body is not None
+    }
+
+
+def test_a_vllm_says_it_rank_by_rank() -> None:
+    first = EngineFacts(
+        version="0.33.0",
+        models=("m", "adapter"),
+        block_size=16,
+        blocks=70,
+        ranks=(0, 1),
+        endpoint="tcp://*:5557",
+        publishes=True,
+        caches=True,
+        is_asleep=False,
+    )
+    assert vllm_facts(vllm(), 0) == first
+    second = vllm_facts(vllm(), 1)
+    assert (second.blocks, second.caches, second.is_asleep) == (0, False, True)
+    assert second.endpoint == "tcp://*:5558"
+
+
+def test_what_is_not_said_is_not_known() -> None:
+    assert vllm_facts({}, 0) == EngineFacts()
+    assert sglang_facts({}, 0) == EngineFacts()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"no", b'{"data":7}', b"[" * 100_000, b"\xff"])
+def test_what_cannot_be_read_is_not_said(body: bytes) -> None:
+    paths = ("/metrics", "/version", "/v1/models", "/is_sleeping", "/server_info")
+    assert vllm_facts(dict.fromkeys(paths, body), 0) == EngineFacts()
+    assert sglang_facts(dict.fromkeys(paths, body), 0) == EngineFacts()
+
+
+def test_events_are_off_where_no_rank_publishes() -> None:
+    for sources in ({}, {"0": {"endpoint": "tcp://*:5557", "publisher": "null"}}):
+        facts = vllm_facts(vllm(__kv_event_sources=sources), 0)
+        assert (facts.publishes, facts.ranks) == (False, ())
+    assert vllm_facts(vllm(__kv_event_sources=None), 0).publishes is None
+
+
+def test_an_older_vllm_says_at_a_path_of_its_own_that_it_sleeps() -> None:
+    bodies = vllm(__metrics=b"", __is_sleeping={"is_sleeping": True})
+    assert vllm_facts(bodies, 0).is_asleep is True
+
+
+def test_names_and_ranks_beyond_the_bound_are_not_told() -> None:
+    many = [{"id": f"m-{number}"} for number in range(100)]
+    sources = {str(rank): {"endpoint": f"tcp://*:{rank + 1}"} for rank in range(200)}
+    facts = vllm_facts(vllm(__v1__models={"data": many}, __kv_event_sources=sources), 0)
+    assert (len(facts.models), len(facts.ranks)) == (8, 64)
+
+
+def test_an_sglang_says_all_of_it_at_one_path() -> None:
+    info = {
+        "version": "0.5.23",
+        "served_model_name": "m",
+        "page_size": 64,
+        "disable_radix_cache": True,
+        "max_total_num_tokens": 6400,
+        "kv_events": {
+            "publisher": "zmq",
+            "endpoint_host": "*",
+            "endpoint_port_base": 5557,
+            "replay_endpoint_port_base": 6557,
+            "dp_size": 2,
+            "block_size": 64,
+            "topic": "",
+        },
+        "other": [1, {}],
+    }
+    assert sglang_facts({"/server_info": json.dumps(info).encode()}, 1) == EngineFacts(
+        version="0.5.23",
+        models=("m",),
+        block_size=64,
+        blocks=100,
+        ranks=(0, 1),
+        endpoint="tcp://*:5558",
+        replay_endpoint="tcp://*:6558",
+        publishes=True,
+        caches=False,
+    )
+    off = json.dumps(info | {"kv_events": None}).encode()
+    assert sglang_facts({"/server_info": off}, 0).publishes is False
