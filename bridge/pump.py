@@ -40,7 +40,7 @@ from bridge.held_back import HeldBack
 from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
-from bridge.sequencing.anchor import Anchor
+from bridge.sequencing.anchor import NO_JOINT, Anchor, Joint
 from bridge.sequencing.answers import Repaired
 from bridge.sequencing.bulk import Bulk
 from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
@@ -451,7 +451,12 @@ class Pump:
         self.sequencer.hold(publisher)
 
     def begin(
-        self, publisher: PublisherKey, anchor: Anchor, *, process: ProcessMark | None = None
+        self,
+        publisher: PublisherKey,
+        anchor: Anchor,
+        *,
+        process: ProcessMark | None = None,
+        joint: Joint = NO_JOINT,
     ) -> None:
         """The log has the publisher's batches up to `anchor`: what came after it is asked for.
 
@@ -459,6 +464,7 @@ class Pump:
             publisher: followed.
             anchor: that batch.
             process: what the log says of the engine's process, or None.
+            joint: what the bridge knows that followed it until now.
         """
         engine = self.followed[publisher].engine
         if engine is not None and process is not None:
@@ -466,6 +472,7 @@ class Pump:
         if anchor != self.sequencer.anchor(publisher):
             self.followed[publisher].begin_again()  # what was confirmed is not what the log has
         self.sequencer.place(publisher, anchor, away=NOT_FOLLOWED)
+        self.sequencer.join(publisher, joint)
         self.followed[publisher].live = True
         self.repair(publisher, begins=anchor.cursor != NO_CURSOR, cause=NOT_FOLLOWED)
 
@@ -479,6 +486,22 @@ class Pump:
             self.repair(publisher)
         else:
             self.resume(publisher)
+
+    def can_keep(self, publisher: PublisherKey) -> bool:
+        """Whether what the publisher sends, while its next owner is not there yet, can be had from
+        us and from nobody else.
+        """
+        followed = self.followed[publisher]
+        is_linked = self.subscriber.connected(publisher)
+        return followed.live and is_linked and not followed.can_replay
+
+    def has_written(self, publisher: PublisherKey, until: float) -> bool:
+        """Whether the sink has all that had arrived of the publisher by then, monotonic seconds."""
+        followed = self.followed[publisher]
+        is_at_rest = followed.live and followed.repair is None
+        if not is_at_rest or self.sequencer.is_held(publisher):
+            return False
+        return self._received_until(publisher)[0] >= until
 
     def resume(self, publisher: PublisherKey, *, since: float | None = None) -> None:
         """The log has all that is to be had of the publisher: what waits follows.

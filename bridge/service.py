@@ -3,7 +3,8 @@
 startup     opens the spool; needs no broker, and waits for one for as long as it takes
 main loop   the pump turns what the sockets received into records; beside it the registry is
             read, records are sent, and every HOUSEKEEPING_S the rest is checked
-drain       stop receiving; write what was received; store the cursors; leave the group
+drain       hand over what another bridge can take over, and leave the group for that; stop
+            receiving; write what was received; store the cursors; leave the group
 """
 
 import asyncio
@@ -166,7 +167,7 @@ class Bridge:
             producer=producer,
             spool=self.spool,
             on_written=self.cursors.written,
-            may_write=lambda: self.registry.has_lease,
+            may_write=lambda: self.registry.has_lease and not self.ownership.handovers.is_overdue,
             make_heartbeat=lambda partition: self.heartbeats.make(partition),
             on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
             make_memory=self._make_memory,
@@ -203,6 +204,7 @@ class Bridge:
             producer=producer,
             cursors=self.cursors,
             registry_partitions=settings.kafka.registry_partitions,
+            name=self.heartbeats.bridge,
         )
         self.registry = RegistryReader(
             clients, settings.kafka, self.ownership, session_s=settings.session_s
@@ -216,6 +218,7 @@ class Bridge:
     def faults(self) -> int:
         """Unexpected errors of all parts."""
         readers = self.registry.faults + self.cursors.faults + self.spool.faults
+        readers += self.ownership.handovers.faults
         load = 0 if self.load is None else self.load.faults
         return self._own_faults + load + self.pump.faults + self.ownership.faults + readers
 
@@ -285,16 +288,29 @@ class Bridge:
         first.append(asyncio.create_task(self.pump.run()))
         try:
             await self._stopping.wait()
+            await self._hand_over(following)
             await cancel(*first)
             await self._drain()
             await cancel(following)
         finally:
-            await self.ownership.stop()
+            await self.ownership.close()
             await cancel(*first, following, sending)
 
     def stop(self) -> None:
         """Asks `run` to end; from the loop's thread, signal handlers included."""
         self._stopping.set()
+
+    async def _hand_over(self, following: "asyncio.Task[None]") -> None:
+        """Leaves the group while all goes on, and gives the publishers to whom it gives them. Not
+        where no other bridge is there: then we own everything.
+        """
+        is_shared = 0 < len(self.registry.partitions) < self._settings.kafka.registry_partitions
+        if not is_shared or not self.registry.is_settled or self.writer.is_late:
+            return
+        if self.registry.has_lease and await self.ownership.give_up():
+            await cancel(following)
+            self.registry.leave()
+            await self.ownership.handovers.depart_all()
 
     async def _drain(self) -> None:
         """See the module; each step is bounded."""
@@ -356,17 +372,10 @@ class Bridge:
         for publisher, followed in self.pump.followed.items():
             if followed.engine is not None:
                 self.cursors.note_process(publisher, followed.engine.published)
-        for home, notes in self.cursors.take_notes().items():
-            publishers = [publisher for publisher, _, _ in notes]
-            try:
-                await self._producer.send(
-                    self.cursors.topic, home, [(key, value) for _, key, value in notes]
-                )
-            except (KafkaError, OSError, TimeoutError) as error:
-                self.cursors.renote(publishers)
-                _logger.debug("Cannot store cursors, retrying: %r", error)
-            else:
-                self.cursors.noted(publishers)
+        try:
+            await self.cursors.store(self._producer)
+        except (KafkaError, OSError, TimeoutError) as error:
+            _logger.debug("Cannot store cursors, retrying: %r", error)
 
     # State
 
@@ -405,7 +414,9 @@ class Bridge:
         followed = self.pump.followed[publisher]
         cursor = self.pump.sequencer.cursor(publisher)
         state = "live"
-        if not followed.live:
+        if publisher in self.ownership.handovers.departing:
+            state = "handing over"
+        elif not followed.live:
             state = "taking over"
         elif followed.repair is not None:
             state = "repairing"

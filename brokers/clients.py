@@ -58,6 +58,7 @@ from brokers.interface import (
 )
 from brokers.options import ClientOptions
 from schemas.limits import (
+    BRIDGE_HEARTBEAT_MAX_MS,
     BRIDGE_POLL_INTERVAL_MS,
     BRIDGE_REBALANCE_MIN_MS,
     BRIDGE_REQUEST_MIN_MS,
@@ -241,7 +242,7 @@ class Clients:
         """
         return self._consumer(
             {
-                **_membership(group, session_s),
+                **_membership(group, session_s, heartbeat_ms_max=BRIDGE_HEARTBEAT_MAX_MS),
                 "max_poll_interval_ms": BRIDGE_POLL_INTERVAL_MS,
                 "rebalance_timeout_ms": max(round(session_s * 1000), BRIDGE_REBALANCE_MIN_MS),
                 "request_timeout_ms": max(BRIDGE_REQUEST_MIN_MS, round(2000 * session_s)),
@@ -288,12 +289,15 @@ class Clients:
         return AIOKafkaAdminClient(**self._options, request_timeout_ms=KAFKA_ATTEMPT_MS)
 
 
-def _membership(group: str, session_s: float) -> dict[str, Any]:
+def _membership(
+    group: str, session_s: float, *, heartbeat_ms_max: int | None = None
+) -> dict[str, Any]:
     """Of a group whose members keep what they have where that is possible."""
     session_ms = round(session_s * 1000)
+    heartbeat_ms = max(session_ms // HEARTBEATS_PER_SESSION, HEARTBEAT_MIN_MS)
     return {
         "group_id": group,
-        "heartbeat_interval_ms": max(session_ms // HEARTBEATS_PER_SESSION, HEARTBEAT_MIN_MS),
+        "heartbeat_interval_ms": min(heartbeat_ms, heartbeat_ms_max or heartbeat_ms),
         "partition_assignment_strategy": (StickyPartitionAssignor,),
         "session_timeout_ms": session_ms,
     }

@@ -231,7 +231,7 @@ async def _load_into_kafka(
 
 
 async def _within(
-    sending: Coroutine[object, object, None], settings: KafkaSettings, stopped: Stopped
+    sending: Coroutine[object, object, object], settings: KafkaSettings, stopped: Stopped
 ) -> None:
     """Waits for what is sent.
 

@@ -131,6 +131,7 @@ FETCH_ERROR_PAUSE_S: Final = 0.1  # after an answer that is an error
 SESSION_MIN_S: Final = 1.0  # the shortest that can be configured
 HEARTBEATS_PER_SESSION: Final = 4  # and commits that renew a bridge's lease
 HEARTBEAT_MIN_MS: Final = 100
+BRIDGE_HEARTBEAT_MAX_MS: Final = 500  # a member that joins or leaves is noticed within this
 BRIDGE_POLL_INTERVAL_MS: Final = 300_000  # a bridge that polls less often leaves its group
 BRIDGE_REBALANCE_MIN_MS: Final = 10_000  # for the other bridges to flush and hand over
 BRIDGE_REQUEST_MIN_MS: Final = 20_000  # a join waits for the others' rebalance
@@ -410,6 +411,14 @@ BRIDGE_RETRY_S: Final = 1.0  # between attempts at anything of a bridge that fai
 HOUSEKEEPING_S: Final = 0.25  # how often late records are spooled and conditions are checked
 REGISTRY_POLL_MS: Final = 200
 LOG_START_LOOK_S: Final = 10.0  # how often it is looked whose registration the log has dropped
+HANDOVER_FLUSH_S: Final = 1.0  # for the queue to be acknowledged, before its bridge leaves
+HANDOVER_S: Final = 5.0  # a publisher that may be another bridge's is kept so long, at most
+HANDOVER_WAIT_S: Final = 6.5  # its next owner waits so long for what is kept, at most
+HANDOVER_OVERLAP_S: Final = 0.25  # both receive from the publisher for so long, at least
+HANDOVER_IDLE_S: Final = (LINK_HEARTBEAT_MS + LINK_HEARTBEAT_WAIT_MS) / 1000  # or so, if it is idle
+HANDOVER_MATCH_S: Final = 1.0  # for the next owner to receive what the last one has received
+HANDOVER_FINISH_S: Final = 0.5  # for what is left of it to be acknowledged
+HANDOVER_LOOK_S: Final = 0.05  # how often it is looked how far handovers are
 CURSOR_NOTE_S: Final = 1.0  # how often the stored cursors are written
 CURSOR_NOTE_BEHIND_RECORDS_MAX: Final = 20_000  # an older one makes a takeover slow
 CURSOR_NOTES_MAX: Final = 262_144  # of all publishers ever; reason="too_many"
@@ -1063,6 +1072,11 @@ assert 1000 * (BRIDGE_FLUSH_S + 2 * BRIDGE_LEAVE_S) < BRIDGE_REBALANCE_MIN_MS, (
 assert BRIDGE_FLUSH_S + 3 * BRIDGE_LEAVE_S + CLIENT_LEAVE_S < SHUTDOWN_S, (
     "a bridge flushes, leaves its group and drops its producer in time, whatever the broker does"
 )
+assert HANDOVER_S + 2 * BRIDGE_LEAVE_S + CLIENT_LEAVE_S < SHUTDOWN_S, (
+    "a bridge that leaves hands over in time"
+)
+assert HANDOVER_S < HANDOVER_WAIT_S, "one bridge at a time writes of a publisher"
+assert HANDOVER_OVERLAP_S + HANDOVER_IDLE_S < HANDOVER_S, "an idle publisher is handed over, too"
 assert WORKER_REBALANCE_MS > TABLE_TRANSACTION_MS, (
     "a table is opened within a rebalance, and may wait for a dead worker's transaction"
 )

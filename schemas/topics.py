@@ -31,7 +31,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from schemas.identities import PublisherKey, StreamKey
+from schemas.identities import PublisherKey, StreamKey, Text
 from schemas.limits import (
     ANSWERS_PARTITION_BYTES,
     ANSWERS_RETENTION_MS,
@@ -107,6 +107,29 @@ class Topics(NamedTuple):
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
+class Handover(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A publisher that passes from one bridge to another while both follow it.
+
+    The keeper writes nothing more of it before a successor says that it has linked; the successor
+    writes nothing before the keeper is done, or HANDOVER_WAIT_S have passed.
+
+    Attributes:
+        keeper: the bridge that had it, and keeps its link and what comes of it.
+        successor: another one that has linked to it; "" for none yet.
+        is_done: the keeper has given it up: all that it had received is in the log.
+        is_proven: what the log has is known to be this publisher's and of its incarnation; once it
+            is done, up to the end, and the keeper's link was up all the time.
+        is_idle: nothing has come of it since the successor had said so: there is no batch that both
+            have received.
+    """
+
+    keeper: Text
+    successor: Text = ""
+    is_done: bool = False
+    is_proven: bool = False
+    is_idle: bool = False
+
+
 class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     """A stored cursor: where the publisher stood then; the events topic has what came after.
 
@@ -120,6 +143,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
         begun: the engine time of the batch behind the cursor, where the log has a part of it.
         process: of its engine, where its HTTP address says which.
         heard: see `PublisherState`.
+        handover: where it is given to another bridge, or may be.
     """
 
     incarnation: IncarnationNumber
@@ -133,6 +157,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     process: ProcessMark | None = None
     heard: Proof | None = None
     registered_at: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
+    handover: Handover | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

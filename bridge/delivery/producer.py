@@ -63,20 +63,23 @@ class ReplaceableProducer:
 
     async def send(
         self, topic: str, partition: int, messages: Iterable[tuple[bytes, bytes]]
-    ) -> None:
-        """Writes keys and values, in order; waits for the broker.
+    ) -> int:
+        """Writes keys and values, in order; waits for the broker. Returns the first one's offset,
+        -1 where the broker only knows that it has it.
 
         Raises:
             KafkaError, OSError: they may not have been written.
         """
         producer = await self.started()
         batch = producer.create_batch()
+        offsets = []
         for key, value in messages:
             if batch.append(key=key, value=value, timestamp=None) is None:
-                await self.send_batch(producer, batch, topic, partition)
+                offsets.append(await self.send_batch(producer, batch, topic, partition))
                 batch = producer.create_batch()
                 batch.append(key=key, value=value, timestamp=None)
-        await self.send_batch(producer, batch, topic, partition)
+        offsets.append(await self.send_batch(producer, batch, topic, partition))
+        return offsets[0]
 
     async def send_batch(self, producer: Producer, batch: Batch, topic: str, partition: int) -> int:
         """Writes one batch; waits while the broker is away. Returns its first offset.

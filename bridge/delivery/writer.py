@@ -393,6 +393,11 @@ class Writer:
     # State
 
     @property
+    def may_write(self) -> bool:
+        """Whether no other bridge may own our publishers."""
+        return self._may_write()
+
+    @property
     def is_late(self) -> bool:
         """Whether the broker is away, or too slow."""
         now = time.monotonic()

@@ -14,20 +14,23 @@ Incarnations keep rising when a publisher is unregistered and registered again, 
 an earlier registration is never taken for one of the next.
 """
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
+from bridge.delivery.producer import ReplaceableProducer
 from bridge.sequencing.anchor import Anchor
 from brokers.client_internals import start_client
 from brokers.clients import Clients, partition_of
-from brokers.interface import Message, Partition
+from brokers.interface import Consumer, Message, Partition
 from brokers.reading import read_to_end, stop_consumer
 from schemas.codec import (
     TOO_MANY,
+    CursorEntry,
     decode_cursor_entry,
     decode_log_record,
     decode_record_events,
@@ -46,6 +49,7 @@ from schemas.records import (
 from schemas.registration import Registration
 from schemas.topics import (
     CursorNote,
+    Handover,
     Topics,
     encode_note,
     encode_publisher,
@@ -76,6 +80,7 @@ class LogState:
         process: of its engine, where that is known.
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         registered_at: the offset of the record that says so; 0 where it is not known.
+        handover: see `CursorNote`.
         partition: of its records in `events`.
         offset: everything before it is known.
         noted: whether its note is in `cursors`.
@@ -91,6 +96,7 @@ class LogState:
     heard: Proof | None = None
     registered: int = UNREGISTERED
     registered_at: int = 0
+    handover: Handover | None = None
     offset: int = 0
     noted: bool = False
     noted_offset: int = 0
@@ -147,6 +153,7 @@ class LogState:
             begun=self.begun,
             process=self.process,
             heard=self.heard,
+            handover=self.handover,
         )
 
 
@@ -172,6 +179,8 @@ class Cursors:
         self._dirty: dict[PublisherKey, None] = {}  # a set in the order of their records
         self._never_written: set[int] = set()
         self._incomplete: set[int] = set()  # partitions with more notes than there was room for
+        self._storing = asyncio.Lock()
+        self._read_to: dict[int, int] = {}  # by partition, the end when it was loaded
 
     # Recovery
 
@@ -192,6 +201,7 @@ class Cursors:
             ends = await read_to_end(reader, self.topic, starts, take)
         finally:
             await stop_consumer(reader)
+        self._read_to |= ends
         self._never_written -= set(starts)
         self._never_written |= {partition for partition, end in ends.items() if end == 0}
 
@@ -203,6 +213,43 @@ class Cursors:
             del self._homes[publisher]
             self._states.pop(publisher, None)
             self._dirty.pop(publisher, None)
+
+    def retain(self, partitions: Iterable[int], others: Collection[PublisherKey]) -> None:
+        """Drops what is known of all publishers but those of these partitions, and these others:
+        who owns them now writes their notes.
+        """
+        kept = set(partitions)
+        for publisher in [
+            one for one in self._states if self._homes.get(one) not in kept and one not in others
+        ]:
+            self.drop(publisher)
+
+    def drop(self, publisher: PublisherKey) -> None:
+        """Drops what is known of the publisher, if anything is."""
+        self._homes.pop(publisher, None)
+        self._states.pop(publisher, None)
+        self._dirty.pop(publisher, None)
+
+    def read_to(self, home: int) -> int:
+        """Up to where the notes of the partition were loaded last."""
+        return self._read_to.get(home, 0)
+
+    def read_note(self, message: Message) -> CursorEntry | None:
+        """A later note of any publisher; None, counted, where it cannot be used."""
+        try:
+            return decode_cursor_entry(message.key, message.value)
+        except EntryError as error:
+            self._skip(self.topic, message.partition, message.offset, error.reason, error)
+            return None
+
+    def adopt(self, publisher: PublisherKey, note: CursorNote) -> None:
+        """Takes over what its former owner has noted last, of a publisher that is known."""
+        if publisher in self._states:
+            self._states[publisher] = self._state_of(publisher, note)
+
+    def open_reader(self) -> Consumer:
+        """A consumer of the notes, in no group, not started."""
+        return self._clients.reader(committed=False)
 
     def _guarded(self, topic: str, take: Callable[[Message], None]) -> Callable[[Message], None]:
         """Wraps `take`, for messages of the topic, so that it skips and counts what it cannot use.
@@ -234,8 +281,11 @@ class Cursors:
                 unread = LogState(self.partition(error.publisher))
                 self._set(error.publisher, message.partition, unread)
             raise
+        self._set(publisher, message.partition, self._state_of(publisher, note))
+
+    def _state_of(self, publisher: PublisherKey, note: CursorNote) -> LogState:
         partition = self.partition(publisher)
-        state = LogState(
+        return LogState(
             partition,
             cursor=Cursor(note.incarnation, note.sequence),
             engine_time=note.engine_time,
@@ -246,10 +296,10 @@ class Cursors:
             begun=note.begun,
             process=note.process,
             heard=note.heard,
+            handover=note.handover,
             noted=True,
             noted_offset=note.offset,
         )
-        self._set(publisher, message.partition, state)
 
     def _set(self, publisher: PublisherKey, home: int, state: LogState) -> None:
         if publisher not in self._states and len(self._states) >= CURSOR_NOTES_MAX:
@@ -371,9 +421,17 @@ class Cursors:
         """
         for publisher, state in self._states.items():
             end = ends.get(state.partition, 0)
-            if end - state.noted_offset > CURSOR_NOTE_BEHIND_RECORDS_MAX and state.noted:
+            is_behind = end - state.noted_offset > CURSOR_NOTE_BEHIND_RECORDS_MAX
+            if is_behind and state.noted and state.handover is None:
                 state.offset = max(state.offset, end)
                 self._dirty[publisher] = None
+
+    def set_handover(self, publisher: PublisherKey, handover: Handover | None) -> None:
+        """How far it is; the next note says so."""
+        state = self._states.get(publisher)
+        if state is not None and state.handover != handover:
+            state.handover = handover
+            self._dirty[publisher] = None
 
     def take_notes(
         self, publishers: Iterable[PublisherKey] | None = None
@@ -391,6 +449,32 @@ class Cursors:
                 (publisher, encode_publisher(publisher), value)
             )
         return notes
+
+    async def store(
+        self, producer: ReplaceableProducer, publishers: Iterable[PublisherKey] | None = None
+    ) -> dict[int, int]:
+        """Writes the notes of those that moved, or of `publishers`; waits for the broker. Returns
+        their first offset, by partition. What is noted later is written later.
+
+        Raises:
+            KafkaError, OSError: they may not have been written; those that moved are due again.
+        """
+        async with self._storing:
+            notes = self.take_notes(publishers)
+            try:
+                offsets = await asyncio.gather(
+                    *(
+                        producer.send(self.topic, home, [(key, value) for _, key, value in entries])
+                        for home, entries in notes.items()
+                    )
+                )
+            except BaseException:
+                for entries in notes.values():
+                    self.renote([publisher for publisher, _, _ in entries])
+                raise
+        for entries in notes.values():
+            self.noted([publisher for publisher, _, _ in entries])
+        return dict(zip(notes, offsets, strict=True))
 
     def noted(self, publishers: Iterable[PublisherKey]) -> None:
         """Their notes have been acknowledged."""

@@ -2,7 +2,8 @@
 
 Taking over one publisher; the order is the guarantee:
 
-    Step 1. hold it and connect to it: from here on nothing that it sends is missed.
+    Step 1. hold it and connect to it: from here on nothing that it sends is missed. Where its last
+    owner keeps it for us, the rest is done once that has given it up (`handover`).
     Step 2. read what the log has of it, and what the spool has beyond that: its cursor.
     Step 3. write a note of the cursor where there is none yet, then that it is registered where
     the log does not say so.
@@ -27,21 +28,28 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import NamedTuple
+from types import MappingProxyType
 
 from bridge.delivery.dropped_records import SPOOL_FULL
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.writer import Writer
+from bridge.membership.changes import Change, Changes
 from bridge.membership.cursors import UNREGISTERED, Cursors, LogState, fingerprint
+from bridge.membership.handovers import Handovers
 from bridge.membership.registry_reader import RegistryPartition
-from bridge.membership.spool_recovery import prune, resolve
+from bridge.membership.spool_recovery import release_foreign, resolve
 from bridge.pump import Pump
-from bridge.sequencing.anchor import Anchor
+from bridge.sequencing.anchor import NO_JOINT, Anchor, Joint
 from brokers.clients import partition_of
 from brokers.errors import KafkaError
 from schemas.errors import RegistrationError, StorageError
 from schemas.identities import PublisherKey
-from schemas.limits import BRIDGE_FLUSH_S, BRIDGE_RETRY_S, PUBLISHERS_MAX
+from schemas.limits import (
+    BRIDGE_FLUSH_S,
+    BRIDGE_RETRY_S,
+    HANDOVER_FLUSH_S,
+    PUBLISHERS_MAX,
+)
 from schemas.positions import Cursor
 from schemas.records import (
     RegisteredRecord,
@@ -51,20 +59,6 @@ from schemas.registration import Registration
 from schemas.topics import encode_publisher
 
 _logger = logging.getLogger(__name__)
-
-
-class _Change(NamedTuple):
-    """What is to be done for one publisher: at most this, however often the registry changes.
-
-    Attributes:
-        home: its partition of the registry.
-        registration: to be followed from now on, or None.
-        forget: whether to forget all that was known of it first.
-    """
-
-    home: int
-    registration: Registration | None
-    forget: bool
 
 
 class Ownership:
@@ -78,6 +72,7 @@ class Ownership:
         producer: ReplaceableProducer,
         cursors: Cursors,
         registry_partitions: int,
+        name: str = "",
     ) -> None:
         self.takeovers = 0
         self.refused = 0
@@ -86,28 +81,55 @@ class Ownership:
         self._writer = writer
         self._producer = producer
         self._cursors = cursors
+        self.handovers = Handovers(
+            name=name,
+            pump=pump,
+            writer=writer,
+            producer=producer,
+            cursors=cursors,
+            when_changed=self._order,
+            unfollow=self._unfollow,
+        )
         self._registry_partitions = registry_partitions
         self._owned: set[int] = set()
         self._assignment: Mapping[int, RegistryPartition] | None = None
         self._has_foreign = False
-        self._changes: dict[PublisherKey, _Change] = {}
+        self._changes = Changes()
         self._running: asyncio.Task[None] | None = None
         self._stopped = False
 
     # Called by the registry
 
-    async def revoke(self) -> None:
+    async def revoke(self, *, flush_s: float = BRIDGE_FLUSH_S) -> None:
         """See `Owner`."""
+        await self.handovers.joined(HANDOVER_FLUSH_S)
         self._assignment = None
         self._has_foreign = False
         self._owned.clear()
         self._changes.clear()
+        self.handovers.expect_none()
         await self._stop_running()
-        await self._pump.held_back.write_all(BRIDGE_FLUSH_S)
-        for publisher in self._pump.followed:
+        await self._pump.held_back.write_all(flush_s)
+        departing = self.handovers.departing
+        ours = [one for one in self._pump.followed if one not in departing]
+        kept = {one: self._home_of(one) for one in ours if self._pump.can_keep(one)}
+        for publisher in ours:
             self._pump.hold(publisher)
-        await self._writer.flush(BRIDGE_FLUSH_S)
+        is_flushed = await self._writer.flush(flush_s)
         await self._writer.withdraw(withhold=True)
+        if is_flushed:
+            await self.handovers.keep(kept)
+
+    async def give_up(self) -> bool:
+        """Writes what is left of all publishers, before the group is left, and keeps those that
+        another bridge may take over; False where there are none: nothing has changed then.
+        """
+        await self.handovers.joined(HANDOVER_FLUSH_S)
+        await self.stop()
+        if not any(map(self._pump.can_keep, self._pump.followed)):
+            return False
+        await self.revoke(flush_s=HANDOVER_FLUSH_S)
+        return self.handovers.has_kept
 
     def assign(self, partitions: dict[int, RegistryPartition]) -> None:
         """See `Owner`."""
@@ -118,9 +140,7 @@ class Ownership:
         self, partition: int, publisher: PublisherKey, registration: Registration | None
     ) -> None:
         """See `Owner`."""
-        waiting = self._changes.pop(publisher, None)
-        forget = registration is None or (waiting is not None and waiting.forget)
-        self._changes[publisher] = _Change(partition, registration, forget)
+        self._changes.add(partition, publisher, registration)
         self._order()
 
     # Orders, one after the other: the assignment, then one change for each publisher, then what is
@@ -139,7 +159,7 @@ class Ownership:
             await asyncio.gather(running, return_exceptions=True)
 
     async def _run_orders(self) -> None:
-        while self._assignment is not None or self._changes or self._has_foreign:
+        while self._has_orders():
             try:
                 await self._run_order()
             except StorageError as error:
@@ -151,65 +171,48 @@ class Ownership:
                     "Unexpected error in a takeover; continuing with the next publishers"
                 )
 
+    def _has_orders(self) -> bool:
+        return (
+            self._assignment is not None
+            or self.handovers.has_ready
+            or self._next_change() is not None
+            or (self._has_foreign and not self.handovers.departing)
+        )
+
+    def _next_change(self) -> tuple[PublisherKey, Change] | None:
+        """One that need not wait: of who arrives, another bridge may write yet."""
+        arrives = self.handovers.is_arriving
+        return next((one for one in self._changes if not arrives(one[0])), None)
+
     async def _run_order(self) -> None:
         assignment, self._assignment = self._assignment, None
         if assignment is not None:
             await self._assigned(assignment)
             return
-        if not self._changes:
-            await self._release_foreign_or_skip()
+        if self.handovers.has_ready:
+            await self._take_over_ready()
             return
-        publisher, change = next(iter(self._changes.items()))
+        found = self._next_change()
+        if found is None:
+            await self._release_foreign()
+            return
+        publisher, change = found
         if change.home not in self._owned:  # it was read while the partition was given up
-            del self._changes[publisher]
+            self._changes.carried_out(publisher, change)
             return
         try:
             if change.forget:
                 await self._changed(change.home, publisher, None)
-                change = self._forgotten(publisher, change)
+                change = self._changes.forgotten(publisher, change)
             if change.registration is not None:
                 await self._changed(change.home, publisher, change.registration)
         except StorageError:
-            self._wait_behind(publisher)
+            self._changes.wait_behind(publisher)
             raise
         except Exception:
-            self._carried_out(publisher, change)
+            self._changes.carried_out(publisher, change)
             raise
-        self._carried_out(publisher, change)
-
-    async def _release_foreign_or_skip(self) -> None:
-        try:
-            await self._release_foreign()
-        except StorageError:
-            raise  # it is tried again
-        except Exception:
-            self._has_foreign = False
-            raise
-
-    def _try_again(self, publisher: PublisherKey, change: _Change) -> None:
-        """Carries the change out once it is its turn, unless there is a later one."""
-        latest = self._changes.pop(publisher, change)
-        if latest.registration == change.registration:
-            latest = change._replace(forget=change.forget or latest.forget)
-        self._changes[publisher] = latest
-
-    def _wait_behind(self, publisher: PublisherKey) -> None:
-        """Lets the others' changes go first: this one waits until its lane can be written."""
-        change = self._changes.pop(publisher, None)
-        if change is not None:
-            self._changes[publisher] = change
-
-    def _forgotten(self, publisher: PublisherKey, change: _Change) -> _Change:
-        """The change without its first half, of which one that comes now must know."""
-        latest = self._changes.get(publisher, change)
-        if latest.registration is not None:
-            self._changes[publisher] = rest = latest._replace(forget=False)
-            return rest if latest is change else change
-        return change
-
-    def _carried_out(self, publisher: PublisherKey, change: _Change) -> None:
-        if self._changes.get(publisher) is change:
-            del self._changes[publisher]
+        self._changes.carried_out(publisher, change)
 
     async def _assigned(self, partitions: Mapping[int, RegistryPartition]) -> None:
         self._owned = set(partitions)
@@ -218,12 +221,17 @@ class Ownership:
             for home, partition in partitions.items()
             for publisher, registration in partition.publishers.items()
         }
+        self.handovers.reclaim(self._owned)
         gone = [
             publisher
             for publisher in self._pump.followed
             if publisher not in wanted and self._is_gone(publisher, partitions)
         ]
-        await self._unfollow(gone)
+        departing = self.handovers.depart(
+            one for one in gone if self._home_of(one) not in partitions
+        )
+        await self._unfollow([one for one in gone if one not in departing])
+        self._cursors.retain(partitions, departing)
         while True:
             try:
                 await self._cursors.load(partitions)
@@ -235,7 +243,7 @@ class Ownership:
             # Unregistered while nobody owned it: after its records no other would be written.
             home = self._home_of(publisher)
             if home in partitions and self._is_gone(publisher, partitions):
-                self._try_again(publisher, _Change(home, None, forget=True))
+                self._changes.try_again(publisher, Change(home, None, forget=True))
         await self._end_registrations(partitions, wanted.keys())
         self._has_foreign = True
 
@@ -294,7 +302,30 @@ class Ownership:
 
     # Taking over
 
-    async def _take_over(self, wanted: Mapping[PublisherKey, tuple[Registration, int]]) -> None:
+    async def _take_over_ready(self) -> None:
+        joints = self.handovers.take_ready()
+        followed = self._pump.followed
+        await self._take_over(
+            {
+                publisher: (followed[publisher].registration, self._home_of(publisher))
+                for publisher in joints
+                if publisher in followed
+            },
+            joints=joints,
+        )
+
+    async def _take_over(
+        self,
+        wanted: Mapping[PublisherKey, tuple[Registration, int]],
+        *,
+        joints: Mapping[PublisherKey, Joint] = MappingProxyType({}),
+    ) -> None:
+        """Follows these from where the log is, or goes on with them.
+
+        Args:
+            wanted: with what is registered, and their partition of the registry.
+            joints: of those of them that another bridge has given up for us.
+        """
         if not wanted:
             return
         followed = self._pump.followed
@@ -304,6 +335,7 @@ class Ownership:
             if publisher in self._pump.followed
             and self._pump.followed[publisher].registration == registration
         }
+        ours = kept - joints.keys()
         await self._unfollow(
             [publisher for publisher in wanted if publisher in followed and publisher not in kept]
         )
@@ -315,6 +347,9 @@ class Ownership:
         homes = {
             publisher: home for publisher, (_, home) in wanted.items() if publisher in followed
         }
+        if not joints:
+            arriving = self.handovers.expect(homes)
+            homes = {one: home for one, home in homes.items() if one not in arriving}
         await self._writer.settle(homes)
         states = await self._recover(homes)  # Step 2.
         spool = self._writer.spool
@@ -327,12 +362,18 @@ class Ownership:
                     "Taking over %s once its spool can be written: %s", publisher, error
                 )
                 registration, home = wanted[publisher]
-                self._try_again(publisher, _Change(home, registration, forget=False))
+                self._changes.try_again(publisher, Change(home, registration, forget=False))
         await self._note(
             [publisher for publisher in anchors if not states[publisher].noted]
         )  # Step 3.
         for publisher, anchor in anchors.items():
-            self._begin(publisher, states[publisher], anchor, kept=publisher in kept)
+            self._begin(
+                publisher,
+                states[publisher],
+                anchor,
+                kept=publisher in ours,
+                joint=joints.get(publisher, NO_JOINT),
+            )
             await asyncio.sleep(0)
         if len(anchors) < len(states):
             await asyncio.sleep(BRIDGE_RETRY_S)
@@ -360,22 +401,19 @@ class Ownership:
                 await _wait_for_kafka(error)
 
     async def _note(self, publishers: Sequence[PublisherKey]) -> None:
-        for home, notes in self._cursors.take_notes(publishers).items():
-            while True:
-                try:
-                    await self._producer.send(
-                        self._cursors.topic, home, [(key, value) for _, key, value in notes]
-                    )
-                    break
-                except (KafkaError, OSError, TimeoutError) as error:
-                    await _wait_for_kafka(error)
-            self._cursors.noted([publisher for publisher, _, _ in notes])
+        while True:
+            try:
+                await self._cursors.store(self._producer, publishers)
+                return
+            except (KafkaError, OSError, TimeoutError) as error:
+                await _wait_for_kafka(error)
 
     def _begin(
-        self, publisher: PublisherKey, state: LogState, anchor: Anchor, *, kept: bool
+        self, publisher: PublisherKey, state: LogState, anchor: Anchor, *, kept: bool, joint: Joint
     ) -> None:
         """Steps 3 to 5, once the cursor is known."""
         registration = self._pump.followed[publisher].registration
+        self._cursors.set_handover(publisher, None)
         writer, pump = self._writer, self._pump
         if state.registered != fingerprint(registration):
             self.write_registered(registration)
@@ -389,7 +427,7 @@ class Ownership:
         self.takeovers += 1
         writer.forget(publisher)
         writer.place(publisher, anchor)
-        pump.begin(publisher, anchor, process=state.process)
+        pump.begin(publisher, anchor, process=state.process, joint=joint)
 
     def write_registered(self, registration: Registration) -> None:
         """Writes into the log that the publisher is registered."""
@@ -426,20 +464,17 @@ class Ownership:
     async def _release_foreign(self) -> None:
         homes = {publisher: self._home_of(publisher) for publisher in self._writer.withheld()}
         homes = {publisher: home for publisher, home in homes.items() if home not in self._owned}
-        if not homes:
-            self._has_foreign = False
-            return
         try:
-            await self._cursors.load(set(homes.values()))
-            states = await self._cursors.recover(homes)
+            if homes:
+                await release_foreign(self._writer, self._cursors, homes)
         except (KafkaError, OSError, TimeoutError) as error:
             await _wait_for_kafka(error)
             return
-        finally:
-            self._cursors.forget(set(homes.values()))
-        for publisher, state in states.items():
-            prune(self._writer.spool, publisher, state)
-            self._writer.release(publisher)
+        except StorageError:
+            raise  # it is tried again
+        except Exception:
+            self._has_foreign = False
+            raise
         self._has_foreign = False
 
     async def stop(self) -> None:
@@ -448,6 +483,11 @@ class Ownership:
         """
         self._stopped = True
         await self._stop_running()
+
+    async def close(self) -> None:
+        """The same, and ends handovers."""
+        await self.stop()
+        await self.handovers.stop()
 
 
 def _same(ours: Cursor, logged: Cursor) -> bool:

@@ -136,6 +136,15 @@ class RegistryReader:
         }
 
     @property
+    def is_settled(self) -> bool:
+        """Whether what is ours is known and no rebalance is under way."""
+        return self._assigned and not self._revoked
+
+    def leave(self) -> None:
+        """Our run was cancelled: we are no member any more, and nothing is ours."""
+        self._owned, self._assigned = {}, False
+
+    @property
     def has_lease(self) -> bool:
         """Whether no other bridge can own what is ours; also where nothing is."""
         return not self._owned or time.monotonic() < self._lease_until

@@ -1,11 +1,12 @@
 """Compares what an earlier process or session left in the spool with what the log has."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.unreadable_records import drop_unreadable
-from bridge.membership.cursors import UNREGISTERED, LogState
+from bridge.delivery.writer import Writer
+from bridge.membership.cursors import UNREGISTERED, Cursors, LogState
 from bridge.sequencing.anchor import Anchor
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor
@@ -88,6 +89,31 @@ def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
             "Dropped %d spooled records of %s, which another bridge follows", len(gone), publisher
         )
     spool.delete(publisher, gone)
+
+
+async def release_foreign(
+    writer: Writer, cursors: Cursors, homes: Mapping[PublisherKey, int]
+) -> None:
+    """Lets what is spooled of other bridges' publishers be written, as far as `prune` keeps it.
+
+    Args:
+        writer: whose spool it is.
+        cursors: of this bridge.
+        homes: their partitions of the registry, none of them ours.
+
+    Raises:
+        KafkaError, OSError: Kafka is away.
+        StorageError: the spool cannot be written.
+    """
+    partitions = set(homes.values())
+    try:
+        await cursors.load(partitions)
+        states = await cursors.recover(homes)
+    finally:
+        cursors.forget(partitions)
+    for publisher, state in states.items():
+        prune(writer.spool, publisher, state)
+        writer.release(publisher)
 
 
 def _contradicts(records: Sequence[Record], state: LogState) -> bool:

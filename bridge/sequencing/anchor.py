@@ -53,6 +53,20 @@ class Anchor(NamedTuple):
         return Anchor(cursor, record.engine_time, proof, heard=heard)
 
 
+class Joint(NamedTuple):
+    """What the bridge that followed a publisher before knows at the end.
+
+    Attributes:
+        link: of ours, over which comes what is of the log's incarnation; 0 where only a batch that
+            came to both can tell.
+        is_whole: what the log had when it gave the publisher up is known to be this publisher's,
+            and of its incarnation.
+    """
+
+    link: int = 0
+    is_whole: bool = False
+
+
 class Begun(NamedTuple):
     """The batch after this one is in the log in part; its own timestamp."""
 
@@ -67,4 +81,5 @@ class Checkpoint(NamedTuple):
     degraded: bool
 
 
+NO_JOINT: Final = Joint()
 NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)

@@ -107,6 +107,10 @@ class Pairing:
         self.live = live
         self.is_open = self.is_open and not clears
 
+    def note_whole(self) -> None:
+        """Another bridge knows that all that the log has is this publisher's."""
+        self.is_open = False
+
     def note_replayed(self) -> None:
         """Something was taken from the replay socket."""
         self.is_open = self.is_open or not self.is_shown

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from bridge.sequencing.anchor import Anchor
+from bridge.sequencing.anchor import Anchor, Joint
 from bridge.sequencing.causes import MISSED, RESTARTED
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.lane import Lane
@@ -245,6 +245,39 @@ class Sequencer:
         lane = self._lanes[publisher]
         lane.place(anchor)
         lane.away = away
+
+    def has_in_common(self, publisher: PublisherKey, anchor: Anchor) -> bool:
+        """Whether that batch of the log came to us, too, and waits."""
+        return self._common(self._lanes[publisher], anchor) > 0
+
+    def _common(self, lane: Lane, anchor: Anchor) -> int:
+        """How many batches wait up to the log's last one, which its time tells; 0 for none."""
+        batch = (anchor.cursor.sequence, anchor.engine_time)
+        if not anchor.engine_time:
+            return 0
+        waiting = [(held.batch.sequence, held.batch.engine_time) for held in lane.held or ()]
+        return len(waiting) - waiting[::-1].index(batch) if batch in waiting else 0
+
+    def join(self, publisher: PublisherKey, joint: Joint) -> None:
+        """Another bridge has written up to here what came to both: that is dropped. What waits
+        behind it is of the log's incarnation.
+
+        Args:
+            publisher: held, and placed.
+            joint: what that bridge knows.
+        """
+        lane = self._lanes[publisher]
+        common, link = self._common(lane, lane.anchor), joint.link
+        if lane.held and common and lane.proof is None:
+            link = link or lane.held[common - 1].link  # its process has published that batch
+        for _ in range(common):
+            self._pop(lane)
+        lane.counters.duplicates += common
+        if link:
+            lane.link = max(lane.link, link)
+            lane.prove(link)
+            if joint.is_whole:
+                lane.pairing.note_whole()
 
     def anchor(self, publisher: PublisherKey) -> Anchor:
         """The publisher's last accepted batch."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from reprise.metrics.family import Family, counter, gauge
+from reprise.metrics.family import Family, by_label, counter, counters, gauge
 
 if TYPE_CHECKING:
     from bridge.service import Bridge
@@ -85,6 +85,12 @@ MEMBERSHIP: Final["tuple[Family[Bridge], ...]"] = (
         "reprise_bridge_takeovers",
         "Publishers that the bridge took over from another one or from its own last run.",
         lambda bridge: bridge.ownership.takeovers,
+    ),
+    counters(
+        "reprise_bridge_handovers",
+        "Publishers that the bridge kept for others, by whether another one has linked.",
+        ("outcome",),
+        lambda bridge: by_label(bridge.ownership.handovers.ended),
     ),
     counter(
         "reprise_bridge_rebalances",

@@ -1,0 +1,116 @@
+"""One publisher that passes to another bridge, as its keeper and as its successor see it; see
+`handovers`. Pure.
+"""
+
+from dataclasses import dataclass
+
+from bridge.sequencing.anchor import Joint
+from schemas.limits import (
+    HANDOVER_FINISH_S,
+    HANDOVER_IDLE_S,
+    HANDOVER_MATCH_S,
+    HANDOVER_OVERLAP_S,
+    LINK_SETTLE_S,
+)
+from schemas.topics import Handover
+
+
+@dataclass(slots=True)
+class Departure:
+    """A publisher that is kept for another bridge.
+
+    Attributes:
+        home: its partition of the registry.
+        link: that was up when it was kept.
+        until: its keeper may write of it before then, monotonic seconds.
+        successor: that has linked; "" for none yet.
+        linked_at: when that was read.
+        messages: that had been decoded by then.
+    """
+
+    home: int
+    link: int
+    until: float
+    successor: str = ""
+    linked_at: float = 0.0
+    messages: int = 0
+
+    def is_over(self, now: float, *, is_linked: bool, messages: int) -> bool:
+        """Whether it can be given up, once the log has what had come by `common_at`.
+
+        Args:
+            now: monotonic seconds.
+            is_linked: whether the link is still the same, and up.
+            messages: that have been decoded by now.
+        """
+        if now >= self.until - HANDOVER_FINISH_S:
+            return True
+        if not self.successor or now < self.common_at:
+            return False
+        is_idle = messages == self.messages
+        return not (is_linked and is_idle) or now >= self.linked_at + HANDOVER_IDLE_S
+
+    @property
+    def common_at(self) -> float:
+        """What has come by then has come to the successor, too."""
+        return self.linked_at + HANDOVER_OVERLAP_S
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A publisher that another bridge keeps for us.
+
+    Attributes:
+        home: its partition of the registry.
+        keeper: that bridge.
+        is_whole: as that bridge has noted, see `Joint`.
+        until: it is waited for until then, monotonic seconds.
+        link: that is up; 0 for none.
+        up_at: since when.
+        told_link: the one that was up when it was noted that we have linked; 0: not yet.
+        done: what the keeper has noted last; None before.
+        done_at: when that was read.
+    """
+
+    home: int
+    keeper: str
+    is_whole: bool
+    until: float
+    link: int = 0
+    up_at: float = 0.0
+    told_link: int = 0
+    done: Handover | None = None
+    done_at: float = 0.0
+
+    def look(self, now: float, link: int) -> None:
+        """Takes over which link is up."""
+        if link != self.link:
+            self.link, self.up_at = link, now
+
+    def is_to_tell(self, now: float) -> bool:
+        """Whether it is to be noted that we have linked."""
+        is_settled = self.link > 0 and now >= self.up_at + LINK_SETTLE_S
+        return is_settled and not self.told_link and self.done is None
+
+    def joint(self, name: str) -> Joint:
+        """What the keeper knows. Of a publisher that has sent nothing since we had linked, what is
+        proven of its link is proven of ours.
+
+        Args:
+            name: of this bridge.
+        """
+        done = self.done
+        is_proven = done is not None and done.is_proven and done.successor == name
+        is_same = is_proven and done is not None and done.is_idle and self.link == self.told_link
+        return Joint(self.link if is_same else 0, self.is_whole or is_proven)
+
+    def is_over(self, now: float, *, is_common: bool) -> bool:
+        """Whether it can be taken over.
+
+        Args:
+            now: monotonic seconds.
+            is_common: whether the log's last batch has come to us, too.
+        """
+        if self.done is None:
+            return now >= self.until
+        return is_common or self.done.is_idle or now >= self.done_at + HANDOVER_MATCH_S

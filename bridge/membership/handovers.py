@@ -1,0 +1,426 @@
+"""Hands publishers from bridge to bridge so that at any time one of them is linked. One loop.
+
+An engine that has no replay socket cannot be asked for what it sent while nobody listened. So the
+owner of such a publisher, the *keeper*, keeps its link and what comes until its *successor* has
+linked to it. What they say to each other stands in the publisher's note, as a
+`schemas.topics.Handover`:
+
+    Step 1. Keeper: before it gives its partitions up it holds its publishers, and notes that it
+            keeps them. It writes nothing more of them unless step 3 comes.
+    Step 2. Successor: reads that when it is given the partition, connects, and holds what comes.
+            Once its subscription has arrived, it notes that it has linked.
+    Step 3. Keeper: writes what it has kept and what still comes, until both have received the same:
+            HANDOVER_OVERLAP_S at least, and of a publisher that sends nothing as long as it takes
+            to know that the engine is still there. Then it notes how far the log is, and unfollows.
+    Step 4. Successor: drops what it has in common with the log, and goes on behind it.
+
+Who may write: the keeper until HANDOVER_S after it began step 1, by its own clock; the successor
+once the keeper is done, or HANDOVER_WAIT_S after it has read of step 1. The note of step 1 is
+acknowledged while the keeper holds the lease of its partitions, so whoever owns them next reads it.
+Where either dies, or the keeper's link does, the successor goes on from what the log has: what it
+received itself is not lost, what nobody received is a gap.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+
+import msgspec
+
+from bridge.delivery.producer import ReplaceableProducer
+from bridge.delivery.writer import Writer
+from bridge.membership.cursors import Cursors, fingerprint
+from bridge.membership.handover import Arrival, Departure
+from bridge.pump import Pump
+from bridge.sequencing.anchor import Joint
+from brokers.client_internals import start_client
+from brokers.errors import AWAY
+from brokers.interface import Consumer, Partition
+from brokers.reading import stop_consumer
+from schemas.codec import CursorEntry
+from schemas.identities import PublisherKey
+from schemas.limits import (
+    BRIDGE_LEAVE_S,
+    BRIDGE_RETRY_S,
+    HANDOVER_FINISH_S,
+    HANDOVER_LOOK_S,
+    HANDOVER_S,
+    HANDOVER_WAIT_S,
+)
+from schemas.topics import Handover
+
+_logger = logging.getLogger(__name__)
+
+
+class Handovers:
+    """See the module.
+
+    Args:
+        name: of this bridge; no other run has it.
+        when_changed: called once something is ready (`take_ready`), or has departed.
+        unfollow: forgets publishers that were handed over.
+
+    Attributes:
+        ended: how many publishers were kept and are no more, by whether another bridge has linked
+            to them: `linked`, `unlinked`.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        pump: Pump,
+        writer: Writer,
+        producer: ReplaceableProducer,
+        cursors: Cursors,
+        when_changed: Callable[[], None],
+        unfollow: Callable[[Iterable[PublisherKey]], Awaitable[None]],
+    ) -> None:
+        self.ended: Counter[str] = Counter()
+        self.faults = 0
+        self._name = name
+        self._pump = pump
+        self._writer = writer
+        self._producer = producer
+        self._cursors = cursors
+        self._when_changed = when_changed
+        self._unfollow = unfollow
+        self._kept: dict[PublisherKey, Departure] = {}  # until it is known who is whose
+        self._departures: dict[PublisherKey, Departure] = {}
+        self._arrivals: dict[PublisherKey, Arrival] = {}
+        self._ready: dict[PublisherKey, Joint] = {}
+        self._read_from: dict[int, int] = {}
+        self._reader: Consumer | None = None
+        self._reads: tuple[int, ...] = ()
+        self._running: asyncio.Task[None] | None = None
+        self._until = math.inf  # what departs may be written
+
+    # The keeper
+
+    async def keep(self, homes: Mapping[PublisherKey, int]) -> None:
+        """Step 1, of held publishers of ours, with their partition of the registry. Of those of
+        which something is in the spool nothing is kept: the log does not have it.
+        """
+        began = time.monotonic()  # before that nobody was told
+        homes = {one: home for one, home in homes.items() if not self._writer.has_waiting(one)}
+        self._kept = {
+            publisher: kept
+            for publisher, kept in self._kept.items()
+            if time.monotonic() < kept.until and publisher in self._pump.followed
+        }
+        links = {publisher: self._pump.subscriber.links(publisher) for publisher in homes}
+        for publisher, link in links.items():
+            is_proven = self._pump.sequencer.proven_link(publisher) == link
+            self._cursors.set_handover(publisher, Handover(self._name, is_proven=is_proven))
+        try:
+            async with asyncio.timeout(BRIDGE_LEAVE_S):
+                offsets = await self._cursors.store(self._producer, homes)
+        except AWAY as error:
+            _logger.info("Cannot say that publishers are kept for other bridges: %r", error)
+            return
+        if not self._writer.may_write or any(offset < 0 for offset in offsets.values()):
+            return  # another bridge may have begun without having read it
+        self._read_from |= offsets
+        for publisher, home in homes.items():
+            self._kept[publisher] = Departure(home, links[publisher], began + HANDOVER_S)
+
+    def depart(self, publishers: Iterable[PublisherKey]) -> set[PublisherKey]:
+        """These are another bridge's now: those that are kept depart from here on; returns them."""
+        now = time.monotonic()
+        for publisher in publishers:
+            kept = self._kept.get(publisher)
+            if kept is not None and now < kept.until - HANDOVER_FINISH_S:
+                self._departures[publisher] = kept
+        self._kept = {}
+        self._until = min((one.until for one in self._departures.values()), default=math.inf)
+        self._go_on()
+        return set(self._departures)
+
+    def reclaim(self, partitions: Collection[int]) -> None:
+        """These are ours again: nothing of them departs."""
+        for publisher, departure in list(self._departures.items()):
+            if departure.home in partitions:
+                del self._departures[publisher]
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether anything is kept, and nobody knows yet whose it will be."""
+        return bool(self._kept)
+
+    @property
+    def departing(self) -> Collection[PublisherKey]:
+        """The publishers that are kept for another bridge."""
+        return self._departures.keys()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether something of a publisher may not be written any more, and may wait to be."""
+        if time.monotonic() < self._until:
+            return False
+        return any(one.successor for one in self._departures.values())
+
+    async def depart_all(self) -> None:
+        """Everything that is kept departs; returns once it has."""
+        self.depart(list(self._kept))
+        self._arrivals.clear()
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+
+    # The successor
+
+    def expect(self, homes: Mapping[PublisherKey, int]) -> set[PublisherKey]:
+        """Those of these that another bridge keeps for us, and that are followed as it does: they
+        arrive from here on.
+        """
+        now = time.monotonic()
+        for publisher, home in homes.items():
+            state, followed = self._cursors.state(publisher), self._pump.followed[publisher]
+            handover = None if state is None else state.handover
+            if (
+                state is None
+                or handover is None
+                or handover.is_done
+                or handover.keeper == self._name
+                or state.registered != fingerprint(followed.registration)
+                or followed.can_replay
+            ):
+                continue
+            self._arrivals[publisher] = Arrival(
+                home, handover.keeper, handover.is_proven, now + HANDOVER_WAIT_S
+            )
+            self._read_from[home] = self._cursors.read_to(home)
+        self._reads = ()
+        self._go_on()
+        return homes.keys() & self._arrivals.keys()
+
+    def is_arriving(self, publisher: PublisherKey) -> bool:
+        """Whether another bridge keeps it for us."""
+        return publisher in self._arrivals
+
+    async def joined(self, timeout_s: float) -> None:
+        """Returns once nothing arrives to which we have linked, within a time: its keeper may be
+        done already, and nobody else may have the rest.
+        """
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            if not self._ready and not any(one.told_link for one in self._arrivals.values()):
+                return
+            await asyncio.sleep(HANDOVER_LOOK_S)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is something to take over."""
+        return bool(self._ready)
+
+    def take_ready(self) -> dict[PublisherKey, Joint]:
+        """Those that have arrived since the last call."""
+        ready, self._ready = self._ready, {}
+        return ready
+
+    def expect_none(self) -> None:
+        """The partitions are given up: whoever is given them expects what is kept."""
+        self._arrivals.clear()
+        self._ready.clear()
+
+    # What is done meanwhile
+
+    def _go_on(self) -> None:
+        if (self._departures or self._arrivals) and (self._running is None or self._running.done()):
+            self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Ends; what is kept is dropped."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        self._departures.clear()
+        self._arrivals.clear()
+
+    async def _run(self) -> None:
+        try:
+            while self._departures or self._arrivals:
+                try:
+                    await self._turn()
+                except Exception:
+                    self.faults += 1
+                    _logger.exception("Unexpected error in a handover; continuing")
+                    await asyncio.sleep(BRIDGE_RETRY_S)
+        finally:
+            await self._close()
+
+    async def _turn(self) -> None:
+        try:
+            await self._read()
+        except AWAY as error:
+            _logger.debug("Cannot read how far handovers are, retrying: %r", error)
+            await self._close()
+            await asyncio.sleep(HANDOVER_LOOK_S)
+        await self._step(time.monotonic())
+        if not self._underway():
+            await self._close()
+
+    async def _close(self) -> None:
+        reader, self._reader, self._reads = self._reader, None, ()
+        if reader is not None:
+            await stop_consumer(reader, timeout_s=BRIDGE_LEAVE_S)
+
+    async def _read(self) -> None:
+        """What has been noted meanwhile; waits HANDOVER_LOOK_S for it at the most."""
+        topic = self._cursors.topic
+        if self._reader is None:
+            reader = self._reader = self._cursors.open_reader()
+            await start_client(reader)
+        homes = tuple(sorted({one.home for one in self._underway()}))
+        if homes != self._reads:
+            self._reader.assign([Partition(topic, home) for home in homes])
+            for home in homes:
+                self._reader.seek(Partition(topic, home), self._read_from.get(home, 0))
+            self._reads = homes
+        batches = await self._reader.getmany(timeout_ms=round(1000 * HANDOVER_LOOK_S))
+        for part, messages in batches.items():
+            for message in messages:
+                self._read_from[part.partition] = message.offset + 1
+                entry = self._cursors.read_note(message)
+                if entry is not None:
+                    self._take(entry)
+
+    def _underway(self) -> list[Departure | Arrival]:
+        return [*self._departures.values(), *self._arrivals.values()]
+
+    def _take(self, entry: CursorEntry) -> None:
+        publisher, handover = entry.publisher, entry.note.handover
+        departure, arrival = self._departures.get(publisher), self._arrivals.get(publisher)
+        if departure is not None and handover is not None:
+            is_news = not departure.successor and handover.successor not in ("", self._name)
+            if is_news and handover.keeper == self._name and not handover.is_done:
+                self._begin_last(publisher, departure, handover)
+        elif arrival is not None and (handover is None or handover.is_done):
+            self._cursors.adopt(publisher, entry.note)
+            arrival.done = handover or Handover(arrival.keeper, is_done=True)
+            arrival.done_at = time.monotonic()
+
+    def _begin_last(self, publisher: PublisherKey, departure: Departure, noted: Handover) -> None:
+        """Step 3: the successor has linked."""
+        departure.successor, departure.linked_at = noted.successor, time.monotonic()
+        departure.messages = self._pump.sequencer.messages(publisher)
+        self._cursors.set_handover(publisher, noted)
+        self._pump.go_on(publisher)
+
+    async def _step(self, now: float) -> None:
+        finished = [
+            publisher
+            for publisher, one in self._departures.items()
+            if self._is_over(publisher, one, now)
+        ]
+        if finished:
+            await self._finish(finished)
+        linked = []
+        for publisher, arrival in list(self._arrivals.items()):
+            if publisher not in self._pump.followed:
+                del self._arrivals[publisher]
+                continue
+            arrival.look(now, self._link(publisher))
+            if arrival.is_to_tell(now):
+                linked.append(publisher)
+            elif self._has_arrived(publisher, arrival, now):
+                del self._arrivals[publisher]
+                self._ready[publisher] = arrival.joint(self._name)
+        if linked:
+            await self._tell(linked)
+        if self._ready:
+            self._when_changed()
+
+    def _link(self, publisher: PublisherKey) -> int:
+        receiver = self._pump.subscriber
+        return receiver.links(publisher) if receiver.connected(publisher) else 0
+
+    def _is_over(self, publisher: PublisherKey, departure: Departure, now: float) -> bool:
+        messages = self._pump.sequencer.messages(publisher)
+        is_linked = self._link(publisher) == departure.link
+        if not departure.is_over(now, is_linked=is_linked, messages=messages):
+            return False
+        is_late = now >= departure.until - HANDOVER_FINISH_S
+        return is_late or self._pump.has_written(publisher, departure.common_at)
+
+    async def _finish(self, publishers: list[PublisherKey]) -> None:
+        """The end of step 3, or of the wait for it."""
+        pump, departures = self._pump, self._departures
+        last: dict[PublisherKey, Handover] = {}
+        for publisher in publishers:
+            departure = departures[publisher]
+            is_idle = pump.sequencer.messages(publisher) == departure.messages
+            is_proven = (
+                bool(departure.successor)
+                and self._link(publisher) == departure.link
+                and pump.sequencer.proven_link(publisher) == departure.link
+                and pump.has_written(publisher, departure.common_at)
+            )
+            last[publisher] = Handover(self._name, departure.successor, True, is_proven, is_idle)
+            pump.hold(publisher)
+        if unlinked := sum(not handover.successor for handover in last.values()):
+            _logger.info(
+                "No other bridge has linked to %d publishers within %g s: giving them up",
+                unlinked,
+                HANDOVER_S,
+            )
+        until = min(departures[publisher].until for publisher in publishers)
+        await self._settle(publishers, until)
+        for publisher, handover in last.items():
+            is_written = not self._writer.has_waiting(publisher)
+            self.ended["linked" if handover.successor else "unlinked"] += 1
+            done = msgspec.structs.replace(handover, is_proven=handover.is_proven and is_written)
+            if publisher in departures:
+                self._cursors.set_handover(publisher, done)
+        if time.monotonic() < until + HANDOVER_FINISH_S:  # later, the next owner has its own note
+            try:
+                async with asyncio.timeout(BRIDGE_LEAVE_S):
+                    await self._cursors.store(self._producer, departures.keys() & last.keys())
+            except AWAY as error:
+                _logger.info("Cannot say that publishers are handed over: %r", error)
+        gone = [one for one in publishers if departures.pop(one, None) is not None]
+        for publisher in gone:
+            self._cursors.drop(publisher)
+        await self._unfollow(gone)
+        self._when_changed()  # what is spooled of them has waited for it
+
+    async def _settle(self, publishers: Collection[PublisherKey], until: float) -> None:
+        """Waits until nothing of these is yet to be written, or may be: what is left is in the
+        spool then, and stays there.
+        """
+        try:
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                await self._writer.settle(publishers)
+        except TimeoutError:
+            await self._writer.withdraw(withhold=False)
+        for publisher in publishers:
+            self._writer.withhold(publisher)
+
+    def _has_arrived(self, publisher: PublisherKey, arrival: Arrival, now: float) -> bool:
+        state = self._cursors.state(publisher)
+        sequencer = self._pump.sequencer
+        is_common = (
+            arrival.done is not None
+            and state is not None
+            and sequencer.has_in_common(publisher, state.anchor)
+        )
+        return arrival.is_over(now, is_common=is_common)
+
+    async def _tell(self, publishers: list[PublisherKey]) -> None:
+        """Step 2: these are linked."""
+        for publisher in publishers:
+            arrival = self._arrivals[publisher]
+            linked = Handover(arrival.keeper, self._name, is_proven=arrival.is_whole)
+            self._cursors.set_handover(publisher, linked)
+        try:
+            async with asyncio.timeout(BRIDGE_LEAVE_S):
+                await self._cursors.store(self._producer, publishers)
+        except AWAY as error:
+            _logger.debug("Cannot say that publishers are linked, retrying: %r", error)
+            return
+        for publisher in publishers:
+            if told := self._arrivals.get(publisher):
+                told.told_link = told.link

@@ -1,0 +1,100 @@
+"""How a publisher goes on that another bridge has written of until now, and both have received."""
+
+import pytest
+
+from bridge.sequencing.anchor import NO_JOINT, Anchor, Joint
+from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.raw_message import RawMessage
+from schemas.positions import Cursor, Proof
+from schemas.records import EventsRecord, ResetRecord
+from tests.unit.bridge.sequencing.test_holding import KEY, LAST, live
+from tests.unit.bridge.sequencing.test_sequencer import ONE
+
+LINK = 1
+
+
+def waiting(*messages: RawMessage, anchor: Anchor = LAST) -> Sequencer:
+    """A publisher that is followed for the first time, and of which the log has that."""
+    sequencer = Sequencer()
+    sequencer.add(ONE)
+    sequencer.hold(KEY)
+    assert sequencer.process(messages, 1.0) == []
+    sequencer.place(KEY, anchor)
+    return sequencer
+
+
+def numbers(sequencer: Sequencer) -> list[tuple[int, int, bool]]:
+    """Of what goes on: the incarnation, the number of each batch, and whether it is doubted."""
+    return [
+        (one.incarnation, number, one.doubted is True)
+        for one in sequencer.resume(KEY, 1.0)
+        if isinstance(one, EventsRecord)
+        for number in range(one.first_sequence, one.last_sequence + 1)
+    ]
+
+
+def test_what_came_to_both_is_dropped_and_proves_the_link() -> None:
+    sequencer = waiting(*(live(one, link=LINK) for one in (7, 8, 9, 10, 11)))
+    assert sequencer.has_in_common(KEY, LAST)
+    sequencer.join(KEY, Joint(0, is_whole=True))
+    assert sequencer.waiting(KEY) == 2
+    assert sequencer.counters()[KEY].duplicates == 3
+    assert sequencer.proven_link(KEY) == LINK
+    assert numbers(sequencer) == [(1, 10, False), (1, 11, False)]
+
+
+def test_without_the_word_of_the_other_bridge_nothing_is_lost_and_nothing_confirmed() -> None:
+    sequencer = waiting(live(9, link=LINK), live(10, link=LINK))
+    sequencer.join(KEY, NO_JOINT)
+    assert sequencer.proven_link(KEY) == 0
+    assert numbers(sequencer) == [(1, 10, False)]
+
+
+def test_a_link_that_has_brought_nothing_is_proven_by_the_word_of_the_other_bridge() -> None:
+    sequencer = waiting()
+    assert not sequencer.has_in_common(KEY, LAST)
+    sequencer.join(KEY, Joint(LINK, is_whole=True))
+    assert sequencer.proven_link(KEY) == LINK
+    sequencer.process([live(10, link=LINK)], 1.0)
+    assert numbers(sequencer) == [(1, 10, False)]
+
+
+def test_a_batch_of_the_logs_number_and_another_time_is_not_in_common() -> None:
+    sequencer = waiting(live(9, 9.5, link=LINK))
+    assert not sequencer.has_in_common(KEY, LAST)
+    sequencer.join(KEY, Joint(0, is_whole=True))
+    assert sequencer.proven_link(KEY) == 0
+    assert isinstance(sequencer.resume(KEY, 1.0)[0], ResetRecord)
+
+
+def test_what_is_doubted_in_the_log_stays_doubted() -> None:
+    doubted = LAST._replace(proof=Proof(5, 5.0))
+    sequencer = waiting(live(9, link=LINK), live(10, link=LINK), anchor=doubted)
+    sequencer.join(KEY, Joint(0, is_whole=True))
+    assert sequencer.proven_link(KEY) == 0
+    assert numbers(sequencer) == [(1, 10, True)]
+
+
+def test_an_engine_that_has_restarted_meanwhile_goes_on_in_its_next_incarnation() -> None:
+    """Its keeper had written of the life before only."""
+    sequencer = waiting(
+        live(9, link=LINK), live(10, link=LINK), live(0, 20.0, link=2), live(1, 21.0, link=2)
+    )
+    sequencer.join(KEY, Joint(0, is_whole=True))
+    assert numbers(sequencer) == [(1, 10, False), (2, 0, False), (2, 1, False)]
+
+
+def test_the_keeper_has_seen_the_restart() -> None:
+    anchor = Anchor(Cursor(2, 0), 20.0)
+    sequencer = waiting(
+        live(10, link=LINK), live(0, 20.0, link=2), live(1, 21.0, link=2), anchor=anchor
+    )
+    sequencer.join(KEY, Joint(0, is_whole=True))
+    assert sequencer.proven_link(KEY) == 2
+    assert numbers(sequencer) == [(2, 1, False)]
+
+
+@pytest.mark.parametrize("time", [0.0, 9.0])
+def test_batches_are_told_by_their_time(time: float) -> None:
+    sequencer = waiting(live(9, link=LINK), anchor=LAST._replace(engine_time=time))
+    assert sequencer.has_in_common(KEY, LAST._replace(engine_time=time)) is (time > 0)
