@@ -30,16 +30,24 @@ class Crowd:
 
     Args:
         harsh: much more is dropped, cut and restarted, and engines send what cannot be read.
+        replays: False where no engine has a replay socket.
 
     Attributes:
         covered: every engine has a replay socket, and a buffer for all that it will ever send.
     """
 
     def __init__(
-        self, loop: SimulatedLoop, history: History, rng: random.Random, *, harsh: bool = False
+        self,
+        loop: SimulatedLoop,
+        history: History,
+        rng: random.Random,
+        *,
+        harsh: bool = False,
+        replays: bool = True,
     ) -> None:
         self.loop, self.history, self.rng, self.harsh = loop, history, rng, harsh
-        self.covered = rng.random() < 0.5
+        self._replay = replays
+        self.covered = rng.random() < 0.5 and replays
         self.engines = [self._engine(number) for number in range(rng.randint(3, 4))]
         self.replays = Replays(loop, history.source("replays"), self.engines)
 
@@ -51,7 +59,7 @@ class Crowd:
             self.loop,
             self.history.source(f"engine {number}"),
             number,
-            replays=self.covered or rng.random() < 0.6,
+            replays=self.covered or (rng.random() < 0.6 and self._replay),
             buffer_batches=100_000 if self.covered else rng.choice((4, 16, 100_000)),
             answers_http=answers_http,
             by_url=answers_http == 1.0 and http.random() < 0.5,
@@ -102,9 +110,10 @@ class Crowd:
         """A few requests to one engine."""
         engine = self.rng.choice(self.engines)
         for _ in range(self.rng.choice((1, 1, 2, 6))):
-            self._serve(engine)
+            self.serve(engine)
 
-    def _serve(self, engine: SimulatedEngine) -> None:
+    def serve(self, engine: SimulatedEngine) -> None:
+        """One request to this engine, where it is up."""
         if not engine.up:
             return
         base, blocks = self.rng.randint(0, 3), self.rng.randint(1, 6)
@@ -187,7 +196,7 @@ class Crowd:
     def send_last(self) -> None:
         """Each engine sends once more: that shows what was lost before."""
         for engine in self.engines:
-            self._serve(engine)
+            self.serve(engine)
 
 
 def _make_sound(links: Iterable[Link]) -> None:

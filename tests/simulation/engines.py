@@ -519,6 +519,10 @@ class SimulatedEngineHttp:
         self._rng = rng
         self._engines = {engine.publisher: engine for engine in engines}
 
+    async def bodies(self, registration: Registration) -> dict[str, bytes]:
+        """Of what they are these say nothing."""
+        raise NoAnswerError(f"{registration.http_url} does not say what it is")
+
     async def is_there(self, registration: Registration) -> bool:
         """See `EngineSource`."""
         return await self._asked(registration) is not None

@@ -14,16 +14,18 @@ import pytest
 from tests.simulation.history import History, MakeWorld, run_seed
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.world_bridges import BridgeWorld
+from tests.simulation.world_changes import ChangesWorld
 from tests.simulation.world_embedded import EmbeddedWorld
 from tests.simulation.world_tables import TableWorld
 
 CHUNK = 25
 WORLDS: dict[str, MakeWorld] = {
     "bridges": BridgeWorld,
+    "changes": ChangesWorld,
     "tables": TableWorld,
     "embedded": EmbeddedWorld,
 }
-SHARES = {"test_bridges": 0.4, "test_tables": 0.25, "test_embedded": 0.35}
+SHARES = {"test_bridges": 0.35, "test_changes": 0.05, "test_tables": 0.25, "test_embedded": 0.35}
 
 _DIGESTS = """
 from tests.simulation.history import run_seed
@@ -40,6 +42,10 @@ def _run(name: str, seeds: range) -> None:
 
 def test_bridges(seeds: range) -> None:
     _run("bridges", seeds)
+
+
+def test_changes(seeds: range) -> None:
+    _run("changes", seeds)
 
 
 def test_tables(seeds: range) -> None:

@@ -92,14 +92,21 @@ class BridgeWorld:
 
     modules: tuple[ModuleType, ...] = ()
 
-    def __init__(self, loop: SimulatedLoop, history: History, *, harsh: bool = False) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        history: History,
+        *,
+        harsh: bool = False,
+        replays: bool = True,
+    ) -> None:
         self.loop, self.history = loop, history
         self.rng = rng = history.source("steps")
         self.broker = SimulatedBroker(loop, history.source("broker"))
         self.broker.trace = self._trace
         for topic in KAFKA.topics:
             self.broker.make(topic.name, topic.partitions)
-        self.crowd = Crowd(loop, history, rng, harsh=harsh)
+        self.crowd = Crowd(loop, history, rng, harsh=harsh, replays=replays)
         self.engines = self.crowd.engines
         self.hosts = {
             f"bridge-{number}": Host(f"bridge-{number}", history.source(f"disk {number}"))
@@ -177,7 +184,7 @@ class BridgeWorld:
         self.bridges += 1
         return f"bridge-{self.bridges}"
 
-    def _engine_http(self) -> SimulatedEngineHttp:
+    def _engine_http(self, requests: object = None) -> SimulatedEngineHttp:
         source = self.history.source(f"http {self.loop.now}")
         return SimulatedEngineHttp(self.loop, source, self.crowd.engines)
 
@@ -504,6 +511,16 @@ class Observer:
             standing,
             lambda engine: held_by(fold, engine),
         )
+
+    def standings(self) -> dict[PublisherKey, Standing]:
+        """What is known of each publisher, as of the last look."""
+        return {
+            publisher: fold.states.standing(publisher, watch.fresh_until, looked_at)
+            for fold, watch, looked_at in zip(
+                self._folds, self._watches, self._looked_at, strict=True
+            )
+            for publisher in fold.registrations
+        }
 
 
 async def _prepare() -> None: ...

@@ -267,7 +267,7 @@ class EmbeddedWorld:
         self.bridges += 1
         return f"bridge-{self.bridges}"
 
-    def _engine_http(self) -> SimulatedEngineHttp:
+    def _engine_http(self, requests: object = None) -> SimulatedEngineHttp:
         source = self.history.source(f"http {self.loop.now}")
         return SimulatedEngineHttp(self.loop, source, self.crowd.engines)
 
