@@ -189,6 +189,8 @@ class _EngineHandler(_Handler):
         body = self.read()
         engine = self.server
         if self.path == "/tokenize":
+            if engine.is_slow_to_tokenise:
+                engine.ended.wait(DEADLINE_S)
             if engine.tokenize_reply is None:
                 reply = (200, json.dumps({"tokens": tokens_of(body), "count": 1}).encode())
             else:
@@ -196,6 +198,8 @@ class _EngineHandler(_Handler):
             self.reply(*reply)
         elif engine.failing:
             self.reply(500, b'{"error": {"message": "the engine fails"}}')
+        elif engine.refusal:
+            self.reply(engine.refusal, b'{"error": {"message": "the engine refuses this"}}')
         elif body.get("stream"):
             self._stream()
         else:
@@ -245,7 +249,9 @@ class FakeEngine(Server):
 
     Attributes:
         failing: it answers completions with 500.
+        refusal: the status that it answers them with, 4xx; 0 for none.
         tokenize_reply: instead of tokens.
+        is_slow_to_tokenise: tokens come when it is closed.
         opened: cleared, it stops a stream behind the first token until it is set.
     """
 
@@ -254,8 +260,15 @@ class FakeEngine(Server):
     def __init__(self, name: str) -> None:
         self.name = name
         self.failing = False
+        self.refusal = 0
+        self.is_slow_to_tokenise = False
+        self.ended = threading.Event()
         self.tokenize_reply: Reply | None = None
         super().__init__()
+
+    def close(self) -> None:
+        self.ended.set()
+        super().close()
 
     @property
     def completions(self) -> int:

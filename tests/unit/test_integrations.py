@@ -10,7 +10,7 @@ import pytest
 
 from devtools.integrations import PACKAGES, ROOT, Package
 
-SHARED = ("client.py", "tokens.py")
+SHARED = ("client.py", "tokens.py", "local_tokens.py")
 OURS = frozenset({"bridge", "brokers", "query_api", "replay", "reprise", "schemas", "streams"})
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,12 +39,18 @@ OUTCOMES_MAX: Final = 4096
 OUTCOMES_PER_POST_MAX: Final = 1024
 """By the contract of `/feedback`."""
 
+QUESTIONS_JUDGED: Final = 20
+"""By the last so many it is judged whether to ask at all."""
+
 FAILURES_BEFORE_PAUSE: Final = 5
-"""So many in a row, and nothing is asked for `PAUSE_S`: a service that is down costs each request
-nothing, rather than the time-out.
+"""So many of these, in whatever order, and nothing is asked for `PAUSE_S`: one that is down, or too
+busy to answer in time, costs requests nothing, rather than the time-out of every second one.
 """
 
 PAUSE_S: Final = 1.0
+PAUSE_MAX_S: Final = 30.0
+"""Then one question is a trial: where it fails, the next pause is twice as long, up to this."""
+
 CONNECTIONS_MAX: Final = 256
 """To all servers together, of one event loop; a question that finds none free times out."""
 
@@ -62,7 +68,7 @@ class Unanswered(Exception):
 
     Attributes:
         reason: `timeout`, `unreachable`, `paused`, `no_candidate`, `rejected` (4xx), `status`
-            (any other but 200) or `garbage`.
+            (any other but 200), `garbage`, or `no_engine` that could be asked.
     """
 
     def __init__(self, reason: str) -> None:
@@ -127,27 +133,53 @@ class Report:
 
 
 class Pause:
-    """Whether to ask somebody at all: not for a while, after several failures in a row."""
+    """Whether to ask somebody at all: not for a while, where many of the last questions failed."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is monotonic, seconds."""
         self._clock = clock
-        self._failures = 0
-        self._until = 0.0
+        self._failed: deque[bool] = deque(maxlen=QUESTIONS_JUDGED)
+        self._length_s = 0.0  # of the pause; 0 for none
+        self._since = self._until = 0.0
 
     @property
     def active(self) -> bool:
         """Whether it lasts."""
-        return self._failures >= FAILURES_BEFORE_PAUSE and self._clock() < self._until
+        return self._clock() < self._until
 
-    def failed(self) -> None:
-        """One more."""
-        self._failures += 1
-        self._until = self._clock() + PAUSE_S
+    @property
+    def failures(self) -> int:
+        """Of the last questions."""
+        return sum(self._failed)
 
-    def worked(self) -> None:
-        """The next failure is the first again."""
-        self._failures = 0
+    def begin(self) -> float:
+        """A question is asked; its name. Behind a pause it is a trial, and others wait for it."""
+        now = self._clock()
+        if self._length_s:
+            self._until = now + self._length_s
+        return now
+
+    def failed(self, began: float) -> None:
+        """That question has no answer."""
+        if self._length_s:
+            if began <= self._since:  # it was asked before the pause
+                return
+            self._length_s = min(2 * self._length_s, PAUSE_MAX_S)
+        else:
+            self._failed.append(True)
+            if self.failures < FAILURES_BEFORE_PAUSE:
+                return
+            self._length_s = PAUSE_S
+        self._since = self._clock()
+        self._until = self._since + self._length_s
+
+    def worked(self, began: float) -> None:
+        """That question was answered."""
+        if not self._length_s:
+            self._failed.append(False)
+        elif began > self._since:
+            self._failed.clear()
+            self._length_s = self._until = 0.0
 
 
 class Http:
@@ -233,7 +265,7 @@ class Client:
         self._outbox.start()
         if self._pause.active:
             raise Unanswered("paused")
-        request_id = uuid.uuid4().hex
+        request_id, began = uuid.uuid4().hex, self._pause.begin()
         try:
             response, body = await self._http.post(
                 f"{self._url}/route",
@@ -246,16 +278,16 @@ class Client:
         except Unanswered as error:
             # "No candidate" is an answer of a service that works.
             if error.reason == "no_candidate":
-                self._pause.worked()
+                self._pause.worked(began)
             else:
-                self._pause.failed()
+                self._pause.failed(began)
             if error.reason in ("timeout", "garbage"):
                 self.tell({"request_id": request_id, "event": "cancelled"})
             raise
         except asyncio.CancelledError:
             self.tell({"request_id": request_id, "event": "cancelled"})
             raise
-        self._pause.worked()
+        self._pause.worked(began)
         return answer
 
     def tell(self, outcome: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ class RepriseCallback(CustomLogger):
             timeout_s=settings.timeout_s,
             http=http,
         )
-        self._tokenizer = Tokenizer(http, settings.tokenize_timeout_s)
+        self._tokenizer = Tokenizer(http, settings.tokenize_timeout_s, self.report)
         self._attempts = Attempts()
 
     # Which deployment
@@ -126,13 +126,15 @@ class RepriseCallback(CustomLogger):
         tokens = asked
         if isinstance(asked, dict):
             try:
-                tokens, cached = await self._tokenizer.tokens(
-                    list(dict.fromkeys((one.url, one.api_key) for one in engines)), asked
+                tokens, source = await self._tokenizer.tokens(
+                    list(dict.fromkeys((one.url, one.api_key) for one in engines)),
+                    asked,
+                    engines[0].tokenizer or self._settings.tokenizer,
                 )
             except Unanswered as error:
                 self.report.fail(f"tokenize_{error.reason}")
                 return None
-            self.report.count("tokenize_cached" if cached else "tokenize_asked")
+            self.report.count(f"tokenize_{source}")
         scope = engines[0].scope
         salt = request.get("cache_salt")
         fields = {
@@ -205,8 +207,8 @@ class RepriseCallback(CustomLogger):
         if self._attempts.is_open(call_id):
             self._client.tell({**attempt.outcome, "event": "first_token", **attempt.ttft()})
 
-    def _ended(self, call_id: str, event: str, **fields: Any) -> None:
-        attempt = self._attempts.ended(call_id, failed=event == "failed")
+    def _ended(self, call_id: str, event: str, *, has_failed: bool = False, **fields: Any) -> None:
+        attempt = self._attempts.ended(call_id, failed=has_failed)
         if attempt is not None:
             self._client.tell({**attempt.outcome, "event": event, **fields})
 
@@ -236,7 +238,16 @@ class RepriseCallback(CustomLogger):
     def _failed(self, kwargs: Mapping[str, Any], error: object) -> None:
         status = getattr(error, "status_code", "")
         text = f"{type(error).__name__} {status}".strip()[:ERROR_CHARACTERS_MAX]
-        self._ended(str(kwargs.get("litellm_call_id")), "failed", error=text)
+        event = "cancelled" if _is_refusal(status) else "failed"
+        call_id = str(kwargs.get("litellm_call_id"))
+        self._ended(call_id, event, has_failed=True, error=text)
+
+
+def _is_refusal(status: object) -> bool:
+    """Whether the engine works, and takes this request not, or not now: no reason to leave it out.
+    408 is LiteLLM's own for an engine that did not answer in time.
+    """
+    return isinstance(status, int) and 400 <= status < 500 and status != 408
 
 
 def _stays(deployment: Deployment, chosen: Engine) -> bool:

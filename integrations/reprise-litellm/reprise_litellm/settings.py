@@ -24,6 +24,7 @@ class Settings:
         api_key: sent as a bearer token, if any.
         timeout_s: of a question to Reprise.
         tokenize_timeout_s: of a question to an engine.
+        tokenizer: directory of that of models which do not name their own; "" for none.
         refuse: whether a refusal (429) of Reprise is the user's answer; else LiteLLM chooses.
     """
 
@@ -32,11 +33,12 @@ class Settings:
     timeout_s: float = ROUTE_TIMEOUT_S
     tokenize_timeout_s: float = TOKENIZE_TIMEOUT_S
     refuse: bool = False
+    tokenizer: str = ""
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
         """`REPRISE_URL`, `REPRISE_API_KEY`, `REPRISE_TIMEOUT_MS`, `REPRISE_TOKENIZE_TIMEOUT_MS`,
-        `REPRISE_ON_REFUSAL` (`pass` or `refuse`).
+        `REPRISE_ON_REFUSAL` (`pass` or `refuse`), `REPRISE_TOKENIZER`.
 
         Raises:
             ValueError: one is none of these, with its name and what was expected.
@@ -53,6 +55,7 @@ class Settings:
             timeout_s=_seconds(environ, "REPRISE_TIMEOUT_MS", ROUTE_TIMEOUT_S),
             tokenize_timeout_s=_seconds(environ, "REPRISE_TOKENIZE_TIMEOUT_MS", TOKENIZE_TIMEOUT_S),
             refuse=on_refusal == "refuse",
+            tokenizer=environ.get("REPRISE_TOKENIZER", ""),
         )
 
 
@@ -89,6 +92,7 @@ class Engine(NamedTuple):
         url: of the engine, without `/v1`.
         api_key: that LiteLLM sends to it.
         served_model: how requests name the model.
+        tokenizer: directory of its tokenizer, or "".
         likeness: all that LiteLLM may tell deployments apart by, but for which engine each is.
     """
 
@@ -99,6 +103,7 @@ class Engine(NamedTuple):
     api_key: str
     served_model: str
     likeness: str
+    tokenizer: str = ""
 
 
 OWN_PARAMS: Final = frozenset({"api_base", "base_url", "api_key", "weight"})
@@ -134,6 +139,7 @@ def engine_of(deployment: Mapping[str, Any]) -> Engine | None:
         str(params.get("api_key") or ""),
         served_model,
         _likeness(params, info),
+        str(ours.get("tokenizer") or ""),
     )
 
 

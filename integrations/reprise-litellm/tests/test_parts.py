@@ -1,15 +1,19 @@
 """Settings, tokens, tables and counts, each alone."""
 
 import asyncio
+import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from fake_services import FakeEngine, FakeReprise, tokens_of
 from litellm.proxy.types_utils.utils import get_instance_fn
 from reprise_litellm import RepriseCallback, Settings, attempts, client, tokens
 from reprise_litellm.attempts import Attempt, Attempts
 from reprise_litellm.client import Client, Http, Pause, Report, Unanswered
+from reprise_litellm.local_tokens import LocalTokenizer
 from reprise_litellm.settings import engine_of
 from reprise_litellm.tokens import Tokenizer, question
 
@@ -35,8 +39,10 @@ def test_settings_are_read_from_the_environment() -> None:
         "REPRISE_TIMEOUT_MS": "50",
         "REPRISE_TOKENIZE_TIMEOUT_MS": "1000",
         "REPRISE_ON_REFUSAL": "refuse",
+        "REPRISE_TOKENIZER": "/models/m",
     }
-    assert Settings.of_environment(given) == Settings("http://reprise:1", "rk_1", 0.05, 1.0, True)
+    expected = Settings("http://reprise:1", "rk_1", 0.05, 1.0, True, "/models/m")
+    assert Settings.of_environment(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -128,11 +134,11 @@ def test_the_cache_of_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         tokenizer = Tokenizer(Http(), 5.0)
         found = []
         for prompt in ("0", "1", "0", "2", "1", "2"):
-            got, cached = await tokenizer.tokens([(engine.url, "")], {"prompt": prompt})
+            got, source = await tokenizer.tokens([(engine.url, "")], {"prompt": prompt})
             assert list(got) == tokens_of({"prompt": prompt})
-            found.append(cached)
+            found.append(source == "cached")
         await tokenizer.tokens([(engine.url, "")], {"prompt": "x" * 3 * size})
-        assert (await tokenizer.tokens([(engine.url, "")], {"prompt": "2"}))[1]
+        assert (await tokenizer.tokens([(engine.url, "")], {"prompt": "2"}))[1] == "cached"
         return found
 
     try:
@@ -158,10 +164,120 @@ def test_an_engine_that_does_not_tokenise_is_left_out_for_a_while() -> None:
         return failed
 
     try:
-        assert 5 <= asyncio.run(story()) < 15
+        assert 1 <= asyncio.run(story()) < 5
     finally:
         for engine in engines:
             engine.close()
+
+
+TEMPLATE = (
+    "{{ bos_token }}{% for one in messages %}<{{ one.role }}>{{ one.content }}{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<go>{% endif %}"
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The directory of a model whose tokenizer has a token for each byte."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=None))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<s>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(["hello there"], trainer)
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    config = {"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def ids(model: Path, text: str) -> list[int]:
+    found = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
+    return list(found.encode(text, add_special_tokens=False).ids)
+
+
+def test_tokens_are_made_by_the_models_own_tokenizer(model: Path) -> None:
+    local = LocalTokenizer(str(model))
+    assert list(local.tokens({"model": "m", "prompt": "hi"})) == ids(model, "<s>hi")
+    chat = {"model": "m", "messages": CHAT}
+    assert list(local.tokens(chat)) == ids(model, "<s><user>hi<go>")
+    parts = [{"role": "user", "content": [{"type": "text", "text": one} for one in "ab"]}]
+    found = local.tokens({"messages": parts, "add_generation_prompt": False, "tools": [{"é": 1}]})
+    assert list(found) == ids(model, '<s><user>a\nb[{"é": 1}]')
+    (model / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert list(LocalTokenizer(str(model)).tokens(chat)) == ids(model, "hi")
+
+
+def test_no_engine_is_asked_by_who_waits_where_there_is_a_tokenizer(model: Path) -> None:
+    engine = FakeEngine("busy")
+    engine.tokenize_reply = (503, b"")
+
+    async def story() -> list[str]:
+        tokenizer = Tokenizer(Http(), 5.0)
+        engines = [(engine.url, "")]
+        prompts = [{"prompt": str(number)} for number in (*range(30), 0)]
+        return [(await tokenizer.tokens(engines, one, str(model)))[1] for one in prompts]
+
+    try:
+        assert asyncio.run(story()) == ["local"] * 30 + ["cached"]
+    finally:
+        engine.close()
+
+
+def test_a_tokenizer_that_is_not_the_engines_is_found_out(model: Path) -> None:
+    engine = FakeEngine("other")
+    report = Report(logging.getLogger("reprise_test"))
+
+    async def story() -> str:
+        tokenizer = Tokenizer(Http(), 5.0, report)
+        engines = [(engine.url, "")]
+        assert (await tokenizer.tokens(engines, {"prompt": "0"}, str(model)))[1] == "local"
+        await asyncio.to_thread(engine.wait, lambda: report.counts.get("tokenizer_differs"))
+        return (await tokenizer.tokens(engines, {"prompt": "1"}, str(model)))[1]
+
+    async def noted() -> str:
+        told = asyncio.create_task(story())
+        while not told.done():  # the engine's condition is told by its requests alone
+            with engine.changed:
+                engine.changed.notify_all()
+            await asyncio.sleep(0.01)
+        return await told
+
+    try:
+        assert asyncio.run(noted()) == "asked"
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"version": "1.0"}'])
+def test_without_one_that_can_be_read_the_engine_is_asked(
+    tmp_path: Path, content: str | None
+) -> None:
+    engine = FakeEngine("e")
+    report = Report(logging.getLogger("reprise_test"))
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+
+    async def story() -> list[str]:
+        tokenizer = Tokenizer(Http(), 5.0, report)
+        found = [
+            await tokenizer.tokens([(engine.url, "")], {"prompt": one}, str(tmp_path))
+            for one in "abc"
+        ]
+        with pytest.raises(Unanswered, match="no_engine"):
+            await tokenizer.tokens([], {"prompt": "d"}, str(tmp_path))
+        return [source for _, source in found]
+
+    try:
+        assert asyncio.run(story()) == ["asked"] * 3
+        assert report.counts == {"tokenizer_unreadable": 1}
+    finally:
+        engine.close()
 
 
 def test_failures_are_logged_once_a_minute_and_none_is_left_out(
@@ -183,23 +299,46 @@ def test_failures_are_logged_once_a_minute_and_none_is_left_out(
     assert report.counts == {"a": 2, "b": 4, "c": 1}
 
 
-def test_a_pause_begins_behind_five_failures_in_a_row_and_ends_by_itself() -> None:
+def asked(pause: Pause, *, works: bool) -> None:
+    began = pause.begin()
+    (pause.worked if works else pause.failed)(began)
+
+
+def test_a_pause_begins_where_many_of_the_last_questions_fail_in_whatever_order() -> None:
+    for every in (1, 2, 4):
+        pause = Pause(Clock())
+        for number in range(1, 5 * every):
+            asked(pause, works=number % every > 0)
+            assert not pause.active
+        asked(pause, works=False)
+        assert pause.active
+    pause = Pause(Clock())
+    for number in range(1, 100):
+        asked(pause, works=number % 5 > 0)
+    assert not pause.active, "one of five is borne"
+
+
+def test_a_pause_ends_by_a_trial_that_works_or_is_longer_next_time() -> None:
     clock = Clock()
     pause = Pause(clock)
-    for _ in range(4):
-        pause.failed()
-    pause.worked()
+    late = pause.begin()
     for _ in range(5):
-        assert not pause.active
-        pause.failed()
-    assert pause.active
-    clock.now += 1.0
-    assert not pause.active
-    pause.failed()
-    assert pause.active
-    clock.now += 1.0
-    pause.worked()
-    pause.failed()
+        asked(pause, works=False)
+    lengths = []
+    for _ in range(7):
+        since = clock.now
+        while pause.active:
+            clock.now += 0.5
+        lengths.append(clock.now - since)
+        began = pause.begin()
+        assert pause.active, "the others wait for the trial"
+        pause.failed(late)
+        pause.worked(late)
+        pause.failed(began)
+    assert lengths == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    clock.now += 30.0
+    asked(pause, works=True)
+    asked(pause, works=False)
     assert not pause.active
 
 

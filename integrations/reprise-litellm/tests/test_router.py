@@ -215,6 +215,36 @@ def test_an_engine_that_fails_is_told_and_the_next_attempt_goes_elsewhere(routed
     assert routed.engines[1].completions == 1
 
 
+def test_engines_that_are_too_busy_to_tokenise_cost_few_requests_anything(routed: Routed) -> None:
+    for engine in routed.engines:
+        engine.is_slow_to_tokenise = True
+    routed.uses(tokenize_timeout_s=0.05)
+
+    async def story() -> None:
+        router = routed.router()
+        for number in range(60):
+            await routed.ask(router, messages=[{"role": "user", "content": str(number)}])
+
+    asyncio.run(story())
+    counts = routed.counts
+    assert counts["tokenize_timeout"] + counts["tokenize_paused"] == 60
+    assert counts["tokenize_timeout"] < 15, "five, and trials"
+
+
+@pytest.mark.parametrize("status", [400, 413, 429])
+def test_what_an_engine_refuses_is_no_failure_of_it(routed: Routed, status: int) -> None:
+    routed.reprise.chosen = "engine-1"
+    routed.engines[1].refusal = status
+
+    async def story() -> Any:
+        with pytest.raises(Exception, match="refuses"):
+            await routed.ask()
+        return await to_thread(routed.reprise.outcome, "cancelled")
+
+    assert asyncio.run(story())["decision_id"] == "d1"
+    assert not routed.reprise.outcomes("failed")
+
+
 def test_text_completions_are_routed(routed: Routed) -> None:
     routed.reprise.chosen = "engine-2"
 

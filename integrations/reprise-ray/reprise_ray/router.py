@@ -74,6 +74,7 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         tokenize_url: str = "",
         tokenize_timeout_ms: float = TOKENIZE_TIMEOUT_S * 1000,
         served_model: str = "",
+        tokenizer: str = "",
     ) -> None:
         """Takes `request_router_kwargs`; nothing is connected yet.
 
@@ -85,18 +86,20 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             lora_name: as registered.
             api_key: sent to Reprise as a bearer token, if any.
             timeout_ms: of a question to Reprise.
-            tokenize_url: of a server that has `/tokenize`, as vLLM's; without it, only requests
-                that bring their tokens are routed.
+            tokenize_url: of a server that has `/tokenize`, as vLLM's; without it and without a
+                tokenizer, only requests that bring their tokens are routed.
             tokenize_timeout_ms: of a question to that.
             served_model: what that calls the model; `model`, if empty.
+            tokenizer: directory of the model's tokenizer: then no engine is asked.
         """
         self.report = Report(logger)
         http = Http()
         self._reprise = Client(
             url, self.report, api_key=api_key, timeout_s=timeout_ms / 1000, http=http
         )
-        self._tokenizer = Tokenizer(http, tokenize_timeout_ms / 1000)
-        self._tokenize_url = tokenize_url.rstrip("/")
+        self._tokenizer = Tokenizer(http, tokenize_timeout_ms / 1000, self.report)
+        self._directory = tokenizer
+        self._engines = [(tokenize_url.rstrip("/"), "")] if tokenize_url else []
         self._served_model = served_model or model
         scope = {
             "model": model,
@@ -193,17 +196,18 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             if fields:
                 asked = question(self._served_model, fields)
                 break
-        if asked is None or (isinstance(asked, dict) and not self._tokenize_url):
+        can_ask = self._engines or self._directory
+        if asked is None or (isinstance(asked, dict) and not can_ask):
             self.report.count("left_no_tokens")
             return None
         if not isinstance(asked, dict):
             return asked
         try:
-            tokens, cached = await self._tokenizer.tokens([(self._tokenize_url, "")], asked)
+            tokens, source = await self._tokenizer.tokens(self._engines, asked, self._directory)
         except Unanswered as error:
             self.report.fail(f"tokenize_{error.reason}")
             return None
-        self.report.count("tokenize_cached" if cached else "tokenize_asked")
+        self.report.count(f"tokenize_{source}")
         return tokens
 
     def on_request_routed(
