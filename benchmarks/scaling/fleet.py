@@ -1,6 +1,7 @@
 """A fleet of simulated publishers on this machine, followed by as many `reprise up` as it takes.
 
     python -m benchmarks.scaling.fleet --publishers 10000 --minutes 10 --json fleet.json
+    python -m benchmarks.scaling.fleet --publishers 10000 --minutes 5 --busy-loops 4
 
 Each publisher has a ZeroMQ socket of its own on loopback and sends a batch of a few blocks every
 ten seconds. All of them are registered; once each has a subscriber, CPU is taken for a while in
@@ -9,6 +10,9 @@ services are sampled, and blocks that were just stored are asked for: an answer 
 their publisher alone, within the given time. In the end the last batch of each publisher has to be
 folded, with none lost. A process follows as many publishers as its bound (`PUBLISHERS_MAX`) and
 its open files allow: more of them are shared among several services, evenly.
+
+With busy loops, processes that only count, the minutes are those in which they run: the publishers
+send for two periods before them and AFTER_BUSY_S after them, in which all are to be `exact` again.
 """
 
 import math
@@ -30,6 +34,7 @@ import msgspec
 
 from benchmarks.embedded.service import Service, until
 from benchmarks.report.machine import describe_machine
+from benchmarks.scaling.busy_loops import BusyLoops, Counts
 from benchmarks.scaling.fleet_process import SUBSCRIBED, Begin, FleetSent, PublishersJob
 from benchmarks.scaling.fleet_report import Plan, Sample, Summary, cores_of, spread_of, table_lines
 from benchmarks.scaling.probing import Answered, Prober, instance_name, open_files, resident_bytes
@@ -48,6 +53,7 @@ ADDRESS: Final = "127.0.1.{}"
 """Loopback addresses other than the usual one have ports of their own."""
 START_AFTER_S: Final = 1.0
 FOLDED_S: Final = 120.0
+AFTER_BUSY_S: Final = 30.0
 _MIB: Final = 1024**2
 
 
@@ -151,6 +157,18 @@ class Services:
         """User and system time of all of them."""
         return sum(service.cpu_s() for service in self.all)
 
+    def counts(self) -> Counts:
+        """See `busy_loops`."""
+        found = [service.metrics() for service in self.all]
+        return Counts(
+            links=int(sum(one["reprise_bridge_links_total"] for one in found)),
+            lost_batches=int(sum(one["reprise_bridge_lost_batches_total"] for one in found)),
+        )
+
+    def states(self) -> dict[str, int]:
+        """Publishers by what answers say of them."""
+        return _counts(self.listed())
+
     def memory_bytes(self) -> int:
         """Resident memory of all of them."""
         return sum(resident_bytes(service.pid) for service in self.all)
@@ -219,7 +237,12 @@ def run(plan: Plan, services: int, say: Callable[[str], None]) -> Summary:
             )
             for group in groups
         ]
+        busy = BusyLoops(plan, known, begin.start, say) if plan.busy_loops else None
+        if busy is not None:
+            busy.start()
         samples = _watch(plan, known, probers, begin, say)
+        if busy is not None:
+            busy.join()
         sent = [_sent(prober) for prober in probers]
         last = {
             instance_name(group.job.first + place): sequence
@@ -255,6 +278,7 @@ def run(plan: Plan, services: int, say: Callable[[str], None]) -> Summary:
             states=_counts(listed),
             found_s=spread_of(answered),
             samples=samples,
+            beside=None if busy is None else busy.beside,
         )
 
 
@@ -351,6 +375,7 @@ def _counts(listed: dict[str, _Publisher]) -> dict[str, int]:
 @click.option("--period-s", default=10.0, show_default=True, help="Between a publisher's batches.")
 @click.option("--blocks", default=4, show_default=True, help="Stored by a batch.")
 @click.option("--found-s", default=5.0, show_default=True, help="A block is asked for so long.")
+@click.option("--busy-loops", default=0, help="Processes that take CPU for the MINUTES.")
 @click.option("--json", "report", type=click.Path(dir_okay=False, path_type=Path))
 def main(
     publishers: int,
@@ -359,6 +384,7 @@ def main(
     period_s: float,
     blocks: int,
     found_s: float,
+    busy_loops: int,
     report: Path | None,
 ) -> None:
     """Follows PUBLISHERS simulated publishers for MINUTES and prints what it took."""
@@ -380,12 +406,16 @@ def main(
         f" {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}",
         err=True,
     )
+    busy_after_s = 2 * period_s if busy_loops else 0.0
     plan = Plan(
         publishers=publishers,
-        seconds=60 * minutes,
+        seconds=60 * minutes + (busy_after_s + AFTER_BUSY_S if busy_loops else 0.0),
         period_s=period_s,
         blocks=blocks,
         found_s=found_s,
+        busy_loops=busy_loops,
+        busy_after_s=busy_after_s,
+        busy_s=60 * minutes,
     )
     summary = run(plan, services, lambda line: click.echo(line, err=True))
     for line in table_lines(summary):

@@ -14,7 +14,10 @@ _MIB: Final = 1024**2
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run; times in seconds, `told_per_s` messages of all that are asked for."""
+    """What is run; times in seconds, `told_per_s` messages of all that are asked for.
+
+    `busy_loops` processes that only count take CPU for `busy_s`, from `busy_after_s` on.
+    """
 
     publishers: int
     seconds: float
@@ -25,6 +28,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sample_s: float = 10.0
     found_s: float = 5.0
     told_per_s: float = 10.0
+    busy_loops: int = 0
+    busy_after_s: float = 0.0
+    busy_s: float = 0.0
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +47,24 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     files: int
     files_most: int
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of the busy loops.
+
+    Attributes:
+        new_links: that came up from the start of the loops on.
+        lost_batches: that the services say were lost.
+        cores: of the services beside them.
+        exact_after_s: from the end of the loops until all publishers were `exact`; None: never.
+        states: publishers by what answers said of them when the loops ended.
+    """
+
+    new_links: int
+    lost_batches: int
+    cores: float
+    exact_after_s: float | None
+    states: dict[str, int]
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +86,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         behind: publishers whose last batch was not folded in the end.
         states: publishers by what answers say of them in the end.
         found_s: p50, p99 and the most, from the send to the answer that has the blocks.
+        beside: what came of the busy loops; None without any.
     """
 
     machine: Machine
@@ -87,6 +112,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, int]
     found_s: tuple[float, float, float]
     samples: list[Sample]
+    beside: Beside | None = None
 
 
 def cores_of(samples: Sequence[Sample]) -> float:
@@ -108,7 +134,6 @@ def table_lines(summary: Summary) -> list[str]:
     memory = max(one.memory_bytes for one in summary.samples)
     p50, p99, most = (1000 * seconds for seconds in summary.found_s)
     each = (summary.memory_followed_bytes - summary.memory_empty_bytes) / publishers
-    states = ", ".join(f"{count:,} {name}" for name, count in sorted(summary.states.items()))
     rows = {
         "publishers, services that follow them": f"{publishers:,}, {summary.services}",
         "time": f"{plan.seconds / 60:.1f} min",
@@ -127,6 +152,23 @@ def table_lines(summary: Summary) -> list[str]:
         "until an answer has a block, p50 / p99 / most": f"{p50:.0f} / {p99:.0f} / {most:.0f} ms",
         "latest message sent late by": f"{1000 * summary.late_s:.0f} ms",
         "publishers behind in the end": f"{summary.behind:,}",
-        "states in the end": states,
+        "states in the end": _states_text(summary.states),
     }
+    if summary.beside is not None:
+        rows |= _beside_rows(plan, summary.beside)
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+
+
+def _beside_rows(plan: Plan, beside: Beside) -> dict[str, str]:
+    after = beside.exact_after_s
+    return {
+        "busy loops beside it": f"{plan.busy_loops}, for {plan.busy_s / 60:.1f} min",
+        "CPU of the services beside them": f"{beside.cores:.2f} cores",
+        "new links, lost batches": f"{beside.new_links:,}, {beside.lost_batches:,}",
+        "states when they ended": _states_text(beside.states),
+        "until all were `exact` again": "never" if after is None else f"{after:.1f} s",
+    }
+
+
+def _states_text(states: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(states.items()))

@@ -41,6 +41,7 @@ class Received(NamedTuple):
 
     Attributes:
         counters, cursors, connected: of each publisher that is followed.
+        links: how often the link to each of them has come up.
         states: of each publisher, where the role has states.
         dropped: what was dropped, by publisher and reason.
         unregistered: messages of publishers that are not followed.
@@ -50,6 +51,7 @@ class Received(NamedTuple):
     counters: "Mapping[PublisherKey, PublisherCounters]"
     cursors: Mapping[PublisherKey, Cursor]
     connected: Mapping[PublisherKey, bool]
+    links: Mapping[PublisherKey, int]
     states: Mapping[PublisherKey, str]
     dropped: Mapping[tuple[PublisherKey, str], int]
     unregistered: int
@@ -88,6 +90,7 @@ def received(
         counters=found,
         cursors=cursors,
         connected={publisher: receiver.connected(publisher) for publisher in found},
+        links={publisher: receiver.links(publisher) for publisher in found},
         states=states or {},
         dropped=dropped,
         unregistered=sequencer.unregistered_messages,
@@ -181,6 +184,12 @@ RECEIVED: Final[tuple[Family[Received], ...]] = (
         lambda found: [
             (_labels(publisher), float(up)) for publisher, up in found.connected.items()
         ],
+    ),
+    counters(
+        "reprise_bridge_links",
+        "How often the link to the publisher has come up.",
+        _LABELS,
+        lambda found: [(_labels(publisher), links) for publisher, links in found.links.items()],
     ),
     gauges(
         "reprise_publisher_received_sequence",
