@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bridge.engine_http.engine import can_ask
 from bridge.engine_http.watch import EngineWatch
+from bridge.look import Look
 from schemas.answer_states import Activity, Doubt
 from schemas.engine_facts import EngineFacts
 from schemas.limits import (
@@ -30,6 +31,7 @@ from schemas.limits import (
     CHECK_SILENCE_S,
     CLOCK_FAR_S,
     CLOCK_STEP_SAID_S,
+    LINK_RESUME_S,
     LINK_SETTLE_S,
     LOOK_REST_S,
     PAUSE_SETTLE_S,
@@ -46,38 +48,6 @@ class Ask(Enum):
     NOTHING = "nothing"
     REPAIR = "repair"  # all that may be missing; what comes meanwhile waits for as long as it takes
     CHECK = "check"  # whether anything is missing; what comes meanwhile hardly waits
-
-
-class Look(NamedTuple):
-    """What is seen of a publisher at one moment.
-
-    Attributes:
-        connected: whether its link is up.
-        links: how often it has come up.
-        messages: how many have been decoded.
-        unplaced: see `Sequencer.unplaced`.
-        proven_link: see `Sequencer.proven_link`.
-        is_doubted: see `Sequencer.is_doubted`.
-        received_until: all that had been sent by then, and had arrived, has been decoded; never
-            later than the look before, for this process may have been paused since, and the system
-            may not have handed over yet what came meanwhile.
-        is_waiting: whether something that has arrived has not been decoded.
-        late_s: see `Sequencer.late_s`.
-        has_waiting: whether records of it have not reached the log.
-        behind_s: see `Sequencer.behind_s`.
-    """
-
-    connected: bool
-    links: int
-    messages: int
-    unplaced: int
-    proven_link: int
-    is_doubted: bool
-    received_until: float
-    is_waiting: bool
-    late_s: float
-    has_waiting: bool
-    behind_s: float = 0.0
 
 
 class Doubted(NamedTuple):
@@ -143,6 +113,7 @@ class Followed:
         "_heard_at",
         "_is_behind",
         "_is_doubted",
+        "_is_silent",
         "_links",
         "_messages",
         "_proven_link",
@@ -185,7 +156,7 @@ class Followed:
         self.acting = Acting(Activity.DISCONNECTED, 0.0)
         self.rests_until = 0.0
         self.as_of = 0.0
-        self._connected = self._is_doubted = self._is_behind = False
+        self._connected = self._is_doubted = self._is_behind = self._is_silent = False
         self._links = self._messages = 0
         self._unplaced = self._asked_unplaced = self._settled_unplaced = 0
         self._asked_link = self._confirmed_link = self._proven_link = 0
@@ -235,6 +206,9 @@ class Followed:
         """Takes over what is seen now; to be called often."""
         if look.links != self._links:
             self._links, self._up_at = look.links, now
+        if self._is_silent and not look.is_silent:  # what it sent meanwhile may be on its way
+            self._settled_at = max(self._settled_at, now + LINK_RESUME_S)
+        self._is_silent = look.is_silent
         self._connected, self._is_doubted = look.connected, look.is_doubted
         self._unplaced = look.unplaced
         self._is_behind = look.is_waiting or now - look.received_until > WATCH_LATE_S
@@ -281,7 +255,7 @@ class Followed:
         ):
             return 0.0
         rests_until = now + LOOK_REST_S
-        if self._connected and self.can_replay:
+        if self._connected and self.can_replay and not self._is_silent:
             if self._asked_at < self._heard_at:  # as of then is all that is known
                 return 0.0
             rests_until = min(rests_until, self._asks_at())
@@ -296,6 +270,8 @@ class Followed:
             return Doubt.CATCHING_UP
         if not look.connected:
             return Doubt.NO_ENDPOINT if self.has_no_endpoint else Doubt.LINK_DOWN
+        if look.is_silent:
+            return Doubt.LINK_SILENT
         if self.repair is not None and not self.is_check:
             return Doubt.CATCHING_UP
         if self.engine is not None and self.engine.is_changed:
@@ -387,6 +363,7 @@ class Followed:
             not self.live
             or not self.can_ask
             or not self._connected
+            or self._is_silent
             or self._is_behind  # a replay must not overtake what has arrived
             or not self._links
             or self.repair is not None

@@ -90,12 +90,19 @@ class Receiver(Protocol):
         """How often it has come up."""
         ...
 
+    def is_silent(self, publisher: PublisherKey) -> bool:
+        """Whether the link is up, and its engine's socket has not answered for a while."""
+        ...
+
     def received_until(self, publisher: PublisherKey) -> float:
-        """All that had arrived of it by then is in the inbox; monotonic seconds."""
+        """All that had been sent over its link by then is in the inbox, as far as that can be
+        known; monotonic seconds.
+        """
         ...
 
     def changed(self) -> tuple[float, Iterable[PublisherKey]]:
-        """Whose link has gone up or down, or of whom something has arrived, since the last call.
+        """Whose link has gone up or down or fallen silent, or of whom something has arrived or may
+        have, since the last call.
 
         Returns:
             As of when all that had arrived of everybody else is in the inbox, monotonic seconds;

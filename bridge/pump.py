@@ -35,8 +35,9 @@ from bridge.engine_http.engine import EngineHttp, check_http
 from bridge.engine_http.facts_watch import FactsWatch
 from bridge.engine_http.inquiries import EngineSource, Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
-from bridge.followed import Ask, Followed, Look
+from bridge.followed import Ask, Followed
 from bridge.held_back import HeldBack
+from bridge.look import Look
 from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
@@ -805,6 +806,7 @@ class Pump:
         return Look(
             connected=receiver.connected(publisher),
             links=receiver.links(publisher),
+            is_silent=receiver.is_silent(publisher),
             messages=self.sequencer.messages(publisher),
             unplaced=self.sequencer.unplaced(publisher),
             proven_link=self.sequencer.proven_link(publisher),

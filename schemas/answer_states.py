@@ -39,6 +39,7 @@ class Doubt(StrEnum):
     """Why a publisher is not confirmed."""
 
     LINK_DOWN = "link_down"  # its bridge has no link to it
+    LINK_SILENT = "link_silent"  # its link is up, and its socket does not answer
     CATCHING_UP = "catching_up"  # its engine is being asked for what may be missing
     REPLAY_SILENT = "replay_silent"  # its replay socket does not answer, or not to the end
     NO_REPLAY = "no_replay"  # its link was down, and it has no replay socket to ask

@@ -186,7 +186,7 @@ RECEIVE_BURST_S: Final = 0.004  # the same in time
 SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so several messages share one
 SUBSCRIBER_ERROR_PAUSE_S: Final = 0.1  # after an unexpected error, so that it does not spin
 LINK_WATCH_S: Final = 0.1  # how often it is looked at what links do and bring
-LINKS_WATCHED_MAX: Final = 256  # of them at once; with more of them, at each less often
+LINKS_WATCHED_MAX: Final = 256  # of them at once; of those that are up as many as it takes
 LINK_LOOK_S: Final = 2.0  # so often at one that is up whatever it brings
 LINK_LOOK_BYTES: Final = 64 * KIB  # or as soon as it has brought so much since the look before
 LINK_GROWTH_LOOK_S: Final = 0.01  # so often it is looked at whether the process has grown
@@ -228,7 +228,13 @@ LINK_RETRY_MAX_MS: Final = 3_000
 LINK_QUIET_S: Final = 0.05  # a link is not replaced when libzmq's next attempt is closer than this
 LINK_CONNECT_MS: Final = 5_000  # for the connection, and then for the handshake
 LINK_HEARTBEAT_MS: Final = 1_000  # of ZMTP, asked of the engine's socket
-LINK_HEARTBEAT_WAIT_MS: Final = 1_500  # a link without an answer for this long is down
+LINK_SILENT_S: Final = 1.5  # a peer of TCP that was asked and has not answered for this long
+LINK_UNHEARD_S: Final = LINK_HEARTBEAT_MS / 1000 + LINK_SILENT_S  # to find that a peer is silent
+LINK_DEAD_MS: Final = 10_000  # a host that has acknowledged nothing for this long: it is dead
+LINK_UNANSWERED_MS: Final = 30_000  # a peer that has not answered, and whose host is there
+LINK_HEARTBEAT_WAIT_MS: Final = 1_500  # of other links, and of LMCache's workers
+LINK_RESUME_S: Final = 1.0  # from the end of a silence until what was held up is seen to be late
+LINKS_LOOK_S: Final = 1.0  # all that are up are looked at within this
 LINK_SETTLE_S: Final = 0.25  # from a link that comes up to the subscription at the engine
 LINK_KEEPALIVE_IDLE_S: Final = 30  # a dead host is noticed after this, and probes * interval
 LINK_KEEPALIVE_INTERVAL_S: Final = 10
@@ -1056,6 +1062,14 @@ assert LINK_RETRY_FIRST_MS <= LINK_RETRY_MAX_MS, "the pauses grow"
 assert LINK_RETRY_MAX_MS < 1000 * LINK_REPLACE_S, "libzmq's own attempts come first"
 assert LINK_PROBE_WAIT_S <= LINK_PROBE_S <= LINK_PROBE_AWAY_S, "one probe of a publisher at a time"
 assert 1000 * LINK_QUIET_S < LINK_RETRY_FIRST_MS, "there must be a time in which nothing is tried"
+
+assert LINK_UNHEARD_S + RELINK_CHECK_S + HEARTBEAT_S < STALE_S, (
+    "who is silent is doubted before an answer is wrong"
+)
+assert 1000 * LINK_SILENT_S > LINK_HEARTBEAT_MS, "what else was sent may not have to be answered"
+assert 1000 * LINK_SILENT_S < LINK_DEAD_MS < LINK_UNANSWERED_MS, (
+    "who is silent is doubted before its link is down"
+)
 
 # sessions
 assert 1000 * SESSION_MIN_S / HEARTBEATS_PER_SESSION > HEARTBEAT_MIN_MS, (

@@ -34,7 +34,8 @@ class Publication:
     A link to the engine is one connection of TCP, and so is what bridges then have: when the first
     has ended, and all that it brought is on its way, the second is ended, and bound anew once the
     engine is there again. A bridge that went on without a break would take another process of the
-    engine for the one before.
+    engine for the one before. Likewise while the engine does not answer: bridges see no other sign
+    of that.
 
     Args:
         context: of the relay's sockets; ZAP answers in it.
@@ -105,8 +106,8 @@ class Publication:
 
     @property
     def has_link(self) -> bool:
-        """Whether the engine is there."""
-        return self._connection.connected
+        """Whether the engine is there, and answers."""
+        return self._connection.connected and not self._connection.life.is_silent
 
     @property
     def is_away(self) -> bool:
@@ -139,7 +140,10 @@ class Publication:
             self._follow_at = now + LINK_WATCH_S
             self.dropped_bridges += self._followers.look(self._wire_bytes)
         connection = self._connection
-        if connection.connected and self._bound is None and not self._bind(now):
+        if connection.life.is_silent and self._bound is not None:
+            self._away_since = now
+            self._unbind()
+        if connection.connected and self._bound is None and not (self.has_link and self._bind(now)):
             return False  # what has come waits, until somebody can have it
         # Without a link, too: that nothing is left is known by that, and then it is made anew.
         messages = connection.receive()

@@ -7,8 +7,9 @@ from bridge.sockets.endpoints import split_endpoint
 from schemas.errors import ConfigurationError
 from schemas.limits import (
     LINK_CONNECT_MS,
+    LINK_DEAD_MS,
     LINK_HEARTBEAT_MS,
-    LINK_HEARTBEAT_WAIT_MS,
+    LINK_UNANSWERED_MS,
     RELAY_REQUEST_BYTES_MAX,
 )
 
@@ -36,7 +37,8 @@ def open_bound(
     # Whoever has connected and says nothing, or no more, is dropped with what waits for it.
     socket.handshake_ivl = LINK_CONNECT_MS
     socket.heartbeat_ivl = LINK_HEARTBEAT_MS
-    socket.heartbeat_timeout = LINK_HEARTBEAT_WAIT_MS
+    socket.heartbeat_timeout = LINK_UNANSWERED_MS
+    socket.tcp_maxrt = LINK_DEAD_MS
     return socket
 
 

@@ -1,8 +1,11 @@
-"""What a link has brought beside what was taken of it: libzmq tells only of whole messages."""
+"""What a link has brought beside what was taken of it: libzmq tells only of whole messages. And
+whether its peer answers, which the same look at it tells.
+"""
 
 import time
 from typing import Final
 
+from bridge.sockets.link_life import LinkLife
 from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.received_bytes import ReceivedBytes
 from schemas.limits import (
@@ -29,10 +32,14 @@ class LinkBytes:
 
     Args:
         is_encrypted: whether frames are larger on the wire.
+
+    Attributes:
+        life: of the link, as of the last look at it.
     """
 
     def __init__(self, *, is_encrypted: bool) -> None:
         self._received = ReceivedBytes()
+        self.life = LinkLife()
         self._headers_bytes = MESSAGE_HEADERS_BYTES + CURVE_HEADERS_BYTES * is_encrypted
         self._counted = False
         self._delivered_bytes = self._delivered = 0  # of the link; messages
@@ -44,12 +51,14 @@ class LinkBytes:
         """The link is another one now, of which libzmq has the descriptor."""
         self._received.follow(descriptor)
         self._counted, self._begun_at = False, time.monotonic()
+        self.life.begin(self._begun_at)
         self._delivered_bytes = self._delivered = self._total_bytes = 0
         self._memory_bytes = _MEMORY.now_bytes()
 
     def close(self) -> None:
         """The link is down."""
         self._received.close()
+        self.life.begin(time.monotonic())
 
     def note_taken(self, messages: int, size_bytes: int) -> None:
         """So many messages of so many bytes were received."""
@@ -57,10 +66,20 @@ class LinkBytes:
         self._delivered_bytes += size_bytes + self._headers_bytes * messages
 
     def brings_much(self) -> bool:
-        """Whether more has come since the last call than heartbeats and a few messages; 1 us."""
-        total = self._received.total_bytes()
+        """Whether more has come since the last call than heartbeats and a few messages; 3 us."""
+        total, _ = self._look()
         before, self._total_bytes = self._total_bytes, total
         return total - before >= LINK_LOOK_BYTES
+
+    def _look(self) -> tuple[int, int]:
+        """What has come in all, and what libzmq has taken of it, ZMTP's own included."""
+        before = time.monotonic()
+        waiting = self._received.waiting_bytes()  # first: what comes meanwhile counts as taken
+        seen = self._received.progress()
+        if seen is None:
+            return 0, 0
+        self.life.look(before, time.monotonic(), seen, waiting)
+        return seen.total_bytes, seen.total_bytes - waiting
 
     def breach(self, *, has_arrived: bool) -> str:
         """What libzmq has of the link and we have not, where that is too much; else "".
@@ -68,7 +87,7 @@ class LinkBytes:
         Args:
             has_arrived: whether a whole message waits; else it is an unfinished one.
         """
-        taken = self._received.taken_bytes()
+        _, taken = self._look()
         if has_arrived:
             waiting = taken - self._delivered_bytes
             message_bytes = self._delivered_bytes // max(self._delivered, 1) or self._headers_bytes

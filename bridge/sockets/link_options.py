@@ -4,6 +4,7 @@ import zmq
 
 from schemas.limits import (
     LINK_CONNECT_MS,
+    LINK_DEAD_MS,
     LINK_HEARTBEAT_MS,
     LINK_HEARTBEAT_WAIT_MS,
     LINK_KEEPALIVE_IDLE_S,
@@ -11,16 +12,20 @@ from schemas.limits import (
     LINK_KEEPALIVE_PROBES_MAX,
     LINK_RETRY_FIRST_MS,
     LINK_RETRY_MAX_MS,
+    LINK_UNANSWERED_MS,
     MESSAGE_BYTES_MAX,
 )
 
 
-def set_options(socket: "zmq.Socket[bytes]", *, reconnects: bool) -> None:
+def set_options(socket: "zmq.Socket[bytes]", *, reconnects: bool, tells_life: bool) -> None:
     """Sets all that matters of a SUB socket, and subscribes to everything.
 
     Args:
         socket: new.
         reconnects: whether libzmq connects again by itself once a link has ended.
+        tells_life: whether the system tells of its links when something came (`LinkLife`): then
+            libzmq need not find out that a peer is silent. The system knows whether the peer's host
+            is there, and counts no time in which this process, or the peer, gets no core.
     """
     socket.linger = 0
     # None: libzmq forgets a link whose bound is changed, and one in messages bounds no memory. What
@@ -31,7 +36,9 @@ def set_options(socket: "zmq.Socket[bytes]", *, reconnects: bool) -> None:
     socket.reconnect_ivl_max = LINK_RETRY_MAX_MS
     socket.connect_timeout = LINK_CONNECT_MS
     socket.heartbeat_ivl = LINK_HEARTBEAT_MS
-    socket.heartbeat_timeout = LINK_HEARTBEAT_WAIT_MS
+    socket.heartbeat_timeout = LINK_UNANSWERED_MS if tells_life else LINK_HEARTBEAT_WAIT_MS
+    if tells_life:
+        socket.tcp_maxrt = LINK_DEAD_MS
     socket.handshake_ivl = LINK_CONNECT_MS
     socket.tcp_keepalive = 1
     socket.tcp_keepalive_idle = LINK_KEEPALIVE_IDLE_S

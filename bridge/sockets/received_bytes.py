@@ -1,4 +1,6 @@
-"""How much a link has received, message boundaries or not; libzmq tells only of whole messages."""
+"""How much a link has received, and when, message boundaries or not; libzmq tells only of whole
+messages.
+"""
 
 import fcntl
 import os
@@ -7,10 +9,27 @@ import struct
 import termios
 from array import array
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
-_TCP_INFO: Final = getattr(socket, "TCP_INFO", None)  # Linux
-_RECEIVED: Final = struct.Struct("=128xQ")  # `tcpi_bytes_received` of `struct tcp_info`
+_TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
+TELLS_PROGRESS: Final = _TCP_INFO is not None
+"""Whether the system tells when something came of a link of TCP: Linux does."""
+# Of `struct tcp_info`: `tcpi_last_data_sent`, `tcpi_last_data_recv`, in ms, `tcpi_bytes_received`.
+_PROGRESS: Final = struct.Struct("=44xI4xI72xQ")
+
+
+class Progress(NamedTuple):
+    """What the system says of a link.
+
+    Attributes:
+        total_bytes: that have come since it was made, taken or not.
+        sent_ago_s: since something was last sent over it.
+        received_ago_s: since something last came.
+    """
+
+    total_bytes: int
+    sent_ago_s: float
+    received_ago_s: float
 
 
 class ReceivedBytes:
@@ -31,27 +50,38 @@ class ReceivedBytes:
         with suppress(OSError):  # it is closed already
             self._socket = socket.socket(fileno=os.dup(descriptor))
 
+    def progress(self) -> Progress | None:
+        """What has come of it, taken or not; 1 us. None where the system does not tell."""
+        if self._socket is None or _TCP_INFO is None:
+            return None
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _PROGRESS.size)
+        except OSError:  # no link of TCP, or closed
+            return None
+        if len(info) != _PROGRESS.size:
+            return None
+        sent_ms, received_ms, total = _PROGRESS.unpack(info)
+        return Progress(total, sent_ms / 1000, received_ms / 1000)
+
     def total_bytes(self) -> int:
         """What has come of it since it was made, taken or not; 1 us."""
-        if self._socket is None or _TCP_INFO is None:
-            return 0
-        try:
-            info = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
-        except OSError:  # no link of TCP, or closed
-            return 0
-        return int(_RECEIVED.unpack(info)[0]) if len(info) == _RECEIVED.size else 0
+        seen = self.progress()
+        return 0 if seen is None else seen.total_bytes
 
     def taken_bytes(self) -> int:
         """What libzmq has taken of it since it was made, ZMTP's own included."""
+        waiting = self.waiting_bytes()  # before: what comes meanwhile counts as taken
+        total = self.total_bytes()
+        return total - waiting if total else 0
+
+    def waiting_bytes(self) -> int:
+        """What has come of it and libzmq has not taken; 1 us."""
         if self._socket is None:
             return 0
         waiting = array("i", [0])
-        try:
-            fcntl.ioctl(self._socket, termios.FIONREAD, waiting)  # still the system's
-        except OSError:  # closed
-            return 0
-        total = self.total_bytes()
-        return total - waiting[0] if total else 0
+        with suppress(OSError):  # closed
+            fcntl.ioctl(self._socket, termios.FIONREAD, waiting)
+        return waiting[0]
 
     def close(self) -> None:
         """Forgets the link."""

@@ -13,6 +13,7 @@ memory of the process: that is looked at every LINK_GROWTH_LOOK_S.
 
 import heapq
 import logging
+import math
 import queue
 import resource
 import selectors
@@ -37,6 +38,7 @@ from schemas.limits import (
     LINK_GROWTH_BYTES,
     LINK_GROWTH_LOOK_S,
     LINK_WATCH_S,
+    LINKS_LOOK_S,
     LINKS_WATCHED_MAX,
     PUBLISHER_FILES_LEFT_MAX,
     PUBLISHER_FILES_SHARE,
@@ -77,6 +79,7 @@ class Subscriber:
         self._due: list[tuple[float, int, Connection]] = []  # a heap: when each is looked at again
         self._looks = count()
         self._to_check: list[Connection] = []  # in this round
+        self._checked_at_once = LINKS_WATCHED_MAX
         self._changed: dict[PublisherKey, None] = {}
         self._changed_lock = threading.Lock()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -135,11 +138,20 @@ class Subscriber:
         connection = self._connections.get(publisher)
         return 0 if connection is None else connection.links
 
-    def received_until(self, publisher: PublisherKey) -> float:
-        """All that had arrived of the publisher by then is in the inbox; monotonic seconds."""
+    def is_silent(self, publisher: PublisherKey) -> bool:
+        """Whether the link to the publisher is up, and its engine's socket does not answer."""
         connection = self._connections.get(publisher)
-        behind_since = None if connection is None else connection.behind_since
-        return self._turned_at if behind_since is None else min(behind_since, self._turned_at)
+        return connection is not None and connection.life.is_silent
+
+    def received_until(self, publisher: PublisherKey) -> float:
+        """All that had been sent by then over the publisher's link is in the inbox, as far as that
+        can be known; monotonic seconds.
+        """
+        connection = self._connections.get(publisher)
+        if connection is None:
+            return self._turned_at
+        until = min(self._turned_at, connection.life.known_until)
+        return until if connection.behind_since is None else min(connection.behind_since, until)
 
     def changed(self) -> tuple[float, Iterable[PublisherKey]]:
         """See `Receiver`."""
@@ -253,9 +265,9 @@ class Subscriber:
             self._look(connection, connection.watch)
 
     def _look(self, connection: Connection, look: Callable[[], None]) -> None:
-        before = (connection.connected, connection.links)
+        before = (connection.connected, connection.links, connection.life.is_silent)
         look()
-        if (connection.connected, connection.links) != before:
+        if (connection.connected, connection.links, connection.life.is_silent) != before:
             self._mark(connection.publisher)
             self._look_later(connection)
         self._note(connection)
@@ -279,17 +291,30 @@ class Subscriber:
 
         if not self._to_check:
             self._to_check = [one for one in self._connections.values() if one.connected]
-        checked = self._to_check[-LINKS_WATCHED_MAX:]
-        del self._to_check[-LINKS_WATCHED_MAX:]
+            in_time = math.ceil(len(self._to_check) * LINK_WATCH_S / LINKS_LOOK_S)
+            self._checked_at_once = max(LINKS_WATCHED_MAX, in_time)
+        checked = self._to_check[-self._checked_at_once :]
+        del self._to_check[-self._checked_at_once :]
         for connection in checked:
-            if connection.brings_much():
-                self._watch(connection)
+            self._check(connection)
+
+    def _check(self, connection: Connection) -> None:
+        was_silent, was_open = connection.life.is_silent, connection.life.is_open
+        if connection.closed:
+            return
+        brings_much = connection.brings_much()
+        if connection.life.is_silent != was_silent or connection.life.known_until < self._turned_at:
+            self._mark(connection.publisher)
+        if connection.life.is_open and not was_open:
+            self._look_later(connection)
+        if brings_much:
+            self._watch(connection)
 
     def _look_at_what_brings_much(self) -> None:
         """Something has grown by much: it may be a message that has no end. Cost O(links), 1 us."""
         for connection in list(self._connections.values()):
-            if connection.connected and connection.brings_much():
-                self._watch(connection)
+            if connection.connected:
+                self._check(connection)
 
     def _look_later(self, connection: Connection) -> None:
         at = connection.look_at

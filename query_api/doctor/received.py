@@ -52,6 +52,12 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " `http_endpoint` is another's",
             "look at its log: `curl -m 2 HTTP_ENDPOINT/health`",
         ),
+        Doubt.LINK_SILENT: _Words(
+            Code.ENGINE_AWAY,
+            "its link is up, and its socket does not answer: its process is stopped or gets no"
+            " core, or its host or the network is gone",
+            "look whether its process runs, and what else its host computes",
+        ),
         Doubt.PROCESS_CHANGED: _Words(
             Code.PROCESS_CHANGED,
             "its HTTP address names another process than before over the same link: a load balancer"

@@ -20,7 +20,7 @@ from streams.routing.estimates.decode import (
 )
 from streams.routing.fold import RoutingFold
 
-_AWAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.ENGINE_AWAY, Doubt.NO_ENDPOINT})
+_AWAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.LINK_SILENT, Doubt.ENGINE_AWAY, Doubt.NO_ENDPOINT})
 OUTPUT_TOKENS: Final = round(OUTPUT_TOKENS_FIRST)
 OUTPUT_TOKEN_S: Final = DECODE_S_FIRST / OUTPUT_TOKENS_FIRST
 """What a request is expected to have, and seconds for each, where nothing is known."""

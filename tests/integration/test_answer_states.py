@@ -210,15 +210,52 @@ def test_an_engine_that_is_gone_is_unconfirmed_in_time_and_exact_once_it_is_back
     os.kill(engine._process.pid, end)
     assert_within_bound(settled, "unconfirmed", time.monotonic())
     # A question that it did not answer may have been the first to tell.
-    until(lambda: doubted(settled) == "link_down", what="the link that is down", timeout_s=BOUND_S)
+    reason = "link_down" if end is signal.SIGKILL else "link_silent"
+    until(lambda: doubted(settled) == reason, what=reason, timeout_s=BOUND_S)
     if end is signal.SIGSTOP:
         os.kill(engine._process.pid, signal.SIGCONT)
     else:
         engine.restart()
-        engine.serve(20)
+        until(lambda: shown(settled)["Connected"], what="the link")
+    engine.serve(20)  # what comes live is what a replay is compared with
     until_state(settled, "exact")
     right = truth(engine)
     assert {number: ask(settled, number)[0] for number in PROMPTS} == right
+    links = 1 if end is signal.SIGSTOP else 2
+    assert settled.metric("reprise_bridge_links_total") == links
+
+
+@pytest.mark.parametrize("replays", [True, False], ids=["replay", "no replay"])
+def test_what_waits_on_a_link_that_is_held_up_is_never_exact_and_wrong_and_not_lost(
+    service: Service, engine: Engine, replays: bool
+) -> None:
+    proxy = Proxy(*free_ports(1))
+    proxy.start(engine.ready.ranks[0].endpoint)
+    try:
+        if replays:
+            register(service, engine, endpoint=f"tcp://{proxy.address}")
+        else:
+            service.register(f"tcp://{proxy.address}")
+        until(lambda: shown(service)["Connected"], what="the link")
+        time.sleep(0.3)
+        engine.serve(40)
+        until_caught_up(service, engine)
+        until_state(service, "exact")
+        with asked(service) as asker:
+            proxy.freeze()
+            engine.serve(30)
+            silent_since, right = time.monotonic(), truth(engine)
+            until(lambda: doubted(service) == "link_silent", what="a silent link")
+            time.sleep(STALE_S)
+            proxy.heal()
+            until_state(service, "exact")
+            time.sleep(1.0)
+        assert_never_exact_and_wrong(asker.told, right, silent_since)
+        assert asker.told[-1].matched == right[asker.told[-1].prompt]
+        assert service.metric("reprise_bridge_links_total") == 1
+        assert service.metric("reprise_bridge_lost_batches_total") == 0
+    finally:
+        proxy.close()
 
 
 def test_an_engine_that_came_exactly_as_far_while_the_service_was_dead_is_told_apart(

@@ -442,6 +442,10 @@ class SimulatedSubscriber:
         """Whether the link is up."""
         return publisher in self._links and self._links[publisher].up
 
+    def is_silent(self, publisher: PublisherKey) -> bool:
+        """Never."""
+        return False
+
     def received_until(self, publisher: PublisherKey) -> float:
         """Now: nothing waits in a socket."""
         return self._loop.now

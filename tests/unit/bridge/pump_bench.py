@@ -160,6 +160,10 @@ class FakeReceiver:
     def links(self, publisher: PublisherKey) -> int:
         return self.ups[publisher]
 
+    def is_silent(self, publisher: PublisherKey) -> bool:
+        """Never."""
+        return False
+
     def received_until(self, publisher: PublisherKey) -> float:
         return time.monotonic()
 

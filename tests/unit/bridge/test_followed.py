@@ -7,7 +7,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from bridge.followed import Ask, Doubted, Followed, Look, Said
+from bridge.followed import Ask, Doubted, Followed, Said
+from bridge.look import Look
 from schemas.answer_states import Doubt
 from schemas.limits import (
     CHECK_AGAIN_S,
@@ -18,6 +19,7 @@ from schemas.limits import (
     CHECK_RETRY_MAX_S,
     CHECK_RETRY_S,
     CHECK_SILENCE_S,
+    LINK_RESUME_S,
     LINK_SETTLE_S,
     LOOK_REST_S,
     PAUSE_SETTLE_S,
@@ -34,6 +36,7 @@ REPLAYS = msgspec.structs.replace(PLAIN, replay_endpoint="tcp://127.0.0.1:5558")
 UNSEEN = Look(
     connected=False,
     links=0,
+    is_silent=False,
     messages=0,
     unplaced=0,
     proven_link=0,
@@ -255,6 +258,26 @@ def test_a_link_that_was_down_is_another_one(confirmed: Scene) -> None:
     confirmed.see(LINK_SETTLE_S)
     assert confirmed.asks() is Ask.REPAIR
     assert confirmed.ask(None) is None
+
+
+def test_a_silent_link_is_doubted_not_asked_over_and_is_what_it_was_once_it_speaks(
+    confirmed: Scene,
+) -> None:
+    assert confirmed.see(is_silent=True) is Doubt.LINK_SILENT
+    assert confirmed.see(CHECK_AGAIN_S) is Doubt.LINK_SILENT
+    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.see(is_silent=False) is Doubt.RECEIVED_LATE, "more may be on its way"
+    assert confirmed.see(LINK_RESUME_S) is None
+
+
+def test_what_was_held_up_while_a_link_was_silent_is_late_until_it_has_come(
+    confirmed: Scene,
+) -> None:
+    confirmed.see(is_silent=True)
+    confirmed.see(is_silent=False)
+    late = confirmed.see(LINK_RESUME_S, messages=2, late_s=RECEIVED_LATE_S + 1)
+    assert late is Doubt.RECEIVED_LATE
+    assert confirmed.see(0.1, messages=3, late_s=0.0) is None
 
 
 def test_a_link_that_came_back_between_two_looks_is_another_one(confirmed: Scene) -> None:

@@ -1,7 +1,9 @@
 """The socket thread against real publishers on loopback."""
 
+import ctypes
 import logging
 import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -15,6 +17,7 @@ import zmq
 
 from bridge.sockets import connection as connection_module
 from bridge.sockets import link_bytes as link_bytes_module
+from bridge.sockets import link_life as link_life_module
 from bridge.sockets import link_options as options_module
 from bridge.sockets import lookup as lookup_module
 from bridge.sockets import reader as reader_module
@@ -33,6 +36,7 @@ from tests.unit.bridge.messages import registration
 from tests.zmtp import GREETING, READY
 
 PATIENCE_S = 30.0
+SO_ATTACH_FILTER = 26
 
 GREETING_OF_ANOTHER_MECHANISM = (
     b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"PLAIN".ljust(20, b"\0") + bytes(32)
@@ -288,6 +292,49 @@ def test_a_message_of_many_frames_costs_its_link_and_nobody_else_a_moment(
     assert f"more than {MESSAGE_FRAMES_MAX} frames" in caplog.text
     assert subscriber.unexpected_errors == 0
     other.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells when something came")
+def test_a_peer_that_does_not_answer_is_silent_and_keeps_its_link(
+    subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options_module, "LINK_HEARTBEAT_MS", 50)
+    monkeypatch.setattr(link_life_module, "LINK_SILENT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        endpoint = f"tcp://127.0.0.1:{frozen.getsockname()[1]}"
+        one = registration(endpoint=endpoint)
+        subscriber.follow(one)
+        client, _ = frozen.accept()
+        client.sendall(GREETING + READY)
+        wait_until(lambda: subscriber.is_silent(one.publisher))
+        assert one.publisher in tuple(subscriber.changed()[1])
+        assert subscriber.connected(one.publisher)
+        client.sendall(b"\x00\x04back")
+        assert take(inbox, 1)[0].frames == [b"back"]
+        wait_until(lambda: not subscriber.is_silent(one.publisher))
+        assert subscriber.links(one.publisher) == 1
+        client.close()
+    wait_until(lambda: not subscriber.connected(one.publisher))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux has such filters")
+def test_a_peer_whose_host_has_vanished_loses_its_link(
+    subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options_module, "LINK_HEARTBEAT_MS", 50)
+    monkeypatch.setattr(options_module, "LINK_DEAD_MS", 300)
+    with socket.create_server(("127.0.0.1", 0)) as vanished:
+        endpoint = f"tcp://127.0.0.1:{vanished.getsockname()[1]}"
+        one = registration(endpoint=endpoint)
+        subscriber.follow(one)
+        client, _ = vanished.accept()
+        client.sendall(GREETING + READY)
+        wait_until(lambda: subscriber.connected(one.publisher))
+        drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # ret 0
+        program = struct.pack("HL", 1, ctypes.addressof(drop_all))
+        client.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+        wait_until(lambda: not subscriber.connected(one.publisher))
+        client.close()
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux counts a link's bytes")
