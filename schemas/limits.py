@@ -800,6 +800,7 @@ GRPC_NAME_CHARS_MAX: Final = NAME_BYTES_MAX  # of a holder in an update: reason=
 GRPC_STREAMS_MAX: Final = 256  # that are open: reason="too_many_streams"
 GRPC_CONNECTIONS_MAX: Final = 256
 GRPC_CONNECTION_CALLS_MAX: Final = 64  # at once, of one connection; more wait with the client
+GRPC_CALLS_MAX: Final = 320  # at once, of all connections, streams too: with a message each, memory
 GRPC_WRITE_S: Final = 10.0  # an answer of a stream that nobody reads: reason="answer_not_read"
 GRPC_KEEPALIVE_S: Final = 60.0  # without a message; a peer that answers no ping is gone
 GRPC_IDLE_S: Final = 600.0  # a connection without a call is closed
@@ -1151,6 +1152,9 @@ assert (
 ), "what is written can be read"
 
 # queries
+assert GRPC_STREAMS_MAX + GRPC_CONNECTION_CALLS_MAX <= GRPC_CALLS_MAX, (
+    "streams keep nobody from asking"
+)
 assert 8 * GRPC_HASHES_MAX < GRPC_TEXT_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX, "all hashes have room"
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"

@@ -19,6 +19,7 @@ from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
 from schemas.errors import ConfigurationError
 from schemas.limits import (
+    GRPC_CALLS_MAX,
     GRPC_CONNECTION_CALLS_MAX,
     GRPC_CONNECTIONS_MAX,
     GRPC_GRACE_S,
@@ -104,7 +105,9 @@ class GrpcServer:
     async def _serve(
         self, settings: GrpcSettings, bound: "Future[tuple[asyncio.AbstractEventLoop, str]]"
     ) -> None:
-        server = grpc.aio.server(options=_OPTIONS, interceptors=self._checks)
+        server = grpc.aio.server(
+            options=_OPTIONS, interceptors=self._checks, maximum_concurrent_rpcs=GRPC_CALLS_MAX
+        )
         server.add_generic_rpc_handlers(self._calls.handlers())
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from query_api.routing.beside import Usual
 from query_api.routing.decoding import Place
 from query_api.routing.interface import Offered, PostedLoad, RouteRequest
 from query_api.routing.live import Carried, LiveLoad
-from query_api.routing.targets import KnownTarget, RankKey, Roster, Targets
+from query_api.routing.targets import STAY_S, KnownTarget, RankKey, Roster, Targets
 from schemas.limits import LOAD_FUTURE_S
 from schemas.routing_records import DecidedScope, LoadSample, LoadSource, Phase, Target
 from streams.kernel.interface import InstanceMatch
@@ -89,10 +90,8 @@ def gather(
         if one.load is not None:
             target = Target(tenant, *key)
             said[target] = sample_of(target, one.load, LoadSource.REQUEST, now)
-    default_s = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
-    mean_work = live.mean_work_s(tenant, asked.scope.model_name, default_s)
-    token_s = default_s / MEAN_PROMPT_TOKENS
-    carried = live.carried(roster.targets, now, mean_work, said, token_s=token_s)
+    usual = live.usual(tenant, asked.scope.model_name, usual_of(costs, roster))
+    carried = live.carried(roster.targets, now, usual, said)
     if said and asked.reserve:  # who only asks, changes nothing
         live.note(said.values())
     predicted = live.predicted(DecidedScope(*asked.scope), asked.prefixes, now)
@@ -121,6 +120,13 @@ def gather(
         roster.output_tokens,
         roster.output_token_s,
     )
+
+
+def usual_of(costs: Costs, roster: Roster | None = None) -> Usual:
+    """A request before there was a decision that says what they take."""
+    compute_s = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+    stay_s = STAY_S if roster is None else roster.stay_s
+    return Usual(compute_s, MEAN_PROMPT_TOKENS, compute_s / MEAN_PROMPT_TOKENS, stay_s)
 
 
 def _places_of(

@@ -14,10 +14,11 @@ from copy import copy
 from enum import Enum
 from typing import Final, NamedTuple
 
+from query_api.routing.beside import BesideBooked, Usual
 from query_api.routing.mean_work import MeanWork
 from query_api.routing.predictions import LivePredictions
 from query_api.routing.recent import RecentDecision, RecentDecisions
-from schemas.limits import LOAD_SAMPLE_S, LOAD_SUM_MAX, LOAD_TARGETS_MAX
+from schemas.limits import LOAD_SAMPLE_S
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -88,9 +89,7 @@ class LiveLoad:
         self._lock = threading.Lock()
         self._bookings = Bookings()
         self._samples = Samples()
-        # When the newest sample was observed, and how many of those that waited nobody had booked.
-        # Likewise of the tokens that it had to compute.
-        self._unbooked: dict[Target, tuple[float, int, int]] = {}
+        self._beside = BesideBooked(self._bookings)
         self._forgotten_at: dict[Unregistered, float] = {}  # what the log is to bring again
         self._mean_work = MeanWork()
         self._predicted = LivePredictions()
@@ -147,6 +146,7 @@ class LiveLoad:
         for booking, outcome in found:
             self._predicted.reported(booking.run, now, outcome)
             self._recent.report(booking.run, outcome)
+            self._beside.begun(booking, outcome.event)
             self._failures.reported(now, booking, outcome.event)
 
     def report(self, run: int, outcome: Outcome) -> Report:
@@ -171,34 +171,21 @@ class LiveLoad:
         with self._lock:
             self._mean_work.note(decision)
 
-    def mean_work_s(self, tenant_id: str, model_name: str, default_s: float) -> float:
-        """What a request of a model takes, by the last decisions; the default before them."""
+    def usual(self, tenant_id: str, model_name: str, default: Usual) -> Usual:
+        """What a request of a model is like, by the last decisions; the default before them."""
         with self._lock:
-            return self._mean_work.seconds(tenant_id, model_name, default_s)
+            return self._mean_work.usual(tenant_id, model_name, default)
 
     def _note(self, sample: LoadSample) -> None:
         if self._forgotten_at and self._is_of_before(sample):
             return
-        if not self._samples.note(sample):
-            return
-        before = self._unbooked.get(sample.target)
-        if before is not None and before[0] == sample.observed_at:
-            return  # the log brings it again, when those that were booked are perhaps done
-        self._unbooked.pop(sample.target, None)
-        self._unbooked[sample.target] = self._unbooked_of(sample)
-        if len(self._unbooked) > LOAD_TARGETS_MAX:
-            del self._unbooked[next(iter(self._unbooked))]
+        if self._samples.note(sample):
+            self._beside.note(sample)
 
     def _is_of_before(self, sample: LoadSample) -> bool:
         """Whether it is of an engine that was unregistered since; the log brings it again."""
         found = (at for one, at in self._forgotten_at.items() if one.target == sample.target)
         return any(sample.observed_at <= at for at in found)
-
-    def _unbooked_of(self, sample: LoadSample) -> tuple[float, int, int]:
-        """When it was, how many waited there that nobody has booked, and tokens to compute."""
-        booked, tokens = self._bookings.queued_at(sample.target, sample.observed_at)
-        waiting, left = sample.waiting or 0, sample.prefill_tokens or 0
-        return sample.observed_at, max(waiting - booked, 0), max(left - tokens, 0)
 
     def forget(self, engines: Iterable[Unregistered], now: float) -> int:
         """Engines that are registered no more; how many of their bookings were released."""
@@ -214,7 +201,7 @@ class LiveLoad:
         self._failures.forget(engines)
         for one in engines:
             self._samples.forget(one.target)
-            self._unbooked.pop(one.target, None)
+            self._beside.forget(one.target)
         return self._bookings.release(engines)
 
     def follow(self, record: RoutingRecord, now: float) -> None:
@@ -280,30 +267,26 @@ class LiveLoad:
         self,
         targets: Sequence[Target],
         now: float,
-        mean_work_s: float,
+        usual: Usual,
         said: dict[Target, LoadSample],
-        *,
-        token_s: float,
     ) -> list[Carried]:
         """What each target carries. Cost O(targets).
 
         Args:
             targets: that are asked about.
             now: Unix seconds.
-            mean_work_s: of a request, for those that wait by a sample's word and are not booked.
+            usual: what a request is like, for those that are there and not booked.
             said: samples that count in place of what is known.
-            token_s: of a token, for what is to be computed by a sample's word and is not booked.
         """
         with self._lock:
             self._bookings.advance(now)
-            work = (mean_work_s, token_s)
             loads = self._bookings.loads(targets, now)
             if not said and not len(self._samples):
                 return [
                     NOTHING if booked is NO_LOAD else _carried_of(booked, None) for booked in loads
                 ]
             return [
-                self._carried(target, booked, now, work, said.get(target))
+                self._carried(target, booked, now, usual, said.get(target))
                 for target, booked in zip(targets, loads, strict=True)
             ]
 
@@ -312,25 +295,14 @@ class LiveLoad:
         target: Target,
         booked: Load,
         now: float,
-        work_s: tuple[float, float],
+        usual: Usual,
         said: LoadSample | None,
     ) -> Carried:
         sample = said or self._samples.newest(target, now)
         if sample is None:
             return NOTHING if booked is NO_LOAD else _carried_of(booked, None)
         # Those that are booked are known better: what each takes, and when it is done.
-        known = self._unbooked.get(target)
-        if said is not None or known is None:
-            known = self._unbooked_of(sample)
-        _, unbooked, tokens_left = known
-        work = unbooked * work_s[0] if sample.prefill_tokens is None else tokens_left * work_s[1]
-        there = min((sample.running or 0) + (sample.waiting or 0), LOAD_SUM_MAX)
-        booked = booked._replace(
-            wait_s=booked.wait_s + max(work - (now - sample.observed_at), 0.0),
-            requests=max(booked.requests, there),
-            pending=max(booked.pending, sample.prefill_tokens or 0),
-        )
-        return _carried_of(booked, sample)
+        return _carried_of(self._beside.of(sample).added_to(booked, now, usual), sample)
 
     def recent(self, limit: int, admits: Callable[[str], bool]) -> list[RecentDecision]:
         """The last decisions, the latest first; see `RecentDecisions.latest`."""

@@ -12,10 +12,10 @@ import msgspec
 from query_api.ports import View
 from query_api.routing.answers import KeptAnswers
 from query_api.routing.candidates import (
-    MEAN_PROMPT_TOKENS,
     Candidates,
     gather,
     is_in_the_future,
+    usual_of,
 )
 from query_api.routing.decoding import DecodeAsked, choose_decoder
 from query_api.routing.folded import FoldedRouting
@@ -382,10 +382,8 @@ class Router:
         """All targets of a model, with what they carry. From any thread. Cost O(targets)."""
         now, costs = self._clock(), self._settings.costs
         roster = self._targets.of_model(tenant_id, model_name)
-        default_s = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
-        mean_work = self.live.mean_work_s(tenant_id, model_name, default_s)
-        token_s = default_s / MEAN_PROMPT_TOKENS
-        carried = self.live.carried(roster.targets, now, mean_work, {}, token_s=token_s)
+        usual = self.live.usual(tenant_id, model_name, usual_of(costs, roster))
+        carried = self.live.carried(roster.targets, now, usual, {})
         return [
             InstanceLoad(
                 target,
@@ -399,9 +397,8 @@ class Router:
     def carried(self, targets: Sequence[Target] | None = None) -> list[tuple[Target, Carried]]:
         """What these carry; None: every target that something is known of, sorted."""
         targets = self.live.targets() if targets is None else targets
-        now, mean_work = self._clock(), self._settings.costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
-        token_s = mean_work / MEAN_PROMPT_TOKENS
-        carried = self.live.carried(targets, now, mean_work, {}, token_s=token_s)
+        usual = usual_of(self._settings.costs)
+        carried = self.live.carried(targets, self._clock(), usual, {})
         return list(zip(targets, carried, strict=True))
 
     # What came of decisions

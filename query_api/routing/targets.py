@@ -25,6 +25,9 @@ OUTPUT_TOKENS: Final = round(OUTPUT_TOKENS_FIRST)
 OUTPUT_TOKEN_S: Final = DECODE_S_FIRST / OUTPUT_TOKENS_FIRST
 """What a request is expected to have, and seconds for each, where nothing is known."""
 
+STAY_S: Final = 2.0
+"""That those are decoded for of which others have to wait, before outcomes say it."""
+
 _NO_LABELS: Final[Mapping[str, str]] = {}
 
 ModelKey = tuple[str, str]
@@ -85,6 +88,7 @@ class Roster(NamedTuple):
         targets, entries, endpoints, roles: in the order of the keys.
         output_tokens: that a request of the model is expected to have.
         output_token_s: seconds for each of them.
+        stay_s: how long it is there behind its first token, as outcomes say.
     """
 
     known: Mapping[RankKey, KnownTarget]
@@ -96,6 +100,7 @@ class Roster(NamedTuple):
     roles: tuple[str, ...]
     output_tokens: int = OUTPUT_TOKENS
     output_token_s: float = OUTPUT_TOKEN_S
+    stay_s: float = STAY_S
 
 
 def roster_of(
@@ -103,6 +108,7 @@ def roster_of(
     known: Mapping[RankKey, KnownTarget],
     output_tokens: int = OUTPUT_TOKENS,
     output_token_s: float = OUTPUT_TOKEN_S,
+    stay_s: float = STAY_S,
 ) -> Roster:
     """The roster of these. Cost O(targets log(targets))."""
     keys = tuple(sorted(known))
@@ -120,6 +126,7 @@ def roster_of(
         tuple(one.role for one in entries),
         output_tokens,
         output_token_s,
+        stay_s,
     )
 
 
@@ -179,7 +186,8 @@ class Targets:
                 anew[key] = one._replace(labels=labels, class_name=labels.get(CLASS_LABEL, ""))
             learned = self._folded.read(lambda fold: self._learned(name[0], anew, fold))
             known = {key: learned.known.get(key) or of_model.known[key] for key in keys}
-            found = roster_of(tenant_id, known, learned.output_tokens, learned.output_token_s)
+            means = (learned.output_tokens, learned.output_token_s, learned.stay_s)
+            found = roster_of(tenant_id, known, *means)
             if len(self._offered) < ROSTERS_KEPT:
                 self._offered[name] = found
         return found
@@ -200,7 +208,9 @@ class Targets:
                 decode_terms=estimates.decode_terms(key, DecodeTerms()),
             )
         tokens, token_s = estimates.output_tokens(*model), estimates.output_token_s(*model)
-        return roster_of(model[0], known, round(tokens), token_s)
+        stay_s = estimates.known_decode_s(*model)
+        stay_s = STAY_S if stay_s is None else stay_s
+        return roster_of(model[0], known, round(tokens), token_s, stay_s)
 
 
 _EMPTY: Final = roster_of("", {})

@@ -34,7 +34,8 @@ from streams.routing.booking import BITS, Booking, DecisionKey, booking_of, happ
 from streams.routing.place import NO_LOAD, Load, Place, load_of
 from streams.routing.record_clock import RecordClock
 
-_LATE: Final = 2.0  # times what was expected: estimates are seldom so wrong
+LATE: Final = 2.0
+"""Times what was expected: estimates are seldom so wrong."""
 
 _ENDS: Final = frozenset(event for event in OutcomeEvent if event.is_end)
 
@@ -311,7 +312,7 @@ class Bookings:
         there = [
             one.uncached
             for one in islice(place.queued.values(), QUEUED_SUMMED_MAX)
-            if one.time <= time < one.time + _LATE * (one.end_at - one.time)
+            if one.time <= time < one.time + LATE * (one.end_at - one.time)
         ]
         return len(there), sum(there)
 

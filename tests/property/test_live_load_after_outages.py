@@ -9,6 +9,7 @@ import random
 
 import pytest
 
+from query_api.routing.beside import Usual
 from query_api.routing.live import LiveLoad, Report
 from query_api.routing.queue import RoutingQueue
 from schemas.routing_records import OutcomeEvent, RoutingRecord, Target
@@ -59,7 +60,7 @@ class Replica:
 
     def carried(self, now: float) -> list[tuple[int, ...]]:
         targets = [Target("default", name, 0) for name in NAMES]
-        found = self.live.carried(targets, now, 0.0, {}, token_s=0.0)
+        found = self.live.carried(targets, now, Usual(0.0, 0.0, 0.0), {})
         return [(one.requests, one.pending, one.kv_tokens, one.decoding) for one in found]
 
 

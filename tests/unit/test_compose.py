@@ -75,6 +75,13 @@ def test_ports_are_published_on_loopback_only() -> None:
         assert ports.count('"') == 2
 
 
+def test_nobody_is_let_in_by_a_password_that_everybody_knows() -> None:
+    assert "GF_SECURITY_ADMIN_PASSWORD__FILE: /keys/grafana.password\n" in COMPOSE
+    assert "GF_SECURITY_ADMIN_PASSWORD:" not in COMPOSE
+    assert "GF_AUTH_ANONYMOUS_ENABLED: ${GRAFANA_ANONYMOUS:-false}\n" in COMPOSE
+    assert not re.search(r"PASSWORD\w*: \$\{\w+:-[^}]+\}", COMPOSE), "a default is known"
+
+
 def test_every_file_that_is_mounted_is_there() -> None:
     mounted = re.findall(r"- \./(\S+?):/", COMPOSE)
     assert mounted

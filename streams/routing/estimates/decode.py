@@ -173,6 +173,11 @@ class DecodeFits:
             return DECODE_S_FIRST / OUTPUT_TOKENS_FIRST
         return known.decode_s / max(known.tokens, 1.0)
 
+    def known_decode_s(self, model: ModelKey) -> float | None:
+        """See `decode_s`; None before any was told."""
+        known = self._outputs.get(model)
+        return None if known is None or not known.decodes else known.decode_s
+
     def rows(self) -> list[DecodeRow]:
         """All classes, by tenant, model and class."""
         return [_row(key, one) for key, one in sorted(self.items(), key=lambda item: item[0])]

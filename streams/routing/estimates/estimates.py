@@ -164,6 +164,10 @@ class Estimates:
         """How long an output of the model takes, on average, from its first token on."""
         return self.decode.decode_s(ModelKey(tenant_id, model_name))
 
+    def known_decode_s(self, tenant_id: str, model_name: str) -> float | None:
+        """See `decode_s`; None before any was told."""
+        return self.decode.known_decode_s(ModelKey(tenant_id, model_name))
+
     def output_token_s(self, tenant_id: str, model_name: str) -> float:
         """Seconds for each token of an output of the model, on average."""
         return self.decode.output_token_s(ModelKey(tenant_id, model_name))

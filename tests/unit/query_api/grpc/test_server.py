@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from query_api.grpc import calls
+from query_api.grpc import server as server_module
 from query_api.grpc.refusals import GrpcRefusal
 from query_api.grpc.server import GrpcServer
 from query_api.grpc.settings import GrpcSettings
@@ -229,6 +230,20 @@ def test_streams_have_a_bound(index: Index, monkeypatch: pytest.MonkeyPatch) -> 
         held[0].close()
         assert list(held[0].answers) == []
         Stream(client, SUBSCRIBE).ask(query(1))
+
+
+def test_calls_have_a_bound(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a message each, it is one of memory."""
+    monkeypatch.setattr(server_module, "GRPC_CALLS_MAX", 2)
+    with serving(index) as (server, client):
+        first, second = Stream(client, SUBSCRIBE), Stream(client, SUBSCRIBE)
+        for stream in (first, second):
+            stream.ask(query(1))
+        assert client.refusal()[0] == "RESOURCE_EXHAUSTED"
+        first.close()
+        until(lambda: server.counts.streams == 1, what="the end of a stream")
+        assert client.ask()
+        second.close()
 
 
 def test_a_stream_that_nobody_reads_is_given_up_and_holds_up_nobody_else(

@@ -13,6 +13,7 @@ from brokers.settings import KafkaSettings
 from query_api.replica import routing_reader
 from query_api.replica.routing_reader import RoutingReader
 from query_api.replica.shared_condition import SharedCondition
+from query_api.routing.beside import Usual
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from schemas.codec import decode_routing
@@ -187,7 +188,7 @@ def test_what_was_decided_here_before_stays(following: Following) -> None:
     asyncio.run(following.until(following.is_there))
     # Of this service the log has yet to bring the end of the first one, and the second.
     assert following.under_way == 2
-    assert following.live.carried([TARGET], NOW, 0.0, {}, token_s=0.0)[0].requests == 2
+    assert following.live.carried([TARGET], NOW, Usual(0.0, 0.0, 0.0), {})[0].requests == 2
 
 
 def test_what_comes_later_is_followed_and_what_comes_back_changes_nothing(

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from query_api.routing.beside import Usual
 from query_api.routing.live import LiveLoad
 from query_api.routing.targets import unregistered_of
 from schemas.registration import Registration
@@ -26,7 +27,7 @@ def gone(service: Service) -> Registration:
 
 
 def carried(live: LiveLoad, service: Service) -> tuple[float, int]:
-    [found] = live.carried([A], service.clock.now, 1.0, {}, token_s=0.001)
+    [found] = live.carried([A], service.clock.now, Usual(1.0, 1000.0, 0.001), {})
     return found.wait_s, found.requests
 
 
