@@ -150,6 +150,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         max_num_seqs: see `SequencesAtOnce`; of this rank.
         kv_capacity_tokens: see `KvTokens`; of this rank.
         curve_server_key: of the relay that stands at both ZMQ addresses, or "".
+        is_shard: it has a part of each block, and the other ranks of its instance have the others:
+            a block is of use where all of them have it.
     """
 
     endpoint: Text
@@ -176,6 +178,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     max_num_seqs: SequencesAtOnce = 0
     kv_capacity_tokens: KvTokens = 0
     curve_server_key: CurveServerKey = ""
+    is_shard: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError where an engine without events has an endpoint, or another has none;

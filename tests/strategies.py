@@ -37,6 +37,7 @@ class Register(NamedTuple):
     publisher: int
     lora_name: str
     routable: bool
+    is_shard: bool = False
 
 
 class Clear(NamedTuple):
@@ -283,7 +284,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(Apply, _numbers, event_lists, st.sampled_from((-1, -1, -1, 2))),
     st.builds(Apply, _numbers, event_lists, st.just(-1)),
     st.builds(Apply, _numbers, event_lists, st.just(-1)),
-    st.builds(Register, _numbers, st.sampled_from(LORA_NAMES), st.booleans()),
+    st.builds(Register, _numbers, st.sampled_from(LORA_NAMES), st.booleans(), st.booleans()),
     st.builds(Clear, _numbers),
     st.builds(Unregister, _numbers),
     st.builds(Reload, st.integers(0, 7)),

@@ -40,6 +40,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             it is not known: then `/lookup` cannot hash tokens.
         hash_seed: PYTHONHASHSEED of the workers, or `none_hash:` and the number that they log; ""
             for vLLM's own default.
+        sharded: each worker of an instance has a part of each chunk, as with tensor parallelism;
+            False where each has all of it.
     """
 
     modelname: Name = "lmcache"
@@ -48,6 +50,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     additionalsalt: Text = ""
     hash_algorithm: Text = ""
     hash_seed: Text = ""
+    sharded: bool = True
 
     def stream(self, instance_id: str) -> StreamKey:
         """The stream of an instance of it."""

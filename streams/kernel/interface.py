@@ -66,6 +66,10 @@ class InstanceMatch(NamedTuple):
 
     `longest` counts any rank, any tier, shared pools included; `gpu`, `cpu`, `disk` that medium
     alone, on any rank, shared pools included. `ranks` is sorted.
+
+    Where a rank is registered as a shard, a block counts only as far as every rank has its part of
+    it: on any tier for `longest`, on that medium for the others, each in itself or in a pool of CPU
+    or DISK. What a rank has beyond `longest` is of no use, and is in none of `ranks`.
     """
 
     instance_id: str
@@ -372,9 +376,11 @@ class Kernel(ReadOnlyKernel, Protocol):
         """
         ...
 
-    def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
+    def register(
+        self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
+    ) -> None:
         """Makes the publisher's rank part of every answer in the scope of `lora_name`, blocks or
-        none.
+        none. One that is a shard has a part of each block that it holds: see `InstanceMatch`.
 
         One that is not routable (a shared pool) never is. Without a registration a rank is part of
         the answers of a scope while it holds blocks there that are not shared.

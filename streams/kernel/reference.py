@@ -68,7 +68,7 @@ from streams.kernel.interface import (
 )
 from streams.kernel.moves import Moves
 from streams.kernel.scan import scan_query
-from streams.kernel.walk import Holder, match_instance
+from streams.kernel.walk import Holder, match_instance, match_shards
 
 SelfT = TypeVar("SelfT", bound="ReferenceKernel")
 ArgumentsT = ParamSpec("ArgumentsT")
@@ -150,6 +150,7 @@ class _Publisher:
         self.entries: dict[int, _Entry] = {}
         self.registered_lora: str | None = None
         self.routable = False
+        self.is_shard = False
         self.domain = 0
         self.skipped_groups: set[int] = set()
         self.own: Counter[PrefixScope] = Counter()  # entries on tiers that are not shared
@@ -162,6 +163,10 @@ class _Publisher:
         return PrefixScope(
             key.tenant_id, key.model_name, lora_name, key.block_size, key.additional_salt
         )
+
+    def takes_part(self, scope: PrefixScope) -> bool:
+        """Whether it is registered there, and routable."""
+        return self.registered_lora == scope.lora_name and self.routable
 
     def context(self, scope: PrefixScope) -> ModelContext:
         return ModelContext(*scope, self.stream.instance_id)
@@ -303,9 +308,12 @@ class ReferenceKernel:
         self._publishers[publisher].domain = domain
 
     @_changing
-    def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
+    def register(
+        self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
+    ) -> None:
         self._publishers[publisher].registered_lora = lora_name
         self._publishers[publisher].routable = routable
+        self._publishers[publisher].is_shard = is_shard
 
     @_changing
     def unregister(self, publisher: PublisherId, /) -> int:
@@ -857,18 +865,20 @@ class ReferenceKernel:
             if not holders:
                 break
             held.append(set(holders))
-        return [
-            match_instance(instance, ranks, self._publishers, held, scope.block_size)
-            for instance, ranks in sorted(participants.items())
-        ]
+        matches = []
+        for instance, ranks in sorted(participants.items()):
+            owners = [self._publishers[one] for one in ranks.values()]
+            is_sharded = any(one.is_shard and one.takes_part(scope) for one in owners)
+            match = match_shards if is_sharded else match_instance
+            matches.append(match(instance, ranks, self._publishers, held, scope.block_size))
+        return matches
 
     def _participants(self, scope: PrefixScope) -> dict[str, dict[int, PublisherId]]:
         found: defaultdict[str, dict[int, PublisherId]] = defaultdict(dict)
         for publisher, owner in self._publishers.items():
             if owner.scope(scope.lora_name) != scope:
                 continue
-            registered = owner.registered_lora == scope.lora_name and owner.routable
-            if registered or owner.own[scope] > 0:
+            if owner.takes_part(scope) or owner.own[scope] > 0:
                 found[owner.stream.instance_id][owner.dp_rank] = publisher
         return dict(found)
 

@@ -1,6 +1,7 @@
 """How far one instance holds a prompt: the rules of an answer, for the reference kernel."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import partial
 
 from schemas.identities import MEDIA
 from streams.kernel.changes import SHARED
@@ -28,15 +29,8 @@ def match_instance(
         held: the holders of each block of the prompt, up to the first without a holder.
         block_size: tokens per block.
     """
-
-    def run(accepts: Set[Holder], start: int = 0) -> int:
-        """How many blocks from `start` on have one of these holders; returns the end."""
-        end = start
-        while end < len(held) and held[end] & accepts:
-            end += 1
-        return end
-
-    pools = [{(publisher, SHARED + medium) for publisher in publishers} for medium in range(SHARED)]
+    run = partial(_run, held)
+    pools = _pools(publishers)
     matches = []
     for dp_rank, publisher in sorted(ranks.items()):
         own = [{(publisher, medium)} for medium in range(SHARED)]
@@ -53,3 +47,43 @@ def match_instance(
     longest = run(media[_GPU] | media[_CPU] | media[_DISK])
     gpu_only, cpu_only, disk_only = (run(holders) * block_size for holders in media)
     return InstanceMatch(instance, longest * block_size, gpu_only, cpu_only, disk_only, matches)
+
+
+def match_shards(
+    instance: str,
+    ranks: Mapping[int, PublisherId],
+    publishers: Iterable[PublisherId],
+    held: Sequence[Set[Holder]],
+    block_size: int,
+) -> InstanceMatch:
+    """The same of one whose ranks have a part of each block: what all of them have."""
+    alone = match_instance(instance, ranks, publishers, held, block_size)
+    pools = _pools(publishers)
+    pools[_GPU] = set()
+
+    def least(media: Sequence[int]) -> int:
+        return block_size * min(
+            _run(held, {(one, medium) for medium in media}.union(*(pools[at] for at in media)))
+            for one in ranks.values()
+        )
+
+    longest = least((_GPU, _CPU, _DISK))
+    matches = [
+        RankMatch(one.dp_rank, *(min(depth, longest) for depth in one[1:])) for one in alone.ranks
+    ]
+    return InstanceMatch(
+        instance, longest, least((_GPU,)), least((_CPU,)), least((_DISK,)), matches
+    )
+
+
+def _run(held: Sequence[Set[Holder]], accepts: Set[Holder], start: int = 0) -> int:
+    """How many blocks from `start` on have one of these holders; returns the end."""
+    end = start
+    while end < len(held) and held[end] & accepts:
+        end += 1
+    return end
+
+
+def _pools(publishers: Iterable[PublisherId]) -> list[set[Holder]]:
+    """Everyone's, by medium."""
+    return [{(publisher, SHARED + medium) for publisher in publishers} for medium in range(SHARED)]

@@ -380,7 +380,9 @@ class Fold:
             self._changed_registrations[publisher] = None
             return
         routable = not registration.is_pool
-        self.kernel.register(self._handle(publisher), registration.lora_name, routable)
+        self.kernel.register(
+            self._handle(publisher), registration.lora_name, routable, registration.is_shard
+        )
         self.registrations[publisher] = Registered(record.registration, offset)
         self.states.register(publisher, True)
         self._changed_registrations[publisher] = None

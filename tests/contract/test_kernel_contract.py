@@ -228,6 +228,28 @@ def test_ranks_of_an_instance_complete_each_other(bench: Bench) -> None:
     assert {rank: depths[0] for (_, rank), depths in bench.ranks(ABC).items()} == {0: 1, 1: 0}
 
 
+def test_shards_of_an_instance_have_what_all_of_them_have(bench: Bench) -> None:
+    first, second = (bench.publisher("a", rank) for rank in (0, 1))
+    for one in (first, second):
+        bench.kernel.register(one, "", True, True)
+        bench.store(one, ABC, medium=Medium.CPU)
+        bench.store(one, (0, 1), medium=Medium.DISK)
+    assert bench.ask(ABC) == {"a": 3}
+    bench.remove(second, prompt_hashes(ABC)[8:], medium=Medium.CPU)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert match[1:5] == (2 * BLOCK_SIZE, 0, BLOCK_SIZE, 2 * BLOCK_SIZE)
+    assert bench.ranks(ABC) == {("a", 0): (2, 0, 2, 2), ("a", 1): (2, 0, 1, 2)}
+    bench.kernel.clear(second)
+    assert bench.ask(ABC) == {"a": 0}
+    bench.store(bench.publisher("pool"), (0, 1), medium=Medium.DISK, shared=True)
+    assert bench.ask(ABC) == {"a": 2}
+    bench.kernel.unregister(second)
+    assert bench.ask(ABC) == {"a": 3}
+    bench.kernel.register(first, "", True, False)
+    bench.store(bench.publisher("a", 1), (0,))
+    assert bench.ask(ABC) == {"a": 3}
+
+
 def test_a_shared_pool_counts_for_every_instance_and_is_none_itself(bench: Bench) -> None:
     pool = bench.publisher("pool")
     bench.store(pool, ABC, medium=Medium.CPU, shared=True)

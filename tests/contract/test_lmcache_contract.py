@@ -209,6 +209,22 @@ def test_a_worker_that_leaves_is_no_more(served: Served, name: str) -> None:
     served.until(lambda: served.match([1], name)[0] in (-1, 0), "the end of its blocks")
 
 
+def test_of_workers_that_share_chunks_the_one_that_has_least_counts(
+    served: Served, worker: ScriptedWorker, name: str
+) -> None:
+    keys = [1, 2, 3, 4]
+    with ScriptedWorker(served.ports, name, 1) as other:
+        other.register()
+        for one in (worker, other):
+            one.heartbeat()
+            one.admit(keys)
+        served.await_match(keys, name, 4, 4, 0, "exact")
+        other.evict(keys[1:])
+        served.await_match(keys, name, 1, 1, 0, "exact")
+        other.deregister()
+        served.await_match(keys, name, 0, 0, 0, "exact")
+
+
 def test_a_new_process_of_a_worker_begins_anew(served: Served, name: str) -> None:
     with ScriptedWorker(served.ports, name) as worker:
         worker.register()

@@ -61,8 +61,8 @@ class Run:
         match operation:
             case Apply(number, events, after):
                 kernel.apply(self.publisher(number), encode_events(events), after)
-            case Register(number, lora_name, routable):
-                kernel.register(self.publisher(number), lora_name, routable)
+            case Register(number, lora_name, routable, is_shard):
+                kernel.register(self.publisher(number), lora_name, routable, is_shard)
             case Clear(number):
                 return kernel.clear(self.publisher(number))
             case Unregister(number):

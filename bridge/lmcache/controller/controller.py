@@ -6,6 +6,8 @@ The answers are LMCache's own controller's, but for these:
   once four fifths of all workers have done theirs;
 - a look-up for another worker names whoever has most of the chunks at the asker's own rank, of the
   same model; not whoever is found first;
+- a worker that leaves while others of its instance go on stays a worker of it, which holds nothing:
+  each has a part of each chunk (`Model.sharded`), and these are of no use without one of them;
 - operations that are missing make us ask for a full sync, and so does a restart of ours.
 """
 
@@ -53,7 +55,7 @@ from bridge.lmcache.wire.messages import (
 )
 from bridge.lmcache.worker.journal import Journal, NextIncarnation
 from bridge.lmcache.worker.keys import Budget
-from bridge.lmcache.worker.reasons import Dropped
+from bridge.lmcache.worker.reasons import Dropped, Reason
 from bridge.lmcache.worker.worker import Worker, released
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
@@ -103,6 +105,9 @@ class Controller:
         for one in known:
             member = self._join(one.registration, one.locations)
             member.journal.register(one.registration)  # the log may have lost that
+            if one.left_wall is not None:
+                member.left_wall = one.left_wall
+                member.worker.begin(0.0, Reason.LEFT)
 
     # Messages
 
@@ -133,7 +138,7 @@ class Controller:
         if isinstance(message, Request):
             self.counters.drop(UNEXPECTED)
             return
-        member = self._members.get((message.instance_id, message.worker_id))
+        member = self._present((message.instance_id, message.worker_id))
         if member is None:
             self.counters.drop(NOT_REGISTERED)
             return
@@ -163,7 +168,7 @@ class Controller:
             case FullSyncEnd():
                 worker.end_sync(message)
             case DeRegister():
-                self.forget(key)
+                self._leave(key, now)
 
     # Registration
 
@@ -178,6 +183,7 @@ class Controller:
         member.heartbeat_at = member.heartbeat_wall = member.interval_s = 0.0
         self._ask(member, link, now)
         member.linked_wall = wall  # another process, though a link of the last one may be up
+        self._forget_left(member.registration)
         return RegisterRet(extra_config={"heartbeat_url": heartbeat_url})
 
     def _put(self, request: Register, wall: float) -> Member | Error:
@@ -190,6 +196,9 @@ class Controller:
         registration = self._registration(request, wall)
         if member is not None and member.registration.publisher != registration.publisher:
             self.forget(key)  # its model was configured as another one before
+            member = None
+        if member is not None and member.left_wall is not None:
+            self.forget(key)
             member = None
         if member is None:
             member = self._join(registration)
@@ -213,6 +222,7 @@ class Controller:
             hash_profile=model.hash_profile,
             peer_url=request.peer_init_url or "",
             registered_at=wall,
+            is_shard=model.sharded,
         )
 
     def _join(self, registration: Registration, locations: Iterable[str] = ()) -> Member:
@@ -230,6 +240,40 @@ class Controller:
         self._note_known(key, member)
         return member
 
+    def _leave(self, key: WorkerId, now: float) -> None:
+        """A worker is no more. One that is a part of what others are yet holds nothing from now on;
+        else it is forgotten.
+        """
+        member = self._members[key]
+        member.left_wall = self._clock() - max(0.0, now - member.alive_at)
+        if not self._is_needed(member):
+            self.forget(key)
+            self._forget_left(member.registration)
+            return
+        self._unlink_all(key, member)
+        member.worker.begin(now, Reason.LEFT)
+        self._touched[key] = None
+        self.on_known()
+
+    def _is_needed(self, member: Member) -> bool:
+        """Whether an instance goes on of which it was a worker."""
+        left, registration = member.left_wall, member.registration
+        return registration.is_shard and any(
+            other.registration.stream == registration.stream
+            and left is not None
+            and other.registration.registered_at <= left
+            for other in self._all_present()
+        )
+
+    def _forget_left(self, registration: Registration) -> None:
+        """Forgets the workers that have left the instance of this one, and are needed no more: it
+        was started again, and may have fewer.
+        """
+        for key, member in list(self._members.items()):
+            is_its = member.registration.stream == registration.stream
+            if is_its and member.left_wall is not None and not self._is_needed(member):
+                self.forget(key)
+
     def forget(self, key: WorkerId, *, is_logged: bool = False) -> None:
         """Forgets a worker and what it holds; `is_logged`: the log says so already."""
         member = self._members.pop(key, None)
@@ -242,9 +286,7 @@ class Controller:
         records = () if is_logged else member.journal.take()
         publisher = member.registration.publisher
         self._gone.append(Told(publisher, records, Doubt.NOT_FOLLOWED, is_gone=True))
-        for link in (member.pushes_by, member.late_by, member.asks_by):
-            if link is not None:
-                self._unlink(key, link)
+        self._unlink_all(key, member)
         self._touched.pop(key, None)
         self._named.pop(key, None)
         self.on_known()
@@ -271,7 +313,7 @@ class Controller:
     def _beat(self, request: Heartbeat, link: LinkId, now: float, wall: float) -> Reply:
         key = (request.instance_id, request.worker_id)
         member = self._members.get(key)
-        if member is None or not member.is_of(request):
+        if member is None or member.left_wall is not None or not member.is_of(request):
             found = self._put(request, wall)
             if isinstance(found, Error):
                 return found
@@ -283,11 +325,11 @@ class Controller:
         return HeartbeatRet(commands=[FullSyncCommand(reason=reason)] if reason else [])
 
     def _may_ask(self, now: float) -> bool:
-        freezing = sum(one.worker.is_freezing(now) for one in self._members.values())
+        freezing = sum(one.worker.is_freezing(now) for one in self._all_present())
         return freezing < LMCACHE_SYNCS_AT_ONCE_MAX
 
     def _start_sync(self, request: FullSyncStart, link: LinkId, now: float) -> Reply:
-        member = self._members.get((request.instance_id, request.worker_id))
+        member = self._present((request.instance_id, request.worker_id))
         refusal = "Expected a registered worker: it will be asked again after its next heartbeat"
         if member is not None:
             self._ask(member, link, now)
@@ -297,7 +339,7 @@ class Controller:
         )
 
     def _status(self, request: FullSyncStatus, link: LinkId, now: float) -> Reply:
-        member = self._members.get((request.instance_id, request.worker_id))
+        member = self._present((request.instance_id, request.worker_id))
         if member is None:
             return released(request.sync_id, self._progress)
         self._ask(member, link, now)
@@ -306,11 +348,11 @@ class Controller:
     @property
     def _progress(self) -> float:
         """The share of workers of which all is known."""
-        whole = sum(one.worker.is_whole for one in self._members.values())
-        return whole / max(len(self._members), 1)
+        workers = [one.worker for one in self._all_present()]
+        return sum(one.is_whole for one in workers) / max(len(workers), 1)
 
     def _look_up(self, request: BatchedP2PLookup, link: LinkId, now: float) -> Reply:
-        asker = self._members.get((request.instance_id, request.worker_id))
+        asker = self._present((request.instance_id, request.worker_id))
         if asker is not None:
             self._ask(asker, link, now)
         scope = self._models.of(request.instance_id).stream("")
@@ -334,6 +376,12 @@ class Controller:
 
     def _link(self, key: WorkerId, link: LinkId) -> None:
         self._links.setdefault(link, {})[key] = None
+
+    def _unlink_all(self, key: WorkerId, member: Member) -> None:
+        for link in (member.pushes_by, member.late_by, member.asks_by):
+            if link is not None:
+                self._unlink(key, link)
+        member.pushes_by = member.late_by = member.asks_by = None
 
     def _unlink(self, key: WorkerId, link: LinkId) -> None:
         keys = self._links.get(link, {})
@@ -370,14 +418,16 @@ class Controller:
         O(workers).
         """
         for key, member in list(self._members.items()):
+            if member.left_wall is not None:
+                continue
             member.worker.look(now)
             if member.alive_at == -math.inf:
                 member.alive_at = now  # of an earlier run: it has as long as the others
             if not member.is_linked and now - member.alive_at > LMCACHE_WORKER_S:
-                self.forget(key)
+                self._leave(key, now)
             else:
                 self._touched[key] = None
-        workers = [member.worker for member in self._members.values()]
+        workers = [member.worker for member in self._all_present()]
         counters, ended = self.counters, self._ended
         counters.jumps = ended["jumps"] + sum(one.jumps for one in workers)
         counters.syncs_asked = ended["asked"] + sum(one.syncs_asked for one in workers)
@@ -419,6 +469,13 @@ class Controller:
 
     # Views
 
+    def _present(self, key: WorkerId) -> Member | None:
+        member = self._members.get(key)
+        return None if member is None or member.left_wall is not None else member
+
+    def _all_present(self) -> list[Member]:
+        return [one for one in self._members.values() if one.left_wall is None]
+
     def _note_known(self, key: WorkerId, member: Member) -> None:
         locations = tuple(member.worker.locations)
         if self._named.get(key) != locations:
@@ -428,7 +485,7 @@ class Controller:
     def known(self) -> list[Known]:
         """What the next run is to know."""
         return [
-            Known(member.registration, tuple(member.worker.locations))
+            Known(member.registration, tuple(member.worker.locations), member.left_wall)
             for member in self._members.values()
         ]
 
@@ -438,7 +495,7 @@ class Controller:
             member.registration.dp_rank: Reachable(
                 member.registration.endpoint, member.is_linked, member.linked_wall
             )
-            for member in self._members.values()
+            for member in self._all_present()
             if member.registration.instance_id == instance_id
         }
 
@@ -446,7 +503,7 @@ class Controller:
         """All of them, sorted. Cost O(workers)."""
         views = [
             WorkerView(member.registration, member.heartbeat_wall, len(member.worker.keys))
-            for member in self._members.values()
+            for member in self._all_present()
         ]
         return sorted(views, key=lambda view: view.registration.publisher)
 

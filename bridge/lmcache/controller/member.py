@@ -31,10 +31,12 @@ class Known(msgspec.Struct, frozen=True):
     Attributes:
         registration: that the log has.
         locations: of its blocks.
+        left_wall: see `Member`.
     """
 
     registration: Registration
     locations: tuple[str, ...] = ()
+    left_wall: float | None = None
 
 
 class WorkerView(NamedTuple):
@@ -82,6 +84,8 @@ class Member:
         pushes_by, asks_by: the links of its messages; None where they are down.
         linked_wall: when it first asked over links that are up since, Unix seconds; infinite
             before.
+        left_wall: when it left its instance, whose other workers go on; None while it is there. It
+            holds nothing since, and so nothing of the instance can be used.
         late_by: the link by which the process before it has pushed, if that is still there: what
             comes by it is not of this process.
     """
@@ -98,6 +102,7 @@ class Member:
         self.late_by: LinkId | None = None
         self.asks_by: LinkId | None = None
         self.linked_wall = math.inf
+        self.left_wall: float | None = None
         self.doubt: Doubt | None = Doubt.CATCHING_UP  # that was told last
 
     @property
@@ -121,6 +126,8 @@ class Member:
 
     def doubt_at(self, now: float) -> Doubt | None:
         """Why it is not confirmed, or None."""
+        if self.left_wall is not None:
+            return None
         if self.asks_by is None:
             return Doubt.LINK_DOWN
         late_s = max(LMCACHE_BEATS_LATE * self.interval_s, LMCACHE_BEAT_LATE_MIN_S)

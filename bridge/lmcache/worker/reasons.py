@@ -7,6 +7,7 @@ class Reason:
     """Why an incarnation begins, what is missing, or why a full sync is asked for."""
 
     REGISTERED: Final = "registered"
+    LEFT: Final = "left"
     FULL_SYNC: Final = "full_sync"
     RESTARTED: Final = "controller_restart"
     REWRITTEN: Final = "log_lost_records"

@@ -115,15 +115,15 @@ class Worker:
 
     # Its process
 
-    def begin(self, now: float) -> None:
-        """A new process: it holds nothing, and numbers from 0."""
+    def begin(self, now: float, reason: str = Reason.REGISTERED) -> None:
+        """A new process, or none: it holds nothing, and numbers from 0."""
         self.end()
         self._numbering = Numbering(is_new=True)
         self._missing.clear()
         self._ask_at, self._pause_s = 0.0, LMCACHE_SYNC_START_S
         self._heard, self._unheard_since = False, now
         self.contents = Contents.WHOLE
-        self._lines.begin(Reason.REGISTERED)
+        self._lines.begin(reason)
 
     def end(self) -> None:
         """Drops what is held of it."""

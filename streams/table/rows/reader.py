@@ -346,7 +346,7 @@ class RowReader:
             self.states.register(publisher, False)
             return
         handle, routable = self.kernel.open_publisher(*publisher), not registration.is_pool
-        self.kernel.register(handle, registration.lora_name, routable)
+        self.kernel.register(handle, registration.lora_name, routable, registration.is_shard)
         self.states.register(publisher, True)
         if self.registrations[publisher].registration.kind in SELF_REGISTERED:
             self.states.list(publisher, True)

@@ -153,9 +153,17 @@ impl Kernel {
             .map_err(unknown(publisher))
     }
 
-    #[pyo3(signature = (publisher, lora_name, routable, /))]
-    fn register(&self, publisher: u64, lora_name: &str, routable: bool) -> PyResult<()> {
-        let known = self.change(|turn| turn.state().register(publisher, lora_name, routable));
+    #[pyo3(signature = (publisher, lora_name, routable, is_shard = false, /))]
+    fn register(
+        &self,
+        publisher: u64,
+        lora_name: &str,
+        routable: bool,
+        is_shard: bool,
+    ) -> PyResult<()> {
+        let register =
+            |turn: &mut WriteTurn| turn.state().register(publisher, lora_name, routable, is_shard);
+        let known = self.change(register);
         if known { Ok(()) } else { Err(PyKeyError::new_err(publisher)) }
     }
 

@@ -91,14 +91,18 @@ class Scene:
         self.controller = Controller(
             models or Models(),
             next_incarnation=lambda publisher: 1,
-            clock=lambda: 1_795_000_000.0 + self.now,
+            clock=lambda: self.wall,
             known=known,
         )
+
+    @property
+    def wall(self) -> float:
+        return 1_795_000_000.0 + self.now
 
     def ask(self, message: dict[str, Any], link: int = REPLY) -> dict[str, Any]:
         request = decode(msgpack.packb(message))
         assert isinstance(request, Request)
-        reply: Reply = self.controller.answer(request, link, "h:8401", self.now, self.now)
+        reply: Reply = self.controller.answer(request, link, "h:8401", self.now, self.wall)
         answer: dict[str, Any] = msgpack.unpackb(encode(reply))
         self.settle()
         return answer

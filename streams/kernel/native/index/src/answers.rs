@@ -358,7 +358,7 @@ mod tests {
             };
             let mut turn = WriteTurn::new(&self.core.state, &self.core.hasher);
             let id = turn.state().open_publisher(stream, dp_rank);
-            turn.state().register(id, "", true);
+            turn.state().register(id, "", true, false);
             let events: Vec<Event> =
                 events.iter().map(|event| Event { block_size: 2, ..event.clone() }).collect();
             let encoded = encode(&events, 0);

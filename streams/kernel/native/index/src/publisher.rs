@@ -98,6 +98,8 @@ pub struct Publisher {
     pub memberships: Memberships,
     pub registered_lora: Option<Arc<str>>,
     pub routable: bool,
+    /// It has a part of each block, and the other ranks of its instance have the others.
+    pub is_shard: bool,
     /// Objects are joined through engines of the same domain only.
     pub domain: u32,
     /// Bit per cache group that stored events have been left out of.
@@ -115,6 +117,7 @@ impl Publisher {
             memberships: Memberships::default(),
             registered_lora: None,
             routable: false,
+            is_shard: false,
             domain: 0,
             skipped_groups: 0,
         }

@@ -17,6 +17,8 @@ struct Member {
     instance: u32,
     dp_rank: u32,
     participates: bool,
+    /// Registered as one that has a part of each block.
+    is_shard: bool,
 }
 
 struct Instance {
@@ -30,6 +32,8 @@ pub struct RosterEntry {
     pub instance: u32,
     /// (dp_rank, member), sorted.
     pub ranks: Vec<(u32, u32)>,
+    /// Each rank has a part of each block: it holds what all of them hold.
+    pub is_sharded: bool,
     /// Where it holds nothing of a prompt: its part of the answer, made when it is first wanted.
     pub misses: Misses,
 }
@@ -48,6 +52,8 @@ pub struct Scope {
     pub sets: HolderSets,
     /// Sorted by name.
     pub roster: Vec<RosterEntry>,
+    /// Whether an entry of the roster is sharded.
+    pub has_shards: bool,
     /// Where a walk for all of it begins, made when it is first wanted.
     pub everyone: OnceLock<Everyone>,
     index: Sharded<u32, 12, 16>,
@@ -74,6 +80,7 @@ impl Scope {
             slots: Slots::default(),
             sets: HolderSets::default(),
             roster: Vec::new(),
+            has_shards: false,
             everyone: OnceLock::new(),
             index: Sharded::default(),
             repeats: HashMap::new(),
@@ -110,7 +117,7 @@ impl Scope {
         if let Some(instance) = &mut self.instances[instance as usize] {
             instance.members += 1;
         }
-        let member = Member { publisher, instance, dp_rank, participates: false };
+        let member = Member { publisher, instance, dp_rank, participates: false, is_shard: false };
         self.joined += 1;
         self.number(member)
     }
@@ -177,6 +184,14 @@ impl Scope {
         }
     }
 
+    /// Whether the member is registered as one that has a part of each block.
+    pub fn set_shard(&mut self, member: u32, is_shard: bool) {
+        if let Some(member) = &mut self.members[member as usize] {
+            self.roster_is_stale |= member.is_shard != is_shard;
+            member.is_shard = is_shard;
+        }
+    }
+
     /// To be done before queries see the scope again.
     pub fn settle(&mut self) {
         let many_left = self.left_members.len() > 64 + self.joined;
@@ -192,22 +207,24 @@ impl Scope {
     }
 
     fn rebuild_roster(&mut self) {
-        let mut ranks: HashMap<u32, Vec<(u32, u32)>> = HashMap::new();
+        let mut ranks: HashMap<u32, (Vec<(u32, u32)>, bool)> = HashMap::new();
         for (number, member) in self.members.iter().enumerate() {
             if let Some(member) = member.as_ref().filter(|member| member.participates) {
-                let of_instance = ranks.entry(member.instance).or_default();
+                let (of_instance, is_sharded) = ranks.entry(member.instance).or_default();
                 of_instance.push((member.dp_rank, number as u32));
+                *is_sharded |= member.is_shard;
             }
         }
         let mut roster = Vec::with_capacity(ranks.len());
-        for (instance, mut ranks) in ranks {
+        for (instance, (mut ranks, is_sharded)) in ranks {
             if let Some(known) = &self.instances[instance as usize] {
                 ranks.sort_unstable();
                 let (name, misses) = (known.name.clone(), Misses::default());
-                roster.push(RosterEntry { name, instance, ranks, misses });
+                roster.push(RosterEntry { name, instance, ranks, is_sharded, misses });
             }
         }
         roster.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        self.has_shards = roster.iter().any(|entry| entry.is_sharded);
         self.roster = roster;
         self.everyone = OnceLock::new();
     }

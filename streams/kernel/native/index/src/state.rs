@@ -84,12 +84,12 @@ impl State {
     }
 
     /// False where the publisher is unknown.
-    pub fn register(&mut self, id: u64, lora_name: &str, routable: bool) -> bool {
+    pub fn register(&mut self, id: u64, lora_name: &str, routable: bool, is_shard: bool) -> bool {
         let Some(publisher) = self.publishers.get_mut(&id) else {
             return false;
         };
         let before = publisher.registered_lora.replace(lora_name.into());
-        publisher.routable = routable;
+        (publisher.routable, publisher.is_shard) = (routable, is_shard);
         let before = before.and_then(|lora| publisher.memberships.number_of(&lora));
         if let Some(number) = before {
             self.index.set_registered(publisher, number, false);
@@ -182,8 +182,10 @@ impl Index {
     }
 
     pub fn set_registered(&mut self, publisher: &mut Publisher, number: u32, registered: bool) {
+        let is_shard = registered && publisher.is_shard;
         if let Some(membership) = publisher.memberships.get_mut(number) {
             membership.registered = registered;
+            self.scopes[membership.scope as usize].set_shard(membership.member, is_shard);
             self.note_participation(membership);
         }
     }

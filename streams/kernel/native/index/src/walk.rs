@@ -111,11 +111,11 @@ pub fn walk<'a>(
                 previous = Some(prefix);
                 prefix
             });
-            alive.walk(scope, placement, prefixes, seen);
+            alive.walk(scope, roster, placement, prefixes, seen);
         }
         Prompt::Hashes(hashes) => {
             let prefixes = hashes.iter().map(|&hash| u64::from_le_bytes(hash));
-            alive.walk(scope, placement, prefixes, seen);
+            alive.walk(scope, roster, placement, prefixes, seen);
         }
     }
     Some(Walked { roster, alive, block_size: block_size as u64 })
@@ -217,6 +217,7 @@ impl Alive {
     fn walk(
         &mut self,
         scope: &Scope,
+        roster: &[RosterEntry],
         placement: Placement,
         mut prefixes: impl Iterator<Item = u64>,
         mut seen: Option<&mut Vec<u8>>,
@@ -225,6 +226,7 @@ impl Alive {
         let mut last_set = EMPTY_SET;
         let mut depth = 0;
         let mut ahead = [0; AHEAD];
+        let mut whole = Vec::new();
         loop {
             let mut len = 0;
             for (place, prefix) in ahead.iter_mut().zip(prefixes.by_ref()) {
@@ -241,7 +243,17 @@ impl Alive {
                 };
                 if set != last_set {
                     last_set = set;
-                    self.narrow(scope.sets.masks.of(set), depth);
+                    let mask = scope.sets.masks.of(set);
+                    if scope.has_shards {
+                        whole.clear();
+                        whole.extend_from_slice(mask);
+                        for entry in roster.iter().filter(|entry| entry.is_sharded) {
+                            self.drop_partial(&mut whole, entry);
+                        }
+                        self.narrow(&whole, depth);
+                    } else {
+                        self.narrow(mask, depth);
+                    }
                     if self.bits[..self.instance_words].iter().all(|&word| word == 0) {
                         return self.end(depth);
                     }
@@ -254,6 +266,25 @@ impl Alive {
             if len < AHEAD {
                 return self.end(depth);
             }
+        }
+    }
+
+    /// Takes the bits of an instance from `mask` that not all of its ranks have, in a pool or
+    /// themselves.
+    fn drop_partial(&self, mask: &mut [u64], entry: &RosterEntry) {
+        let walk = self.own() + self.member_words;
+        let has = |mask: &[u64], start: usize, bit: u32| {
+            mask[start + bit as usize / 64] >> (bit % 64) & 1 == 1
+        };
+        let mut all = [true; 4]; // any, GPU, CPU, DISK
+        for &(_, member) in &entry.ranks {
+            let on = [0, 1, 2].map(|tier| has(mask, walk + tier * self.member_words, member));
+            all[0] &= on.contains(&true);
+            all.iter_mut().skip(1).zip(on).for_each(|(all, on)| *all &= on);
+        }
+        for (part, _) in all.into_iter().enumerate().filter(|(_, all)| !all) {
+            let start = part * self.instance_words + entry.instance as usize / 64;
+            mask[start] &= !(1 << (entry.instance % 64));
         }
     }
 
@@ -300,16 +331,15 @@ impl Alive {
     fn answer(&self, entry: &RosterEntry, block_size: u64) -> InstanceDepths {
         let tokens =
             |start: usize, bit: u32| block_size * u64::from(self.depths[64 * start + bit as usize]);
+        let part = |i| tokens(i * self.instance_words, entry.instance);
+        let depths = [part(0), part(1), part(2), part(3)];
+        // What one of its ranks has beyond the others is of no use.
+        let most = if entry.is_sharded { depths[0] } else { u64::MAX };
         let ranks = entry.ranks.iter().map(|&(dp_rank, member)| {
-            let part = |i| tokens(self.own() + i * self.member_words, member);
+            let part = |i| tokens(self.own() + i * self.member_words, member).min(most);
             RankDepths { dp_rank, depths: [part(0), part(1), part(2), part(3)] }
         });
-        let part = |i| tokens(i * self.instance_words, entry.instance);
-        InstanceDepths {
-            instance_id: entry.name.clone(),
-            depths: [part(0), part(1), part(2), part(3)],
-            ranks: ranks.collect(),
-        }
+        InstanceDepths { instance_id: entry.name.clone(), depths, ranks: ranks.collect() }
     }
 }
 

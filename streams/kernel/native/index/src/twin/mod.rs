@@ -31,6 +31,7 @@ struct Owner {
     dp_rank: u32,
     held: BTreeMap<u64, Held>,
     registered: Option<(String, bool)>,
+    is_shard: bool,
     domain: u32,
     skipped: BTreeSet<u32>,
 }
@@ -106,7 +107,8 @@ impl Twin {
         }
         let (held, skipped) = (BTreeMap::new(), BTreeSet::new());
         let stream = stream.clone();
-        let owner = Owner { stream, dp_rank, held, registered: None, domain: 0, skipped };
+        let (registered, is_shard, domain) = (None, false, 0);
+        let owner = Owner { stream, dp_rank, held, registered, is_shard, domain, skipped };
         self.owners.insert(self.next_id, owner);
         self.next_id += 1;
         self.next_id - 1
@@ -561,6 +563,28 @@ impl Twin {
                 holders.take_while(|block| block.iter().any(|&(id, tier)| accepts(id, tier)));
             from + held.count() as u64
         };
+        let of_shards = |ranks: &BTreeMap<u32, u64>, mut alone: Vec<(u32, [u64; 4])>| {
+            let least = |accepts: &dyn Fn(u64, u32, u64) -> bool| {
+                let ends = ranks.values().map(|&own| {
+                    prefixes
+                        .iter()
+                        .map(|prefix| blocks.get(prefix).unwrap_or(&nobody))
+                        .take_while(|block| block.iter().any(|&(id, tier)| accepts(id, tier, own)))
+                        .count() as u64
+                });
+                2 * ends.min().unwrap_or(0)
+            };
+            let on = |medium: u32| {
+                least(&|id, tier, own| {
+                    (id == own && tier == medium) || (medium > 0 && tier == SHARED + medium)
+                })
+            };
+            let longest = least(&|id, tier, own| (id == own && tier < SHARED) || tier > SHARED);
+            for (_, depths) in &mut alone {
+                *depths = depths.map(|depth| depth.min(longest));
+            }
+            ([longest, on(0), on(1), on(2)], alone)
+        };
         let of_instance = |(name, ranks): (String, BTreeMap<u32, u64>)| {
             let answers = ranks.iter().map(|(&dp_rank, &own)| {
                 let gpu = run(0, &|id, tier| id == own && tier == 0);
@@ -569,7 +593,16 @@ impl Twin {
                 let matched = run(0, &|id, tier| id == own && tier < SHARED);
                 (dp_rank, [matched, gpu, cpu, disk].map(|blocks| 2 * blocks))
             });
-            let answers = answers.collect();
+            let answers: Vec<(u32, [u64; 4])> = answers.collect();
+            let lora = &scope.lora_name;
+            let is_sharded = ranks.values().any(|own| {
+                let owner = &self.owners[own];
+                owner.is_shard && owner.registered == Some((lora.to_string(), true))
+            });
+            if is_sharded {
+                let (depths, answers) = of_shards(&ranks, answers);
+                return (name, depths, answers);
+            }
             let is_its = |id: u64| ranks.values().any(|&own| own == id);
             let on = |medium: u32| {
                 run(0, &|id, tier| tier == SHARED + medium || (tier == medium && is_its(id)))

@@ -136,7 +136,7 @@ fn what_was_cleared_is_hidden_in_all_sets_and_sets_without_blocks_are_dropped() 
         known.hold(id, "", (0..1024_u64).filter(|block| block >> bit & 1 == 1));
     }
     known.hold(ids[0], "", 0..1024);
-    known.write(|turn| turn.state().register(ids[0], "", true));
+    known.write(|turn| turn.state().register(ids[0], "", true, false));
     let held = || {
         let state = known.core.state.read();
         let scope = &state.index.scopes[0];

@@ -279,9 +279,10 @@ impl World {
             }
             2..=4 => {
                 let (lora, routable) = (self.one_of(&LORAS), !self.chance(4));
-                assert!(self.write(|turn| turn.state().register(id, lora, routable)));
+                let is_shard = self.sequence % 4 == 0;
+                assert!(self.write(|turn| turn.state().register(id, lora, routable, is_shard)));
                 let owner = self.twin.owners.get_mut(&id).unwrap();
-                owner.registered = Some((lora.to_owned(), routable));
+                (owner.registered, owner.is_shard) = (Some((lora.to_owned(), routable)), is_shard);
                 let domain = u32::from(self.chance(6));
                 self.twin.owners.get_mut(&id).unwrap().domain = domain;
                 self.write(|turn| turn.publisher(id).unwrap().0.domain = domain);
