@@ -481,7 +481,7 @@ LMCACHE_TOPIC_POLL_MS: Final = 200  # for more of them to come
 LMCACHE_TOPIC_END_S: Final = 1.0  # so often it is asked where the topic ends
 LMCACHE_TOPIC_RETRY_S: Final = 5.0  # at most, between two attempts to reach its brokers
 LMCACHE_SERVER_SILENT_S: Final = 60.0  # without a batch, a server is not known to be there
-LMCACHE_STATE_BYTES_MAX: Final = 16 * MIB  # of the file that names the workers of the last run
+LMCACHE_STATE_BYTES_MAX: Final = 64 * MIB  # of the file that names the workers of the last run
 
 # ====================================================================================== streams
 

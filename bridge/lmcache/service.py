@@ -103,17 +103,17 @@ class LmcacheService:
         self._heard_until = self.watched_at = time.monotonic()
         self.followed: dict[PublisherKey, Confirmed] = {}
         self._file = StateFile(data)
-        self._state = begin_run(self._file, time.time())
+        state = begin_run(self._file, time.time())
+        self._first = state.incarnations
         self._has_news = False  # that are to be noted; of the sockets' thread
         self._unnoted: State | None = None
         self._failed: State | None = None  # that could not be written
         self._draining_task: asyncio.Task[None] | None = None
-        first = self._state.incarnations
         self.controller = Controller(
             models,
-            next_incarnation=lambda publisher: max(first, floor(publisher) + 1),
+            next_incarnation=lambda publisher: max(self._first, floor(publisher) + 1),
             clock=time.time,
-            known=self._state.workers,
+            known=state.workers,
         )
         self.controller.on_known = self._note_known
         self.sockets = ControllerSockets(address, self.controller, self._hand_over)
@@ -152,11 +152,14 @@ class LmcacheService:
             self.sockets.close()
 
     async def end(self) -> None:
-        """`run` has ended: stops the thread, and hands over what it has told."""
+        """`run` has ended: stops the thread, hands over what it told, and tells the next run."""
         await asyncio.to_thread(self.stop)
         if self._draining_task is not None:
             await self._draining_task
         await self._drain()
+        if not self._thread.is_alive():
+            known = self.controller.known(is_last=True)
+            await self._note(State(incarnations=self._first, workers=tuple(known)))
 
     # The sockets' thread
 
@@ -192,7 +195,7 @@ class LmcacheService:
                 return
 
     def _state_now(self) -> State:
-        return State(incarnations=self._state.incarnations, workers=tuple(self.controller.known()))
+        return State(incarnations=self._first, workers=tuple(self.controller.known()))
 
     # The log's loop
 

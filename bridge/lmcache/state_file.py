@@ -5,7 +5,8 @@
 It is of version 1, which it does not say; a newer one says `version`, and is refused.
 
 The log says that these workers are registered, and what they held. A run that knows nothing of them
-could not end what is written of one that never comes back.
+could not end what is written of one that never comes back. A run that ends in order notes what is
+where no full sync tells it, too.
 
 Incarnations of a publisher must rise, whichever run begins them, and must be told at once, whether
 the log can be read or not. So each run takes a range of its own: above that of the run before,
@@ -108,5 +109,7 @@ def begin_run(file: StateFile, wall_now: float) -> State:
     before = file.read()
     first = before.incarnations + RUN_INCARNATIONS if before.incarnations else 0
     state = State(incarnations=max(first, round(1000 * wall_now)), workers=before.workers)
-    file.write(state)
+    # What was kept holds for this run alone: one that is killed has not kept what came meanwhile.
+    workers = tuple(msgspec.structs.replace(one, kept={}) for one in before.workers)
+    file.write(msgspec.structs.replace(state, workers=workers))
     return state

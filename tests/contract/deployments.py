@@ -65,8 +65,10 @@ class Deployment(Protocol):
         """What is wrong with the process that follows publishers: messages by part."""
         ...
 
-    def restart(self) -> None:
-        """kill -9 of every process, and a start of each; returns once queries are answered."""
+    def restart(self, *, in_order: bool = False) -> None:
+        """kill -9 of every process, or SIGTERM, and a start of each; returns once queries are
+        answered.
+        """
         ...
 
     def configured(self, config: Path, directory: Path) -> "Deployment":
@@ -127,8 +129,12 @@ class Embedded:
     def conditions(self) -> dict[str, str]:
         return _conditions(self.api.get("/health")[1])
 
-    def restart(self) -> None:
-        self._service.restart()
+    def restart(self, *, in_order: bool = False) -> None:
+        if in_order:
+            self._service.stop()
+            self._service.start()
+        else:
+            self._service.restart()
 
     def configured(self, config: Path, directory: Path) -> Deployment:
         return Embedded(directory, "--config", str(config))
@@ -198,9 +204,12 @@ class Distributed:
         role = self._bridge if name.startswith("reprise_bridge_") else self._replica
         return _api(role).metric(name, **labels)
 
-    def restart(self) -> None:
+    def restart(self, *, in_order: bool = False) -> None:
         for role in self._its:
-            role.kill()
+            if in_order:
+                role.stop()
+            else:
+                role.kill()
         self._start()
 
     def configured(self, config: Path, directory: Path) -> Deployment:

@@ -239,6 +239,30 @@ def test_a_new_process_of_a_worker_begins_anew(served: Served, name: str) -> Non
         served.until(lambda: not served.workers(name), "its end")
 
 
+def test_what_is_on_disk_outlasts_a_restart_in_order(served: Served, name: str) -> None:
+    with ScriptedWorker(served.ports, name) as worker:
+        worker.register()
+        worker.admit([1, 2, 3])
+        worker.admit([1, 2, 3, 4], DISK)
+        served.await_match([1, 2, 3, 4], name, 4, 3, 4, "exact")
+        served.deployment.restart(in_order=True)
+        served.until(lambda: worker.heartbeat_or_nothing(), "an answer to a heartbeat")
+        worker.sync("s", [1, 2, 3])
+        served.until(lambda: worker.sync_status("s")["can_exit_freeze"], "the end of the freeze")
+
+        def reason() -> str:
+            services = served.deployment.api.get("/services")[1]["services"]
+            [mine] = [one for one in services if one["InstanceID"] == name]
+            return str(mine["Reason"])
+
+        served.until(lambda: reason() == "not_synced", "the full sync")
+        served.await_match([1, 2, 3, 4], name, 4, 3, 4, "unconfirmed")
+        worker.evict([4], DISK)
+        served.await_match([1, 2, 3, 4], name, 3, 3, 3, "exact")
+        worker.deregister()
+        served.until(lambda: not served.workers(name), "its end")
+
+
 def test_bytes_that_are_no_messages_are_counted_and_nobody_is_harmed(
     served: Served, worker: ScriptedWorker, name: str
 ) -> None:

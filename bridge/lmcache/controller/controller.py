@@ -13,7 +13,8 @@ The answers are LMCache's own controller's, but for these:
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from bridge.lmcache.controller.counters import LmcacheCounters
@@ -56,7 +57,7 @@ from bridge.lmcache.wire.messages import (
 from bridge.lmcache.worker.journal import Journal, NextIncarnation
 from bridge.lmcache.worker.keys import Budget
 from bridge.lmcache.worker.reasons import Dropped, Reason
-from bridge.lmcache.worker.worker import Worker, released
+from bridge.lmcache.worker.worker import Kept, Worker, released
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import LMCACHE_SYNCS_AT_ONCE_MAX, LMCACHE_WORKER_S, LMCACHE_WORKERS_MAX
@@ -103,7 +104,7 @@ class Controller:
         self._ended = Counter[str]()
         self._strays = 0  # links that have ended, and nobody knows whose they were
         for one in known:
-            member = self._join(one.registration, one.locations)
+            member = self._join(one.registration, one.locations, one.kept)
             member.journal.register(one.registration)  # the log may have lost that
             if one.left_wall is not None:
                 member.left_wall = one.left_wall
@@ -225,7 +226,12 @@ class Controller:
             is_shard=model.sharded,
         )
 
-    def _join(self, registration: Registration, locations: Iterable[str] = ()) -> Member:
+    def _join(
+        self,
+        registration: Registration,
+        locations: Iterable[str] = (),
+        kept: Mapping[str, Kept] = MappingProxyType({}),
+    ) -> Member:
         key = (registration.instance_id, registration.dp_rank)
         journal = Journal(registration.publisher, self._next_incarnation, self._clock)
         worker = Worker(
@@ -234,6 +240,7 @@ class Controller:
             self.counters.drop,
             strays=lambda: self._strays,
             locations=locations,
+            kept=kept,
         )
         member = self._members[key] = Member(registration, worker, journal)
         self._touched[key] = None
@@ -482,10 +489,17 @@ class Controller:
             self._named[key] = locations
             self.on_known()
 
-    def known(self) -> list[Known]:
-        """What the next run is to know."""
+    def known(self, *, is_last: bool = False) -> list[Known]:
+        """What the next run is to know; `is_last`: nothing is taken any more, so that it may know
+        what is where. Cost O(workers), then O(keys).
+        """
         return [
-            Known(member.registration, tuple(member.worker.locations), member.left_wall)
+            Known(
+                member.registration,
+                tuple(member.worker.locations),
+                member.left_wall,
+                member.worker.keep() if is_last else {},
+            )
             for member in self._members.values()
         ]
 

@@ -8,7 +8,7 @@ import msgspec
 
 from bridge.lmcache.wire.messages import Register
 from bridge.lmcache.worker.journal import Journal
-from bridge.lmcache.worker.worker import Worker
+from bridge.lmcache.worker.worker import Kept, Worker
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import LMCACHE_BEAT_LATE_MIN_S, LMCACHE_BEATS_LATE
@@ -32,11 +32,13 @@ class Known(msgspec.Struct, frozen=True):
         registration: that the log has.
         locations: of its blocks.
         left_wall: see `Member`.
+        kept: what is at some of the locations, where the run has ended in order.
     """
 
     registration: Registration
     locations: tuple[str, ...] = ()
     left_wall: float | None = None
+    kept: dict[str, Kept] = {}
 
 
 class WorkerView(NamedTuple):

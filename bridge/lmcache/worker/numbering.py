@@ -29,6 +29,15 @@ class Numbering:
         """
         return frozenset(self._unproven)
 
+    def resume(self, location: str, number: int) -> None:
+        """This is the next number of the location, as of an earlier run."""
+        self._expected[location] = number
+        self._unproven.add(location)
+
+    def expected(self, location: str) -> int | None:
+        """Its next number, where that is known."""
+        return self._expected.get(location)
+
     def cut(self) -> None:
         """The link is down."""
         self._unproven.update(self._expected, self._unnumbered)

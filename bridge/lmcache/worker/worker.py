@@ -6,7 +6,9 @@ What is known of a worker's cache (`Contents`):
     PARTIAL   what it has said since a place before which something is missing; so says the log
     UNKNOWN   nothing: this process has just started, and the log has what an earlier one wrote.
               That stays, and what the worker sends waits, until its full sync puts the truth in the
-              place of both, or until LMCACHE_HELD_S; then what waited is written behind a gap
+              place of both, or until LMCACHE_HELD_S; then what waited is written behind a gap.
+              Of locations that no full sync has it is known what an earlier run has `Kept`, if that
+              ended in order: it holds once their next number follows on
 
 LMCache numbers operations by location, from 0 in each process. A number that does not follow on is
 a loss; LMCache itself only warns of it. We write a gap and ask for a full sync.
@@ -17,9 +19,15 @@ before that moment or after it, in a set the last one decides. Nothing that come
 discarded, as LMCache's own controller does.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from struct import iter_unpack
+from types import MappingProxyType
+from typing import Annotated, Final, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from bridge.lmcache.wire.locations import SYNCED, Tier, tier_of
 from bridge.lmcache.wire.messages import (
@@ -35,6 +43,7 @@ from bridge.lmcache.worker.keys import Budget, Keys
 from bridge.lmcache.worker.numbering import Numbering
 from bridge.lmcache.worker.reasons import Count, Dropped, Reason
 from bridge.lmcache.worker.waiting import Held, Since, Waiting
+from schemas.arrays import to_little_endian
 from schemas.limits import LMCACHE_SYNC_AGAIN_MAX_S, LMCACHE_SYNC_START_S, LMCACHE_UNHEARD_S
 
 ADMIT: Final = "admit"
@@ -47,6 +56,23 @@ class Contents(Enum):
     WHOLE = "whole"
     PARTIAL = "partial"
     UNKNOWN = "unknown"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What one run tells the next of a location that no full sync has.
+
+    Attributes:
+        number: of the next operation there: where it comes, nothing was lost between.
+        keys: that are there; (n,) u64 LE.
+    """
+
+    number: Annotated[int, Meta(ge=0)]
+    keys: bytes
+
+    def read_keys(self) -> Iterator[int]:
+        """The keys."""
+        whole = len(self.keys) // 8 * 8
+        return (key for (key,) in iter_unpack("<Q", self.keys[:whole]))
 
 
 class _Put(Protocol):
@@ -79,6 +105,7 @@ class Worker:
         strays: how many links have ended of which nobody knows whether they were the worker's.
         locations: those of which an earlier process of this bridge has written: what they hold is
             not known, and only of one of them a full sync tells it.
+        kept: what that process has told of some of them.
 
     Attributes:
         keys: what it holds, as far as that is known.
@@ -95,6 +122,7 @@ class Worker:
         *,
         strays: Callable[[], int],
         locations: Iterable[str] = (),
+        kept: Mapping[str, Kept] = MappingProxyType({}),
     ) -> None:
         self.keys = Keys(budget)
         self.contents = Contents.UNKNOWN
@@ -105,6 +133,10 @@ class Worker:
         self._strays = strays
         self._numbering = Numbering()
         self._missing = set(locations) - {SYNCED}  # of these locations something is
+        for location, one in kept.items():
+            if self.keys.replace(location, one.read_keys()):
+                self._numbering.resume(location, one.number)
+                self._missing.discard(location)
         self._sync: FullSync | None = None
         self._since: Since | None = None  # of a full sync that is asked for, or under way
         self._waiting = Waiting(budget)
@@ -152,6 +184,18 @@ class Worker:
     def locations(self) -> list[str]:
         """Those that it has ever named, sorted."""
         return sorted({location for location, _ in self.keys} | self._missing)
+
+    def keep(self) -> dict[str, Kept]:
+        """What the next run is to know of the locations that no full sync has; of this one nothing
+        is asked any more. Cost O(keys).
+        """
+        self._replay(self._waiting.close(), _not_written)
+        kept = {}
+        for location, keys in self.keys:
+            number = self._numbering.expected(location)
+            if location != SYNCED and location not in self._missing and number is not None:
+                kept[location] = Kept(number, to_little_endian(array("Q", keys)))
+        return kept
 
     # Operations
 
@@ -221,7 +265,7 @@ class Worker:
         self._drop_waiting()
         self._missing.add(SYNCED)
         self.contents = Contents.PARTIAL
-        self._lines.begin(Reason.RESTARTED)
+        self._write_all(Reason.RESTARTED)
         self._lines.gap(Reason.NOT_SYNCED)
         self._replay(held, self._lines.put)
 

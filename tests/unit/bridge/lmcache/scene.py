@@ -83,14 +83,19 @@ class Index:
 class Scene:
     """One controller, its clock and what it has told."""
 
-    def __init__(self, known: Sequence[Known] = (), models: Models | None = None) -> None:
+    def __init__(
+        self,
+        known: Sequence[Known] = (),
+        models: Models | None = None,
+        index: Index | None = None,
+    ) -> None:
         self.now = 1000.0
-        self.index = Index()
+        self.index = index or Index()
         self.doubts: dict[PublisherKey, Doubt | None] = {}
         self.told: list[Told] = []
         self.controller = Controller(
             models or Models(),
-            next_incarnation=lambda publisher: 1,
+            next_incarnation=lambda publisher: self.index.cursors.get(publisher, (0,))[0] + 1,
             clock=lambda: self.wall,
             known=known,
         )
