@@ -35,6 +35,7 @@ class Part(StrEnum):
     DATA = "data"  # the data directory itself
     LOSS = "loss"  # records that the embedded log has lost
     AUDIT = "audit"  # writing the log of answers
+    OUTCOMES = "outcomes"  # what engines found in their caches, against what was answered
     ROUTING = "routing"  # writing the routing log
     REQUESTS = "requests"  # of clients, at engines that they were sent to
     KAFKA = "kafka"  # the brokers and the topics

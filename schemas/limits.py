@@ -375,6 +375,11 @@ DOCTOR_OUTCOMES_MIN: Final = 20  # reported requests of an instance, to judge it
 DOCTOR_OUTCOMES_S: Final = 900.0  # older ones say nothing
 DOCTOR_SHARE: Final = 0.1  # of the tokens of prompts: matches that are wrong by less are right
 DOCTOR_SETTLE_S: Final = 10.0  # a doubt that is younger may pass by itself
+KNOWN_SCOPES_S: Final = 1.0  # how old what is known may be, where an unknown scope is asked
+KNOWN_NAMES_SHOWN_MAX: Final = 8  # models, sizes and so on that are named in their place
+UNKNOWN_SCOPES_MAX: Final = 256  # that were asked and are kept for the doctor; the oldest go
+UNKNOWN_SCOPES_S: Final = 300.0  # for so long
+OUTCOMES_LOOK_S: Final = 5.0  # how often it is looked whether outcomes contradict: `outcomes`
 DOCTOR_OVERFULL: Final = 1.5  # times what an engine has room for: it says not what it removes
 DOCTOR_ENTRIES_MAX: Final = 65_536  # that are looked at of a context, to tell its tiers apart
 MEMORY_SEGMENTS_READ_MAX: Final = 256  # of one directory: reason="too_many"

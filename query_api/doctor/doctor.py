@@ -1,7 +1,7 @@
 """Makes the answer of `GET /doctor` of what was examined. Pure."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,11 +16,12 @@ from query_api.doctor.document import (
 )
 from query_api.doctor.examination import Examination, Patient, clock_of, facts_of
 from query_api.ports import Health, ServiceView, positions_text
+from query_api.unknown_scopes import BLOCK_SIZE, MODEL, SALT, TENANT, Asked, Unknown
 from schemas.conditions import Condition, Part
 from schemas.engine_facts import EngineFacts
 from schemas.limits import STALE_RECORDS, STALE_S
 
-_SAID_OF_INSTANCES: Final = frozenset({Part.ENGINES})
+_SAID_OF_INSTANCES: Final = frozenset({Part.ENGINES, Part.OUTCOMES})
 _DISK: Final = "disk"
 _HELP: Final = {
     Part.KAFKA: "look whether the brokers are up, and whether this host reaches them",
@@ -28,6 +29,37 @@ _HELP: Final = {
     Part.LOSS: "`reprise repair --data DIR` says what is damaged",
     Part.DATA: "look whether the data directory is still there, and this process may write there",
     Part.MEMORY: "look at --memory-dir",
+}
+
+
+class _Words(NamedTuple):
+    code: Code
+    noun: str
+    remedy: str
+
+
+_ASKED: Final = {
+    TENANT: _Words(
+        Code.ASKED_TENANT,
+        "the tenant",
+        "ask with the `tenant_id` that the engines are registered with, or register them with this",
+    ),
+    MODEL: _Words(
+        Code.ASKED_MODEL,
+        "the model",
+        "ask with the `model` that the engines are registered with, or register them with this"
+        " `modelname`: it is compared letter for letter",
+    ),
+    BLOCK_SIZE: _Words(
+        Code.ASKED_BLOCK_SIZE,
+        "the block size",
+        "ask with the `block_size` that the engines have",
+    ),
+    SALT: _Words(
+        Code.ASKED_SALT,
+        "the salt",
+        "ask with the `cache_salt` that is the engines' `additionalsalt`; or register them without",
+    ),
 }
 
 
@@ -60,6 +92,7 @@ def _of_service(examined: Examination, *, sees_all: bool) -> Iterator[Finding]:
         if condition.part not in _SAID_OF_INSTANCES:
             yield _of_condition(condition)
     yield from _behind(health)
+    yield from map(_of_unknown, _first_of_each(examined.unknown))
     if sees_all and not examined.patients and health.ready:
         yield Finding(
             code=Code.NOTHING_REGISTERED.value,
@@ -68,6 +101,33 @@ def _of_service(examined: Examination, *, sees_all: bool) -> Iterator[Finding]:
             got="none",
             remedy="POST /register each engine: README.md, `Use it`, has the command",
         )
+
+
+def _first_of_each(unknown: list[tuple[Asked, Unknown]]) -> list[tuple[Asked, Unknown]]:
+    """One of each name that differs: the latest question. An adapter may have no blocks yet."""
+    found: dict[tuple[str, Unknown], tuple[Asked, Unknown]] = {}
+    for asked, why in unknown:
+        if why.field in _ASKED:
+            found.setdefault((asked.scope.tenant_id, why), (asked, why))
+    return list(found.values())
+
+
+def _of_unknown(one: tuple[Asked, Unknown]) -> Finding:
+    asked, why = one
+    words = _ASKED[why.field]
+    known = ", ".join(name or '""' for name in why.known)
+    shown = why.asked or '""'
+    return Finding(
+        code=words.code.value,
+        tenant_id=asked.scope.tenant_id,
+        model_name=asked.scope.model_name,
+        cause=f"{asked.times} times it was asked for {words.noun} {shown}, which no engine has:"
+        " such answers are empty",
+        expected=known,
+        got=shown,
+        remedy=words.remedy,
+        since=asked.at,
+    )
 
 
 def _of_condition(condition: Condition) -> Finding:

@@ -35,6 +35,10 @@ class Code(StrEnum):
     MATCHES_LESS = "matches_less"
     MATCHES_MORE = "matches_more"
     # Of the service
+    ASKED_TENANT = "asked_tenant"
+    ASKED_MODEL = "asked_model"
+    ASKED_BLOCK_SIZE = "asked_block_size"
+    ASKED_SALT = "asked_salt"
     NOTHING_REGISTERED = "nothing_registered"
     BEHIND = "behind"
     DISK = "disk"

@@ -7,13 +7,14 @@ from typing import Final, NamedTuple
 from query_api.doctor.document import AskedExamination
 from query_api.ports import Health, ServiceView, View
 from query_api.routing.router import Router
+from query_api.unknown_scopes import Asked, Unknown, UnknownScopes
 from schemas.engine_facts import EngineFacts
 from schemas.identities import MEDIA, Medium, ModelContext, StreamKey, is_hidden
 from schemas.limits import DOCTOR_ENTRIES_MAX, DOCTOR_OUTCOMES_MIN, DOCTOR_OUTCOMES_S
 from schemas.routing_records import Target
 from streams.kernel.changes import CHANGE_BYTES, SHARED
 from streams.kernel.interface import ReadOnlyKernel
-from streams.routing.observed.promise_totals import Served, Totals
+from streams.routing.observed.promise_totals import NOT_SERVED, Recent, Served, Totals
 
 _TIER_AT: Final = 20
 _GPU: Final = MEDIA.index(Medium.GPU)
@@ -29,7 +30,7 @@ class Patient(NamedTuple):
         on_gpu: which share of them is on its GPUs; looks at all of them.
         capacity_blocks: that its engine has room for, over all ranks; 0 where that is not known.
         ranks_at_url: that are registered of the engine at its HTTP address, by whatever names.
-        served: what the latest outcomes say, as many as are needed to judge by.
+        recent: what the latest outcomes say, as many as are needed to judge by.
     """
 
     stream: StreamKey
@@ -38,12 +39,17 @@ class Patient(NamedTuple):
     on_gpu: Callable[[], float]
     capacity_blocks: int
     ranks_at_url: frozenset[int]
-    served: Totals
+    recent: Recent
 
     @property
     def kind(self) -> str:
         """Of its publishers."""
         return self.ranks[0].registration.kind
+
+    @property
+    def served(self) -> Totals:
+        """What the latest outcomes say."""
+        return self.recent.totals
 
     @property
     def is_judged(self) -> bool:
@@ -72,11 +78,13 @@ class Examination(NamedTuple):
         at: Unix seconds.
         health: of the service.
         patients: by tenant, model and instance.
+        unknown: what was asked that nobody has, and why nobody does; the latest first.
     """
 
     at: float
     health: Health
     patients: list[Patient]
+    unknown: list[tuple[Asked, Unknown]]
 
 
 def examine(
@@ -84,6 +92,7 @@ def examine(
     router: Router | None,
     now: float,
     admits: Callable[[str], bool] = lambda tenant_id: True,
+    unknown: UnknownScopes | None = None,
 ) -> Examination:
     """All that may be shown. Cost O(publishers + contexts + rows of promises); may run in a thread.
 
@@ -92,6 +101,7 @@ def examine(
         router: likewise; None where it decides nothing.
         now: Unix seconds.
         admits: whether a tenant may be shown.
+        unknown: has what was asked that nobody has; None: nobody keeps that.
     """
     kernel = view.kernel
     entries = _entries(kernel)
@@ -112,14 +122,15 @@ def examine(
             partial(gpu_share, kernel, entries.get(stream, ())),
             _capacity_blocks(ranks, capacities),
             frozenset(at_url.get(ranks[0].registration.http_url, ())),
-            served.get(Served(stream.tenant_id, stream.model_name, stream.instance_id), Totals()),
+            served.get(Served(stream.tenant_id, stream.model_name, stream.instance_id), NOT_SERVED),
         )
         for stream, ranks in sorted(groups.items())
     ]
-    return Examination(now, view.health(), patients)
+    asked = [] if unknown is None else unknown.asked(admits)
+    return Examination(now, view.health(), patients, asked)
 
 
-def served_by(router: Router | None, now: float) -> Mapping[Served, Totals]:
+def served_by(router: Router | None, now: float) -> Mapping[Served, Recent]:
     """What outcomes say of each instance: the latest minutes with enough of them to judge by."""
     if router is None:
         return {}

@@ -5,39 +5,73 @@ from collections.abc import Iterator
 from query_api.doctor.diagnosis import CLEAR, SWITCH_ON, Diagnosis, has_published
 from query_api.doctor.document import Code
 from query_api.doctor.examination import Patient
-from schemas.limits import DOCTOR_SHARE
+from schemas.limits import DOCTOR_OUTCOMES_MIN, DOCTOR_SHARE
+from streams.routing.observed.promise_totals import Recent, Totals
+
+
+def is_contradicted(recent: Recent) -> bool:
+    """Whether enough outcomes say that the instance holds more or less than it was said to."""
+    is_judged = recent.totals.reported >= DOCTOR_OUTCOMES_MIN
+    return is_judged and (_finds_more(recent) or _misses(recent.totals))
+
+
+def _finds_more(recent: Recent) -> bool:
+    """What only decisions said is promised, too; so it can hide that the index has nothing. But
+    that is so of each burst of new prompts, which are not indexed yet: in one minute it says
+    nothing.
+    """
+    served, minutes = recent
+    if served.unpromised > DOCTOR_SHARE * served.prompt:
+        return True
+    return minutes > 1 and _is_nothing(served) and served.actual > DOCTOR_SHARE * served.prompt
+
+
+def _is_nothing(served: Totals) -> bool:
+    return served.promised == served.predicted
+
+
+def _misses(served: Totals) -> bool:
+    return served.index - served.not_predicted > DOCTOR_SHARE * served.prompt
+
+
+def likeliest_cause(patient: Patient) -> tuple[Code, str]:
+    """Of an instance that is contradicted: how, and why."""
+    if not _finds_more(patient.recent):
+        return Code.MATCHES_MORE, _more(patient)[0]
+    code = Code.MATCHES_NOTHING if _is_nothing(patient.served) else Code.MATCHES_LESS
+    return code, _less(patient)[0]
 
 
 def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
     """Whether it matches less or more than its engine finds, once enough outcomes say so."""
     served = patient.served
-    if not patient.is_judged or not served.prompt:
+    if not is_contradicted(patient.recent):
         return
-    if served.unpromised > DOCTOR_SHARE * served.prompt:
-        is_nothing = served.promised == served.predicted
-        code = Code.MATCHES_NOTHING if is_nothing else Code.MATCHES_LESS
-        cause, remedy = _less(patient)
+    expected = f"{served.promised - served.predicted} cached tokens"
+    got = f"{served.actual} cached tokens"
+    if _finds_more(patient.recent):
+        code, cause = likeliest_cause(patient)
         yield Diagnosis(
             code,
             f"of the last {served.reported} requests that it served, it found"
             f" {_percent(served.actual, served.prompt)} of the tokens in its cache, and"
-            f" {_percent(served.promised, served.prompt)} were promised. The likeliest cause:"
+            f" {_percent(served.promised - served.predicted, served.prompt)} were promised by what"
+            " the index has of it. The likeliest cause:"
             f" {cause}",
-            remedy,
-            expected=f"{served.promised} cached tokens",
-            got=f"{served.actual} cached tokens",
+            _less(patient)[1],
+            expected,
+            got,
         )
-    missing = served.index - served.not_predicted
-    if missing > DOCTOR_SHARE * served.prompt:
+    if _misses(served):
         cause, remedy = _more(patient)
+        missing = _percent(served.index - served.not_predicted, served.prompt)
         yield Diagnosis(
             Code.MATCHES_MORE,
-            f"of the last {served.reported} requests that it served,"
-            f" {_percent(missing, served.prompt)} of the tokens were promised and not in its cache."
-            f" The likeliest cause: {cause}",
+            f"of the last {served.reported} requests that it served, {missing} of the tokens were"
+            f" promised and not in its cache. The likeliest cause: {cause}",
             remedy,
-            expected=f"{served.promised} cached tokens",
-            got=f"{served.actual} cached tokens",
+            expected,
+            got,
         )
 
 
@@ -64,12 +98,11 @@ def _less(patient: Patient) -> tuple[str, str]:
     served = patient.served
     if 2 * served.miscounted > served.reported:
         return (
-            "the tokens that are asked about are not those that it computes: of"
-            f" {served.miscounted} requests it counts another number of tokens. The chat template"
-            " or the tokenizer differs",
+            "the tokens that are asked about are not those that it computes: it counts another"
+            " number of them. The chat template or the tokenizer differs",
             "tokenize as the engine does: vLLM's and SGLang's POST /tokenize of the same messages",
         )
-    if served.promised == served.predicted:
+    if _is_nothing(served):
         return (
             "the prompts differ from what it announces from the first block on: its requests have"
             " a `cache_salt` (or an adapter, or images) that is not in what is asked, or the"

@@ -55,6 +55,7 @@ from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import History, PublisherRegistry, View, WorkerCommands
 from query_api.routing.advised import Acting
 from query_api.routing.router import Router
+from query_api.unknown_scopes import UnknownScopes
 from schemas.errors import RepriseError
 from schemas.tracing import NO_TRACER, Tracer
 from streams.kernel.interface import AuditQueue
@@ -115,6 +116,7 @@ def create_app(
     version = package_version()
     bodies = Bodies()
     metrics = HttpMetrics(view.metrics, bodies)
+    unknown = UnknownScopes(view)
     hot = HotRoutes(
         view,
         metrics,
@@ -123,12 +125,13 @@ def create_app(
         only_exact=only_exact,
         history=history,
         audit=None if audit is None else AnswerAudit(audit),
+        unknown=unknown,
         tracer=tracer,
     )
     endpoints: list[PostEndpoint] = [hot]
     if router is not None:
         endpoints.append(
-            RoutingEndpoint(view, router, bodies, default_wire, metrics, tracer=tracer)
+            RoutingEndpoint(view, router, bodies, default_wire, metrics, unknown, tracer=tracer)
         )
         routes.include(routing_routes(endpoints[-1], router, default_wire))
         routes.include(routing_views(view, router, default_wire, acting))
@@ -140,7 +143,7 @@ def create_app(
     routes.include(query_routes(hot))
     routes.include(registration_routes(registry, bodies, default_wire))
     routes.include(view_routes(view, version, default_wire))
-    routes.include(doctor_routes(view, router, default_wire))
+    routes.include(doctor_routes(view, router, unknown, default_wire))
     routes.include(past_routes(view, history, bodies, default_wire))
     routes.include(lmcache_routes(view, workers, bodies, default_wire))
     routes.include(command_routes(view, commands, bodies, default_wire))

@@ -15,9 +15,12 @@ from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import View
 from query_api.routing.router import Router
+from query_api.unknown_scopes import UnknownScopes
 
 
-def doctor_routes(view: View, router: Router | None, default_wire: Wire) -> Routes:
+def doctor_routes(
+    view: View, router: Router | None, unknown: UnknownScopes, default_wire: Wire
+) -> Routes:
     """The route. Who sees which instances is as of `/services`."""
     routes = Routes(tags=["views"])
     large = LargeAnswers()
@@ -33,7 +36,7 @@ def doctor_routes(view: View, router: Router | None, default_wire: Wire) -> Rout
         sees_all = access.tenants is None
 
         def document() -> Response:
-            examined = examine(view, router, time.time(), access.admits)
+            examined = examine(view, router, time.time(), access.admits, unknown)
             return respond(doctor_document(examined, sees_all=sees_all), wire)
 
         return await large.make(document)

@@ -86,6 +86,13 @@ _ANSWER_HEADERS: Final = {
         " cannot be reached.",
         "schema": {"type": "string", "enum": [state.value for state in AnswerState]},
     },
+    "Reprise-Unknown": {
+        "description": "Only where the answer is empty since no engine has what is asked for: the"
+        " first of `tenant_id`, `model`, `block_size`, `additional_salt` and `lora_name` that none"
+        " has, and what the tenant has in its place. Names are percent-encoded.",
+        "schema": {"type": "string"},
+        "example": "block_size=16; known=32,64",
+    },
     "X-Request-Id": {
         "description": "As the request sent it.",
         "schema": {"type": "string"},

@@ -40,6 +40,7 @@ from query_api.http.traces import context_of
 from query_api.http.wire import Wire
 from query_api.ports import Asked, History, PastView, Positions, View, positions_text
 from query_api.traces import query_attributes
+from query_api.unknown_scopes import HEADER, UnknownScopes
 from schemas.answer_states import AnswerState, Standing
 from schemas.identities import PrefixScope
 from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
@@ -87,16 +88,19 @@ class HotRoutes(PostEndpoint):
         only_exact: bool = False,
         history: History | None = None,
         audit: AnswerAudit | None = None,
+        unknown: UnknownScopes | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
         only_exact: what a request that does not say otherwise gets; see `AnswerOptions`.
         history: answers what is asked of the past.
         audit: keeps a share of the answers of now.
+        unknown: says of scopes that nobody has what there is instead; None: nothing does.
         tracer: of the service.
         """
         super().__init__(bodies, default_wire, metrics)
         self._view = view
+        self._unknown = unknown
         self._audit = audit
         self._tracer = tracer
         self._history = history
@@ -155,6 +159,11 @@ class HotRoutes(PostEndpoint):
         if audited is not None and self._audit is not None:
             self._audit.push(audited, state)
         headers = [TYPE_HEADERS[wire], position, _STATE_HEADERS[state]]
+        # The kernel leaves what it does not know to the steps.
+        if plain is None and self._unknown is not None and not kernel.knows(scope):
+            why = self._unknown.note(scope)
+            if why is not None:
+                headers.append((HEADER, why.text.encode()))
         if span.is_recorded:
             of_index = (position[1].decode(), state.value)
             span.note(query_attributes(scope, tokens, hit_tokens, *of_index))

@@ -27,6 +27,7 @@ from typing import Final, Protocol
 from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
 from query_api.acting.actor import Actor
+from query_api.doctor.watch import OutcomeWatch
 from query_api.http.lmcache.workers import worker_of
 from query_api.http.lmcache_models import Worker
 from query_api.ports import Health, Positions
@@ -173,6 +174,10 @@ class EmbeddedService(TableView):
             raise
         routing = self.routing
         self.router = Router(self, routing.queue, routing.live, routing.folded, settings.routing)
+        self.faults = 0
+        self.outcomes = OutcomeWatch(
+            self, self.router, self.write.conditions, on_fault=self._count_fault
+        )
         self.actor: Actor | None = None
         if settings.act_s and self.commands is not None:
             self.actor = Actor(self, self.router, self.commands, period_s=settings.act_s)
@@ -213,11 +218,13 @@ class EmbeddedService(TableView):
         if self.commands is not None:
             self.commands.start()
         self.write.start()
+        self.outcomes.start()
         if self.actor is not None:
             self.actor.start()
 
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
+        self.outcomes.stop()
         if self.actor is not None:
             self.actor.stop()
         if self.commands is not None:
@@ -226,6 +233,9 @@ class EmbeddedService(TableView):
         self.routing.stop()
         if self.audit is not None:
             self.audit.stop()
+
+    def _count_fault(self) -> None:
+        self.faults += 1
 
     @property
     def damage(self) -> DamagedError | NewerVersionError | None:

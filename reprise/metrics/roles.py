@@ -55,7 +55,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     pump = loop.pump
 
     def internal_errors() -> int:
-        return loop.faults
+        return loop.faults + service.faults
 
     def tables() -> Tables:
         table = loop.table

@@ -28,6 +28,7 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from query_api.access.settings import AccessSettings
 from query_api.acting.actor import Actor
+from query_api.doctor.watch import OutcomeWatch
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
@@ -185,6 +186,9 @@ class ReplicaService:
             on_unregistered=self.router.forget,
         )
         self.commands = ReplicaCommands(kafka, options, self._reader, tracer=tracer)
+        self.outcomes = OutcomeWatch(
+            self.replica, self.router, self.replica.conditions, on_fault=self._count_fault
+        )
         self.actor: Actor | None = None
         if settings.act_s:
             self.actor = Actor(self.replica, self.router, self.commands, period_s=settings.act_s)
@@ -208,6 +212,9 @@ class ReplicaService:
             self.history = TopicHistory(self._follower)
             self.replica.metrics.register(history_collector(self._follower))
 
+    def _count_fault(self) -> None:
+        self.replica.internal_errors += 1
+
     def start(self) -> None:
         """See `reprise.roles.service.Service`."""
         if self._follower is not None:
@@ -215,6 +222,7 @@ class ReplicaService:
         self._reader.start()
         self.routing.start(self._reader)
         self.commands.start()
+        self.outcomes.start()
         if self.actor is not None:
             self.actor.start()
         if self.audit is not None:
@@ -225,6 +233,7 @@ class ReplicaService:
 
     def stop(self) -> None:
         """See `reprise.roles.service.Service`."""
+        self.outcomes.stop()
         if self.actor is not None:
             self.actor.stop()
         if self._follower is not None:

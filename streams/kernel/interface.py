@@ -301,7 +301,8 @@ class ReadOnlyKernel(Protocol):
         interpreter's lock where it is long: what `query_api.http` makes of its steps, byte for
         byte. `form` is a `BodyForm`; `url_query` stands behind the `?` of the URL.
 
-        None where it has no such call, or anything is unusual: the caller then takes each step.
+        None where it has no such call, or anything is unusual, as a scope that nobody has: the
+        caller then takes each step.
         """
         ...
 

@@ -157,6 +157,80 @@ def test_a_clock_that_is_far_off_is_found(
     assert found["got"] == "-3,600 s"
 
 
+def test_what_nobody_has_is_said_and_found(tenant: Tenant, publisher: Publisher) -> None:
+    """A wrong model name, block size and salt of whoever asks; each ends when it is registered."""
+    tenant.connect(publisher, replay_endpoint=publisher.replay_endpoint, additionalsalt="pepper")
+    ask = {"model": "m", "block_size": 16, "token_ids": [1] * 16, "tenant_id": tenant.tenant_id}
+    cases: list[tuple[dict[str, object], str, str, str]] = [
+        ({"model": "M"}, "model=M; known=m", "asked_model", "m"),
+        ({"block_size": 128}, "block_size=128; known=16", "asked_block_size", "16"),
+        ({}, "additional_salt=; known=pepper", "asked_salt", "pepper"),
+    ]
+
+    def said(changes: dict[str, object]) -> str | None:
+        status, answer, headers = tenant.api.exchange("/query", ask | changes)
+        assert (status, answer) == (200, {})
+        return headers.get("reprise-unknown")
+
+    tenant.until(lambda: "known=m" in (said({"model": "M"}) or ""), "the registration")
+    for changes, header, code, known in cases:
+        assert said(changes) == header
+        assert tenant.await_finding(code, "")["expected"] == known
+    assert tenant.longest([1] * 16, cache_salt="pepper") == 0
+
+
+PROMPT = list(range(1000, 1160))
+
+
+def serve(
+    tenant: Tenant, times: int, *, cached: int, counted: int = len(PROMPT), shared: int = 144
+) -> None:
+    """Requests as a router makes them, of prompts that differ behind so many tokens."""
+    for number in range(times):
+        tokens = [*PROMPT[:shared], *[number + 1] * (len(PROMPT) - shared)]
+        fields = {"model": "m", "block_size": 16, "token_ids": tokens}
+        status, routed = tenant.api.post("/route", fields | {"tenant_id": tenant.tenant_id})
+        assert status == 200, routed
+        report = {
+            "decision_id": routed["decision_id"],
+            "event": "completed",
+            "cached_tokens": cached,
+            "prompt_tokens": counted,
+        }
+        assert tenant.api.post("/feedback", report)[0] == 202
+
+
+def conditions(tenant: Tenant) -> list[str]:
+    found = tenant.api.get("/health")[1]["conditions"]
+    return [one["message"] for one in found if one["part"] == "outcomes"]
+
+
+def test_tokens_that_differ_from_the_first_block_on_are_found(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    """A silent zero: the engine caches, and what is asked about has other tokens."""
+    tenant.connect(publisher, replay_endpoint=publisher.replay_endpoint)
+    others = [token + 1 for token in PROMPT[:144]]
+    publisher.publish([BlockStored(block_hashes=[*range(9)], token_ids=others, block_size=16)])
+    tenant.await_longest(others, 144)
+    serve(tenant, 20, cached=144, counted=167, shared=0)
+    found = tenant.await_finding("matches_nothing")
+    assert "chat template" in found["cause"]
+    tenant.until(lambda: any(tenant.tenant_id in one for one in conditions(tenant)), "condition")
+
+
+def test_an_engine_that_finds_nothing_of_what_it_holds_is_found(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher, replay_endpoint=publisher.replay_endpoint)
+    stored = BlockStored(block_hashes=[*range(9)], token_ids=PROMPT[:144], block_size=16)
+    publisher.publish([stored])
+    tenant.await_longest(PROMPT, 144)
+    serve(tenant, 20, cached=0)
+    found = tenant.await_finding("matches_more")
+    assert "prefix caching is switched off" in found["cause"]
+
+
 def test_an_engine_that_binds_nothing_is_found(tenant: Tenant) -> None:
     """It connects, as vLLM does to an address that is neither a wildcard nor ipc."""
     context = zmq.Context()

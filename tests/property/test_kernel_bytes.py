@@ -323,7 +323,7 @@ def test_an_answer_is_what_its_steps_make(names: Sequence[str], salts: Sequence[
         if given is not None:
             assert given == answered(kernel, body), changed
             answers += 1
-    assert answers > 10 or not names[0].isprintable() or set(names[0]) & {'"', "\\"}
+    assert answers > 6 or not names[0].isprintable() or set(names[0]) & {'"', "\\"}
 
 
 @BOUNDED
@@ -429,7 +429,9 @@ def test_answers_follow_who_joins_and_leaves(wire: Wire, seed: int) -> None:
             )
             kernel.apply(publishers[key], encode_events([stored]), -1)
         given = kernel.answer(body, form)
-        assert given is not None
+        assert (given is not None) is bool(publishers)
+        if given is None:  # nobody is there
+            continue
         assert given == answered(kernel, body, wire), f"seed {seed}, step {step}"
         _, matches = answer_query(kernel, read_query(body, wire))
         hits = [match for match in matches if match.longest]
@@ -440,5 +442,9 @@ def test_answers_follow_who_joins_and_leaves(wire: Wire, seed: int) -> None:
 
 def test_the_reference_kernel_has_no_answers() -> None:
     body = b'{"model":"m","block_size":1,"token_ids":[1]}'
-    assert open_kernel(7, name="reference").answer(body) is None
-    assert open_kernel(7, name="rust").answer(body) is not None
+    for name, answers in (("reference", False), ("rust", True)):
+        kernel = open_kernel(7, name=name)
+        assert kernel.answer(body) is None  # nobody has what is asked for
+        publisher = kernel.open_publisher(StreamKey("default", "m", 1, "", "a"), 0)
+        kernel.register(publisher, "", True)
+        assert (kernel.answer(body) is not None) is answers

@@ -11,6 +11,7 @@ import msgspec
 from query_api.routing.interface import Routed
 from query_api.routing.live import Carried
 from query_api.routing.router import Router, Taken
+from query_api.unknown_scopes import Unknown
 from schemas.limits import RETRY_AFTER_MAX_S
 from schemas.routing_records import CandidateRecord, Decision, Refused, Target, decision_id
 from streams.routing.chunk_plan import Plan
@@ -76,11 +77,16 @@ class DecodeDocument(msgspec.Struct, frozen=True):
     tbt_ms: float
 
 
-class IndexDocument(msgspec.Struct, frozen=True):
-    """What the index was when it was asked."""
+class IndexDocument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the index was when it was asked.
+
+    `unknown`, where it is there, says what of the request no engine has, and what there is instead:
+    `block_size=16; known=32,64`.
+    """
 
     position: str
     state: str
+    unknown: str = ""
 
 
 class CandidateDocument(msgspec.Struct, frozen=True):
@@ -206,8 +212,10 @@ MODELS: Final = (
 )
 
 
-def route_document(routed: Routed, *, explain: bool) -> RouteDocument:
-    """The answer of a decision."""
+def route_document(
+    routed: Routed, *, explain: bool, unknown: Unknown | None = None
+) -> RouteDocument:
+    """The answer of a decision; `unknown` where nobody has what was asked for."""
     decision = routed.decision
     age = routed.load_age_s
     document = RouteDocument(
@@ -217,7 +225,7 @@ def route_document(routed: Routed, *, explain: bool) -> RouteDocument:
         policy_digest(decision.policy),
         _prefill(routed),
         _decode(routed),
-        IndexDocument(decision.position, decision.state),
+        IndexDocument(decision.position, decision.state, "" if unknown is None else unknown.text),
         None if age is None else 1000.0 * age,
         _plan(routed.plan),
         [],
@@ -291,8 +299,8 @@ def candidate_document(one: CandidateRecord, decision: Decision) -> CandidateDoc
     )
 
 
-def refusal_document(routed: Routed) -> RefusalDocument:
-    """The answer of a decision that nobody is chosen by."""
+def refusal_document(routed: Routed, unknown: Unknown | None = None) -> RefusalDocument:
+    """The answer of a decision that nobody is chosen by; `unknown` as in `route_document`."""
     decision = routed.decision
     candidates = [candidate_document(one, decision) for one in decision.candidates]
     keyed = [one for one in candidates if one.key is not None]
@@ -301,6 +309,8 @@ def refusal_document(routed: Routed) -> RefusalDocument:
     if decision.refused is not Refused.NO_CANDIDATE:
         after = 1000.0 * routed.retry_after_s
     text = _REFUSALS[decision.refused]
+    if unknown is not None:
+        text += f": no engine has {unknown.text}"
     plan = _plan(routed.plan)
     return RefusalDocument(text, decision.refused.value, after, best, candidates, plan)
 

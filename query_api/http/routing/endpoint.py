@@ -21,6 +21,7 @@ from query_api.http.traces import context_of, note_route, take_traced
 from query_api.http.wire import Wire, encode
 from query_api.ports import View
 from query_api.routing.router import Router
+from query_api.unknown_scopes import HEADER, UnknownScopes
 from schemas.routing_records import Refused
 from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
 from streams.routing.table import PolicyError
@@ -42,17 +43,20 @@ class RoutingEndpoint(PostEndpoint):
         bodies: Bodies,
         default_wire: Wire,
         metrics: HttpMetrics,
+        unknown: UnknownScopes,
         *,
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
         view: of the table.
         router: that decides.
+        unknown: says of scopes that nobody has what there is instead.
         tracer: of the service.
         """
         super().__init__(bodies, default_wire, metrics)
         self._view = view
         self._router = router
+        self._unknown = unknown
         self._tracer = tracer
         self._decided = metrics.queries(ROUTE)
         self._answers: dict[str, Callable[[Posted], Answered]] = {
@@ -97,14 +101,19 @@ class RoutingEndpoint(PostEndpoint):
             note_route(span, asked, routed)
         decision = routed.decision
         headers = [TYPE_HEADERS[posted.wire]]
+        why = None
+        if not asked.matches and not view.kernel.knows(asked.scope):
+            why = self._unknown.note(asked.scope)
+        if why is not None:
+            headers.append((HEADER, why.text.encode()))
         if decision.refused is Refused.NO:
-            document = route_document(routed, explain=asked.explain)
+            document = route_document(routed, explain=asked.explain, unknown=why)
             status, body = 200, encode(document, posted.wire)
         else:
             status = 503 if decision.refused is Refused.NO_CANDIDATE else 429
             if status == 429:
                 headers.append((b"retry-after", b"%d" % retry_after(routed)))
-            body = encode(refusal_document(routed), posted.wire)
+            body = encode(refusal_document(routed, why), posted.wire)
         self._decided.count((perf_counter() - started, asked.prompt_tokens, decision.held))
         return Answered(status, headers, body)
 

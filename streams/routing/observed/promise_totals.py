@@ -159,6 +159,17 @@ def _microseconds(seconds: float) -> int:
     return round(min(seconds, PROMISE_TTFT_S_MAX) * 1e6)
 
 
+class Recent(NamedTuple):
+    """Sums over the latest minutes of an instance that have any, and how many these are."""
+
+    totals: Totals
+    minutes: int
+
+
+NOT_SERVED: Final = Recent(Totals(), 0)
+"""Of who was sent nothing."""
+
+
 class TotalsState(msgspec.Struct, frozen=True, array_like=True):
     """See `PromiseTotals.state`; its encoding is canonical."""
 
@@ -228,20 +239,28 @@ class PromiseTotals:
                     found.setdefault(key, Totals()).add(row)
         return found
 
-    def latest(self, reported: int, since: float) -> dict[Served, Totals]:
-        """The sums of each instance over its latest minutes: as many of them as have so many
+    def latest(self, reported: int, since: float) -> dict[Served, Recent]:
+        """The sums of each instance over its latest minutes: two, or as many as have so many
         reported requests, and none before the one in which that time lies. So whatever was wrong
         before is forgotten once so many requests went well. Cost O(rows).
         """
-        found: dict[Served, Totals] = {}
+        found: dict[Served, Recent] = {}
         for minute, rows in sorted(self._minutes.items(), reverse=True):
             if (minute + 1) * _MINUTE <= since:
                 break
-            enough = {key for key, total in found.items() if total.reported >= reported}
+            of_minute: dict[Served, list[Totals]] = {}
             for key, row in rows.items():
-                served = Served(key.tenant_id, key.model_name, key.instance_id)
-                if served.instance_id and served not in enough:
-                    found.setdefault(served, Totals()).add(row)
+                if key.instance_id:
+                    served = Served(key.tenant_id, key.model_name, key.instance_id)
+                    of_minute.setdefault(served, []).append(row)
+            for served, its in of_minute.items():
+                totals, minutes = found.get(served, NOT_SERVED)
+                if minutes >= 2 and totals.reported >= reported:
+                    continue
+                totals = Totals() if not minutes else totals
+                for row in its:
+                    totals.add(row)
+                found[served] = Recent(totals, minutes + 1)
         return found
 
     def series(self, since: float = 0.0) -> list[tuple[float, Totals]]:

@@ -1,5 +1,6 @@
 """A service whose tables and outcomes are what a test says."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -7,10 +8,11 @@ import pytest
 from query_api.doctor.doctor import doctor_document
 from query_api.doctor.document import DoctorDocument, Finding
 from query_api.doctor.examination import examine
+from query_api.unknown_scopes import UnknownScopes
 from schemas.answer_states import AnswerState, Standing
 from schemas.positions import PublisherState
 from schemas.registration import Registration
-from schemas.routing_records import DecidedScope, OutcomeEvent
+from schemas.routing_records import CandidateRecord, DecidedScope, OutcomeEvent
 from tests.fakes import FakeTable, registration
 from tests.unit.query_api.http.routing.conftest import Service
 from tests.unit.streams.routing.observed.records import RUN, a_decision, an_outcome
@@ -25,7 +27,10 @@ class Clinic:
     def __init__(self, table: FakeTable) -> None:
         self.table = table
         self.service = Service(table)
+        self.unknown = UnknownScopes(table, monotonic=lambda: next(self._looks), clock=lambda: NOW)
+        self._looks = itertools.count(0.0, 10.0)  # what is known is never old
         self._number = 0
+        self.minute = 0
 
     def register(self, instance_id: str = "a", **fields: object) -> Registration:
         one = registration(instance_id, **fields)  # type: ignore[arg-type]
@@ -41,21 +46,31 @@ class Clinic:
         self.table.standings[instance_id] = Standing(AnswerState.UNCONFIRMED, reason, since)
 
     def serves(
-        self, times: int, *, promised: int, cached: int, prompt: int = 1600, counted: int = 1600
+        self,
+        times: int,
+        *,
+        promised: int,
+        cached: int,
+        predicted: int = 0,
+        prompt: int = 1600,
+        counted: int = 1600,
     ) -> None:
-        """So many requests went to `a`, a second ago."""
+        """So many requests went to `a`, in the last minutes: `minute` says in which."""
+        at = NOW - 120.0 + 60.0 * self.minute
         totals = self.service.folded.read(lambda fold: fold.observations)
         for _ in range(times):
             self._number += 1
             decision = a_decision(
                 self._number,
                 prompt=prompt,
-                cached=promised,
+                candidates=[
+                    CandidateRecord("a", 0, cached=promised, prefix=promised, predicted=predicted)
+                ],
                 held=promised,
-                time=NOW - 1.0,
+                time=at,
                 scope=DecidedScope("default", "m", "", 4, ""),
             )
-            totals.advance(NOW - 1.0)
+            totals.advance(at)
             totals.decided(RUN, decision)
             outcome = an_outcome(
                 self._number,
@@ -68,7 +83,7 @@ class Clinic:
     def document(
         self, admits: Callable[[str], bool] = lambda tenant_id: True, *, sees_all: bool = True
     ) -> DoctorDocument:
-        examined = examine(self.table, self.service.router, NOW, admits)
+        examined = examine(self.table, self.service.router, NOW, admits, self.unknown)
         return doctor_document(examined, sees_all=sees_all)
 
     def findings(self) -> list[Finding]:

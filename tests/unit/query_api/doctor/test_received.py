@@ -1,12 +1,14 @@
 """What is found wrong by what comes of publishers, or does not."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from query_api.doctor.document import Finding
 from query_api.ports import Lag, ServiceView
 from schemas.answer_states import AnswerState, Doubt, Standing
-from schemas.identities import DEFAULT_TENANT
+from schemas.identities import DEFAULT_TENANT, PrefixScope
 from schemas.positions import PublisherState
 from tests.unit.query_api.doctor.conftest import NOW, Clinic
 
@@ -144,6 +146,35 @@ def test_more_than_fits_is_an_engine_that_never_removes(clinic: Clinic) -> None:
 def test_nothing_that_is_registered_is_found_by_who_sees_all(clinic: Clinic) -> None:
     assert clinic.codes() == ["nothing_registered"]
     assert clinic.document(sees_all=False).findings == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "expected", "got"),
+    [
+        ({"model_name": "M"}, "asked_model", "m", "M"),
+        ({"block_size": 16}, "asked_block_size", "4", "16"),
+        ({"additional_salt": "s"}, "asked_salt", '""', "s"),
+        ({"tenant_id": "acme"}, "asked_tenant", "", "acme"),
+    ],
+)
+def test_questions_about_what_nobody_has_are_found(
+    clinic: Clinic, asked: dict[str, Any], code: str, expected: str, got: str
+) -> None:
+    clinic.register()
+    scope = PrefixScope("default", "m", "", 4, "")
+    clinic.unknown.note(scope)
+    assert clinic.codes() == []
+    for _ in range(7):
+        clinic.unknown.note(scope._replace(**asked))
+    found = only(clinic)
+    assert (found.code, found.expected, found.got) == (code, expected, got)
+    assert found.cause.startswith("7 times it was asked for")
+
+
+def test_an_adapter_without_blocks_is_no_finding(clinic: Clinic) -> None:
+    clinic.register()
+    clinic.unknown.note(PrefixScope("default", "m", "adapter", 4, ""))
+    assert clinic.codes() == []
 
 
 def test_who_sees_some_tenants_hears_of_theirs(clinic: Clinic) -> None:

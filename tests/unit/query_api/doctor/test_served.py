@@ -70,3 +70,15 @@ def test_who_finds_nothing_of_what_was_promised_caches_no_prefix(clinic: Clinic)
     clinic.serves(20, promised=1200, cached=0)
     (found,) = clinic.findings()
     assert "prefix caching is switched off" in found.cause
+
+
+def test_predictions_do_not_hide_that_the_index_has_nothing(clinic: Clinic) -> None:
+    """In a burst of new prompts they are all there is; a minute later they are a silent zero."""
+    clinic.register()
+    clinic.serves(50, promised=1200, predicted=1200, cached=1200)
+    assert clinic.codes() == []
+    clinic.minute += 1
+    clinic.serves(1, promised=1200, predicted=1200, cached=1200)
+    assert clinic.codes() == ["matches_nothing"]
+    clinic.serves(1, promised=1200, cached=1200)
+    assert clinic.codes() == []

@@ -102,7 +102,9 @@ def test_posts_have_schemas_and_examples_in_both_wire_forms(
 def test_hot_routes_document_their_headers(document: dict[str, Any]) -> None:
     for path in ("/query", "/query_by_hash"):
         headers = document["paths"][path]["post"]["responses"]["200"]["headers"]
-        assert set(headers) == {"Reprise-Position", "Reprise-State", "X-Request-Id"}
+        assert set(headers) == {
+            *("Reprise-Position", "Reprise-State", "Reprise-Unknown", "X-Request-Id")
+        }
         assert headers["Reprise-State"]["schema"]["enum"] == [state.value for state in AnswerState]
         assert all(
             f"`{state.value}`" in headers["Reprise-State"]["description"] for state in AnswerState

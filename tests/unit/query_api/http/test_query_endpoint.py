@@ -124,6 +124,25 @@ def test_an_unknown_scope_is_an_empty_answer(
     assert client.post_msgpack("/query", query(**changes)).document() == {"instances": {}}
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": "other"}, "model=other; known=m"),
+        ({"block_size": 8}, "block_size=8; known=4"),
+        ({"tenant_id": "other"}, "tenant_id=other; known="),
+        ({"instance_id": "other"}, None),
+        ({"token_ids": [9] * 8}, None),
+    ],
+)
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+def test_what_nobody_has_is_said_with_what_there_is(
+    table: FakeTable, client: AsgiClient, changes: dict[str, object], said: str | None, wire: str
+) -> None:
+    fill_walk(table)
+    post = client.post_json if wire == "json" else client.post_msgpack
+    assert post("/query", query(**changes)).headers.get("reprise-unknown") == said
+
+
 @pytest.mark.parametrize("tokens", [[], [0, 1, 2]])
 def test_less_than_one_block_lists_every_instance_with_zeros(
     table: FakeTable, client: AsgiClient, tokens: list[int]

@@ -73,8 +73,6 @@ pub fn answer<'a>(body: &'a [u8], kind: Kind<'a>, core: &Core) -> Option<Answere
     // Before anything is looked up: the time that takes would tell of others' prompts.
     kind.admits(scope.tenant_id).then_some(())?;
     let mut first_key = Vec::new();
-    let audit = core.audit.get().filter(|queue| queue.draw());
-    let mut seen = audit.map(|_| Vec::new());
     let state = core.state.read();
     let index = &state.index;
     let find =
@@ -89,14 +87,18 @@ pub fn answer<'a>(body: &'a [u8], kind: Kind<'a>, core: &Core) -> Option<Answere
             write::str(&mut first_key, cache_salt);
         }
     }
-    let walked = find(&scope).and_then(|scope| {
+    // What nobody has is said by the caller, with what there is instead.
+    let asked = find(&scope).filter(|scope| !scope.roster.is_empty())?;
+    let audit = core.audit.get().filter(|queue| queue.draw());
+    let mut seen = audit.map(|_| Vec::new());
+    let walked = {
         let prompt = if kind.by_hash {
             Prompt::Hashes(content.as_chunks().0)
         } else {
             Prompt::Tokens(&content, &first_key)
         };
-        walk::walk(scope, index.placement, &core.hasher, &prompt, instance_id, seen.as_mut())
-    });
+        walk::walk(asked, index.placement, &core.hasher, &prompt, instance_id, seen.as_mut())
+    };
     let depths = walked.iter().flat_map(|walked| walked.roster.iter().map(|e| walked.longest(e)));
     let hit_tokens = depths.max().unwrap_or(0);
     let text = if kind.form == Form::Msgpack {
@@ -404,7 +406,7 @@ mod tests {
         assert_eq!(answers.json(of_b, b"hits_only=1"), Some((7, 0, "{}".into())));
         let of_nobody = r#","instance_id":"x""#;
         assert_eq!(answers.json(of_nobody, b""), Some((7, 0, "{}".into())));
-        assert_eq!(answers.json(r#","lora_name":"x""#, b""), Some((7, 0, "{}".into())));
+        assert_eq!(answers.json(r#","lora_name":"x""#, b""), None, "nobody has it");
         assert_eq!(answers.json("", b"hits_only=2"), None);
         let by_hash = Kind { form: Form::Json, by_hash: true, url_query: b"", tenants: None };
         let body = br#"{"tenant_id":"t","model":"m","block_size":2,"token_ids":[1]}"#;
@@ -415,7 +417,7 @@ mod tests {
     fn it_may_be_about_some_tenants_only() {
         let answers = Answers::new();
         let body = br#"{"tenant_id":"t","model":"m","block_size":2,"token_ids":[1]}"#;
-        let unnamed = br#"{"model":"m","block_size":2,"token_ids":[1]}"#;
+        let unnamed = br#"{"model":"m","block_size":2,"token_ids":[1]}"#; // `default`, of nobody
         let ask = |body: &[u8], names: &[&str]| {
             let tenants: Vec<String> = names.iter().map(|name| name.to_string()).collect();
             let tenants = Some(&tenants[..]);
@@ -424,7 +426,7 @@ mod tests {
         };
         assert!(ask(body, &["t"]));
         assert!(ask(body, &["s", "t"]));
-        assert!(ask(unnamed, &["default"]));
+        assert!(!ask(unnamed, &["default"]));
         for names in [&["s"][..], &["T", "tt", ""], &["default"], &[]] {
             assert!(!ask(body, names), "{names:?}");
         }
@@ -465,10 +467,10 @@ mod tests {
         let kind = |form, url_query| Kind { form, by_hash: false, url_query, tenants: None };
         let url = b"tenant_id=\"&model=m&block_size=2";
         assert!(answers.core.answer(b"", kind(Form::Octets, url)).is_none());
-        let body = br#"{"tenant_id":"T","model":"m","block_size":2,"token_ids":[]}"#;
-        assert!(answers.core.answer(body, kind(Form::Json, b"")).is_some());
-        let body = body.map(|byte| if byte == b'T' { 0x7f } else { byte });
-        assert!(answers.core.answer(&body, kind(Form::Json, b"")).is_none());
+        let body = r#"{"tenant_id":"t","model":"m","block_size":2,"token_ids":[]}"#;
+        assert!(answers.core.answer(body.as_bytes(), kind(Form::Json, b"")).is_some());
+        let body = body.replace("\"t\"", "\"\u{7f}\"");
+        assert!(answers.core.answer(body.as_bytes(), kind(Form::Json, b"")).is_none());
         let tokens = u32s(&TOKENS);
         assert!(answers.octets("", &tokens, false).is_some());
         answers.publish("", "b\"", 0, &[]);
@@ -598,7 +600,7 @@ mod tests {
         let kind = Kind {
             form: Form::Octets,
             by_hash: false,
-            url_query: b"model=m&block_size=2",
+            url_query: b"tenant_id=t&model=m&block_size=2",
             tenants: None,
         };
         assert_eq!(answers.core.answer(b"", kind).expect("a plain query").audited, None);

@@ -208,6 +208,18 @@ def test_nobody_is_there(service: Service) -> None:
     assert (found["reason"], found["candidates"]) == ("no_candidate", [])
 
 
+def test_a_model_or_a_size_that_nobody_has_is_said_with_what_there_is(service: Service) -> None:
+    register(service, "a", blocks=3)
+    assert "unknown" not in route(service)["index"]
+    found = route(service, block_size=128)
+    assert found["index"]["unknown"] == "block_size=128; known=16"
+    assert found["prefill"]["cached_tokens"] == 0
+    found = route(service, 503, model="other")
+    assert found["error"] == "no candidate is there: no engine has model=other; known=m"
+    reply = service.client.post_json("/route", asked(model="other"))
+    assert reply.headers["reprise-unknown"] == "model=other; known=m"
+
+
 def test_an_engine_whose_link_is_down_is_left_out(service: Service) -> None:
     register(service, "a", blocks=3)
     register(service, "b")
