@@ -639,6 +639,7 @@ AUDIT_QUEUE_BYTES: Final = 16 * MIB  # of answers not written yet: reprise_audit
 AUDIT_RECORD_BYTES: Final = 256 * KIB  # of answers in one record, and the last of them
 AUDIT_BYTES: Final = 4 * GIB  # the oldest goes first; an answer of 4,096 tokens has 2 KiB of hashes
 AUDIT_FILES_BYTES: Final = 5 * GIB  # on the disk: what was dropped goes a file at a time
+AUDIT_SEEDS_MAX: Final = 8  # of the prefix hash, each of which costs a fold of the log: unreadable
 AUDIT_SHOWN_MAX: Final = 100  # answers that disagree and are named; all are counted
 
 # routing: what is under way where. It is a fold, so these bounds are the same for every reader.
@@ -912,6 +913,7 @@ GC_FREEZE_S: Final = 5.0  # after the start; what there is then stays
 MEMORY_LOOK_S: Final = 5.0
 MEMORY_GROWTH_BYTES: Final = 32 * MIB  # of a process, before it is asked to give back
 MEMORY_TRIMS: Final = 12  # looks at which it is asked then
+MEMORY_TRIM_LOOKS: Final = 12  # after so many looks without, one that stays grown is asked again
 
 # embedded.
 FOLD_TURN_S: Final = 0.002  # what one turn may take to fold; as much again may wait, appended

@@ -27,7 +27,7 @@ from schemas.positions import LogBounds
 from streams.audit.chains import Place, Vector, bounds_of, by_rising_sum, chains_of, vector_of
 from streams.audit.decisions import VerifiedDecisions
 from streams.audit.partitions import PartitionLog, TopicPartitionLog
-from streams.audit.verification import Numbers, Verified, answer_again
+from streams.audit.verification import Numbers, Verified, answer_again, check_seed
 from streams.kernel import open_kernel
 from streams.table.fold import NO_OFFSET, Fold
 
@@ -122,7 +122,8 @@ class TopicsVerification:
     def _place(
         self, partition: int, offset: Offset, record: AnswersRecord, answers: list[GivenAnswer]
     ) -> None:
-        """Raises RecordFormatError where the answers are of another log."""
+        """Raises RecordFormatError: the answers are of another log, or of one seed too many."""
+        check_seed(record.seed, self._places)
         vectors = [self._vector_of(given) for given in answers]
         for given in answers:
             self._verified.note_read(given.positions)

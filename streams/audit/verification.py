@@ -6,7 +6,7 @@ where retention has left a hole.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from heapq import heappop, heappush
 from pathlib import Path
@@ -22,7 +22,12 @@ from schemas.answer_records import (
 from schemas.codec import decode_answers
 from schemas.errors import PastError, RecordError, RecordFormatError
 from schemas.identities import Offset, PrefixScope, StreamKey
-from schemas.limits import AUDIT_SHOWN_MAX, BLOCK_SIZE_MAX, TABLE_FLUSH_CHANGES_MAX
+from schemas.limits import (
+    AUDIT_SEEDS_MAX,
+    AUDIT_SHOWN_MAX,
+    BLOCK_SIZE_MAX,
+    TABLE_FLUSH_CHANGES_MAX,
+)
 from streams.audit.log import DIRECTORY, ReadOnlyAnswers
 from streams.history.past import Flushed, Past
 from streams.history.store import HistoryStore
@@ -285,6 +290,7 @@ class AnswersVerification:
         for entry in self._answers.read(Offset(0)):
             try:
                 record, answers = decode_answers(entry.value)
+                check_seed(record.seed, self._records)
                 positions = [_offset_of(given) for given in answers]
             except RecordError as error:
                 verified.note_unreadable(f"record {entry.offset} of the log of answers", error)
@@ -351,6 +357,12 @@ def _wrong_hashes(given: GivenAnswer, found: tuple[AnsweredInstance, ...]) -> st
     if min(held + 1, blocks) <= count <= blocks:
         return ""
     return f"{count} prefix hashes, of {blocks} blocks, of which {held} are held"
+
+
+def check_seed(seed: int, seeds: Collection[int]) -> None:
+    """Raises RecordFormatError where answers of one more seed are not derived again."""
+    if seed not in seeds and len(seeds) >= AUDIT_SEEDS_MAX:
+        raise RecordFormatError(detail=f"of one more than {AUDIT_SEEDS_MAX} seeds of the hash")
 
 
 def _by_name(instances: tuple[AnsweredInstance, ...]) -> dict[str, AnsweredInstance]:
