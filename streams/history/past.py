@@ -8,11 +8,12 @@ are exact at a flush, and the fold is the same one.
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from schemas.codec import decode_log_record, decode_record_events, decode_row_body
-from schemas.errors import PastError, RecordError
+from schemas.errors import PastError, RecordError, StorageError
 from schemas.events import Cleared, Stored
 from schemas.identities import ModelContext, Offset
 from schemas.limits import (
@@ -138,6 +139,31 @@ class Past:
                 f" {self.partition}:{log.end_offset - 1}, got: {self.partition}:{position}",
             )
         flushed = self.flush_before(position)
+        with self._kept(flushed, position):
+            return self._folded(flushed, position, wanted, blocks, kernel)
+
+    @contextmanager
+    def _kept(self, flushed: Flushed, position: int) -> Iterator[None]:
+        """Raises PastError where retention has dropped meanwhile what the body has read."""
+        try:
+            yield
+        except (StorageError, RecordError):
+            self._check_kept(flushed, position)
+            raise
+        self._check_kept(flushed, position)
+
+    def _check_kept(self, flushed: Flushed, position: int) -> None:
+        if self._log().complete_from > flushed.covers + 1:
+            raise self._too_old(position)
+
+    def _folded(
+        self,
+        flushed: Flushed,
+        position: Offset,
+        wanted: Wanted,
+        blocks: Blocks | None,
+        kernel: Kernel | None,
+    ) -> Fold:
         tail = self._tail(flushed.covers, position, wanted)
         fold = Fold(kernel or self._make_kernel(), partition=self.partition)
         if flushed.run is not None:
@@ -201,7 +227,8 @@ class Past:
             StorageError: rows or records cannot be read.
         """
         flushed = self.flush_before(position - 1)
-        fold = self.fold_at(flushed, wanted)
+        with self._kept(flushed, position):
+            fold = self.fold_at(flushed, wanted)
         entries = islice(
             takewhile(
                 lambda entry: entry.offset <= position,
@@ -209,7 +236,12 @@ class Past:
             ),
             HISTORY_RECORDS_MAX,
         )
-        return fold, (entry for entry in entries if is_wanted(entry.value, wanted))
+
+        def kept() -> Iterator[LogEntry]:
+            with self._kept(flushed, position):
+                yield from (entry for entry in entries if is_wanted(entry.value, wanted))
+
+        return fold, kept()
 
     def fold_at(self, flushed: Flushed, wanted: Wanted) -> Fold:
         """The fold as of a flush, of the streams that are wanted, to be folded on by the caller.
@@ -257,12 +289,15 @@ class Past:
         for _, flushed in self._flushes_before(position):
             return flushed
         if log.complete_from > 0:
-            raise PastError(
-                "as_of_too_old",
-                f"Expected a position that the log and its history reach, the next of which is"
-                f" {self.partition}:{self.oldest(position)}, got: {self.partition}:{position}",
-            )
+            raise self._too_old(position)
         return Flushed(None, NO_OFFSET)
+
+    def _too_old(self, position: int) -> PastError:
+        return PastError(
+            "as_of_too_old",
+            f"Expected a position that the log and its history reach, the next of which is"
+            f" {self.partition}:{self.oldest(position)}, got: {self.partition}:{position}",
+        )
 
     def flushes_before_again(self, position: int) -> list[Flushed]:
         """The same of the tables before, the newest first, where one after the other was built anew

@@ -188,7 +188,8 @@ class EmbeddedLog:
         with self._disk_errors():
             for key, value in self._db.scan(_KEY.pack(_RECORD, start), _RECORD):
                 offset = Offset(self._unpack(_KEY, key)[1])
-                if offset > expected and self._refuses_holes:
+                # Retention may have dropped some since `expected` was told.
+                if offset > max(expected, self._complete_from) and self._refuses_holes:
                     raise self._damaged(f"records {expected} to {offset - 1} are missing")
                 expected = max(expected, offset + 1)
                 yield LogEntry(offset, value)
@@ -331,11 +332,16 @@ class EmbeddedLog:
         batch.delete_range(_KEY.pack(_SEGMENT, 0), _KEY.pack(_SEGMENT, new_start))
         complete_from = max(self._complete_from, new_start)
         batch.put(_COMPLETE_KEY, _U64.pack(complete_from))
-        with self._disk_errors("retire old records of the log"):
-            self._db.write(batch)
+        # Told first: who reads what is dropped, from another thread, finds out afterwards.
+        self._complete_from, before = complete_from, self._complete_from
+        try:
+            with self._disk_errors("retire old records of the log"):
+                self._db.write(batch)
+        except BaseException:
+            self._complete_from = before
+            raise
         for _ in range(dropped):
             self._segments.popleft()
-        self._complete_from = complete_from
         self._dirty = True
         return dropped
 
