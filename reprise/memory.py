@@ -2,7 +2,8 @@
 
 The C library keeps what was freed, since it may be wanted again: after some hundred large messages
 or bodies that may be a GiB for good. So whenever the process has grown, it is asked for some time
-to give back what is free. That costs milliseconds each time, in a thread of its own.
+to give back what is free, and from then on now and then, for what is freed long after it has grown,
+as when all engines clear. That costs milliseconds each time, in a thread of its own.
 """
 
 import ctypes
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from schemas.limits import MEMORY_GROWTH_BYTES, MEMORY_LOOK_S, MEMORY_TRIMS
+from schemas.limits import MEMORY_GROWTH_BYTES, MEMORY_LOOK_S, MEMORY_TRIM_LOOKS, MEMORY_TRIMS
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,8 @@ class MemoryReturner:
     def __init__(self, resident: Callable[[], int], trim: Callable[[], object]) -> None:
         self._resident = resident
         self._trim = trim
-        self._floor = resident()
-        self._left = 0
+        self._start = self._floor = resident()
+        self._left = self._since = 0
 
     def look(self) -> None:
         """To be called now and then."""
@@ -38,8 +39,11 @@ class MemoryReturner:
         if now > self._floor + MEMORY_GROWTH_BYTES:
             self._floor = now
             self._left = MEMORY_TRIMS  # what has grown may be in use for a while yet
-        if self._left:
-            self._left -= 1
+        self._since += 1
+        is_large = now > self._start + MEMORY_GROWTH_BYTES
+        if self._left or (is_large and self._since >= MEMORY_TRIM_LOOKS):
+            self._left = max(self._left - 1, 0)
+            self._since = 0
             self._trim()
             now = self._resident()
         self._floor = min(self._floor, now)

@@ -24,9 +24,11 @@ last one, since what came later is made again, opens at the last moment before t
 import contextlib
 import gc
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+from weakref import WeakSet
 
 from rocksdict import (
     AccessType,
@@ -64,11 +66,17 @@ __all__ = [
     "WriteBatch",
     "disk_errors",
     "examine",
+    "memory_by_database",
     "new_batch",
     "repair_in_place",
     "says_corruption",
 ]
 
+_IN_MEMORY: Final = (
+    "rocksdb.cur-size-all-mem-tables",
+    "rocksdb.block-cache-usage",
+    "rocksdb.estimate-table-readers-mem",
+)
 _ALL_OF_IT: Final = DBRecoveryMode.absolute_consistency()
 _BUT_A_TORN_END: Final = DBRecoveryMode.tolerate_corrupted_tail_records()
 _UP_TO_DAMAGE: Final = DBRecoveryMode.point_in_time()
@@ -145,6 +153,8 @@ class Database:
         self._opened = False
         self._why_closed = ""
         self._open(self._open_first)
+        with _known_lock:
+            _known.add(self)
 
     @classmethod
     def read_only(cls, path: Path, preset: Preset) -> "Database":
@@ -265,6 +275,11 @@ class Database:
             self.path.rename(to)
         self._open(self._open_first)
 
+    @property
+    def name(self) -> str:
+        """Of its kind, as `log`."""
+        return self._preset.name.removeprefix("the ")
+
     # Reading
 
     def get(self, key: bytes) -> bytes | None:
@@ -299,6 +314,17 @@ class Database:
         names = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-active-mem-table")
         return sum(int(self._live.property_int_value(name) or 0) for name in names)
 
+    def memory_bytes(self) -> int:
+        """What it takes of this process's memory: writes that are in no data file yet, what was
+        read, and the indexes of its data files. 0 while it is closed. Any thread.
+        """
+        rdict = self._rdict if self._opened else None
+        total = 0
+        for name in _IN_MEMORY:
+            with contextlib.suppress(Exception):  # its owner closes it meanwhile
+                total += int(rdict.property_int_value(name) or 0) if rdict is not None else 0
+        return total
+
     def last_key_before(self, end: bytes) -> bytes | None:
         """The last key at or before `end`, or None."""
         cursor = self.cursor()
@@ -325,6 +351,21 @@ class Database:
     def catch_up(self) -> None:
         """Of `following`: lets reading find what the writer has written since."""
         self._live.try_catch_up_with_primary()
+
+
+_known: Final[WeakSet[Database]] = WeakSet()
+_known_lock: Final = threading.Lock()
+
+
+def memory_by_database() -> dict[str, int]:
+    """Bytes of this process's memory by kind of database: `log`, `table`, ... Any thread."""
+    with _known_lock:
+        known = list(_known)
+    found: dict[str, int] = {}
+    for one in known:
+        name = one.name
+        found[name] = found.get(name, 0) + one.memory_bytes()
+    return found
 
 
 def examine(path: Path, preset: Preset) -> str:

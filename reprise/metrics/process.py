@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from reprise.metrics.family import Family, counter, gauge, gauges
 from schemas.conditions import Conditions
+from storage.rocksdb import memory_by_database
 
 
 class Role(NamedTuple):
@@ -34,6 +35,14 @@ PROCESS: Final[tuple[Family[Role], ...]] = (
         lambda role: [
             ((condition.part, condition.reason, condition.level), 1.0)
             for condition in role.conditions.all()
+        ],
+    ),
+    gauges(
+        "reprise_database_memory_bytes",
+        "Memory of databases, by kind: writes that are in no data file yet, and what was read.",
+        ("database",),
+        lambda role: [
+            ((name,), float(size)) for name, size in sorted(memory_by_database().items())
         ],
     ),
     counter(

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from reprise.memory import MemoryReturner
-from schemas.limits import MEMORY_GROWTH_BYTES, MEMORY_TRIMS
+from schemas.limits import MEMORY_GROWTH_BYTES, MEMORY_TRIM_LOOKS, MEMORY_TRIMS
 
 SPIKE = """
 import sys
@@ -38,16 +38,23 @@ def test_a_process_that_has_not_grown_is_left_alone() -> None:
     assert trims == []
 
 
-def test_one_that_has_grown_is_trimmed_for_a_while_and_then_no_more() -> None:
+def test_one_that_has_grown_is_trimmed_for_a_while_and_then_now_and_then() -> None:
     sizes = [1000]
     one, trims = returner(sizes)
     sizes.append(1001 + MEMORY_GROWTH_BYTES)
-    for _ in range(3 * MEMORY_TRIMS):
+    for _ in range(MEMORY_TRIMS):
         one.look()
     assert len(trims) == MEMORY_TRIMS
+    for _ in range(10 * MEMORY_TRIM_LOOKS):
+        one.look()
+    assert len(trims) == MEMORY_TRIMS + 10, "what is freed much later is given back, too"
     sizes.append(sizes[-1] + MEMORY_GROWTH_BYTES + 1)
     one.look()
-    assert len(trims) == MEMORY_TRIMS + 1
+    assert len(trims) == MEMORY_TRIMS + 11
+    sizes.append(1000)
+    for _ in range(3 * MEMORY_TRIMS):
+        one.look()
+    assert len(trims) == 2 * MEMORY_TRIMS + 10, "it is as small as it was"
 
 
 def test_what_a_spike_left_is_given_back() -> None:

@@ -11,6 +11,7 @@ from storage.rocksdb import (
     Database,
     Preset,
     disk_errors,
+    memory_by_database,
     new_batch,
     says_corruption,
 )
@@ -121,3 +122,18 @@ def test_an_error_says_what_was_tried_where(tmp_path: Path) -> None:
 def test_corruption_is_told_from_other_errors() -> None:
     assert says_corruption(Exception("Corruption: block checksum mismatch"))
     assert not says_corruption(Exception("IO error: No space left on device"))
+
+
+def test_what_databases_take_of_memory_is_told_by_kind(tmp_path: Path) -> None:
+    before = memory_by_database().get("log", 0)
+    one, other = Database(tmp_path / "1", LOG), Database(tmp_path / "2", LOG)
+    batch = new_batch()
+    batch.put(b"key", bytes(2 * 1024 * 1024))
+    one.write(batch)
+    full = memory_by_database()["log"] - before
+    assert full > 2 * 1024 * 1024
+    one.flush()
+    assert memory_by_database()["log"] - before < full / 2
+    one.close()
+    other.close()
+    assert (one.memory_bytes(), other.memory_bytes()) == (0, 0)
