@@ -16,6 +16,7 @@ from bridge.relay.bridge_keys import BridgeKeys
 from schemas.errors import ConfigurationError
 from schemas.limits import RELAY_KEYS_CHECK_S
 from tests.unit.bridge.relay.scene import Scene, scene
+from tests.zmtp import GREETING, READY
 
 PATIENCE_S = 20.0
 CURVE_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(47)
@@ -85,6 +86,27 @@ def test_the_link_of_bridges_is_one_with_the_engines(relayed: Scene) -> None:
         bridge.disable_monitor()
         monitor.close()
     assert events[: 2 * 3] == [zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED] * 3
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells when something came")
+def test_bridges_have_no_link_while_an_engine_does_not_answer(relayed: Scene) -> None:
+    """They see no other sign of it. The relay's own link to the engine stays."""
+    publication = relayed.publication
+    with socket.create_server(("127.0.0.1", relayed.port)) as listening:
+        while True:
+            engine, _ = listening.accept()
+            if engine.recv(1):  # the first one only asked whether somebody listens
+                break
+            engine.close()
+        with engine:
+            engine.sendall(GREETING + READY)
+            wait_until(lambda: publication.is_bound)
+            wait_until(lambda: not publication.is_bound)
+            assert not publication.has_link
+            engine.sendall(b"\x00\x04back")
+            wait_until(lambda: publication.is_bound)
+            assert publication.links == 1
+    assert relayed.relay.faults == 0
 
 
 @pytest.mark.parametrize("is_replay", [False, True])
