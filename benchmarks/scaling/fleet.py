@@ -243,6 +243,8 @@ def run(plan: Plan, services: int, say: Callable[[str], None]) -> Summary:
         samples = _watch(plan, known, probers, begin, say)
         if busy is not None:
             busy.join()
+            if busy.beside is None:
+                raise RuntimeError("Expected the services to answer beside busy loops: see above")
         sent = [_sent(prober) for prober in probers]
         last = {
             instance_name(group.job.first + place): sequence

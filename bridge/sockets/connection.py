@@ -271,7 +271,7 @@ class Connection:
 
     def brings_much(self) -> bool:
         """Whether more has come since the last call than heartbeats and a few messages: then it is
-        to be watched. Costs a fifth of that, and tells whether the peer answers.
+        to be watched. Costs a third of that, and tells whether the peer answers.
         """
         return self._bytes.brings_much()
 

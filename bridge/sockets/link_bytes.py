@@ -66,7 +66,7 @@ class LinkBytes:
         self._delivered_bytes += size_bytes + self._headers_bytes * messages
 
     def brings_much(self) -> bool:
-        """Whether more has come since the last call than heartbeats and a few messages; 3 us."""
+        """Whether more has come since the last call than heartbeats and a few messages; 6 us."""
         total, _ = self._look()
         before, self._total_bytes = self._total_bytes, total
         return total - before >= LINK_LOOK_BYTES

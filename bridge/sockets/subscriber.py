@@ -311,7 +311,7 @@ class Subscriber:
             self._watch(connection)
 
     def _look_at_what_brings_much(self) -> None:
-        """Something has grown by much: it may be a message that has no end. Cost O(links), 1 us."""
+        """Something has grown by much: it may be a message that has no end. Cost O(links), 6 us."""
         for connection in list(self._connections.values()):
             if connection.connected:
                 self._check(connection)
