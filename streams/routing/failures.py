@@ -5,11 +5,11 @@ or behind it. Where requests fail at the other engines of the model, too, it tak
 as chance alone would give once in a thousand: what fails everywhere is a client's, or a prompt's,
 and no engine's.
 
-It is tried again by one request, after a second; with each of these that fails, after twice as
-long, up to FAILING_BACKOFF_MAX_S. A first token or a `completed` of one that was sent since brings
-it back; so does a minute in which no failure was reported. What was sent before it was left out
-counts neither for nor against it. Left out again within a minute, it goes on with the back-off that
-it had.
+It is tried again by one request, after a second; where that fails or is not told of, after twice as
+long, and so on, up to FAILING_BACKOFF_MAX_S. A first token or a `completed` of one that was sent
+since brings it back; so does a minute in which no failure was reported. What was sent before it was
+left out counts neither for nor against it. Left out again within a minute, it goes on with the
+back-off that it had.
 
 All of it is of a target, so of one tenant: what its clients report leaves out nothing of others. A
 client that makes requests fail on its own account keeps an engine from others of its tenant for
@@ -50,7 +50,7 @@ class Failing(msgspec.Struct, array_like=True):
         failed_at: when that was last, Unix seconds.
         since: it is left out since; 0 where it is not.
         until: then one request may be tried.
-        times: that it was left out, or failed a trial, without a minute in good order between.
+        times: that it was left out or tried, without a minute in good order between.
     """
 
     run: int = 0
@@ -101,6 +101,7 @@ class Failures:
         for place in {decision.chosen, decision.decode} - {-1}:
             one = self._known.get(decision.target(place))
             if one is not None and one.is_failing(now):
+                one.times += 1
                 one.until = max(one.until, now + one.backoff_s)
 
     def reported(self, now: float, booking: Booking, event: OutcomeEvent) -> None:
@@ -137,9 +138,9 @@ class Failures:
             one.since = 0.0  # the others fail likewise
         elif not is_trial:
             one.since = now
+            one.times += 1
             self.left_out += 1
         if one.since:
-            one.times += 1
             one.until = now + one.backoff_s
         if not is_trial:
             self._note_end(now, model, _End(target, has_failed=True))
@@ -151,6 +152,8 @@ class Failures:
         if not one.is_known(now):
             self._known.pop(target)
             return
+        if one.since:
+            one.times -= 1  # this trial was none that failed
         one.run, one.since = 0, 0.0
         if is_end:
             one.broken = 0

@@ -164,7 +164,7 @@ class LoadDocument(msgspec.Struct, frozen=True):
 
 class FailingDocument(msgspec.Struct, frozen=True):
     """What a target is sent fails: since when it is left out, until when it is not even tried, and
-    how often it was left out or failed a trial. Unix seconds.
+    how often it was left out or tried. Unix seconds.
     """
 
     since: float

@@ -150,7 +150,7 @@ def test_a_trial_of_which_nobody_reports_is_followed_by_another() -> None:
     world.ends(0, FAILED, times=FAILING_RUN)
     world.now += 1.0
     world.send(0)
-    world.now += 0.5
+    world.now += 1.5
     assert world.is_out()
     world.now += 0.5
     assert not world.is_out()
