@@ -20,8 +20,9 @@ came after the records that are left, and batches missing between them are a hol
 import logging
 import shutil
 import struct
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -36,7 +37,7 @@ from schemas.errors import (
     StorageError,
 )
 from schemas.identities import PublisherKey
-from schemas.limits import ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX, SPOOL_CHANGES_MAX
+from schemas.limits import BRIDGE_RETRY_S, ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX, SPOOL_CHANGES_MAX
 from schemas.records import NEWEST_VERSION, Record
 from schemas.topics import encode_publisher
 from storage.rocksdb import SPOOL, Database, WriteBatch, disk_errors, new_batch
@@ -88,6 +89,7 @@ class Spool:
     Args:
         path: its directory, made where it is missing.
         bytes_max: bound on the records' bytes.
+        monotonic: seconds.
 
     Attributes:
         dropped: unreadable records that were deleted, by publisher and reason.
@@ -101,8 +103,18 @@ class Spool:
         StorageError: it cannot be opened.
     """
 
-    def __init__(self, path: Path, *, bytes_max: int = SPOOL_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        bytes_max: int = SPOOL_BYTES_MAX,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.bytes_max = bytes_max
+        self._monotonic = monotonic
+        self._failure: StorageError | None = None
+        self._mend_at = 0.0
+        self._is_closed = False  # it could not be opened again
         self.spooled_records = 0
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
         self.unusable_entries = 0
@@ -246,8 +258,9 @@ class Spool:
         """Appends records to the publisher's lane, also above the bound. Returns their numbers.
 
         Raises:
-            DiskError: nothing was appended.
+            StorageError: nothing was appended.
         """
+        self._mend()
         batch = new_batch()
         lane = self._lanes.get(publisher)
         if lane is None:
@@ -273,7 +286,7 @@ class Spool:
         """Deletes records that `read` gave, in their order, those that are still there.
 
         Raises:
-            DiskError: nothing was deleted.
+            StorageError: nothing was deleted.
         """
         self.replace(publisher, ((record.number, None) for record in records))
 
@@ -286,8 +299,9 @@ class Spool:
                 records that are no longer there are skipped.
 
         Raises:
-            DiskError: nothing was changed.
+            StorageError: nothing was changed.
         """
+        self._mend()
         lane = self._lanes.get(publisher)
         if lane is None:
             return
@@ -348,8 +362,10 @@ class Spool:
             bytes_max: stop once that much was read; None for all.
 
         Raises:
-            DiskError: they cannot be read.
+            StorageError: they cannot be read.
         """
+        if self._is_closed:
+            self._mend()
         lane = self._lanes.get(publisher)
         if lane is None:
             return
@@ -399,8 +415,41 @@ class Spool:
         self._db.close()
 
     def _write(self, batch: WriteBatch) -> None:
-        with disk_errors("write the spool", self._path):
-            self._db.write(batch)
+        try:
+            with disk_errors("write the spool", self._path):
+                self._db.write(batch)
+        except StorageError as error:
+            self._failure = error
+            raise
+
+    def _mend(self) -> None:
+        """After a failed write RocksDB takes no other one until it is opened again, and what it has
+        then may be more than was told: it is counted anew. At most each BRIDGE_RETRY_S.
+
+        Raises:
+            StorageError: it still cannot be written.
+        """
+        if self._failure is None:
+            return
+        now = self._monotonic()
+        if now < self._mend_at:
+            raise StorageError(str(self._failure))
+        self._mend_at = now + BRIDGE_RETRY_S
+        numbers = self._next_lane, self._next_number
+        try:
+            self._is_closed = True
+            self._db.reopen()
+            self._is_closed = False
+            self._begin()
+            with disk_errors("read the spool", self._path):
+                self._load()
+        except StorageError as error:
+            self._failure = error
+            raise
+        finally:  # none is given twice
+            self._next_lane = max(self._next_lane, numbers[0])
+            self._next_number = max(self._next_number, numbers[1])
+        self._failure = None
 
 
 def _version_of(encoded: bytes) -> int:

@@ -1,15 +1,18 @@
+import itertools
 import shutil
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from bridge.delivery.spool import Spool, SpooledRecord
-from schemas.errors import DataDirectoryInUseError, NewerVersionError
+from schemas.errors import DataDirectoryInUseError, NewerVersionError, StorageError
 from schemas.identities import PublisherKey
 from schemas.records import NEWEST_VERSION
 from storage.rocksdb import SPOOL, Database, new_batch
+from tests.small_disks import SmallDisk, mounted
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher
@@ -273,3 +276,53 @@ def test_what_a_newer_version_has_spooled_is_left_to_it(
     with pytest.raises(NewerVersionError, match=f"{what} at {tmp_path}: a newer Reprise wrote it"):
         Spool(tmp_path)
     assert entries(tmp_path) == before
+
+
+# A disk that fills up
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with mounted(tmp_path / "small", "24m") as disk:
+        yield disk
+
+
+def fill(spool: Spool, taken: list[bytes]) -> None:
+    """Appends until it takes no more."""
+    for number in itertools.count():
+        value = b"%06d" % number + bytes(20_000)
+        spool.append(ONE, [value])
+        taken.append(value)
+
+
+def test_a_full_disk_costs_what_had_no_room_and_the_spool_goes_on_with_room(
+    disk: SmallDisk,
+) -> None:
+    now = 0.0
+    spool = Spool(disk.path / "spool", monotonic=lambda: now)
+    spool.append(TWO, [b"x"])
+    disk.fill(but_bytes=2_000_000)
+    taken: list[bytes] = []
+    with pytest.raises(StorageError, match="no space left"):
+        fill(spool, taken)
+    assert values(spool, ONE) == taken, "what was taken is there, and can be sent"
+    for _ in range(3):
+        now += 10.0
+        with pytest.raises(StorageError) as raised:
+            spool.append(ONE, [b"lost"])
+        assert "no space left" in str(raised.value)
+        assert "_rdict" not in str(raised.value)
+    disk.empty()
+    with pytest.raises(StorageError):
+        spool.append(ONE, [b"too early"])  # opened again now and then, not with each record
+    now += 10.0
+    assert spool.append(ONE, [b"y"]) == [len(taken) + 1]
+    assert values(spool, ONE) == [*taken, b"y"]
+    assert values(spool, TWO) == [b"x"]
+    assert spool.records == len(taken) + 2
+    spool.delete(ONE, list(spool.read(ONE)))
+    assert (spool.records, spool.size_bytes, spool.publishers()) == (1, 1, [TWO])
+    spool.close()
+    again = Spool(disk.path / "spool")
+    assert (again.records, values(again, TWO)) == (1, [b"x"])
+    again.close()
