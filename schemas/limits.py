@@ -650,6 +650,7 @@ BOOKING_ESTIMATES: Final = 10.0  # or so many times what it was expected to take
 BOOKING_EXPIRY_MAX_S: Final = (
     4 * 3600.0
 )  # and no longer: who never reports holds no place for a day
+EXPIRIES_KEPT: Final = 1024  # of bookings that have ended, beside as many as are open: memory
 BOOKING_LIFE_S: Final = 1.0  # a report that only says again that it lives counts this often at most
 ROUTING_BYTES: Final = 2 * GIB  # of the embedded routing log; the oldest goes first
 ROUTING_CHECKPOINT_S: Final = (

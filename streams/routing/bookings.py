@@ -26,6 +26,7 @@ from schemas.limits import (
     BOOKINGS_MAX,
     EARLY_OUTCOME_S,
     EARLY_OUTCOMES_MAX,
+    EXPIRIES_KEPT,
     QUEUED_SUMMED_MAX,
     ROUTING_RUNS_MAX,
 )
@@ -173,6 +174,10 @@ class Bookings:
 
     def _push_expiry(self, booking: Booking) -> None:
         heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
+        # Those that have ended stay in it, for hours where long outputs were expected.
+        if len(self._expiry) > 2 * len(self._bookings) + EXPIRIES_KEPT:
+            self._expiry = [(one.expires_at, *one.key) for one in self._bookings.values()]
+            heapq.heapify(self._expiry)
 
     def _note_number(self, run: int, number: int) -> bool:
         """Whether it is new: decisions of a run come in order."""

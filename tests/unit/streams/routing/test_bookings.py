@@ -3,7 +3,13 @@
 import pytest
 
 from schemas import limits
-from schemas.limits import BOOKING_EXPIRY_S, EARLY_OUTCOME_S, RECORD_STEP_S
+from schemas.limits import (
+    BOOKING_EXPIRY_MAX_S,
+    BOOKING_EXPIRY_S,
+    EARLY_OUTCOME_S,
+    EXPIRIES_KEPT,
+    RECORD_STEP_S,
+)
 from schemas.routing_records import OutcomeEvent, Target, Unregistered
 from streams.routing import bookings as module
 from streams.routing import place
@@ -261,6 +267,17 @@ def test_what_finds_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     bookings = booked(0, 1, 2)
     assert (len(bookings), bookings.overflowed) == (2, 1)
     assert not bookings.report(RUN, outcome(2, END))
+
+
+def test_bookings_that_have_ended_take_no_room() -> None:
+    """Each left when it would have expired, which may be hours away: 128 MB of a million."""
+    bookings = booked(0)
+    for number in range(1, 20 * EXPIRIES_KEPT):
+        bookings.book(RUN, decision(number))
+        bookings.report(RUN, outcome(number, END))
+    assert len(bookings._expiry) <= EXPIRIES_KEPT + 4
+    (gone,) = bookings.advance(10.0 * BOOKING_EXPIRY_MAX_S)
+    assert gone.key == (RUN, 0), "what is open expires all the same"
 
 
 def test_early_reports_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
