@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from query_api.http.app import create_app
 from query_api.http.traces import context_of
@@ -11,6 +13,7 @@ from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
 from query_api.routing.queue import RoutingQueue
 from query_api.routing.router import Router
+from schemas.limits import TRACESTATE_CHARS_MAX
 from schemas.routing_records import (
     Decision,
     DecisionsRecord,
@@ -257,3 +260,22 @@ def test_a_tracestate_that_is_wrong_is_left_out_alone(service: Service, spans: K
     assert (kept.trace, kept.state) == (TRACE, "")
     (decided,) = service.decisions()
     assert (decided.traceparent, decided.tracestate) == (kept.traceparent, "")
+
+
+LONG = (b"a=b," * 40, b"k@" * 5_000, b", ," * 10_000, b"a" * 20_000 + b"=1", b"a=" + b"\xff" * 99)
+PARENTS = st.sampled_from([TRACEPARENT.encode(), b"ff" + TRACEPARENT.encode()[2:]])
+VALUES = st.one_of(st.binary(max_size=80), st.sampled_from(LONG), PARENTS)
+HEADERS = st.lists(st.tuples(st.sampled_from([b"traceparent", b"tracestate"]), VALUES), max_size=5)
+
+
+@given(headers=HEADERS)
+def test_whatever_the_headers_are_a_context_is_short_and_of_plain_text(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    """It goes into records, spans and headers of others."""
+    context = context_of(headers)
+    assert context.isascii()
+    assert context.isprintable()
+    assert len(context) <= len(TRACEPARENT) + 1 + TRACESTATE_CHARS_MAX
+    if sum(name == b"traceparent" for name, _ in headers) != 1:
+        assert context == ""
