@@ -47,6 +47,11 @@ class Patient(NamedTuple):
         return self.ranks[0].registration.kind
 
     @property
+    def has_events(self) -> bool:
+        """Whether any of its publishers is one of events."""
+        return any(one.registration.has_events for one in self.ranks)
+
+    @property
     def served(self) -> Totals:
         """What the latest outcomes say."""
         return self.recent.totals

@@ -9,10 +9,24 @@ from schemas.limits import DOCTOR_OUTCOMES_MIN, DOCTOR_SHARE
 from streams.routing.observed.promise_totals import Recent, Totals
 
 
-def is_contradicted(recent: Recent) -> bool:
-    """Whether enough outcomes say that the instance holds more or less than it was said to."""
+def may_be_contradicted(recent: Recent) -> bool:
+    """Whether enough outcomes say that an instance holds more or less than it was said to, as far
+    as that can be told without the instance.
+    """
     is_judged = recent.totals.reported >= DOCTOR_OUTCOMES_MIN
     return is_judged and (_finds_more(recent) or _misses(recent.totals))
+
+
+def is_contradicted(patient: Patient) -> bool:
+    """Whether enough outcomes say so of this one: of who publishes no events, only decisions say
+    what it holds.
+    """
+    recent = patient.recent
+    return may_be_contradicted(recent) and (patient.has_events or _is_surprised(recent.totals))
+
+
+def _is_surprised(served: Totals) -> bool:
+    return served.unpromised > DOCTOR_SHARE * served.prompt or _misses(served)
 
 
 def _finds_more(recent: Recent) -> bool:
@@ -45,7 +59,7 @@ def likeliest_cause(patient: Patient) -> tuple[Code, str]:
 def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
     """Whether it matches less or more than its engine finds, once enough outcomes say so."""
     served = patient.served
-    if not is_contradicted(patient.recent):
+    if not is_contradicted(patient):
         return
     expected = f"{served.promised - served.predicted} cached tokens"
     got = f"{served.actual} cached tokens"
@@ -78,7 +92,7 @@ def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
 def _less(patient: Patient) -> tuple[str, str]:
     """Why an engine finds more than it is said to hold, and what to do."""
     states = [one.state for one in patient.ranks]
-    if not any(one.registration.has_events for one in patient.ranks):
+    if not patient.has_events:
         return (
             "it publishes no events, and only what was sent there by POST /route is known",
             f"{SWITCH_ON}, and register it with its kind in place of `none`",

@@ -15,7 +15,7 @@ from typing import Final
 
 from query_api.doctor.document import Code
 from query_api.doctor.examination import examine, served_by
-from query_api.doctor.served import is_contradicted, likeliest_cause
+from query_api.doctor.served import is_contradicted, likeliest_cause, may_be_contradicted
 from query_api.ports import View
 from query_api.routing.router import Router
 from schemas.conditions import Conditions, Part
@@ -74,11 +74,11 @@ class OutcomeWatch:
         instance is contradicted, as `examine`.
         """
         now = self._clock()
-        if not any(map(is_contradicted, served_by(self._router, now).values())):
+        if not any(map(may_be_contradicted, served_by(self._router, now).values())):
             self._conditions.clear(Part.OUTCOMES)
             return
         patients = examine(self._view, self._router, now).patients
-        found = [one for one in patients if is_contradicted(one.recent)]
+        found = [one for one in patients if is_contradicted(one)]
         if not found:  # they are not registered any more
             self._conditions.clear(Part.OUTCOMES)
             return

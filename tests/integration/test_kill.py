@@ -153,6 +153,8 @@ def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
         retries = service.whole_log().count("Cannot")
         until(lambda: service.whole_log().count("Cannot") > retries + 2, what="some retries")
         until(lambda: NO_SPACE in str(service.get("/health")), what="the problem in /health")
+        found = service.get("/doctor")[1]["findings"]
+        assert [one["code"] for one in found if not one["instance_id"]][:1] == ["disk"], found
         other = load.engines[1].publisher.endpoint
         with pytest.raises(AssertionError, match=NO_SPACE):
             service.register(other, dp_rank=1)

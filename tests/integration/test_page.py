@@ -187,6 +187,35 @@ def test_its_numbers_are_those_of_the_api(
     assert f"Asked\n{chosen['asked']}\n" in detail
 
 
+def test_the_overview_shows_what_the_doctor_finds(
+    tmp_path: Path, new_tab: Callable[..., Tab]
+) -> None:
+    with Service(tmp_path / "data") as service:
+        service.register("tcp://127.0.0.1:9", instance_id="away")
+
+        def codes() -> list[str]:
+            return [one["code"] for one in service.get("/doctor")[1]["findings"]]
+
+        until(lambda: codes() == ["unreached"], what="it is not reached")
+        (finding,) = service.get("/doctor")[1]["findings"]
+        tab = new_tab(service)
+        tab.open()
+        tab.page.wait_for_selector("#findings li")
+        shown = tab.page.inner_text("#findings")
+        assert "1 finding of the doctor:" in shown
+        assert "unreached: default / m / away" in shown
+        assert finding["cause"] in shown
+        assert finding["remedy"] in shown
+        assert Axe().run(tab.page).violations_count == 0
+        body = {"instance_id": "away", "tenant_id": "default", "dp_rank": 0}
+        assert service.post("/unregister", body)[0] == 200
+        tab.open("loss")
+        tab.open("overview")
+        tab.page.wait_for_function(
+            "document.querySelector('#findings')?.innerText.includes('nothing_registered')"
+        )
+
+
 def test_a_question_is_answered_as_a_router_gets_it(
     of_size: Callable[[int], Service], new_tab: Callable[..., Tab]
 ) -> None:

@@ -280,6 +280,11 @@ def test_records_that_no_row_covers_are_lag_and_then_make_answers_stale(
     until(lambda: replica.metric("reprise_table_lag_seconds") > 0, what="the lag in seconds")
     until(lambda: replica.ask()[2] == "stale", what="staleness without a worker")
 
+    def found() -> list[str]:
+        return [one["code"] for one in replica.get("/doctor")[1]["findings"]]
+
+    until(lambda: "behind" in found(), what="the doctor's finding")
+
 
 def test_a_replica_without_a_broker_is_not_ready_says_why_and_starts_once_there_is_one(
     own_broker: Broker, start_replica: StartReplica

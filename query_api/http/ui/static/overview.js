@@ -1,6 +1,7 @@
 // How the service is, and each instance.
 
 import { LineChart } from "./chart.js";
+import { Findings } from "./findings.js";
 import { bytes, count, el, Figure, ms, Pages, percent, rate, seconds, stateOrder, stateText, time } from "./dom.js";
 
 const share = (part, whole) => (part !== null && whole ? part / whole : null);
@@ -28,6 +29,7 @@ export class OverviewView {
     this.feed = feed;
     this.tiles = new Map();
     this.list = el("dl", { class: "tiles" });
+    this.findings = new Findings();
     this.charts = [
       new LineChart("Answers a second", feed, [["answers", (one) => one.answers]], rate),
       new LineChart("Time of an answer, last 10 s", feed,
@@ -40,7 +42,7 @@ export class OverviewView {
     this.figure = new Figure("Instances, the worst first", {
       columns: instanceColumns, rows: () => this.chosen(), noun: "instances" });
     this.figure.picture.append(this.cards.element);
-    this.element = el("div", {}, this.list,
+    this.element = el("div", {}, this.findings.element, this.list,
       el("div", { class: "charts" }, ...this.charts.map((one) => one.element)),
       el("div", { class: "bar-row" }, el("label", {}, "Instances with ", this.filter)), this.figure.element);
   }
@@ -98,6 +100,7 @@ export class OverviewView {
   }
   close() {
     for (const one of this.charts) one.close();
+    this.findings.close();
   }
 }
 
