@@ -90,7 +90,7 @@ def test_a_batch_may_mix_arrays_and_maps() -> None:
         (["BlockRemoved", [1], msgspec.Raw(b"\xa1\xff")], DropReason.MALFORMED_EVENT),
     ],
 )
-@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("place", [0, 2, 4])
 def test_one_bad_event_of_five_costs_itself_only(bad: object, reason: str, place: int) -> None:
     events: list[object] = [["BlockRemoved", [i]] for i in range(4)]
     decoded = decode([1.5, [*events[:place], bad, *events[place:]], 0])
@@ -164,15 +164,17 @@ def test_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         assert decoded.dropped[0].reason == DropReason.TOO_MANY_BLOCKS
 
 
-@pytest.mark.parametrize("bad", [b"\xc0", b"\x90", b"\x80", b"\x91\xa1?"])
 @pytest.mark.parametrize(
-    ("count", "reason"),
+    ("bad", "count", "reason"),
     [
-        (BATCH_ERRORS_MAX, None),
-        (BATCH_ERRORS_MAX + 1, DropReason.UNDECODABLE),
-        (BATCH_APART_EVENTS_MAX + 1, DropReason.UNDECODABLE),
-        (BATCH_EVENTS_MAX + 1, DropReason.TOO_MANY_EVENTS),
-        (999_999, DropReason.TOO_MANY_EVENTS),
+        (b"\xc0", BATCH_ERRORS_MAX, None),
+        (b"\x90", BATCH_ERRORS_MAX, None),
+        (b"\x80", BATCH_ERRORS_MAX, None),
+        (b"\x91\xa1?", BATCH_ERRORS_MAX, None),
+        (b"\x90", BATCH_ERRORS_MAX + 1, DropReason.UNDECODABLE),
+        (b"\x91\xa1?", BATCH_APART_EVENTS_MAX + 1, DropReason.UNDECODABLE),
+        (b"\xc0", BATCH_EVENTS_MAX + 1, DropReason.TOO_MANY_EVENTS),
+        (b"\x80", 999_999, DropReason.TOO_MANY_EVENTS),
     ],
 )
 def test_what_bad_events_cost_is_bounded_whatever_their_number(

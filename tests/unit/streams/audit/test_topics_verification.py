@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-import pytest
-
 from reprise.cli.audit import lines_of
 from schemas.answer_records import encode_answer, encode_answers, end_answer
 from schemas.identities import Medium, Offset, StreamKey
@@ -161,11 +159,15 @@ def test_a_disagreement_is_named_with_its_replica() -> None:
     ]
 
 
-@pytest.mark.parametrize("vector", VECTORS)
-def test_an_answer_of_another_vector_disagrees_where_it_differs(vector: Sequence[int]) -> None:
+def test_an_answer_of_another_vector_disagrees_where_it_differs() -> None:
     said = truth((1, 1, 0))
-    found, _ = verified([[record(answer(vector, 0, said))]])
-    assert found.agreed == (truth(vector) == said)
+    records = [record(answer(vector, n, said)) for n, vector in enumerate(VECTORS)]
+    found, _ = verified([records])
+    wrong = {vector for vector in VECTORS if truth(vector) != said}
+    assert (found.agreed, found.disagreed) == (len(VECTORS) - len(wrong), len(wrong))
+    shown = {tuple(at for _, at in one.answer.positions) for one in found.shown}
+    assert shown
+    assert shown <= wrong
 
 
 def test_what_the_log_has_no_more_or_not_yet_is_counted_and_proves_nothing() -> None:
