@@ -7,8 +7,8 @@ from query_api.routing.beside import Usual
 from query_api.routing.decoding import Place
 from query_api.routing.interface import Offered, PostedLoad, RouteRequest
 from query_api.routing.live import Carried, LiveLoad
-from query_api.routing.targets import STAY_S, KnownTarget, RankKey, Roster, Targets
-from schemas.limits import LOAD_FUTURE_S
+from query_api.routing.targets import KnownTarget, RankKey, Roster, Targets
+from schemas.limits import LOAD_FUTURE_S, REQUEST_STAY_S
 from schemas.routing_records import DecidedScope, LoadSample, LoadSource, Phase, Target
 from streams.kernel.interface import InstanceMatch
 from streams.routing.costs import Costs
@@ -125,7 +125,7 @@ def gather(
 def usual_of(costs: Costs, roster: Roster | None = None) -> Usual:
     """A request before there was a decision that says what they take."""
     compute_s = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
-    stay_s = STAY_S if roster is None else roster.stay_s
+    stay_s = REQUEST_STAY_S if roster is None else roster.stay_s
     return Usual(compute_s, MEAN_PROMPT_TOKENS, compute_s / MEAN_PROMPT_TOKENS, stay_s)
 
 

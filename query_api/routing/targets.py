@@ -7,14 +7,14 @@ from query_api.ports import SegmentView, ServiceView, View
 from query_api.routing.folded import FoldedRouting
 from schemas.answer_states import DAMAGED_ROWS, LOST_BATCHES, Doubt
 from schemas.identities import PublisherKey
-from schemas.limits import ROSTERS_KEPT, TARGETS_KEPT_S
+from schemas.limits import REQUEST_STAY_S, ROSTERS_KEPT, TARGETS_KEPT_S
 from schemas.memory import SegmentStanding
 from schemas.registration import Registration
 from schemas.routing_records import Target, Unregistered
 from streams.routing.costs import Costs
 from streams.routing.estimates.classes import CLASS_LABEL, ClassKey
 from streams.routing.estimates.decode import (
-    DECODE_S_FIRST,
+    OUTPUT_TOKEN_SECONDS_FIRST,
     OUTPUT_TOKENS_FIRST,
     DecodeTerms,
 )
@@ -22,11 +22,7 @@ from streams.routing.fold import RoutingFold
 
 _AWAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.LINK_SILENT, Doubt.ENGINE_AWAY, Doubt.NO_ENDPOINT})
 OUTPUT_TOKENS: Final = round(OUTPUT_TOKENS_FIRST)
-OUTPUT_TOKEN_S: Final = DECODE_S_FIRST / OUTPUT_TOKENS_FIRST
-"""What a request is expected to have, and seconds for each, where nothing is known."""
-
-STAY_S: Final = 2.0
-"""That those are decoded for of which others have to wait, before outcomes say it."""
+"""What a request is expected to have, where nothing is known."""
 
 _NO_LABELS: Final[Mapping[str, str]] = {}
 
@@ -99,16 +95,16 @@ class Roster(NamedTuple):
     endpoints: tuple[str, ...]
     roles: tuple[str, ...]
     output_tokens: int = OUTPUT_TOKENS
-    output_token_s: float = OUTPUT_TOKEN_S
-    stay_s: float = STAY_S
+    output_token_s: float = OUTPUT_TOKEN_SECONDS_FIRST
+    stay_s: float = REQUEST_STAY_S
 
 
 def roster_of(
     tenant_id: str,
     known: Mapping[RankKey, KnownTarget],
     output_tokens: int = OUTPUT_TOKENS,
-    output_token_s: float = OUTPUT_TOKEN_S,
-    stay_s: float = STAY_S,
+    output_token_s: float = OUTPUT_TOKEN_SECONDS_FIRST,
+    stay_s: float = REQUEST_STAY_S,
 ) -> Roster:
     """The roster of these. Cost O(targets log(targets))."""
     keys = tuple(sorted(known))
@@ -209,7 +205,7 @@ class Targets:
             )
         tokens, token_s = estimates.output_tokens(*model), estimates.output_token_s(*model)
         stay_s = estimates.known_decode_s(*model)
-        stay_s = STAY_S if stay_s is None else stay_s
+        stay_s = REQUEST_STAY_S if stay_s is None else stay_s
         return roster_of(model[0], known, round(tokens), token_s, stay_s)
 
 

@@ -18,7 +18,7 @@ FAILING_BACKOFF_MAX_S at most between two trials, and not at all once it fails a
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +26,7 @@ from schemas.limits import (
     FAILING_BACKOFF_FIRST_S,
     FAILING_BACKOFF_MAX_S,
     FAILING_CHANCE,
+    FAILING_DOUBLINGS_MAX,
     FAILING_ENDS_KEPT,
     FAILING_QUIET_S,
     FAILING_RUN,
@@ -34,8 +35,6 @@ from schemas.limits import (
 from schemas.routing_records import Decision, OutcomeEvent, Target, Unregistered
 from streams.routing.booking import Booking
 from streams.routing.by_target import ByTarget
-
-_DOUBLINGS_MAX: Final = 16
 
 ModelKey = tuple[str, str]
 """Tenant and model."""
@@ -63,7 +62,9 @@ class Failing(msgspec.Struct, array_like=True):
     @property
     def backoff_s(self) -> float:
         """Until the next trial."""
-        doubled = FAILING_BACKOFF_FIRST_S * 2.0 ** min(max(self.times - 1, 0), _DOUBLINGS_MAX)
+        doubled = FAILING_BACKOFF_FIRST_S * 2.0 ** min(
+            max(self.times - 1, 0), FAILING_DOUBLINGS_MAX
+        )
         return min(doubled, FAILING_BACKOFF_MAX_S)
 
     def is_known(self, now: float) -> bool:

@@ -19,6 +19,7 @@ from streams.routing.estimates.regression import Regression, Three, begin
 
 OUTPUT_TOKENS_FIRST: Final = 256.0
 DECODE_S_FIRST: Final = 10.0
+OUTPUT_TOKEN_SECONDS_FIRST: Final = DECODE_S_FIRST / OUTPUT_TOKENS_FIRST
 """What an output has, and takes, before any has ended."""
 
 _DEFAULTS: Final = (0.001, 0.0002, 15e-9)
@@ -170,7 +171,7 @@ class DecodeFits:
         """Seconds for each token of an output, by the last ones whose times are known."""
         known = self._outputs.get(model)
         if known is None or not (known.decodes and known.outputs):
-            return DECODE_S_FIRST / OUTPUT_TOKENS_FIRST
+            return OUTPUT_TOKEN_SECONDS_FIRST
         return known.decode_s / max(known.tokens, 1.0)
 
     def known_decode_s(self, model: ModelKey) -> float | None:

@@ -1,4 +1,4 @@
-"""A module has at most 500 lines; one that has more is named here, with the reason."""
+"""A module has at most 700 lines; one that has more is named here, with the reason."""
 
 from pathlib import Path
 
@@ -11,16 +11,12 @@ ROOMS = (
     *("schemas", "storage", "brokers", "bridge", "streams", "query_api", "replay", "reprise"),
     *("simulation", "benchmarks", "devtools"),
 )
-LINES_MAX = 500
+LINES_MAX = 700
 
 LONGER = {
     "schemas/limits.py": "every bound of the product, so that each has one place",
     "bridge/pump.py": "the steps of one turn, and what may interrupt them, in one order",
     "bridge/sequencing/sequencer.py": "all ways in which a window of one publisher begins and ends",
-    "bridge/delivery/writer.py": "one order, from the queue over the spool to what is"
-    " acknowledged, that each of its steps must keep",
-    "streams/worker/app.py": "no other module may import Faust, and its head says why each seam is"
-    " there",
     "streams/kernel/reference.py": "a specification: whoever doubts the kernel reads all of it",
 }
 """By module, why it is not split."""
