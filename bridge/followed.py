@@ -282,6 +282,8 @@ class Followed:
             return self._doubt if self._asked_link == look.links else self._first_doubt
         if look.unplaced > self._settled_unplaced:
             return Doubt.UNREADABLE
+        if look.lacks_rank:
+            return Doubt.RANK_MISSING
         if look.has_waiting:
             return Doubt.SPOOLED
         if (

@@ -12,6 +12,7 @@ class Look(NamedTuple):
         is_silent: whether it is up, and its engine's socket does not answer.
         messages: how many have been decoded.
         unplaced: see `Sequencer.unplaced`.
+        lacks_rank: see `Sequencer.lacks_rank`.
         proven_link: see `Sequencer.proven_link`.
         is_doubted: see `Sequencer.is_doubted`.
         received_until: all that had been sent by then, and had arrived, has been decoded; never
@@ -28,6 +29,7 @@ class Look(NamedTuple):
     is_silent: bool
     messages: int
     unplaced: int
+    lacks_rank: bool
     proven_link: int
     is_doubted: bool
     received_until: float

@@ -49,6 +49,7 @@ class Doubt(StrEnum):
     REPLAY_DIFFERS = "replay_differs"  # its replay has other batches than came live: another's
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
     UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
+    RANK_MISSING = "rank_missing"  # its stream has events of a rank that is not registered
     NO_ENDPOINT = "no_endpoint"  # its HTTP address does not say where it publishes
     ENGINE_AWAY = "engine_away"  # its link is up, and its HTTP address does not answer
     PROCESS_CHANGED = "process_changed"  # its HTTP address names another process over the same link

@@ -169,6 +169,7 @@ EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
 LORA_NAMES_MAX: Final = 4096  # of a publisher; each makes a context, of some KB
 PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"
+OTHER_RANKS_MAX: Final = 1_024  # of one stream, about so many are remembered of each publisher
 GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 
 # sockets: from the engines to the inbox.

@@ -58,6 +58,9 @@ answers to queries. Decisions alone say what it holds (`streams.routing.observed
 POOLS: Final = frozenset({PublisherKind("Mooncake")})
 """Kinds that publish what a pool holds that every instance of the scope reads."""
 
+MANY_RANKS: Final = frozenset({PublisherKind("Dynamo"), PublisherKind("TensorRT-LLM")})
+"""Kinds of which the events of several ranks may come in one stream."""
+
 ReportMode = Literal["", "incremental", "full"]
 """vLLM's `kv_cache_report_mode`; "" where it is not said."""
 
@@ -213,6 +216,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return self.kind in POOLS
 
     @property
+    def has_other_ranks(self) -> bool:
+        """Whether its stream may have the events of other ranks, too."""
+        return self.kind in MANY_RANKS
+
+    @property
     def stream(self) -> StreamKey:
         """The key of this publisher's records."""
         return StreamKey(
@@ -350,10 +358,12 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
 
 def _is_taken_by(other: Registration, registration: Registration) -> bool:
     """Whether the endpoint is another's. A pool serves all models, each of which is registered;
-    behind one base URL each rank has a socket of its own.
+    behind one base URL each rank has a socket of its own, and a stream may have several ranks.
     """
     if not registration.has_events or other.endpoint != registration.endpoint:
         return False
     if other.is_pool and registration.is_pool:
         return False
+    if other.has_other_ranks and other.stream == registration.stream:
+        return other.kind != registration.kind  # of another rank: the publisher is another one
     return not other.has_url or other.dp_rank == registration.dp_rank

@@ -3,7 +3,8 @@ begins its cache again, shows it there alone.
 """
 
 from bridge.wire import DecodedBatch
-from bridge.wire.event_ids import EventIds, check_ids, check_worker
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.event_ids import EventIds
 from bridge.wire.parts import EventRun
 from schemas.errors import BatchError, EventError
 from schemas.events import Cleared, encode_run
@@ -28,19 +29,28 @@ class EventNumbers:
         ids, last = batch.ids, self._last
         if ids is None:
             return batch
-        if last is None:
-            self._last = ids
-            return batch
-        try:
-            check_worker(last.worker, ids.worker)
-        except EventError as error:
-            other = BatchError(error.reason, error.detail)
-            return DecodedBatch.unusable(batch.sequence, batch.digest, other)
+        began_again = False
+        if last is not None:
+            try:
+                ids, began_again = last.then(ids)
+            except EventError as error:
+                other = BatchError(error.reason, error.detail)
+                return DecodedBatch.unusable(batch.sequence, batch.digest, other)
+        if ids.has_hole:
+            ids = ids.told
+            batch = batch._replace(dropped=[*batch.dropped, _missing(last, batch)])
         self._last = ids
-        began_again, missing = check_ids(last.last, ids.first)
-        if missing:
-            batch = batch._replace(dropped=[*batch.dropped, *missing])
         return _cleared(batch) if began_again else batch
+
+
+def _missing(last: EventIds | None, batch: DecodedBatch) -> EventError:
+    assert batch.ids is not None
+    before = last.own if last is not None else None
+    after = batch.ids.own
+    behind = "" if before is None else f" behind {before.last}"
+    got = "others" if after is None else f"{after.first} to {after.last}"
+    detail = f"Expected consecutive event_id{behind}, got {got}: the engine has dropped some"
+    return EventError(DropReason.EVENTS_MISSING, detail)
 
 
 def _cleared(batch: DecodedBatch) -> DecodedBatch:

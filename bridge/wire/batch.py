@@ -103,6 +103,7 @@ class DecodedBatch(NamedTuple):
             batch then has no events, but it was received, so its sequence counts.
         parts: of a large batch its events, of which each part is to be a record of its own.
         ids: None where its events have none.
+        other_ranks: than the publisher's, of which it has events, or is.
     """
 
     sequence: int
@@ -114,6 +115,7 @@ class DecodedBatch(NamedTuple):
     dropped: list[WireError]
     parts: tuple[EventRun, ...] = ()
     ids: EventIds | None = None
+    other_ranks: tuple[int, ...] = ()
 
     @classmethod
     def of_events(
@@ -197,6 +199,7 @@ class BatchDecoder:
     ) -> None:
         self._origin = Origin(packer, registration, set())
         self._dp_rank = registration.dp_rank
+        self._has_other_ranks = registration.has_other_ranks
         self._roots = roots_of(registration)
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
@@ -223,6 +226,10 @@ class BatchDecoder:
                 return batch
             parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, self._origin.packer)
             return batch._replace(run=b"", parts=parts) if len(parts) > 1 else batch
+        except _OtherRank as other:
+            passed = PassedOverError(DropReason.OTHER_RANK, other.detail)
+            batch = DecodedBatch.of_events(sequence, xxh3_64_intdigest(payload), other.time, [])
+            return batch._replace(dropped=[passed], other_ranks=(other.rank,))
         except BatchError as error:
             return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), _alone(error))
 
@@ -420,10 +427,21 @@ class BatchDecoder:
             raise BatchError(DropReason.BAD_TIMESTAMP, f"Expected Unix seconds, got: {engine_time}")
         if rank is not None and rank != self._dp_rank:
             detail = f"Expected data-parallel rank `{self._dp_rank}`, got: {rank}"
+            if self._has_other_ranks:
+                raise _OtherRank(detail, rank, engine_time)
             raise BatchError(DropReason.RANK_MISMATCH, detail)
         if events > BATCH_EVENTS_MAX:
             detail = f"Expected at most {BATCH_EVENTS_MAX} events, got {events}"
             raise BatchError(DropReason.TOO_MANY_EVENTS, detail)
+
+
+class _OtherRank(BatchError):
+    """The batch is of another rank of the engine, which shares the stream."""
+
+    def __init__(self, detail: str, rank: int, time: float) -> None:
+        super().__init__(DropReason.OTHER_RANK, detail)
+        self.rank = rank
+        self.time = time
 
 
 class _Unknown(NamedTuple):

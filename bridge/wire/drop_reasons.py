@@ -47,5 +47,6 @@ class DropReason(StrEnum):
     TOO_MANY_BLOCKS = "too_many_blocks"
     # The event, which is none of the publisher's blocks: nothing is missing without it.
     OTHER_STREAM = "other_stream"  # of a tenant, model or the like that is not the registered one
+    OTHER_RANK = "other_rank"  # of a rank that has a publisher of its own, or should have one
     OTHER_GROUP = "other_group"
     NO_BLOCK = "no_block"  # an object that is none, or does not tell which

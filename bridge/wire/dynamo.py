@@ -19,8 +19,9 @@ that such blocks match no plain prompt; which adapter it is the event does not s
 A worker passes all stores of a block on, but of its removals only the last one: so a block that is
 stored again is not counted twice (`Stored.reported`).
 
-Several publishers behind one address, as of a broker, cannot be told apart: each worker's own
-address is registered, and each rank's. There is no replay.
+Several workers behind one address, as of a broker, cannot be told apart: each worker's own address
+is registered. The ranks of one may come in one stream: each is registered, and reads what is its
+own. There is no replay.
 
 Source: ai-dynamo-runtime 1.6.1, `KvEventPublisher` with `event_plane="zmq"`; in ai-dynamo/dynamo
 `lib/runtime/src/transports/event_plane/`, `lib/kv-router/src/protocols.rs`,
@@ -180,14 +181,14 @@ class _Reader:
 
     def _read(self, part: KnownPart, sequence: int) -> ReadEvent:
         routed: _RouterEvent = part.value
+        rank, event_id = routed.event.dp_rank, routed.event.event_id
+        if rank != self._registration.dp_rank:
+            return ReadEvent((), event_id, routed.worker_id, other_rank=rank)
         event = self._canonical(routed, sequence)
-        return with_unknown(ReadEvent([event], routed.event.event_id, routed.worker_id), part)
+        return with_unknown(ReadEvent([event], event_id, routed.worker_id), part)
 
     def _canonical(self, routed: _RouterEvent, sequence: int) -> BlockEvent:
         event = routed.event
-        if event.dp_rank != self._registration.dp_rank:
-            detail = f"Expected rank `{self._registration.dp_rank}`, got: {event.dp_rank}"
-            raise EventError(DropReason.RANK_MISMATCH, detail)
         if routed.residency_domain not in (None, _WORKER):
             detail = f"Expected blocks of a worker, got those of: {routed.residency_domain[:80]}"
             raise EventError(DropReason.UNKNOWN_MEDIUM, detail)

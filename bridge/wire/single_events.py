@@ -13,12 +13,18 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.event_ids import EventIds, check_ids, check_worker
+from bridge.wire.event_ids import EventIds, Numbers
 from bridge.wire.known_part import KnownPart
 from bridge.wire.opaque import DECODING_ERRORS
 from bridge.wire.parts import parts_of
 from schemas.arrays import ArrayPacker
-from schemas.errors import BatchError, EventError, LeftOutError, ToleratedError
+from schemas.errors import (
+    BatchError,
+    EventError,
+    LeftOutError,
+    PassedOverError,
+    ToleratedError,
+)
 from schemas.events import BlockEvent, Cleared, Stored
 from schemas.limits import (
     BATCH_ERRORS_MAX,
@@ -39,12 +45,14 @@ class ReadEvent(NamedTuple):
         event_id: its number in the engine's stream; None where it has none.
         worker: whose stream that is; None where it does not say.
         dropped: what of it could not be used, where that costs no more than the event.
+        other_rank: whose event it is, where it is not the publisher's: nothing of it is used.
     """
 
     events: Sequence[BlockEvent]
     event_id: int | None = None
     worker: int | None = None
     dropped: Sequence[EventError] = ()
+    other_rank: int | None = None
 
 
 EventReader = Callable[[msgspec.Raw, int], ReadEvent]
@@ -118,18 +126,20 @@ def _decode(
     events: list[BlockEvent] = []
     errors: list[EventError] = []
     ids: EventIds | None = None
-    tolerated = 0
+    bad = tolerated = 0
+    others: dict[int, PassedOverError] = {}
     for one in encoded:
         try:
             read = read_event(one, sequence)
             if read.event_id is not None:
-                if ids is not None:
-                    check_worker(ids.worker, read.worker)
-                    began_again, missing = check_ids(ids.last, read.event_id)
-                    events += [Cleared(sequence=sequence)] if began_again else []
-                    errors += missing
-                first = read.event_id if ids is None else ids.first
-                ids = EventIds(first, read.event_id, read.worker)
+                number = Numbers(read.event_id, read.event_id)
+                is_own = read.other_rank is None
+                these = EventIds(number if is_own else None, number, read.worker)
+                ids, began_again = (these, False) if ids is None else ids.then(these)
+                events += [Cleared(sequence=sequence)] if began_again else []
+            if read.other_rank is not None:
+                errors.append(others.setdefault(read.other_rank, _of_other(read.other_rank)))
+                continue
             events += read.events
             errors += read.dropped
             tolerated += len(read.dropped)
@@ -138,7 +148,8 @@ def _decode(
                 raise BatchError(DropReason.UNDECODABLE, detail)
         except EventError as error:
             errors.append(EventError(error.reason, error.detail))
-            if len(errors) - tolerated > BATCH_ERRORS_MAX:
+            bad += 1
+            if bad > BATCH_ERRORS_MAX:
                 detail = f"Expected at most {BATCH_ERRORS_MAX} bad events; the last: {error}"
                 raise BatchError(DropReason.UNDECODABLE, detail) from error
     digest = xxh3_64_intdigest(payload)
@@ -147,11 +158,15 @@ def _decode(
         detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
         raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
     batch.dropped.extend(errors)
-    batch = batch._replace(ids=ids)
+    batch = batch._replace(ids=ids, other_ranks=tuple(sorted(others)))
     if len(batch.run) <= RECORD_BYTES_MAX:
         return batch
     parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, packer)
     return batch._replace(run=b"", parts=parts) if len(parts) > 1 else batch
+
+
+def _of_other(rank: int) -> PassedOverError:
+    return PassedOverError(DropReason.OTHER_RANK, f"Expected the publisher's rank, got: {rank}")
 
 
 def with_unknown(read: ReadEvent, unknown: KnownPart) -> ReadEvent:

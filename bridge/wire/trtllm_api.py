@@ -133,8 +133,8 @@ class ApiReader:
     """Reads one publisher's events; one owner.
 
     Args:
-        registration: its rank must be that of the events, and its LoRA is that of those that name
-            none.
+        registration: events of its rank, and those that name none, are its own; its LoRA is that of
+            those that name none.
     """
 
     def __init__(self, registration: Registration) -> None:
@@ -150,9 +150,9 @@ class ApiReader:
         """See `single_events.EventReader`."""
         part = _read(encoded)
         event: _Event = part.value
-        if (event.attention_dp_rank or 0) != self._dp_rank and event.attention_dp_rank is not None:
-            detail = f"Expected rank `{self._dp_rank}`, got: {event.attention_dp_rank}"
-            raise EventError(DropReason.RANK_MISMATCH, detail)
+        rank = event.attention_dp_rank
+        if rank is not None and rank != self._dp_rank:
+            return ReadEvent((), event.event_id, other_rank=rank)
         return with_unknown(ReadEvent(self._canonical(event, sequence), event.event_id), part)
 
     def _canonical(self, event: _Event, sequence: int) -> list[BlockEvent]:

@@ -92,6 +92,12 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             "unregister it, and register it again with the `kv_cache_report_mode` that its requests"
             " ask for, `incremental` where none does",
         ),
+        Doubt.RANK_MISSING: _Words(
+            Code.RANK_MISSING,
+            "its stream has events of a data-parallel rank that is not registered",
+            "register each rank with the same endpoint and its `dp_rank`; its bridge's log names"
+            " the missing one",
+        ),
         Doubt.NOT_FOLLOWED: _Words(
             Code.NOT_FOLLOWED,
             "no bridge follows it",

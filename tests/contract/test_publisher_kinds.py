@@ -135,3 +135,47 @@ def test_a_publisher_of_the_configuration_file_is_followed(
             check(case, here, sender)
     finally:
         configured.close()
+
+
+def test_ranks_of_one_stream_are_registered_at_one_endpoint(tenant: Tenant, sender: Sender) -> None:
+    """Each has its own of it; until all of them are registered the answers say so."""
+
+    def register(rank: int) -> None:
+        entry = entry_of(CASES[2], tenant, sender)
+        body = {**entry, "instance_id": "a", "dp_rank": rank}
+        status, answer = tenant.api.post("/register", body)
+        assert status == 200, answer
+
+    def send(rank: int, data: dict[str, object]) -> None:
+        event = {"event_id": 0, "attention_dp_rank": rank, "data": data}
+        sender.send([b"", b"", json.dumps([event]).encode()])
+
+    def store(rank: int) -> None:
+        tokens = [{"token_id": token} for token in PROMPT[: BLOCK * (1 + rank)]]
+        starts = range(0, len(tokens), BLOCK)
+        blocks = [{"block_hash": 7 + at, "tokens": tokens[at : at + BLOCK]} for at in starts]
+        send(rank, {"type": "stored", "parent_hash": None, "blocks": blocks})
+
+    def standings() -> dict[int, tuple[str, str]]:
+        return {one["DPRank"]: (one["State"], one["Reason"]) for one in tenant.services()}
+
+    register(0)
+    sender.await_subscriber()
+    store(0)
+    tenant.await_longest(PROMPT, 4, block_size=BLOCK)
+    store(1)
+    missing = ("unconfirmed", "rank_missing")
+    tenant.until(lambda: standings() == {0: missing}, "that a rank is missing")
+    register(1)
+
+    def has_second() -> bool:
+        """What was sent before its subscription has arrived nobody has received."""
+        send(1, {"type": "created", "num_blocks_per_cache_level": [9]})
+        store(1)
+        return tenant.longest(PROMPT, block_size=BLOCK) == 8
+
+    tenant.until(has_second, "the blocks of the second rank")
+    confirmed = {0: ("exact", ""), 1: ("exact", "")}
+    tenant.until(lambda: standings() == confirmed, "that each rank is confirmed")
+    assert tenant.query(PROMPT, block_size=BLOCK)["a"]["DP"] == {"0": 4, "1": 8}
+    assert tenant.metric("reprise_bridge_dropped_total") == 0

@@ -87,6 +87,7 @@ ELSEWHERE: dict[DropReason, str] = {
     DropReason.UNREGISTERED: "nobody asks for it",
     DropReason.OTHER_STREAM: "it is none of the publisher's",
     DropReason.OTHER_GROUP: "likewise",
+    DropReason.OTHER_RANK: "likewise; unconfirmed, tests/unit/bridge/test_ranks_of_one_stream.py",
     DropReason.NO_BLOCK: "likewise",
 }
 

@@ -130,7 +130,6 @@ def test_json_may_be_events_of_a_worker_or_of_a_router() -> None:
         (removed(2**64), DropReason.BAD_HASHES),
         (stored((7, 2**64)), DropReason.BAD_TOKENS),
         (stored((7, 70), parent=2**64), DropReason.BAD_PARENT),
-        (removed(7) | {"dp_rank": 1}, DropReason.RANK_MISMATCH),
         ({"event": removed(7), "storage_tier": "tape"}, DropReason.UNKNOWN_MEDIUM),
         ({"event": removed(7), "residency_domain": "cache_owner"}, DropReason.UNKNOWN_MEDIUM),
         ({"data": {}}, DropReason.MALFORMED_EVENT),

@@ -155,7 +155,6 @@ def test_hashes_are_numbers_or_their_digits() -> None:
         (event({"type": "moved"}), DropReason.MALFORMED_EVENT),
         (event(stored(block(7, [1], cache_level=3))), DropReason.UNKNOWN_MEDIUM),
         (event(stored(block(7, [2**32]))), DropReason.MALFORMED_EVENT),
-        (event({"type": "created"}, attention_dp_rank=1), DropReason.RANK_MISMATCH),
         (event({"type": "removed", "block_hashes": ["-1"]}), DropReason.BAD_HASHES),
         (event({"type": "removed", "block_hashes": ["1_0"]}), DropReason.BAD_HASHES),
         (event({"type": "removed", "block_hashes": [""]}), DropReason.BAD_HASHES),
