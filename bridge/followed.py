@@ -282,10 +282,8 @@ class Followed:
             return self._doubt if self._asked_link == look.links else self._first_doubt
         if look.unplaced > self._settled_unplaced:
             return Doubt.UNREADABLE
-        if look.lacks_rank:
-            return Doubt.RANK_MISSING
-        if look.has_waiting:
-            return Doubt.SPOOLED
+        if look.incomplete is not None:
+            return look.incomplete
         if (
             now - look.received_until > RECEIVED_LATE_S
             or (self._is_heard(now) and look.late_s > RECEIVED_LATE_S)

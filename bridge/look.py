@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from schemas.answer_states import Doubt
+
 
 class Look(NamedTuple):
     """What is seen of a publisher at one moment.
@@ -37,3 +39,10 @@ class Look(NamedTuple):
     late_s: float
     has_waiting: bool
     behind_s: float = 0.0
+
+    @property
+    def incomplete(self) -> Doubt | None:
+        """Why what was received of it is not all that there is in the log of its instance."""
+        if self.lacks_rank:
+            return Doubt.RANK_MISSING
+        return Doubt.SPOOLED if self.has_waiting else None

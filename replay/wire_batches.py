@@ -23,7 +23,7 @@ from replay.capture.format import Kind, MalformedError, PublisherSource, decode_
 from replay.capture.reader import Capture
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError, WireError
-from schemas.events import BlockEvent, Removed, Stored
+from schemas.events import BlockEvent, Removed, Stored, split_key
 from schemas.identities import PublisherKey
 from schemas.records import EventsRecord, ResetRecord
 from schemas.registration import service_key
@@ -245,13 +245,28 @@ def _stored(event: Stored) -> dict[str, object]:
         "medium": event.medium.value,
         "lora_name": event.lora_name or None,
     }
-    if event.extra_keys:
-        shaped["extra_keys"] = [_keys(key, event.lora_name) for key in event.extra_keys]
+    keys, behind = [], []
+    for one in event.extra_keys:
+        key, token = split_key(one)
+        keys.append(key)
+        behind.append(token)
+    if any(keys):
+        shaped["extra_keys"] = [_keys(key, event.lora_name) for key in keys]
+    if behind and all(behind):
+        shaped["token_ids"] = _pairs(_numbers("I", event.tokens), _numbers("I", b"".join(behind)))
     if event.spec_kind:
         shaped["kv_cache_spec_kind"] = event.spec_kind
     if event.reported:
         shaped["origin"] = _REUSED
     return shaped | _place(event)
+
+
+def _pairs(tokens: list[int], behind: list[int]) -> list[tuple[int, int]]:
+    """Each token with the next one, and the last one of each block with the one behind that."""
+    size = len(tokens) // len(behind)
+    seconds = tokens[1:] + behind[-1:]
+    seconds[size - 1 :: size] = behind
+    return list(zip(tokens, seconds, strict=True))
 
 
 def _place(event: Stored | Removed) -> dict[str, object]:

@@ -67,7 +67,13 @@ class ArrayPacker(Protocol):
         """Tokens as (n,) u32 LE.
 
         Accepts integers -2**31..2**32-1 (i32 and u32 with the same bits are the same token), and
-        pairs of which the first is one (SGLang's EAGLE pages).
+        pairs of them, of which the first counts (SGLang's EAGLE pages).
+        """
+        ...
+
+    def pack_seconds(self, encoded: bytes) -> bytes:
+        """Of tokens that are pairs, the second ones, as `pack_tokens` has the first ones: their low
+        32 bits; else b"".
         """
         ...
 
@@ -162,6 +168,13 @@ class PythonArrayPacker:
             except msgspec.MsgspecError:
                 raise ValueError(f"Expected an array of tokens: {error}") from error
         return tokens_to_bytes(values)
+
+    def pack_seconds(self, encoded: bytes) -> bytes:
+        """See `ArrayPacker`."""
+        try:
+            return tokens_to_bytes([second & _U32_MASK for _, second in _pairs.decode(encoded)])
+        except msgspec.MsgspecError:
+            return b""
 
     def count_values(self, encoded: bytes, most: int) -> int:
         """See `ArrayPacker`: not counted."""

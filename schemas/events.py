@@ -70,7 +70,7 @@ class Stored(
             of whatever else enters it, with TOKEN_HASH_SEED. A kernel of another seed cannot use
             them.
         extra_keys: () or n byte strings: what besides tokens enters each block's hash (salt,
-            multimodal keys), b"" for nothing. See `extra_key`.
+            multimodal keys), b"" for nothing. See `extra_key` and `paired_key`.
         left_out: why the bridge cannot use the event, "" where it can: the publisher holds the
             blocks, and no answer counts them. Such an event has hashes and a place, and no more.
     """
@@ -168,6 +168,29 @@ def decode_run(run: bytes, count: int) -> list[BlockEvent]:
         msgspec.DecodeError: the bytes are not that many block events.
     """
     return decode_events(ARRAY_HEADER.pack(ARRAY32, count) + run)
+
+
+NEXT_TOKEN: Final = b"\xc1"
+"""Stands before the token behind a block (`paired_key`): no msgpack value begins so."""
+
+
+def paired_key(key: bytes, next_token: bytes) -> bytes:
+    """What enters the hash of a block of pairs beside its tokens: `extra_key`, and the token behind
+    it, u32 LE. An engine with EAGLE keeps what it computes of each two tokens that follow on one
+    another, so that such a block is of one token more than it has.
+    """
+    return key + NEXT_TOKEN + next_token
+
+
+def split_key(key: bytes) -> tuple[bytes, bytes]:
+    """The inverse of `paired_key`; the token is b"" where it is the key of a plain block."""
+    if key[-5:-4] != NEXT_TOKEN:
+        return key, b""
+    try:
+        msgspec.msgpack.decode(key)
+    except (msgspec.MsgspecError, RecursionError):
+        return key[:-5], key[-4:]
+    return key, b""
 
 
 def extra_key(keys: list[object]) -> bytes:

@@ -11,6 +11,7 @@ import msgspec
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, hash_to_u64
 from schemas.errors import EventError
+from schemas.events import paired_key
 from schemas.identities import Medium
 from schemas.limits import (
     BLOCK_SIZE_MAX,
@@ -101,6 +102,27 @@ def tokens_of(encoded: msgspec.Raw, packer: ArrayPacker) -> bytes:
         return packer.pack_tokens(content)
     except (ValueError, RecursionError) as error:
         raise EventError(DropReason.BAD_TOKENS, str(error)) from error
+
+
+def paired_keys(
+    keys: tuple[bytes, ...], encoded: msgspec.Raw, hashes: bytes, block_size: int, origin: Origin
+) -> tuple[bytes, ...]:
+    """The keys of an event's blocks; where its tokens are pairs, with the token behind each block,
+    which is the second one of its last pair. As they are where the tokens or the keys are not those
+    of so many blocks, which the kernel counts.
+    """
+    if bytes(encoded) == _NIL_BYTES or not block_size:
+        return keys
+    seconds = origin.packer.pack_seconds(bytes(encoded))
+    blocks, width = len(hashes) // 8, 4 * block_size
+    if not seconds or len(seconds) != width * blocks or len(keys) not in (0, blocks):
+        return keys
+    return tuple(
+        paired_key(key, seconds[end - 4 : end])
+        for key, end in zip(
+            keys or (b"",) * blocks, range(width, len(seconds) + 1, width), strict=True
+        )
+    )
 
 
 def parent_of(value: int | bytes | None) -> int | None:

@@ -32,6 +32,7 @@ from bridge.wire.fields import (
     hashes_of,
     lora_name_of,
     medium_of,
+    paired_keys,
     parent_of,
     tokens_of,
 )
@@ -75,15 +76,16 @@ class _Stored(WireEvent):
         keys = extra_keys_of(extra_keys, name)
         if not keys and parent is None:
             keys = _salted(cache_salt, len(hashes) // 8)
+        block_size = block_size_of(self.block_size)
         return Stored(
             sequence=sequence,
             hashes=hashes,
             tokens=tokens_of(self.token_ids, origin.packer),
             parent=parent,
-            block_size=block_size_of(self.block_size),
+            block_size=block_size,
             medium=medium_of(self.medium),
             lora_name=name,
-            extra_keys=keys,
+            extra_keys=paired_keys(keys, self.token_ids, hashes, block_size, origin),
         )
 
 

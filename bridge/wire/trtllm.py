@@ -31,6 +31,7 @@ from bridge.wire.fields import (
     lora_name_of,
     medium_of,
     name_of,
+    paired_keys,
     parent_of,
     tokens_of,
 )
@@ -113,6 +114,7 @@ class _Stored(WireEvent, tag="BlockStored", tag_field="type", forbid_unknown_fie
             keys[0].append(self.cache_salt)
         self._add_segments(keys)
         tokens = _tokens_of(self.token_ids, block_size, keys, origin.packer)
+        given = self._extra_keys(keys, lora_name)
         return Stored(
             sequence=sequence,
             hashes=hashes,
@@ -124,7 +126,7 @@ class _Stored(WireEvent, tag="BlockStored", tag_field="type", forbid_unknown_fie
             lora_name=lora_name,
             group=group_of(self.group_idx),
             spec_kind=name_of(self.kv_cache_spec_kind),
-            extra_keys=self._extra_keys(keys, lora_name),
+            extra_keys=paired_keys(given, self.token_ids, hashes, block_size, origin),
         )
 
     def _add_segments(self, keys: list[list[object]]) -> None:

@@ -35,6 +35,7 @@ from bridge.wire.fields import (
     lora_name_of,
     medium_of,
     name_of,
+    paired_keys,
     parent_of,
     tokens_of,
 )
@@ -70,19 +71,24 @@ class _Stored(WireEvent):
         """See `WireEvent`."""
         self.check()
         lora_name = lora_name_of(self.lora_name, self.lora_id, origin)
+        hashes = hashes_of(self.block_hashes, origin.packer)
+        tokens = tokens_of(self.token_ids, origin.packer)
+        parent = parent_of(self.parent_block_hash)
+        block_size = block_size_of(self.block_size)
+        keys = extra_keys_of(self.extra_keys, lora_name)
         return Stored(
             sequence=sequence,
-            hashes=hashes_of(self.block_hashes, origin.packer),
-            tokens=tokens_of(self.token_ids, origin.packer),
-            parent=parent_of(self.parent_block_hash),
-            block_size=block_size_of(self.block_size),
+            hashes=hashes,
+            tokens=tokens,
+            parent=parent,
+            block_size=block_size,
             medium=medium_of(self.medium),
             shared=self.is_shared(),
             lora_name=lora_name,
             group=group_of(self.group_idx),
             spec_kind=name_of(self.kv_cache_spec_kind),
             reported=self.is_reported(),
-            extra_keys=extra_keys_of(self.extra_keys, lora_name),
+            extra_keys=paired_keys(keys, self.token_ids, hashes, block_size, origin),
         )
 
     def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:

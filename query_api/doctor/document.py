@@ -20,7 +20,6 @@ class Code(StrEnum):
     BLOCK_SIZE = "block_size"
     LEFT_OUT = "left_out"
     REPORT_MODE = "report_mode"
-    RANK_MISSING = "rank_missing"
     LOST_BATCHES = "lost_batches"
     UNREACHED = "unreached"
     DISCONNECTED = "disconnected"

@@ -93,7 +93,7 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " ask for, `incremental` where none does",
         ),
         Doubt.RANK_MISSING: _Words(
-            Code.RANK_MISSING,
+            Code.RANKS,
             "its stream has events of a data-parallel rank that is not registered",
             "register each rank with the same endpoint and its `dp_rank`; its bridge's log names"
             " the missing one",

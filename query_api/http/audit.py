@@ -51,7 +51,7 @@ class AnswerAudit:
         elif matches:
             _, salted = named_scope(kernel, query)
             first_key = extra_key([query.cache_salt]) if salted else b""
-            hashes = kernel.prefix_hashes(query.content, scope.block_size, first_key, needed)
+            hashes = kernel.prefix_hashes(scope, query.content, first_key, needed)
         else:
             hashes = b""
         after = kernel.settled()

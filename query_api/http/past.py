@@ -31,6 +31,11 @@ def past_routes(view: View, history: History | None, bodies: Bodies, default_wir
         question = _question(query, view)
         moment = read_as_of(as_of) if as_of else AsOf(positions=view.positions())
         explanation = await history.explain(moment, question)
+        if not explanation.is_known:  # as plain blocks; of an engine with EAGLE they are others
+            paired = _question(query, view, pairs=True)
+            other = await history.explain(moment, paired) if paired.prefixes else explanation
+            if other.is_known:
+                question, explanation = paired, other
         return respond(explanation_document(explanation, question), wire)
 
     @router.get(
@@ -58,16 +63,16 @@ def past_routes(view: View, history: History | None, bodies: Bodies, default_wir
     return router
 
 
-def _question(query: Query, view: View) -> Question:
+def _question(query: Query, view: View, *, pairs: bool = False) -> Question:
     if not query.instance_id:
         raise missing("instance_id")
     scope, salted = named_scope(view.kernel, query)
     first_key = extra_key([query.cache_salt]) if salted else b""
     hashes = prefix_hashes(
-        query.content, query.block_size, seed=view.kernel.seed, first_key=first_key
+        query.content, query.block_size, seed=view.kernel.seed, first_key=first_key, pairs=pairs
     )
     prefixes = tuple(hashes)
-    if not prefixes:
+    if not prefixes and not pairs:
         text = f"Expected at least one whole block of `{query.block_size}` tokens"
         raise RequestError("invalid_value", text, field="token_ids")
     return Question(scope, prefixes, query.instance_id)

@@ -84,6 +84,12 @@ class Explanation(NamedTuple):
     ended_by: EndedBy | None
     left_out: Mapping[str, int] = MappingProxyType({})
 
+    @property
+    def is_known(self) -> bool:
+        """Whether any of these blocks is known to have been held, then or at another time."""
+        ended = self.ended_by
+        return ended is None or bool(ended.block or ended.changes or ended.later)
+
 
 class Question(NamedTuple):
     """What is to be explained.

@@ -3,15 +3,21 @@
 local[i]  = XXH3(tokens of block i, u32 LE)
 prefix[0] = local[0]
 prefix[i] = XXH3(prefix[i-1] LE || local[i] LE)
+
+A block of pairs, which the token behind it is of, too, is another block than that of its tokens:
+
+local[i]  = XXH3(tokens of block i || 0xC1 || the token behind it, u32 LE)
 """
 
 from collections.abc import Iterator
 
 import xxhash
 
+from schemas.events import paired_key
+
 
 def prefix_hashes(
-    tokens: bytes, block_size: int, *, seed: int, first_key: bytes = b""
+    tokens: bytes, block_size: int, *, seed: int, first_key: bytes = b"", pairs: bool = False
 ) -> Iterator[int]:
     """Of each whole block of a prompt. Cost O(tokens), some us a block.
 
@@ -20,13 +26,17 @@ def prefix_hashes(
         block_size: tokens of a block.
         seed: u64.
         first_key: `schemas.events.extra_key` of the first block.
+        pairs: of blocks of pairs, each of which needs the token behind it.
     """
     block_bytes = 4 * block_size
     previous = None
-    for start in range(0, len(tokens) - block_bytes + 1, block_bytes):
+    needed = block_bytes + 4 * pairs
+    for start in range(0, len(tokens) - needed + 1, block_bytes):
         content = tokens[start : start + block_bytes]
-        if start == 0:
-            content += first_key
+        key = first_key if start == 0 else b""
+        if pairs:
+            key = paired_key(key, tokens[start + block_bytes : start + needed])
+        content += key
         previous = chained(previous, xxhash.xxh3_64_intdigest(content, seed), seed)
         yield previous
 

@@ -229,7 +229,8 @@ class ReadOnlyKernel(Protocol):
 
         Args:
             scope: where to look.
-            tokens: (n,) u32 LE; a trailing partial block does not count.
+            tokens: (n,) u32 LE; a trailing partial block does not count, nor a last block of pairs
+                without the token behind it (`schemas.events.paired_key`).
             first_key: `schemas.events.extra_key` of the first block, b"" for none.
             instance_id: only this instance, or None for all.
 
@@ -307,10 +308,11 @@ class ReadOnlyKernel(Protocol):
         ...
 
     def prefix_hashes(
-        self, tokens: bytes, block_size: int, first_key: bytes, most: int, /
+        self, scope: PrefixScope, tokens: bytes, first_key: bytes, most: int, /
     ) -> bytes:
         """The prefix hashes of a prompt's first blocks, at most so many; (n,) u64 LE. See `query`.
-        Cost O(tokens).
+        Of blocks of pairs where the first one is held as such, and not as a plain one. Cost
+        O(tokens).
         """
         ...
 

@@ -68,7 +68,7 @@ from streams.kernel.interface import (
 )
 from streams.kernel.moves import Moves
 from streams.kernel.scan import scan_query
-from streams.kernel.walk import Holder, match_instance, match_shards
+from streams.kernel.walk import Holder, further, match_instance, match_shards
 
 SelfT = TypeVar("SelfT", bound="ReferenceKernel")
 ArgumentsT = ParamSpec("ArgumentsT")
@@ -821,9 +821,23 @@ class ReferenceKernel:
         instance_id: str | None,
         /,
     ) -> list[InstanceMatch]:
-        block_size = PrefixScope(*scope).block_size
-        prefixes = prefix_hashes(tokens, block_size, seed=self.seed, first_key=first_key)
-        return self._match(scope, prefixes, instance_id)
+        matches = self._match(scope, self._prefixes(scope, tokens, first_key), instance_id)
+        if not self._has_pairs(scope, tokens, first_key):
+            return matches
+        paired = self._prefixes(scope, tokens, first_key, pairs=True)
+        return list(map(further, matches, self._match(scope, paired, instance_id)))
+
+    def _prefixes(
+        self, scope: PrefixScope, tokens: bytes, first_key: bytes, *, pairs: bool = False
+    ) -> Iterator[int]:
+        size = PrefixScope(*scope).block_size
+        return prefix_hashes(tokens, size, seed=self.seed, first_key=first_key, pairs=pairs)
+
+    def _has_pairs(self, scope: PrefixScope, tokens: bytes, first_key: bytes) -> bool:
+        """Whether somebody holds the prompt's first block as one of pairs."""
+        known = self._scopes.get(PrefixScope(*scope))
+        first = next(self._prefixes(scope, tokens, first_key, pairs=True), None)
+        return known is not None and first in known.blocks
 
     @_locked
     def query_by_hash(
@@ -899,10 +913,15 @@ class ReferenceKernel:
     ) -> None:
         """See `Kernel`: each step has a call of its own."""
 
+    @_locked
     def prefix_hashes(
-        self, tokens: bytes, block_size: int, first_key: bytes, most: int, /
+        self, scope: PrefixScope, tokens: bytes, first_key: bytes, most: int, /
     ) -> bytes:
-        hashes = prefix_hashes(tokens, block_size, seed=self.seed, first_key=first_key)
+        known = self._scopes.get(PrefixScope(*scope))
+        first = next(self._prefixes(scope, tokens, first_key), None)
+        is_plain = known is not None and first in known.blocks
+        pairs = not is_plain and self._has_pairs(scope, tokens, first_key)
+        hashes = self._prefixes(scope, tokens, first_key, pairs=pairs)
         return b"".join(prefix.to_bytes(8, "little") for prefix in islice(hashes, most))
 
     def chain_hashes(self, token_hashes: bytes, /) -> bytes:

@@ -87,3 +87,13 @@ def _run(held: Sequence[Set[Holder]], accepts: Set[Holder], start: int = 0) -> i
 def _pools(publishers: Iterable[PublisherId]) -> list[set[Holder]]:
     """Everyone's, by medium."""
     return [{(publisher, SHARED + medium) for publisher in publishers} for medium in range(SHARED)]
+
+
+def further(plain: InstanceMatch, paired: InstanceMatch) -> InstanceMatch:
+    """What the instance holds of a prompt, by blocks of either kind: it has one of them."""
+    longest, gpu, cpu, disk = map(max, plain[1:5], paired[1:5])
+    ranks = [
+        RankMatch(one.dp_rank, *map(max, one[1:], other[1:]))
+        for one, other in zip(plain.ranks, paired.ranks, strict=True)
+    ]
+    return InstanceMatch(plain.instance_id, longest, gpu, cpu, disk, ranks)

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.events import Cleared, Stored, encode_events
-from schemas.identities import Medium, PublisherKey, StreamKey
+from schemas.identities import Medium, PrefixScope, PublisherKey, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import EngineMatch, PublisherId
@@ -162,6 +162,9 @@ def test_hashes_of_tokens_become_prefix_hashes(kernel: Kernel) -> None:
     tokens = u32s([token for block in PROMPT for token in (block, block)])
     prefixes = u64s(list(prefix_hashes(tokens, BLOCK_SIZE, seed=SEED)))
     singles = [tokens[start : start + 8] for start in range(0, len(tokens), 8)]
-    locals_ = b"".join(kernel.prefix_hashes(one, BLOCK_SIZE, b"", 1) for one in singles)
+    locals_ = b"".join(
+        kernel.prefix_hashes(PrefixScope("t", "m", "", BLOCK_SIZE, ""), one, b"", 1)
+        for one in singles
+    )
     assert kernel.chain_hashes(locals_) == prefixes
     assert kernel.chain_hashes(b"") == b""

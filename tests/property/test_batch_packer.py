@@ -47,6 +47,7 @@ class ArraysOnly:
         packer = array_packer()
         self.pack_hashes = packer.pack_hashes
         self.pack_tokens = packer.pack_tokens
+        self.pack_seconds = packer.pack_seconds
         self.count_values = packer.count_values
         self.split_run = packer.split_run
 

@@ -286,7 +286,8 @@ def answer_hash_query(
 
 def prefixes_of(query: Query, seed: int, *, by_hash: bool) -> bytes:
     """The prefix hashes that `answer_query` or `answer_hash_query` may look for, (n,) u64 LE: with
-    the request's salt and without it, since what it means is up to the table that is asked.
+    the request's salt and without it, and of blocks of pairs, too: what it means is up to the table
+    that is asked.
     """
     if by_hash:
         return query.content
@@ -296,7 +297,10 @@ def prefixes_of(query: Query, seed: int, *, by_hash: bool) -> bytes:
     return b"".join(
         prefix.to_bytes(8, "little")
         for key in sorted(keys)
-        for prefix in prefix_hashes(query.content, query.block_size, seed=seed, first_key=key)
+        for pairs in (False, True)
+        for prefix in prefix_hashes(
+            query.content, query.block_size, seed=seed, first_key=key, pairs=pairs
+        )
     )
 
 

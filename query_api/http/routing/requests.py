@@ -306,7 +306,7 @@ def _ask(
         return scope, b"", []
     first_key = extra_key([query.cache_salt]) if salted else b""
     blocks = len(query.content) // 4 // query.block_size
-    prefixes = kernel.prefix_hashes(query.content, query.block_size, first_key, blocks)
+    prefixes = kernel.prefix_hashes(scope, query.content, first_key, blocks)
     return scope, prefixes, kernel.query_by_hash(scope, prefixes, None) if is_ready else []
 
 

@@ -10,7 +10,7 @@ from bridge.sockets.raw_message import RawMessage
 from replay.capture.reader import Capture
 from replay.wire_batches import Outgoing, WireMessage
 from schemas.codec import decode_log_record
-from schemas.events import BlockEvent, Stored, extra_key
+from schemas.events import BlockEvent, Stored, extra_key, paired_key
 from schemas.identities import Medium, Offset, PublisherKey
 from schemas.records import EventsRecord, encode_record
 from streams.kernel import open_kernel
@@ -118,6 +118,13 @@ def table_of(*events: BlockEvent, tmp_path: Path) -> tuple[dict[str, str], dict[
             block_size=BLOCK,
             lora_name="x",
             extra_keys=(extra_key(["x"]),),
+        ),
+        Stored(
+            sequence=0,
+            hashes=u64s([1, 2]),
+            tokens=u32s(range(8)),
+            block_size=BLOCK,
+            extra_keys=(paired_key(extra_key(["salt"]), u32s([4])), paired_key(b"", u32s([9]))),
         ),
         Stored(
             sequence=0,

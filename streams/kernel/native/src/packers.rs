@@ -7,7 +7,7 @@ use msgpack::{Malformed, Reader};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use wire::arrays::{pack_hashes, pack_tokens};
+use wire::arrays::{pack_hashes, pack_seconds, pack_tokens};
 use wire::batches::{self, Limits, Roots};
 use wire::layout::Layout;
 use wire::parts;
@@ -36,6 +36,10 @@ impl ArrayPacker {
 
     fn pack_tokens<'py>(&self, encoded: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         packed(encoded, "tokens", pack_tokens)
+    }
+
+    fn pack_seconds<'py>(&self, encoded: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        packed(encoded, "tokens", |bytes| Ok(pack_seconds(bytes)))
     }
 
     fn count_values(&self, encoded: &Bound<'_, PyAny>, most: usize) -> PyResult<usize> {

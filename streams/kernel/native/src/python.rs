@@ -436,23 +436,28 @@ impl Kernel {
         let _ = self.core.audit.set(queue.0.clone()); // the first one stays
     }
 
-    #[pyo3(signature = (tokens, block_size, first_key, most, /))]
+    #[pyo3(signature = (scope, tokens, first_key, most, /))]
     fn prefix_hashes<'py>(
         &self,
+        scope: &Bound<'py, PyAny>,
         tokens: &Bound<'py, PyAny>,
-        block_size: usize,
         first_key: &Bound<'py, PyAny>,
         most: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        if block_size == 0 {
-            return Err(PyValueError::new_err("Expected a block_size above 0"));
-        }
-        let py = tokens.py();
         let (tokens, first_key) = (bytes_of(tokens)?, bytes_of(first_key)?);
-        let (tokens, first_key) = (tokens.as_bytes(), first_key.as_bytes());
-        let hasher = &self.core.hasher;
-        let packed = walk::prefix_hashes(hasher, tokens, first_key, block_size, most);
-        Ok(PyBytes::new(py, &packed))
+        let prompt = (tokens.as_bytes(), first_key.as_bytes());
+        let packed = with_scope(scope, |key| {
+            let block_size = key.block_size as usize;
+            if block_size == 0 {
+                return Err(PyValueError::new_err("Expected a block_size above 0"));
+            }
+            let state = self.core.state.read();
+            let index = &state.index;
+            let known = index.scope_ids.get(&key).map(|&number| &index.scopes[number as usize]);
+            let hasher = &self.core.hasher;
+            Ok(walk::prompt_hashes(known, index.placement, hasher, prompt, block_size, most))
+        })?;
+        Ok(PyBytes::new(scope.py(), &packed))
     }
 
     fn scopes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {

@@ -85,6 +85,13 @@ def extra_keys(fields: Mapping[str, object], lora_name: str) -> tuple[bytes, ...
     if salt and fields["parent_block_hash"] is None:
         others = len(_list(fields["block_hashes"])) - 1
         keys = [msgspec.msgpack.encode([salt]), *[b""] * others]
+    tokens = _list(fields["token_ids"])
+    size = fields["block_size"]
+    assert isinstance(size, int)
+    if tokens and isinstance(tokens[0], list):  # pairs: a block is of the token behind it, too
+        ends = [_list(pair)[1] for pair in tokens[size - 1 :: size]]
+        keys = keys or [b""] * len(ends)
+        keys = [key + b"\xc1" + u32s([end]) for key, end in zip(keys, ends, strict=True)]
     return tuple(keys) if any(keys) else ()
 
 

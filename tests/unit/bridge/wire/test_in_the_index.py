@@ -220,7 +220,9 @@ def test_pages_of_pairs_are_found_by_their_tokens(packer: ArrayPacker, shape: Sh
     event = stored([-11, -12, -13], pairs)
     index = Index(packer, "SGLang")
     index.send(event if shape is as_map else [event["type"], *_first_six(event)])
-    assert index.match().longest == 12
+    assert index.match().longest == 8, "the token behind the last page is not asked for"
+    assert index.match([*TOKENS, TOKENS[-1] + 1]).longest == 12
+    assert index.match([*TOKENS, TOKENS[-1] + 2]).longest == 8
 
 
 def test_a_salt_of_sglang_is_a_field(packer: ArrayPacker, shape: Shape) -> None:

@@ -5,7 +5,7 @@ import pytest
 from bridge.wire.sglang import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import LeftOutError, ToleratedError
-from schemas.events import Removed, Stored, extra_key
+from schemas.events import Removed, Stored, extra_key, paired_key
 from schemas.identities import Medium
 from schemas.registration import PublisherKind
 from tests.unit.bridge.messages import frames_of, map_event, registration
@@ -48,9 +48,20 @@ def test_a_salt_without_blocks_is_no_key() -> None:
     assert stored(cache_salt="s", block_hashes=[]).extra_keys == ()
 
 
-def test_pairs_of_tokens_count_by_their_first() -> None:
-    event = stored(token_ids=[[5, 6], [6, 7], [7, 8], [8, 9]], block_hashes=[1], block_size=4)
-    assert event.tokens == b"".join(token.to_bytes(4, "little") for token in (5, 6, 7, 8))
+def test_a_page_of_pairs_is_one_of_the_token_behind_it_too() -> None:
+    pairs = [[5, 6], [6, 7], [7, 8], [8, 9]]
+    event = stored(token_ids=pairs, block_hashes=[1, 2], block_size=2)
+    assert event.tokens == u32s(5, 6, 7, 8)
+    assert event.extra_keys == (paired_key(b"", u32s(7)), paired_key(b"", u32s(9)))
+    salted = stored(token_ids=pairs, block_hashes=[1, 2], block_size=2, cache_salt="s")
+    salt = extra_key(["s"])
+    assert salted.extra_keys == (paired_key(salt, u32s(7)), paired_key(b"", u32s(9)))
+    short = stored(token_ids=pairs, block_hashes=[1, 2, 3], block_size=2)
+    assert short.extra_keys == (), "of too few tokens, as the kernel counts it"
+
+
+def u32s(*values: int) -> bytes:
+    return b"".join(value.to_bytes(4, "little") for value in values)
 
 
 def test_pinned_memory_is_the_cpu_tier() -> None:

@@ -112,7 +112,8 @@ pub fn answer<'a>(body: &'a [u8], kind: Kind<'a>, core: &Core) -> Option<Answere
         content.len() / 4
     };
     let audited = audit.and_then(|queue| {
-        let Some((_, positions)) = core.settled() else {
+        let is_mixed = walked.as_ref().is_some_and(|walked| walked.is_mixed);
+        let Some((_, positions)) = core.settled().filter(|_| !is_mixed) else {
             queue.note_unsettled();
             return None;
         };

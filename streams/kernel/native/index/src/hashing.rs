@@ -91,7 +91,27 @@ impl PrefixHasher {
         scratch.extend_from_slice(extra);
         self.hash(scratch)
     }
+
+    /// The same of a block of pairs, which the token behind it is of, too.
+    #[cold]
+    pub fn block_of_pairs(
+        &self,
+        tokens: &[u8],
+        extra: &[u8],
+        next: &[u8],
+        scratch: &mut Vec<u8>,
+    ) -> u64 {
+        scratch.clear();
+        scratch.extend_from_slice(tokens);
+        scratch.extend_from_slice(extra);
+        scratch.push(NEXT_TOKEN);
+        scratch.extend_from_slice(next);
+        self.hash(scratch)
+    }
 }
+
+/// Stands before the token behind a block; no key begins so, since no msgpack does.
+const NEXT_TOKEN: u8 = 0xc1;
 
 /// Of the hashes of blocks' tokens that publishers send: `TOKEN_HASH_SEED` of `schemas/events.py`.
 pub const TOKEN_HASH_SEED: u64 = 1337;

@@ -39,6 +39,8 @@ pub struct Walked<'a> {
     pub roster: &'a [RosterEntry],
     alive: Alive,
     block_size: u64,
+    /// Some hold its blocks as plain ones, and some as blocks of pairs: no list of hashes has both.
+    pub is_mixed: bool,
 }
 
 impl Walked<'_> {
@@ -83,7 +85,7 @@ pub fn walk<'a>(
     hasher: &PrefixHasher,
     prompt: &Prompt,
     instance_id: Option<&str>,
-    seen: Option<&mut Vec<u8>>,
+    mut seen: Option<&mut Vec<u8>>,
 ) -> Option<Walked<'a>> {
     let roster = match instance_id {
         None => &scope.roster[..],
@@ -100,6 +102,7 @@ pub fn walk<'a>(
         Some(_) => Alive::new(scope, roster),
     };
     let block_size = scope.key.block_size as usize;
+    let mut is_mixed = false;
     match prompt {
         Prompt::Tokens(tokens, first_key) => {
             let mut previous = None;
@@ -111,14 +114,85 @@ pub fn walk<'a>(
                 previous = Some(prefix);
                 prefix
             });
-            alive.walk(scope, roster, placement, prefixes, seen);
+            alive.walk(scope, roster, placement, prefixes, seen.as_deref_mut());
+            let mut paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+            if is_held(scope, placement, paired.next()) {
+                let paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+                is_mixed = alive.walk_pairs(scope, placement, roster, paired, seen);
+            }
         }
         Prompt::Hashes(hashes) => {
             let prefixes = hashes.iter().map(|&hash| u64::from_le_bytes(hash));
             alive.walk(scope, roster, placement, prefixes, seen);
         }
     }
-    Some(Walked { roster, alive, block_size: block_size as u64 })
+    Some(Walked { roster, alive, block_size: block_size as u64, is_mixed })
+}
+
+/// The prefix hashes of a prompt's blocks of pairs: each needs the token behind it.
+struct PairedPrefixes<'a> {
+    hasher: &'a PrefixHasher,
+    tokens: &'a [u8],
+    first_key: &'a [u8],
+    block_bytes: usize,
+    at: usize,
+    previous: Option<u64>,
+    scratch: Vec<u8>,
+}
+
+impl<'a> PairedPrefixes<'a> {
+    fn new(
+        hasher: &'a PrefixHasher,
+        tokens: &'a [u8],
+        first_key: &'a [u8],
+        block_size: usize,
+    ) -> Self {
+        let (block_bytes, scratch) = (4 * block_size, Vec::new());
+        Self { hasher, tokens, first_key, block_bytes, at: 0, previous: None, scratch }
+    }
+}
+
+impl Iterator for PairedPrefixes<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let end = self.at + self.block_bytes;
+        let next = self.tokens.get(end..end + 4)?;
+        let extra = if self.at == 0 { self.first_key } else { &[] };
+        let tokens = &self.tokens[self.at..end];
+        let local = self.hasher.block_of_pairs(tokens, extra, next, &mut self.scratch);
+        let prefix = self.hasher.chain(self.previous, local);
+        (self.at, self.previous) = (end, Some(prefix));
+        Some(prefix)
+    }
+}
+
+fn is_held(scope: &Scope, placement: Placement, prefix: Option<u64>) -> bool {
+    let slot = prefix.and_then(|prefix| scope.find(prefix, placement));
+    slot.is_some_and(|slot| scope.slots.set(slot) != EMPTY_SET)
+}
+
+/// By which of its hashes a prompt is held: those of blocks of pairs where its first block is one,
+/// and no plain one. As `prefix_hashes`.
+pub fn prompt_hashes(
+    scope: Option<&Scope>,
+    placement: Placement,
+    hasher: &PrefixHasher,
+    (tokens, first_key): (&[u8], &[u8]),
+    block_size: usize,
+    most: usize,
+) -> Vec<u8> {
+    let mut paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+    let has_pairs = scope.is_some_and(|scope| {
+        let first = prefix_hashes(hasher, tokens, first_key, block_size, 1);
+        let first = first.first_chunk().map(|first| u64::from_le_bytes(*first));
+        is_held(scope, placement, paired.next()) && !is_held(scope, placement, first)
+    });
+    if !has_pairs {
+        return prefix_hashes(hasher, tokens, first_key, block_size, most);
+    }
+    let paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+    paired.take(most).flat_map(u64::to_le_bytes).collect()
 }
 
 /// Of the first blocks of a prompt, at most so many, u64 LE; `block_size` is above 0. A walk has
@@ -286,6 +360,29 @@ impl Alive {
             let start = part * self.instance_words + entry.instance as usize / 64;
             mask[start] &= !(1 << (entry.instance % 64));
         }
+    }
+
+    /// The same by blocks of pairs, of which an instance has none where it has plain ones; whether
+    /// some have the one and some the other. What has been `seen` is then of no use.
+    #[cold]
+    fn walk_pairs(
+        &mut self,
+        scope: &Scope,
+        placement: Placement,
+        roster: &[RosterEntry],
+        prefixes: PairedPrefixes,
+        mut seen: Option<&mut Vec<u8>>,
+    ) -> bool {
+        let mut paired = Self::new(scope, roster);
+        if let Some(seen) = &mut seen {
+            seen.clear();
+        }
+        paired.walk(scope, roster, placement, prefixes, seen);
+        let is_mixed = self.depths.iter().any(|&depth| depth > 0);
+        for (depth, other) in self.depths.iter_mut().zip(paired.depths) {
+            *depth = other.max(*depth);
+        }
+        is_mixed
     }
 
     /// Those without a bit in `mask` have ended before the block at `depth`.

@@ -13,6 +13,13 @@ pub fn pack_tokens(encoded: &[u8]) -> Result<Vec<u8>> {
     whole(encoded, append_tokens)
 }
 
+/// Of tokens that are pairs, the second ones; none where they are not.
+pub fn pack_seconds(encoded: &[u8]) -> Vec<u8> {
+    let (mut reader, mut packed, mut seconds) = (Reader::new(encoded), Vec::new(), Vec::new());
+    let read = append_pairs_or_tokens(&mut reader, &mut packed, &mut seconds);
+    if read.and_then(|()| reader.end()).is_err() { Vec::new() } else { seconds }
+}
+
 /// What `append` makes of the bytes, all of which it must take.
 fn whole(
     encoded: &[u8],
@@ -44,6 +51,15 @@ pub fn append_hashes(reader: &mut Reader, packed: &mut Vec<u8>) -> Result<()> {
 
 /// Takes an array as `pack_tokens` does.
 pub fn append_tokens(reader: &mut Reader, packed: &mut Vec<u8>) -> Result<()> {
+    append_pairs_or_tokens(reader, packed, &mut Vec::new())
+}
+
+/// The same; of pairs the second ones, too.
+pub fn append_pairs_or_tokens(
+    reader: &mut Reader,
+    packed: &mut Vec<u8>,
+    seconds: &mut Vec<u8>,
+) -> Result<()> {
     if reader.nil()? {
         return Ok(());
     }
@@ -52,7 +68,9 @@ pub fn append_tokens(reader: &mut Reader, packed: &mut Vec<u8>) -> Result<()> {
     let end = packed.len() + 4 * len;
     if len > 0 && matches!(reader.peek()?, 0x90..=0x9f | 0xdc | 0xdd) {
         while packed.len() < end {
-            packed.extend_from_slice(&pair(reader)?.to_le_bytes());
+            let [first, second] = pair(reader)?;
+            packed.extend_from_slice(&first.to_le_bytes());
+            seconds.extend_from_slice(&second.to_le_bytes());
         }
         return Ok(());
     }
@@ -130,13 +148,11 @@ fn usual(window: u64, width: usize) -> u32 {
     (window << skipped >> (64 - 8 * width + skipped)) as u32
 }
 
-fn pair(reader: &mut Reader) -> Result<u32> {
+fn pair(reader: &mut Reader) -> Result<[u32; 2]> {
     if reader.array()? != 2 {
         return reader.fail("pairs of integers");
     }
-    let first = token(reader)?;
-    reader.int()?;
-    Ok(first)
+    Ok([token(reader)?, reader.int()? as u32])
 }
 
 fn token(reader: &mut Reader) -> Result<u32> {

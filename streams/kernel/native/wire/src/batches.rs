@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 use msgpack::{Reader, write};
 
-use crate::arrays::{append_hashes, append_tokens};
+use crate::arrays::{append_hashes, append_pairs_or_tokens};
 use crate::extra_keys::ExtraKeys;
 use crate::layout::{Field, Fields, Kind, Layout};
 
@@ -138,6 +138,8 @@ pub(crate) struct Batch<'a, 'p> {
     pub(crate) named: Vec<Cow<'a, str>>,
     hashes: Vec<u8>,
     tokens: Vec<u8>,
+    /// Where they are pairs, the second ones.
+    seconds: Vec<u8>,
     extra_keys: ExtraKeys,
 }
 
@@ -166,6 +168,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             named: Vec::new(),
             hashes: Vec::new(),
             tokens: Vec::new(),
+            seconds: Vec::new(),
             extra_keys: ExtraKeys::default(),
         }
     }
@@ -265,6 +268,7 @@ impl<'a, 'p> Batch<'a, 'p> {
         let mut event = Event::default();
         self.hashes.clear();
         self.tokens.clear();
+        self.seconds.clear();
         self.extra_keys.clear();
         let kind = match form {
             Form::Array => self.read_array_event(&mut event)?,
@@ -334,7 +338,9 @@ impl<'a, 'p> Batch<'a, 'p> {
                 event.has_hashes = self.hashes.len() <= 8 * limits.event_blocks;
                 return event.has_hashes.then_some(());
             }
-            Field::Tokens => return append_tokens(reader, &mut self.tokens).ok(),
+            Field::Tokens => {
+                return append_pairs_or_tokens(reader, &mut self.tokens, &mut self.seconds).ok();
+            }
             Field::Ignored => return self.skip(),
             Field::Unusual => return skip_nothing(reader),
             _ => {}
@@ -430,6 +436,10 @@ impl<'a, 'p> Batch<'a, 'p> {
         } else if event.parent.is_none() {
             // A salt enters the first block of a chain; the others inherit it.
             self.extra_keys.salt(event.cache_salt, self.hashes.len() / 8);
+        }
+        let width = 4 * event.block_size as usize;
+        if width > 0 && !self.seconds.is_empty() {
+            self.extra_keys.pair(&self.seconds, width, self.hashes.len() / 8);
         }
         let has_keys = self.extra_keys.any();
         let roots = self.roots_of(event);

@@ -2,6 +2,9 @@
 
 use msgpack::{Reader, write};
 
+/// Stands before the token behind a block.
+const NEXT_TOKEN: u8 = 0xc1;
+
 /// Deeper ones are left to the specification.
 const DEPTH_MAX: usize = 16;
 
@@ -51,6 +54,27 @@ impl ExtraKeys {
             self.push_row();
         }
         Some(())
+    }
+
+    /// With the token behind each block: of so many blocks of so many bytes of pairs' second tokens
+    /// the last one. As they are where these, or the keys, are of another number of blocks.
+    pub fn pair(&mut self, seconds: &[u8], width: usize, blocks: usize) {
+        let has_none = !self.any;
+        if seconds.len() != width * blocks || !(has_none || self.len == blocks) {
+            return;
+        }
+        let plain = std::mem::take(&mut self.keys);
+        let mut reader = Reader::new(&plain);
+        (self.len, self.any) = (0, false);
+        for block in seconds.chunks_exact(width) {
+            self.row.clear();
+            if !has_none {
+                self.row.extend_from_slice(reader.bin().unwrap_or_default());
+            }
+            self.row.push(NEXT_TOKEN);
+            self.row.extend_from_slice(&block[width - 4..]);
+            self.push_row();
+        }
     }
 
     /// The keys of blocks of which the first has this salt; nothing for no salt.

@@ -13,6 +13,7 @@ from query_api.routing.router import RouterSettings
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.codec import decode_routing
 from schemas.events import Stored, encode_events
+from schemas.identities import PrefixScope
 from schemas.registration import NO_EVENTS, Label, PublisherKind, Registration
 from schemas.routing_records import (
     DecidedScope,
@@ -91,7 +92,8 @@ def test_who_holds_most_of_the_prompt_gets_it(service: Service) -> None:
 def test_msgpack_and_hashes_say_the_same(service: Service) -> None:
     register(service, "a", blocks=1)
     register(service, "b", blocks=3)
-    hashes = service.table.kernel.prefix_hashes(struct.pack("<64I", *TOKENS), 16, b"", 4)
+    scope = PrefixScope("default", "m", "", 16, "")
+    hashes = service.table.kernel.prefix_hashes(scope, struct.pack("<64I", *TOKENS), b"", 4)
     body = {"model": "m", "block_size": 16, "block_hashes": hashes, "reserve": False}
     by_hash = msgspec.msgpack.decode(service.client.post_msgpack("/route", body).body)
     packed = {"model": "m", "block_size": 16, "token_ids": struct.pack("<64I", *TOKENS)}
