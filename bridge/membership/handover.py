@@ -2,6 +2,7 @@
 `handovers`. Pure.
 """
 
+import math
 from dataclasses import dataclass
 
 from bridge.sequencing.anchor import Joint
@@ -35,25 +36,22 @@ class Departure:
     linked_at: float = 0.0
     messages: int = 0
 
-    def is_over(self, now: float, *, is_linked: bool, messages: int) -> bool:
-        """Whether it can be given up, once the log has what had come by `common_at`.
+    def is_late(self, now: float) -> bool:
+        """Whether it is to be given up, however far it is."""
+        return now >= self.until - HANDOVER_FINISH_S
+
+    def common_at(self, *, is_linked: bool, messages: int) -> float:
+        """What has come by then has come to the successor, too, or nothing has, and the link was
+        alive after the successor had linked; monotonic seconds.
 
         Args:
-            now: monotonic seconds.
             is_linked: whether the link is still the same, and up.
             messages: that have been decoded by now.
         """
-        if now >= self.until - HANDOVER_FINISH_S:
-            return True
-        if not self.successor or now < self.common_at:
-            return False
-        is_idle = messages == self.messages
-        return not (is_linked and is_idle) or now >= self.linked_at + HANDOVER_IDLE_S
-
-    @property
-    def common_at(self) -> float:
-        """What has come by then has come to the successor, too."""
-        return self.linked_at + HANDOVER_OVERLAP_S
+        if not self.successor:
+            return math.inf
+        is_idle = is_linked and messages == self.messages
+        return self.linked_at + (HANDOVER_IDLE_S if is_idle else HANDOVER_OVERLAP_S)
 
 
 @dataclass(slots=True)

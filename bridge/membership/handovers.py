@@ -314,7 +314,7 @@ class Handovers:
         finished = [
             publisher
             for publisher, one in self._departures.items()
-            if self._is_over(publisher, one, now)
+            if one.is_late(now) or self._has_common(publisher, one)
         ]
         if finished:
             await self._finish(finished)
@@ -338,13 +338,13 @@ class Handovers:
         receiver = self._pump.subscriber
         return receiver.links(publisher) if receiver.connected(publisher) else 0
 
-    def _is_over(self, publisher: PublisherKey, departure: Departure, now: float) -> bool:
-        messages = self._pump.sequencer.messages(publisher)
-        is_linked = self._link(publisher) == departure.link
-        if not departure.is_over(now, is_linked=is_linked, messages=messages):
-            return False
-        is_late = now >= departure.until - HANDOVER_FINISH_S
-        return is_late or self._pump.has_written(publisher, departure.common_at)
+    def _has_common(self, publisher: PublisherKey, departure: Departure) -> bool:
+        """Whether the log has what both have received, and nobody else could have."""
+        common_at = departure.common_at(
+            is_linked=self._link(publisher) == departure.link,
+            messages=self._pump.sequencer.messages(publisher),
+        )
+        return self._pump.has_written(publisher, common_at)
 
     async def _finish(self, publishers: list[PublisherKey]) -> None:
         """The end of step 3, or of the wait for it."""
@@ -357,7 +357,7 @@ class Handovers:
                 bool(departure.successor)
                 and self._link(publisher) == departure.link
                 and pump.sequencer.proven_link(publisher) == departure.link
-                and pump.has_written(publisher, departure.common_at)
+                and self._has_common(publisher, departure)
             )
             last[publisher] = Handover(self._name, departure.successor, True, is_proven, is_idle)
             pump.hold(publisher)

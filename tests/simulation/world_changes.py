@@ -21,6 +21,8 @@ class ChangesWorld(BridgeWorld):
     def __init__(self, loop: SimulatedLoop, history: History) -> None:
         super().__init__(loop, history, replays=False)
         self.held_max, self.lag_bytes = HELD_BATCHES_MAX, LAG_BYTES_FIRST
+        for engine in self.engines:
+            engine.answers_http = min(1.0, 2 * engine.answers_http)  # all questions, or none
 
     async def run(self) -> None:
         """See `World`."""

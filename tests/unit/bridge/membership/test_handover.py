@@ -1,5 +1,7 @@
 """What the keeper and the successor of a publisher wait for, by their clocks."""
 
+import math
+
 import pytest
 
 from bridge.membership.handover import Arrival, Departure
@@ -18,7 +20,6 @@ from schemas.topics import Handover
 OURS, KEEPER, OTHER = "ours", "keeper", "other"
 LINK = 3
 LINKED_AT = 101.0
-COMMON_AT = LINKED_AT + HANDOVER_OVERLAP_S
 UNTIL = 100.0 + HANDOVER_S
 
 
@@ -38,22 +39,21 @@ def arrival(done: Handover | None = None, *, told_link: int = LINK, whole: bool 
 
 def test_nothing_is_given_up_before_another_bridge_has_linked_or_the_time_is_over() -> None:
     kept = Departure(0, LINK, UNTIL)
-    assert not kept.is_over(UNTIL - HANDOVER_FINISH_S - 0.01, is_linked=True, messages=9)
-    assert not kept.is_over(100.1, is_linked=False, messages=9), "what it has received is kept"
-    assert kept.is_over(UNTIL - HANDOVER_FINISH_S, is_linked=True, messages=9)
+    assert kept.common_at(is_linked=True, messages=9) == math.inf
+    assert kept.common_at(is_linked=False, messages=9) == math.inf, "what has come is kept"
+    assert not kept.is_late(UNTIL - HANDOVER_FINISH_S - 0.01)
+    assert kept.is_late(UNTIL - HANDOVER_FINISH_S)
 
 
 def test_both_receive_the_same_for_a_while_before_the_keeper_is_done() -> None:
-    one = departure()
-    assert not one.is_over(COMMON_AT - 0.01, is_linked=True, messages=9)
-    assert one.is_over(COMMON_AT, is_linked=True, messages=8)
+    assert departure().common_at(is_linked=True, messages=8) == LINKED_AT + HANDOVER_OVERLAP_S
 
 
 def test_of_an_idle_publisher_the_link_has_to_prove_itself() -> None:
     one = departure()
-    assert not one.is_over(LINKED_AT + HANDOVER_IDLE_S - 0.01, is_linked=True, messages=7)
-    assert one.is_over(LINKED_AT + HANDOVER_IDLE_S, is_linked=True, messages=7)
-    assert one.is_over(COMMON_AT, is_linked=False, messages=7), "there is nothing to wait for"
+    assert one.common_at(is_linked=True, messages=7) == LINKED_AT + HANDOVER_IDLE_S
+    overlap_at = LINKED_AT + HANDOVER_OVERLAP_S
+    assert one.common_at(is_linked=False, messages=7) == overlap_at, "there is nothing to wait for"
 
 
 # The successor
