@@ -40,6 +40,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         churn_live_blocks: that stay live while others come and go.
         churn_turns: how often all of them are replaced.
         crowd_s: how long many connections ask at once.
+        conversations: of many turns.
         simulated_requests: of the trace that what-if runs.
         routed_requests: under each routing policy, after `routed_warmup` others.
         estimated_requests: of engines whose costs change after the half of them.
@@ -75,6 +76,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     churn_live_blocks: int = 1_000_000
     churn_turns: int = 6
     crowd_s: float = 8.0
+    conversations: int = 187
     simulated_requests: int = 12_000
     routed_requests: int = 1_500
     routed_warmup: int = 200
@@ -118,6 +120,7 @@ _QUICK: Final = Sizes(
     churn_live_blocks=200_000,
     churn_turns=4,
     crowd_s=2.0,
+    conversations=24,
     simulated_requests=2_000,
     routed_requests=120,
     routed_warmup=40,

@@ -420,6 +420,25 @@ def _policies() -> list[Aim]:
     ]
 
 
+def _conversations() -> list[Aim]:
+    """Of conversations beyond the caches; what the best of other gateways had of such ones."""
+    bounds: tuple[tuple[str, float | None, float | None], ...] = (
+        ("cached", 86.0, None),
+        ("TTFT, mean", None, 33.0),
+        ("TTFT, p99", None, 142.0),
+        ("TTFT, mean, times the best other way", None, 1.0),
+    )
+    return [
+        Aim(
+            what=f"187 conversations of 8 turns, defaults: {what}",
+            figure=Of("conversations", f"/route: {what}"),
+            at_least=least,
+            at_most=most,
+        )
+        for what, least, most in bounds
+    ]
+
+
 def _audit() -> list[Aim]:
     return [
         Aim(
@@ -458,6 +477,7 @@ AIMS: Final = (
     *_distributed(),
     *_simulate(),
     *_tracing(),
+    *_conversations(),
     *_policies(),
     *_past(),
 )
