@@ -108,10 +108,11 @@ class Spool:
         path: Path,
         *,
         bytes_max: int = SPOOL_BYTES_MAX,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         self.bytes_max = bytes_max
-        self._monotonic = monotonic
+        # Looked up when it is called, so that a simulated clock is followed.
+        self._monotonic = monotonic or (lambda: time.monotonic())
         self._failure: StorageError | None = None
         self._mend_at = 0.0
         self._is_closed = False  # it could not be opened again
