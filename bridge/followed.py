@@ -325,6 +325,10 @@ class Followed:
 
     def begin_again(self) -> None:
         """The log has something else of it than what was known: nothing is known any more."""
+        self._proven_link = 0
+        self._unconfirm()
+
+    def _unconfirm(self) -> None:
         self._confirmed_link = self._asked_link = 0
         self._doubt = self._first_doubt
         self.rests_until = 0.0
@@ -337,7 +341,7 @@ class Followed:
         self._distrusted_at = now
         self.rests_until = 0.0
         if self.can_replay:
-            self.begin_again()
+            self._unconfirm()
 
     @property
     def patience_s(self) -> float:

@@ -554,7 +554,12 @@ class Sequencer:
         lane.drop_earlier(dropped)
         lane.begin_process(link)
         lane.missing = None  # if it is of this process, it is replayed, or a gap
-        yield self.begin_incarnation(publisher, now, link=link)
+        live = lane.pairing.live
+        records = self.begin_incarnation(publisher, now, link=link)
+        if live is not None and live.link == link > 0:
+            # It was taken for one of the process before, and is withdrawn with that.
+            self.expect(publisher, Cursor(lane.tracker.incarnation, live.sequence), RESTARTED)
+        yield records
 
     def begin_at(self, publisher: PublisherKey, link: int) -> None:
         """The process over this link is known, and the log has the reset of an incarnation of which

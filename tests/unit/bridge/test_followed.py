@@ -570,6 +570,14 @@ def test_a_pause_takes_back_what_the_bridge_had_proven_by_itself_until_the_engin
     assert confirmed.ask(None) is None
 
 
+def test_what_is_proven_again_over_the_same_link_confirms_it_again() -> None:
+    scene = Scene(PLAIN)
+    assert scene.see(connected=True, links=1, proven_link=1) is None
+    scene.followed.begin_again()
+    assert scene.see(proven_link=0) is Doubt.NO_REPLAY, "the log had something else of it"
+    assert scene.see(proven_link=1) is None, "it has cleared its cache"
+
+
 def test_after_a_pause_the_doubt_of_before_is_not_told(confirmed: Scene) -> None:
     confirmed.ask(Doubt.REPLAY_SILENT)
     confirmed.followed.distrust(confirmed.now)

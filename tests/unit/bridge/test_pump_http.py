@@ -185,7 +185,9 @@ def test_what_came_over_a_link_between_is_of_nobody_knows_whom() -> None:
 
 
 def test_a_process_that_is_told_late_ends_the_incarnation_late() -> None:
-    """Its first batches follow on the old ones' numbers: until then they are doubted."""
+    """Its first batches follow on the old ones' numbers: until then they are doubted, and then they
+    are withdrawn with the old ones, and lost where nothing replays them.
+    """
 
     async def scene(bench: Bench) -> None:
         await live_in(bench, HTTP, FIRST)
@@ -199,10 +201,10 @@ def test_a_process_that_is_told_late_ends_the_incarnation_late() -> None:
         bench.http.says = SECOND
         engine.read(time.monotonic(), 2, SECOND)
         await look(bench)
-        assert bench.pump.sequencer.cursor(ONE) == Cursor(2, -1)
+        assert bench.pump.sequencer.cursor(ONE) == Cursor(2, 3)
 
     told = play(scene).sink.told()
-    assert told[3:] == [*numbers(3, 3), ("restarted", 2, -1, -1)]
+    assert told[3:] == [*numbers(3, 3), ("restarted", 2, -1, -1), ("restarted", 2, 0, 3)]
 
 
 def test_what_the_log_says_of_the_process_finds_a_restart_while_nobody_listened() -> None:
