@@ -41,7 +41,7 @@ from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached
 from brokers.clients import Clients
-from brokers.errors import KafkaError
+from brokers.errors import AWAY
 from brokers.group_offsets import GroupOffsets
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
@@ -374,7 +374,7 @@ class Bridge:
                 self.cursors.note_process(publisher, followed.engine.published)
         try:
             await self.cursors.store(self._producer)
-        except (KafkaError, OSError, TimeoutError) as error:
+        except AWAY as error:
             _logger.debug("Cannot store cursors, retrying: %r", error)
 
     # State

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import can_ask
+from bridge.supervision import cancel
 from schemas.engine_facts import EngineFacts
 from schemas.errors import EndpointError
 from schemas.limits import (
@@ -82,10 +83,7 @@ class FactsWatch:
                 await self.look()
                 await asyncio.sleep(FACTS_LOOK_S)
         finally:
-            asking = [*self.asking]
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await cancel(*self.asking)
 
     async def look(self) -> None:
         """Those that are due. Cost O(publishers)."""

@@ -210,9 +210,7 @@ class Cursors:
         gone = set(partitions)
         self._incomplete -= gone
         for publisher in [key for key, home in self._homes.items() if home in gone]:
-            del self._homes[publisher]
-            self._states.pop(publisher, None)
-            self._dirty.pop(publisher, None)
+            self.drop(publisher)
 
     def retain(self, partitions: Iterable[int], others: Collection[PublisherKey]) -> None:
         """Drops what is known of all publishers but those of these partitions, and these others:

@@ -36,6 +36,7 @@ from bridge.membership.cursors import Cursors, fingerprint
 from bridge.membership.handover import Arrival, Departure
 from bridge.pump import Pump
 from bridge.sequencing.anchor import Joint
+from bridge.supervision import cancel
 from brokers.client_internals import start_client
 from brokers.errors import AWAY
 from brokers.interface import Consumer, Partition
@@ -235,8 +236,7 @@ class Handovers:
         """Ends; what is kept is dropped."""
         running, self._running = self._running, None
         if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await cancel(running)
         self._departures.clear()
         self._arrivals.clear()
 

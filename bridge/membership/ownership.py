@@ -40,6 +40,7 @@ from bridge.membership.registry_reader import RegistryPartition
 from bridge.membership.spool_recovery import release_foreign, resolve
 from bridge.pump import Pump
 from bridge.sequencing.anchor import NO_JOINT, Anchor, Joint
+from bridge.supervision import cancel
 from brokers.clients import partition_of
 from brokers.errors import KafkaError
 from schemas.errors import RegistrationError, StorageError
@@ -155,8 +156,7 @@ class Ownership:
     async def _stop_running(self) -> None:
         running, self._running = self._running, None
         if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await cancel(running)
 
     async def _run_orders(self) -> None:
         while self._has_orders():

@@ -146,6 +146,31 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield running
 
 
+@pytest.fixture(params=[True, False], ids=["replay", "no replay"])
+def replays(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def proxy(service: Service, engine: Engine, replays: bool) -> Iterator[Proxy]:
+    """The service follows the engine through it, and is exact."""
+    opened = Proxy(*free_ports(1))
+    opened.start(engine.ready.ranks[0].endpoint)
+    try:
+        if replays:
+            register(service, engine, endpoint=f"tcp://{opened.address}")
+        else:
+            service.register(f"tcp://{opened.address}")
+        until(lambda: shown(service)["Connected"], what="the link")
+        time.sleep(0.3)
+        engine.serve(40)
+        until_caught_up(service, engine)
+        until_state(service, "exact")
+        yield opened
+    finally:
+        opened.close()
+
+
 @pytest.fixture
 def settled(service: Service, engine: Engine) -> Service:
     """A service that has all of an engine with a replay socket."""
@@ -225,37 +250,22 @@ def test_an_engine_that_is_gone_is_unconfirmed_in_time_and_exact_once_it_is_back
     assert settled.metric("reprise_bridge_links_total") == links
 
 
-@pytest.mark.parametrize("replays", [True, False], ids=["replay", "no replay"])
 def test_what_waits_on_a_link_that_is_held_up_is_never_exact_and_wrong_and_not_lost(
-    service: Service, engine: Engine, replays: bool
+    service: Service, engine: Engine, proxy: Proxy
 ) -> None:
-    proxy = Proxy(*free_ports(1))
-    proxy.start(engine.ready.ranks[0].endpoint)
-    try:
-        if replays:
-            register(service, engine, endpoint=f"tcp://{proxy.address}")
-        else:
-            service.register(f"tcp://{proxy.address}")
-        until(lambda: shown(service)["Connected"], what="the link")
-        time.sleep(0.3)
-        engine.serve(40)
-        until_caught_up(service, engine)
+    with asked(service) as asker:
+        proxy.freeze()
+        engine.serve(30)
+        silent_since, right = time.monotonic(), truth(engine)
+        until(lambda: doubted(service) == "link_silent", what="a silent link")
+        time.sleep(STALE_S)
+        proxy.heal()
         until_state(service, "exact")
-        with asked(service) as asker:
-            proxy.freeze()
-            engine.serve(30)
-            silent_since, right = time.monotonic(), truth(engine)
-            until(lambda: doubted(service) == "link_silent", what="a silent link")
-            time.sleep(STALE_S)
-            proxy.heal()
-            until_state(service, "exact")
-            time.sleep(1.0)
-        assert_never_exact_and_wrong(asker.told, right, silent_since)
-        assert asker.told[-1].matched == right[asker.told[-1].prompt]
-        assert service.metric("reprise_bridge_links_total") == 1
-        assert service.metric("reprise_bridge_lost_batches_total") == 0
-    finally:
-        proxy.close()
+        time.sleep(1.0)
+    assert_never_exact_and_wrong(asker.told, right, silent_since)
+    assert asker.told[-1].matched == right[asker.told[-1].prompt]
+    assert service.metric("reprise_bridge_links_total") == 1
+    assert service.metric("reprise_bridge_lost_batches_total") == 0
 
 
 def test_an_engine_that_came_exactly_as_far_while_the_service_was_dead_is_told_apart(
@@ -277,33 +287,18 @@ def test_an_engine_that_came_exactly_as_far_while_the_service_was_dead_is_told_a
     assert shown(settled)["Incarnation"] == 2
 
 
-@pytest.mark.parametrize("replays", [True, False], ids=["replay", "no replay"])
 def test_what_was_lost_with_a_link_is_never_exact_and_wrong(
-    service: Service, engine: Engine, replays: bool
+    service: Service, engine: Engine, proxy: Proxy, replays: bool
 ) -> None:
-    proxy = Proxy(*free_ports(1))
-    proxy.start(engine.ready.ranks[0].endpoint)
-    try:
-        if replays:
-            register(service, engine, endpoint=f"tcp://{proxy.address}")
-        else:
-            service.register(f"tcp://{proxy.address}")
-        until(lambda: shown(service)["Connected"], what="the link")
-        time.sleep(0.3)
-        engine.serve(40)
-        until_caught_up(service, engine)
-        until_state(service, "exact")
-        with asked(service) as asker:
-            proxy.cut()
-            engine.serve(30)
-            silent_since, right = time.monotonic(), truth(engine)
-            proxy.heal()
-            until(lambda: shown(service)["Connected"], what="the link", timeout_s=20)
-            time.sleep(BOUND_S)
-        assert_never_exact_and_wrong(asker.told, right, silent_since)
-        assert asker.told[-1].state == ("exact" if replays else "unconfirmed")
-    finally:
-        proxy.close()
+    with asked(service) as asker:
+        proxy.cut()
+        engine.serve(30)
+        silent_since, right = time.monotonic(), truth(engine)
+        proxy.heal()
+        until(lambda: shown(service)["Connected"], what="the link", timeout_s=20)
+        time.sleep(BOUND_S)
+    assert_never_exact_and_wrong(asker.told, right, silent_since)
+    assert asker.told[-1].state == ("exact" if replays else "unconfirmed")
 
 
 STORED = BlockStored(block_hashes=[1], token_ids=list(range(16)), block_size=16, medium="GPU")
