@@ -115,7 +115,7 @@ class Embedded:
 
     @property
     def grpc(self) -> str:
-        return _grpc_address(self._service.log())
+        return _grpc_address(self._service.whole_log())
 
     def followed(self, tenant_id: str) -> list[str]:
         services = self.api.get("/services")[1]["services"]

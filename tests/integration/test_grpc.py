@@ -28,7 +28,7 @@ QUERIES = 50
 class Routed(Service):
     @property
     def address(self) -> str:
-        found: str = re.findall(r"Answering gRPC on (\S+)", self.log())[-1]
+        found: str = re.findall(r"Answering gRPC on (\S+)", self.whole_log())[-1]
         return found
 
     def client(self) -> Any:
