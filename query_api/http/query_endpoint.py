@@ -30,6 +30,7 @@ from query_api.http.requests.queries import (
     Query,
     answer_hash_query,
     answer_query,
+    is_known,
     prefixes_of,
     read_hash_query,
     read_octets_query,
@@ -160,7 +161,7 @@ class HotRoutes(PostEndpoint):
             self._audit.push(audited, state)
         headers = [TYPE_HEADERS[wire], position, _STATE_HEADERS[state]]
         # The kernel leaves what it does not know to the steps.
-        if plain is None and self._unknown is not None and not kernel.knows(scope):
+        if plain is None and self._unknown is not None and not is_known(kernel, scope):
             why = self._unknown.note(scope)
             if why is not None:
                 headers.append((HEADER, why.text.encode()))

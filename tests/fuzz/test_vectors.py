@@ -26,7 +26,7 @@ from schemas.errors import FrameError, LeftOutError, PassedOverError
 from schemas.events import BlockEvent
 from schemas.positions import NO_CURSOR
 from schemas.records import GapRecord, ResetRecord, SequencedRecord
-from schemas.registration import PublisherKind
+from schemas.registration import PublisherKind, Registration
 from streams.kernel import array_packer
 from tests.fuzz.mutation import Base, Mutator
 from tests.unit.bridge.messages import VECTORS, registration
@@ -72,7 +72,13 @@ class Vector(NamedTuple):
 
     def source(self, packer: ArrayPacker) -> Source:
         """A decoder for its publisher."""
-        return open_source(registration(kind=self.kind, dp_rank=self.dp_rank), packer)
+        return open_source(self.registration, packer)
+
+    @property
+    def registration(self) -> Registration:
+        # Else the same blocks, again and again, may be reports.
+        found = registration(kind=self.kind, dp_rank=self.dp_rank)
+        return msgspec.structs.replace(found, kv_cache_report_mode="incremental")
 
 
 def vectors() -> Iterator[Vector]:
@@ -383,10 +389,7 @@ def damage(engine: ReplayingEngine, payloads: Sequence[bytes], random: Random) -
 
 async def repaired(vector: Vector, endpoint: str) -> list[SequencedRecord]:
     """All that is written of a publisher of which nothing is known yet."""
-    registered = msgspec.structs.replace(
-        registration(kind=vector.kind, dp_rank=vector.dp_rank),
-        kv_cache_report_mode="incremental",  # else the same blocks, again and again, are reports
-    )
+    registered = vector.registration
     sequencer = Sequencer()
     sequencer.add(registered, repairs=True)
     sequencer.place(registered.publisher, Anchor(NO_CURSOR, 0.0))

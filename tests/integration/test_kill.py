@@ -152,9 +152,7 @@ def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
         assert service.query(load.prompt(1)) != {}
         # An attempt that fails as the one before is counted, and not logged again.
         failed = service.metric("reprise_disk_errors_total")
-        until(
-            lambda: service.metric("reprise_disk_errors_total") > failed + 2, what="some retries"
-        )
+        until(lambda: service.metric("reprise_disk_errors_total") > failed + 2, what="some retries")
         until(lambda: NO_SPACE in str(service.get("/health")), what="the problem in /health")
         found = service.get("/doctor")[1]["findings"]
         assert [one["code"] for one in found if not one["instance_id"]][:1] == ["disk"], found

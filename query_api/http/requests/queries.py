@@ -304,6 +304,11 @@ def prefixes_of(query: Query, seed: int, *, by_hash: bool) -> bytes:
     )
 
 
+def is_known(kernel: ReadOnlyKernel, scope: PrefixScope) -> bool:
+    """Whether the scope has a participant; of a block size that no engine can have, none has."""
+    return scope.block_size <= BLOCK_SIZE_MAX and kernel.knows(scope)
+
+
 def named_scope(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, bool]:
     """The scope that a query is about, and whether its cache salt is the request's own."""
     return _namespace(kernel, query) if query.cache_salt else (query.scope, False)
@@ -312,8 +317,8 @@ def named_scope(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, bool
 def _namespace(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, bool]:
     """The scope, and whether the cache salt is the request's own."""
     scope = query.scope
-    if query.additional_salt is None and query.block_size <= BLOCK_SIZE_MAX:
+    if query.additional_salt is None:
         named = scope._replace(additional_salt=query.cache_salt)
-        if kernel.knows(named):
+        if is_known(kernel, named):
             return named, False
     return scope, True

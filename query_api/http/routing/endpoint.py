@@ -9,6 +9,7 @@ from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
 from query_api.http.post_endpoint import TYPE_HEADERS, Answered, Posted, PostEndpoint
 from query_api.http.requests.bodies import Bodies
+from query_api.http.requests.queries import is_known
 from query_api.http.routing.documents import (
     LoadDocument,
     feedback_document,
@@ -102,7 +103,7 @@ class RoutingEndpoint(PostEndpoint):
         decision = routed.decision
         headers = [TYPE_HEADERS[posted.wire]]
         why = None
-        if not asked.matches and not view.kernel.knows(asked.scope):
+        if not asked.matches and not is_known(view.kernel, asked.scope):
             why = self._unknown.note(asked.scope)
         if why is not None:
             headers.append((HEADER, why.text.encode()))

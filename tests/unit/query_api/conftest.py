@@ -1,13 +1,14 @@
 import pytest
 
 from query_api.http.app import create_app
-from tests.fakes import AsgiClient, FakeTable
+from streams.kernel import open_kernel
+from tests.fakes import SEED, AsgiClient, FakeTable
 
 
 @pytest.fixture
 def table() -> FakeTable:
-    """An empty table that is ready."""
-    return FakeTable()
+    """An empty table that is ready, over the kernel that services have."""
+    return FakeTable(open_kernel(SEED))
 
 
 @pytest.fixture

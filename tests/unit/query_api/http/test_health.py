@@ -5,6 +5,7 @@ import hashlib
 import msgspec
 
 from schemas.positions import Position
+from streams.kernel import open_kernel
 from tests.fakes import SEED, AsgiClient, FakeTable, registration
 
 
@@ -17,7 +18,7 @@ def test_health_is_200_whether_ready_or_not(table: FakeTable, client: AsgiClient
         "role": "embedded",
         "problem": "",
         "conditions": [],
-        "kernel": "reference",
+        "kernel": table.kernel.name,
         "seed": SEED,
         "position": "0:1234",
     }
@@ -61,7 +62,7 @@ def test_ready_is_503_with_the_reason_until_recovered(table: FakeTable, client: 
 def test_the_digest_depends_on_what_is_held_not_on_the_order(
     table: FakeTable, client: AsgiClient
 ) -> None:
-    other = FakeTable()
+    other = FakeTable(open_kernel(SEED))
     for target, names in ((table, ("a", "b")), (other, ("b", "a"))):
         for name in names:
             target.store(target.add(registration(name)), range(8), hashes=[1, 2])
@@ -69,7 +70,7 @@ def test_the_digest_depends_on_what_is_held_not_on_the_order(
 
     document = client.get("/digest").document()
     assert document == digest_document(other.kernel, "0:1234")
-    assert (document["position"], document["kernel"]) == ("0:1234", "reference")
+    assert (document["position"], document["kernel"]) == ("0:1234", table.kernel.name)
     assert [context["instance_id"] for context in document["contexts"]] == ["a", "b"]
     assert [context["entries"] for context in document["contexts"]] == [2, 2]
     packed = b"".join(
