@@ -119,6 +119,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
         queue_s, load_s, transfer_s, prefill_s: what the time to the first token was made of.
         tbt_s: between two tokens, where it was a candidate for decoding; 0 elsewhere.
         predicted: of the cached ones, those that only decisions say it holds, or will.
+        others: see `streams.routing.interface.Candidate`; 0 in records of before there was one.
     """
 
     instance_id: Text
@@ -143,6 +144,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prefill_s: Duration = 0.0
     tbt_s: Duration = 0.0
     predicted: TokenCount = 0
+    others: Duration = 0.0
 
 
 class PrefixMark(NamedTuple):

@@ -10,6 +10,7 @@ import math
 import random
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple, get_args
 
 import xxhash
@@ -27,7 +28,7 @@ from streams.routing.costs import Costs
 from streams.routing.inflight import BlocksParameters, LmetricParameters, StickyParameters
 from streams.routing.prefix import LongestPrefixParameters, WeightedParameters
 from streams.routing.table import parse_policy
-from streams.routing.ttft import Algorithm1Parameters, WaitAndWorkParameters
+from streams.routing.ttft import Algorithm1Parameters, LeastDelayParameters, WaitAndWorkParameters
 
 Block = tuple[int, ...]
 Event = tuple[str, str, list[Block]]  # what, tier, blocks
@@ -190,6 +191,20 @@ class NaiveNode:
             free = max(one.at, free) + (one.took if known else one.booked)
             work.append((free, one.tokens if known else one.booked_tokens))
         return max(free - now, 0.0), [tokens for end, tokens in work if end > now]
+
+    def others(self, now: float) -> float:
+        """Requests a second, of the last 32 or so, for each second in which it is free."""
+        weights = [(31 / 32) ** number for number in range(len(self.given))]
+        came = [one.at for one in self.given]
+        gaps = [0.0, *(after - before for before, after in pairwise(came))]
+        span = 10.0 * (31 / 32) ** len(came) + (now - came[-1] if came else 0.0)
+        span += sum(
+            weight * gap for weight, gap in zip(weights, gaps[::-1][: len(came)], strict=True)
+        )
+        busy = sum(
+            weight * one.booked for weight, one in zip(weights, self.given[::-1], strict=True)
+        )
+        return sum(weights) / span / (1.0 - min(busy / span, 0.9))
 
     def has(self, block: Block) -> str:
         if self.gpu is not None and block in self.gpu.used:
@@ -362,7 +377,8 @@ class NaiveRun:
         waits = [wait * wrong[at][0] for at, (wait, _) in enumerate(seen)]
         work = [tokens for _, tokens in seen]
         costs = [slowed(setup.costs, factor) for _, factor in wrong]
-        ranked = self.rank(number, prompt, cached, on_gpu, waits, work, chain, costs)
+        others = [node.others(now) for node in self.nodes]
+        ranked = self.rank(number, prompt, cached, on_gpu, waits, work, chain, costs, others)
         lasts = [
             (cached[one.node] - on_gpu[one.node]) / self.slower
             + (one.prefix - cached[one.node]) / setup.costs.fetch_tokens_per_s
@@ -494,6 +510,7 @@ class NaiveRun:
         work: list[list[int]],
         chain: list[Block],
         each: list[Costs],
+        others: list[float],
     ) -> list[Ranked]:
         name, parameters = parse_policy(self.setup.policy, ALL_POLICIES)
         costs, count = self.setup.costs, len(self.nodes)
@@ -526,9 +543,16 @@ class NaiveRun:
                 case Algorithm1Parameters():
                     over = cached[best] > parameters.kvcache_balancing_threshold * cached[at]
                     here = there if parameters.fetch and over else here
-                case WaitAndWorkParameters():
-                    here = here._replace(key=here.key + parameters.work * compute)
-                    there = there._replace(key=there.key + parameters.work * rest)
+                case WaitAndWorkParameters() | LeastDelayParameters():
+                    behind = 0.0
+                    if isinstance(parameters, LeastDelayParameters):
+                        behind = parameters.others * others[at]
+                    extra = [
+                        parameters.work * last + behind * own * (waits[at] + own / 2)
+                        for last, own in ((compute, load + compute), (rest, transfer + load + rest))
+                    ]
+                    here = here._replace(key=here.key + extra[0])
+                    there = there._replace(key=there.key + extra[1])
                     if parameters.fetch and cached[best] > cached[at] and there.key < here.key:
                         here = there
                 case _ if isinstance(parameters, (*get_args(Ours), *get_args(Others))):

@@ -204,7 +204,7 @@ def _candidate(
     predicted = 0
     if soon > cached:  # it is being computed there, for its GPU
         predicted, gpu, disk, cached = soon - cached, soon, 0, soon
-    wait, requests, pending, active, sample, _, _ = carried
+    wait, requests, pending, active, sample, _, _, others = carried
     waiting, usage, is_there = 0, target.pressure, target.is_reachable
     if sample is not None:
         is_there = is_there and not sample.is_away
@@ -227,4 +227,6 @@ def _candidate(
         is_there,
         target.is_degraded,
         predicted,
+        False,
+        others,
     )

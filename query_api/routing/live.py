@@ -34,10 +34,12 @@ from schemas.routing_records import (
 )
 from streams.routing.booking import DecisionKey
 from streams.routing.bookings import Bookings, Reported
+from streams.routing.by_target import ByTarget
 from streams.routing.failures import Failing, Failures
 from streams.routing.fold import RoutingFold
 from streams.routing.observed.sessions import Sessions
 from streams.routing.place import NO_LOAD, Load
+from streams.routing.recent_work import RecentWork
 from streams.routing.samples import Samples
 
 
@@ -58,6 +60,7 @@ class Carried(NamedTuple):
             sample.
         requests, pending, active, kv_tokens, decoding: see `streams.routing.bookings.Load`.
         sample: by its own or another client's word, or None.
+        others: whom its queue delays; see `streams.routing.recent_work`.
     """
 
     wait_s: float
@@ -67,14 +70,15 @@ class Carried(NamedTuple):
     sample: LoadSample | None
     kv_tokens: int = 0
     decoding: int = 0
+    others: float = 0.0
 
 
 NOTHING: Final = Carried(0.0, 0, 0, 0, None)
 
 
-def _carried_of(booked: Load, sample: LoadSample | None) -> Carried:
+def _carried_of(booked: Load, sample: LoadSample | None, others: float) -> Carried:
     wait, requests, pending, active, decoding, tokens = booked
-    return Carried(wait, requests, pending, active, sample, tokens, decoding)
+    return Carried(wait, requests, pending, active, sample, tokens, decoding, others)
 
 
 class LiveLoad:
@@ -92,6 +96,7 @@ class LiveLoad:
         self._beside = BesideBooked(self._bookings)
         self._forgotten_at: dict[Unregistered, float] = {}  # what the log is to bring again
         self._mean_work = MeanWork()
+        self._recent_work: ByTarget[RecentWork] = ByTarget()
         self._predicted = LivePredictions()
         self._sessions = Sessions()
         self._failures = Failures()
@@ -129,11 +134,20 @@ class LiveLoad:
         self._recent.note(run, decision)
         early = self._bookings.book(run, decision)
         self._mean_work.note(decision)
+        self._note_work(decision)
         now = self._bookings.clock
         self._sessions.decided(now, decision)
         self._failures.decided(now, decision)
         self._predicted.decided(run, now, decision, self._bookings.is_under_way)
         self._note_reported(early)
+
+    def _note_work(self, decision: Decision) -> None:
+        if decision.chosen < 0:
+            return
+        target, one = decision.target(decision.chosen), decision.candidates[decision.chosen]
+        work = self._recent_work.get(target) or RecentWork()
+        work.note(decision.time, one.load_s + one.transfer_s + one.prefill_s)
+        self._recent_work.put(target, work)
 
     def _report(self, run: int, outcome: Outcome) -> bool:
         """Whether it was new."""
@@ -202,6 +216,7 @@ class LiveLoad:
         for one in engines:
             self._samples.forget(one.target)
             self._beside.forget(one.target)
+            self._recent_work.pop(one.target)
         return self._bookings.release(engines)
 
     def follow(self, record: RoutingRecord, now: float) -> None:
@@ -281,10 +296,8 @@ class LiveLoad:
         with self._lock:
             self._bookings.advance(now)
             loads = self._bookings.loads(targets, now)
-            if not said and not len(self._samples):
-                return [
-                    NOTHING if booked is NO_LOAD else _carried_of(booked, None) for booked in loads
-                ]
+            if not said and not len(self._samples) and not len(self._recent_work):
+                return [NOTHING] * len(loads)
             return [
                 self._carried(target, booked, now, usual, said.get(target))
                 for target, booked in zip(targets, loads, strict=True)
@@ -299,10 +312,13 @@ class LiveLoad:
         said: LoadSample | None,
     ) -> Carried:
         sample = said or self._samples.newest(target, now)
-        if sample is None:
-            return NOTHING if booked is NO_LOAD else _carried_of(booked, None)
-        # Those that are booked are known better: what each takes, and when it is done.
-        return _carried_of(self._beside.of(sample).added_to(booked, now, usual), sample)
+        work = self._recent_work.get(target)
+        if sample is None and work is None and booked is NO_LOAD:
+            return NOTHING
+        if sample is not None:
+            # Those that are booked are known better: what each takes, and when it is done.
+            booked = self._beside.of(sample).added_to(booked, now, usual)
+        return _carried_of(booked, sample, 0.0 if work is None else work.others(now))
 
     def recent(self, limit: int, admits: Callable[[str], bool]) -> list[RecentDecision]:
         """The last decisions, the latest first; see `RecentDecisions.latest`."""

@@ -57,7 +57,7 @@ from streams.routing.table import find_policy, parse_policy
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_POLICY: Final = "wait-and-work"
+DEFAULT_POLICY: Final = "least-delay"
 NEVER: Final = 2.0**40
 """What no candidate carries more than."""
 

@@ -19,6 +19,7 @@ COMPARED: Final = (
     "weighted",
     "algorithm-1:fetch=off",
     "algorithm-1",
+    "least-delay",
     "wait-and-work",
     "blocks",
     "lmetric",

@@ -47,6 +47,7 @@ from streams.routing.inflight import LmetricParameters
 from streams.routing.interface import Candidate, Choice, Request
 from streams.routing.observed.sessions import Sessions, with_affinity
 from streams.routing.ranking import tie_break
+from streams.routing.recent_work import RecentWork
 from streams.routing.refusal import Prediction, RefusalRule, refuse_at_arrival
 
 POOL: str = "pool"
@@ -126,6 +127,7 @@ class Run:
         self._view = LoadView(
             [node.queue for node in self._nodes], setup.load_age_s, bookings=setup.bookings
         )
+        self._recent_work = [RecentWork() for _ in self._nodes]
         self._places = {node.name: place for place, node in enumerate(self._nodes)}
         self._errors = (
             Errors(setup.estimate_error, setup.seed + 1) if setup.estimate_error else None
@@ -294,7 +296,9 @@ class Run:
         size = self._workload.block_size
         candidates = []
         loads = self._view.loads(now)
-        for node, match, load in zip(self._nodes, matches, loads, strict=True):
+        for node, match, load, work in zip(
+            self._nodes, matches, loads, self._recent_work, strict=True
+        ):
             cached = on_gpu = 0
             if match.longest:
                 cached = min(match.longest * size, prompt)
@@ -314,6 +318,7 @@ class Run:
                     requests=load.requests,
                     pending=load.pending,
                     costs=costs,
+                    others=work.others(now),
                 )
             )
         return candidates
@@ -339,7 +344,9 @@ class Run:
         reads = self._reads(node, choice, chain, prompt)
         node.queue.book(reads.duration_s, prompt - reads.cached_tokens, now)
         place = self._places[node.name]
-        self._view.book(place, self._work(choice, prompt), prompt - choice.prefix, now)
+        estimated_s = self._work(choice, prompt)
+        self._view.book(place, estimated_s, prompt - choice.prefix, now)
+        self._recent_work[place].note(now, estimated_s)
         return reads._replace(ttft_s=node.queue.free_at - now)
 
     def _reads(self, node: Node, choice: Choice, chain: "array[int]", prompt: int) -> _Served:

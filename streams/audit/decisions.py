@@ -240,6 +240,7 @@ def _candidate(one: CandidateRecord, models: Sequence[Costs]) -> Candidate:
         Reason.DEGRADED in one.reasons,
         one.predicted,
         Reason.FAILING in one.reasons,
+        one.others,
     )
 
 

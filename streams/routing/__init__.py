@@ -5,7 +5,7 @@
     ranking.py     order, ties, and who is overloaded
     load.py        policies that look at load alone, or at nothing
     prefix.py      policies that look at the cached prefix: longest-prefix, weighted
-    ttft.py        policies that estimate the time to the first token: algorithm-1, wait-and-work
+    ttft.py        policies by seconds: algorithm-1, least-delay, wait-and-work
     inflight.py    policies that count what is in flight: blocks, lmetric, sticky
     hot_classes.py which prompts that begin alike come too often: a fold of decisions
     decode_choice.py  which instance decodes

@@ -276,6 +276,7 @@ def _left_out(one: Candidate, reason: Reason | None, models: "_CostModels") -> C
         one.shared,
         models.number(one.costs),
         predicted=one.predicted,
+        others=one.others,
     )
 
 
@@ -307,6 +308,7 @@ def _record(
         *terms,
         0.0,
         one.predicted,
+        one.others,
     )
 
 

@@ -53,6 +53,7 @@ class Candidate(NamedTuple):
         is_degraded: whether its publisher has lost something.
         predicted: of the cached tokens, those that only decisions say it holds.
         is_failing: whether its requests fail, and none is to be tried now.
+        others: whom its queue delays; see `streams.routing.recent_work.RecentWork.others`.
     """
 
     instance_id: str
@@ -73,6 +74,7 @@ class Candidate(NamedTuple):
     is_degraded: bool = False
     predicted: int = 0
     is_failing: bool = False
+    others: float = 0.0
 
 
 class Choice(NamedTuple):

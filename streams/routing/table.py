@@ -25,8 +25,10 @@ from streams.routing.prefix import (
 )
 from streams.routing.ttft import (
     Algorithm1Parameters,
+    LeastDelayParameters,
     WaitAndWorkParameters,
     algorithm_1,
+    least_delay,
     wait_and_work,
 )
 
@@ -65,6 +67,12 @@ POLICIES: Final[Mapping[str, Policy]] = {
         algorithm_1,
         Algorithm1Parameters,
         "Algorithm 1 of the Mooncake paper: lowest TTFT",
+        in_seconds=True,
+    ),
+    "least-delay": Policy(
+        least_delay,
+        LeastDelayParameters,
+        "lowest delay of this request and of those behind it",
         in_seconds=True,
     ),
     "wait-and-work": Policy(

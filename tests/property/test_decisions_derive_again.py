@@ -37,6 +37,7 @@ SEEDS = range(150)
 SCOPE = PrefixScope("default", "m", "", 16, "")
 NAMES = [f"i{number}" for number in range(6)]
 PARAMETERS = {
+    "least-delay": ("", ":others=4,fetch=on"),
     "wait-and-work": ("", ":work=0.3,fetch=on", ":fetch=on"),
     "algorithm-1": ("", ":kvcache_balancing_threshold=1.1", ":fetch=off"),
     "weighted": ("", ":alpha=0.3,beta=2"),

@@ -20,6 +20,7 @@ SPECS = (
     *ALL_POLICIES,
     "algorithm-1:fetch=off",
     "algorithm-1:kvcache_balancing_threshold=4",
+    "least-delay:others=3,fetch=on",
     "wait-and-work:fetch=on",
     "longest-prefix:overload_s=0.2",
     "weighted:alpha=0.3,beta=2,full_load_s=1,overload_s=0.5",

@@ -119,7 +119,7 @@ def test_a_decision_has_a_span_that_says_why_and_its_record_has_the_context(
         "reprise.index.position": answer["index"]["position"],
         "reprise.index.state": answer["index"]["state"],
         "reprise.decision_id": answer["decision_id"],
-        "reprise.policy": "wait-and-work",
+        "reprise.policy": "least-delay",
         "reprise.candidates": 2,
         "reprise.instance": "a",
         "reprise.dp_rank": 0,

@@ -187,7 +187,7 @@ def test_a_value_that_cannot_be_is_named(text: str) -> None:
 
 def test_a_plan_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulation.whatif.plan.WHATIF_RUNS_MAX", 5)
-    with pytest.raises(ConfigurationError, match="Expected at most 5 runs, got: 17"):
+    with pytest.raises(ConfigurationError, match="Expected at most 5 runs, got: 18"):
         plan(BASE, block_size=SIZE, workloads=1, policies=())
 
 

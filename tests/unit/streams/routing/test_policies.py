@@ -164,6 +164,34 @@ class TestAlgorithm1:
         }
 
 
+class TestLeastDelay:
+    def test_where_nothing_comes_it_is_the_time(self) -> None:
+        candidates = holding(800, 500, waits=(0.5, 0.0))
+        choices = rank("least-delay", candidates, Request(0, 1000))
+        assert names(choices) == "ba"
+        assert [choice.key for choice in choices] == pytest.approx([0.55, 0.72])
+
+    def test_where_others_come_their_waits_count(self) -> None:
+        candidates = [one._replace(others=8.0) for one in holding(800, 500, waits=(0.5, 0.0))]
+        choices = rank("least-delay", candidates, Request(0, 1000))
+        # 0.2 s behind 0.5: 8 * 0.2 * 0.6; 0.5 s behind nothing: 8 * 0.5 * 0.25.
+        assert [choice.key for choice in choices] == pytest.approx([0.55 + 1.0, 0.72 + 0.96])
+        assert names(choices) == "ba"
+        assert names(rank("least-delay:others=9", candidates, Request(0, 1000))) == "ab"
+
+    def test_of_equals_the_one_to_which_less_comes(self) -> None:
+        a, b, c = holding(0, 0, 0)
+        candidates = [a._replace(others=2.0), b._replace(others=1.0), c._replace(others=3.0)]
+        assert names(rank("least-delay", candidates, Request(0, 100))) == "bac"
+
+    def test_what_is_fetched_keeps_it_busy_too(self) -> None:
+        a, b = holding(800, 700, waits=(5.0, 0.0))
+        candidates = [a, b._replace(others=10.0)]
+        (best, _) = rank("least-delay:fetch=on", candidates, Request(0, 1000))
+        assert (best.candidate.instance_id, best.fetch_from) == ("b", "a")
+        assert best.key == pytest.approx(0.01 + 1.1 * 0.2 + 10 * 0.21 * 0.105)
+
+
 class TestWaitAndWork:
     def test_computing_counts_twice(self) -> None:
         candidates = holding(800, 500, waits=(0.5, 0.0))

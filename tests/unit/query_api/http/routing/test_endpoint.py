@@ -79,7 +79,7 @@ def test_who_holds_most_of_the_prompt_gets_it(service: Service) -> None:
     register(service, "b", blocks=3, http_endpoint="http://10.0.0.2:8000")
     found = route(service, request_id="r-1")
     assert found["request_id"] == "r-1"
-    assert found["policy"] == "wait-and-work"
+    assert found["policy"] == "least-delay"
     assert found["index"] == {"position": "0:1234", "state": "exact"}
     prefill = found["prefill"]
     assert prefill["instance_id"] == "b"
