@@ -27,6 +27,7 @@ from simulation.traffic.http_json import JsonConnection
 from streams.routing.costs import Costs
 
 POLICIES: Final = (
+    "least-delay",
     "wait-and-work",
     "algorithm-1:fetch=off",
     "algorithm-1",

@@ -391,7 +391,7 @@ def _policies() -> list[Aim]:
     bounds: tuple[tuple[str, str, float | None, float | None], ...] = (
         (
             "eight engines: mean TTFT by /route, times by /query alone",
-            "wait-and-work: TTFT, mean, times /query alone",
+            "least-delay: TTFT, mean, times /query alone",
             None,
             1.0,
         ),

@@ -113,7 +113,7 @@ def test_a_decision_that_disagrees_is_shown_with_its_values(tmp_path: Path) -> N
     assert result.exit_code == 1
     lines = result.output.splitlines()
     assert lines[0] == (
-        "disagrees: decision 3b9aca00-0 in record 1 of the routing log, policy wait-and-work"
+        "disagrees: decision 3b9aca00-0 in record 1 of the routing log, policy least-delay"
     )
     assert lines[1].startswith("  predicted_s: said 0.5, is so 0.020")
     assert lines[2].startswith("  chosen: said -1, is so ")

@@ -46,6 +46,7 @@ POOLED = {"policy": "least-loaded", "gpu_blocks": 0}
         ({"policy": "weighted"}, 34.6, 1.40),
         ({"policy": "algorithm-1:fetch=off"}, 31.7, 1.29),
         ({"policy": "algorithm-1"}, 35.5, 1.20),
+        ({"policy": "least-delay"}, 32.7, 1.29),
         ({"policy": "wait-and-work"}, 33.3, 1.30),
         ({"policy": "blocks"}, 30.2, 1.33),
         ({"policy": "lmetric:guard=off"}, 34.8, 1.70),
