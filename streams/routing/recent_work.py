@@ -5,10 +5,10 @@ from typing import Final
 LAST_REQUESTS: Final = 32
 """Over which rates are taken: engines differ a thousandfold in how many come in ten seconds."""
 
-FIRST_SPAN_S: Final = 10.0
-"""Within which the first requests are taken to have come, until there are LAST_REQUESTS."""
+FIRST_SPAN: Final = 10.0
+"""Seconds within which the first requests are taken to have come, until there are LAST_REQUESTS."""
 
-BUSY_MAX: Final = 0.9
+BUSIEST: Final = 0.9
 """The share of its time that a target is taken to compute, at most: beyond, all would wait."""
 
 
@@ -20,7 +20,7 @@ class RecentWork:
     def __init__(self) -> None:
         self._at = 0.0
         self._requests = self._seconds = 0.0
-        self._span_s = FIRST_SPAN_S  # in which these came
+        self._span_s = FIRST_SPAN  # in which these came
 
     def note(self, now: float, seconds: float) -> None:
         """A request was sent there that takes it so long. A time before the last one is the last
@@ -39,7 +39,7 @@ class RecentWork:
         queue of `w` seconds and a request of `s` more, `s * (w + s / 2)` times this.
         """
         span = self._span_s + self._since(now)
-        return self._requests / (span * (1.0 - min(self._seconds / span, BUSY_MAX)))
+        return self._requests / (span * (1.0 - min(self._seconds / span, BUSIEST)))
 
     def _since(self, now: float) -> float:
         return max(now - self._at, 0.0) if self._requests else 0.0

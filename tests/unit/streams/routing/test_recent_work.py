@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.routing.recent_work import BUSY_MAX, FIRST_SPAN_S, LAST_REQUESTS, RecentWork
+from streams.routing.recent_work import BUSIEST, FIRST_SPAN, LAST_REQUESTS, RecentWork
 
 
 def steady(per_s: float, seconds: float, requests: int = 30 * LAST_REQUESTS) -> RecentWork:
@@ -28,7 +28,7 @@ def test_the_first_requests_are_no_flood() -> None:
     work = RecentWork()
     for _ in range(3):
         work.note(1000.0, 0.1)
-    assert 2 / FIRST_SPAN_S < work.others(1000.0) < 4 / FIRST_SPAN_S
+    assert 2 / FIRST_SPAN < work.others(1000.0) < 4 / FIRST_SPAN
 
 
 def test_it_falls_while_nothing_comes() -> None:
@@ -41,6 +41,6 @@ def test_it_falls_while_nothing_comes() -> None:
 def test_what_is_overloaded_has_a_bound_and_a_clock_that_goes_back_does_nothing() -> None:
     work = steady(10.0, 5.0)
     last = 1000.0 + (30 * LAST_REQUESTS - 1) / 10.0
-    assert work.others(last) == pytest.approx(10.0 / (1 - BUSY_MAX), rel=0.01)
+    assert work.others(last) == pytest.approx(10.0 / (1 - BUSIEST), rel=0.01)
     work.note(900.0, 5.0)
     assert work.others(900.0) == pytest.approx(work.others(last)) == pytest.approx(103.2, rel=0.01)
