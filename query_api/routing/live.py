@@ -296,8 +296,6 @@ class LiveLoad:
         with self._lock:
             self._bookings.advance(now)
             loads = self._bookings.loads(targets, now)
-            if not said and not len(self._samples) and not len(self._recent_work):
-                return [NOTHING] * len(loads)
             return [
                 self._carried(target, booked, now, usual, said.get(target))
                 for target, booked in zip(targets, loads, strict=True)
