@@ -43,11 +43,12 @@ class RoutingQueue:
         self._bytes_max = bytes_max
         self._items: list[tuple[int, _Item]] = []  # with what each takes, bytes
         self._bytes = 0
+        self._taken = 0  # by the last call, and perhaps not written yet
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many wait."""
-        return len(self._items)
+        """How many wait, those included that are being written."""
+        return self._taken + len(self._items)
 
     def push_decision(self, run: int, decision: Decision) -> None:
         """A decision of this service."""
@@ -78,9 +79,12 @@ class RoutingQueue:
                     self.kept += 1
 
     def take(self, now: float) -> list[RoutingRecord]:
-        """What has come since the last call, as records that are written now, Unix seconds."""
+        """What has come since the last call, as records that are written now, Unix seconds. Who
+        calls again has written, or lost, what it took before.
+        """
         with self._lock:
             items, self._items, self._bytes = self._items, [], 0
+            self._taken = len(items)
         records: list[RoutingRecord] = []
         some: list[_Item] = []
         total = 0

@@ -37,10 +37,12 @@ def test_the_queue_drops_what_has_no_room_and_counts_it() -> None:
         queue.push_decision(RUN, decision(number, candidates=(candidate(LONG),) * 100))
     assert 0 < queue.kept < 10
     assert queue.kept + queue.dropped == 100
-    taken = queue.take(0.0)
+    kept, taken = queue.kept, queue.take(0.0)
     assert len(taken) > 0
     queue.push_decision(RUN, decision(100))  # there is room again
-    assert (len(queue), queue.kept + queue.dropped) == (1, 101)
+    assert (len(queue), queue.kept + queue.dropped) == (kept + 1, 101)
+    queue.take(0.0)  # who takes again has written what it took before
+    assert len(queue) == 1
 
 
 def test_one_that_is_larger_than_the_queue_is_written_alone() -> None:
