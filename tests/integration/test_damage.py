@@ -98,6 +98,7 @@ def copies(tmp_path: Path, seed: int) -> list[Copy]:
                 service.restart()
             load.stop()
             for engine in load.engines:  # what it sent during the restarts is gone: start anew
+                until(lambda engine=engine: engine.publisher.subscribers, what="a subscriber")  # type: ignore[misc]
                 engine.clear()
                 engine.serve(load.prompt(8))
             held = {engine.instance_id: engine.held() for engine in load.engines}

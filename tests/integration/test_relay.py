@@ -175,13 +175,13 @@ def test_a_service_hears_at_once_that_an_engine_behind_a_relay_has_gone(
             generate(ready.http_port, prompt)
             until(lambda: matched() == [len(prompt)] * 2, what=f"both know it: {matched()}")
 
-            def is_exact() -> bool:
-                """It has to hear something live, so something is sent."""
+            def are_exact() -> bool:
+                """They have to hear something live, so something is sent."""
                 generate(ready.http_port, [next(numbers)] * ready.block_size)
-                return standing(service, "relayed")[0] == "exact"
+                return all(standing(service, name)[0] == "exact" for name in ("plain", "relayed"))
 
             numbers = itertools.count(1_000)
-            until(is_exact, what="exact")
+            until(are_exact, what="exact")
 
             process.terminate()
             process.reap(time.monotonic())  # kill -9
@@ -195,7 +195,7 @@ def test_a_service_hears_at_once_that_an_engine_behind_a_relay_has_gone(
             generate(ready.http_port, other)
             until(lambda: matched() == [0, 0], what=f"both know that it is gone: {matched()}")
             until(
-                lambda: all(standing(service, name)[0] == "exact" for name in ("plain", "relayed")),
+                are_exact,
                 what=f"exact again: {service.get('/services')[1]}\n{relay.output()[-2000:]}",
                 timeout_s=60,
             )
