@@ -24,6 +24,13 @@ from schemas.identities import COPIES_UNKNOWN
 from schemas.limits import DOCTOR_OVERFULL, UNREACHED_S
 
 _BLOCK_SIZE: Final = "block_size"
+_BESIDE: Final = (
+    "leave it registered as it is: what answers count is right. Smaller blocks are the ends of"
+    " prompts, as vLLM keeps them since 0.24, and larger ones another cache group's: no query asks"
+    " for them. Its answers are `exact` again once it has removed them"
+)
+"""Of blocks of another size, where those of the registered size come, too."""
+
 _BINDS: Final = (
     "vLLM binds only wildcard and ipc endpoints, and connects to any other: a publisher of"
     " `tcp://127.0.0.1:5557` publishes to nobody"
@@ -124,16 +131,18 @@ def _block_size(patient: Patient, now: float) -> Iterator[Diagnosis]:
                 ranks.append(one.registration.dp_rank)
                 sizes[size] = before + blocks, since, ranks
     for size, (blocks, since, ranks) in sorted(sizes.items()):
-        yield Diagnosis(
-            Code.BLOCK_SIZE,
-            f"it publishes blocks of {size} tokens, and is registered with {registered}:"
-            f" {blocks} blocks are left out",
-            register_again(patient, f'"block_size": {size}') + f"; and ask POST /query with {size}",
-            str(registered),
-            size,
-            since,
-            tuple(ranks),
-        )
+        if patient.entries:  # with another size these would be left out
+            beside = f"{patient.entries} blocks of {registered}, which answers count"
+            cause = f"beside {beside}, it publishes blocks of {size} tokens: {blocks} are left out"
+            remedy = _BESIDE
+        else:
+            cause = (
+                f"it publishes blocks of {size} tokens, and is registered with {registered}:"
+                f" {blocks} blocks are left out"
+            )
+            remedy = register_again(patient, f'"block_size": {size}')
+            remedy += f"; and ask POST /query with {size}"
+        yield Diagnosis(Code.BLOCK_SIZE, cause, remedy, str(registered), size, since, tuple(ranks))
     others = sorted(said - {0, registered})
     if others and not sizes and not patient.entries:  # before the first block has come
         yield Diagnosis(
