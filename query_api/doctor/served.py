@@ -45,7 +45,12 @@ def _is_nothing(served: Totals) -> bool:
 
 
 def _misses(served: Totals) -> bool:
-    return served.index - served.not_predicted > DOCTOR_SHARE * served.prompt
+    return _missing(served) > DOCTOR_SHARE * served.prompt
+
+
+def _missing(served: Totals) -> int:
+    """Tokens that the index promised, and the engine did not find."""
+    return served.index - served.not_predicted
 
 
 def likeliest_cause(patient: Patient) -> tuple[Code, str]:
@@ -61,31 +66,30 @@ def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
     served = patient.served
     if not is_contradicted(patient):
         return
-    expected = f"{served.promised - served.predicted} cached tokens"
-    got = f"{served.actual} cached tokens"
     if _finds_more(patient.recent):
         code, cause = likeliest_cause(patient)
+        promised = 0 if _is_nothing(served) else served.actual - served.unpromised
+        more = _percent(served.actual - promised, served.prompt)
         yield Diagnosis(
             code,
-            f"of the last {served.reported} requests that it served, it found"
-            f" {_percent(served.actual, served.prompt)} of the tokens in its cache, and"
-            f" {_percent(served.promised - served.predicted, served.prompt)} were promised by what"
-            " the index has of it. The likeliest cause:"
+            f"of the last {served.reported} requests that it served, {more} of the tokens were in"
+            " its cache and not promised by what the index has of it. The likeliest cause:"
             f" {cause}",
             _less(patient)[1],
-            expected,
-            got,
+            f"{promised} cached tokens",
+            f"{served.actual} cached tokens",
         )
     if _misses(served):
         cause, remedy = _more(patient)
-        missing = _percent(served.index - served.not_predicted, served.prompt)
+        promised, missing = served.promised - served.predicted, _missing(served)
         yield Diagnosis(
             Code.MATCHES_MORE,
-            f"of the last {served.reported} requests that it served, {missing} of the tokens were"
-            f" promised and not in its cache. The likeliest cause: {cause}",
+            f"of the last {served.reported} requests that it served,"
+            f" {_percent(missing, served.prompt)} of the tokens were promised and not in its cache."
+            f" The likeliest cause: {cause}",
             remedy,
-            expected,
-            got,
+            f"{promised} cached tokens",
+            f"{max(promised - missing, 0)} of these",
         )
 
 

@@ -39,6 +39,27 @@ def test_matches_are_judged_by_enough_outcomes(
     assert (asked.promised_tokens, asked.cached_tokens) == (20 * promised, 20 * cached)
 
 
+def test_the_figures_are_of_what_is_said(clinic: Clinic) -> None:
+    """Some requests found more than was promised, and others less."""
+    clinic.register()
+    store(clinic)
+    clinic.serves(15, promised=800, cached=1600)
+    clinic.serves(15, promised=800, cached=0)
+    less, more = clinic.findings()
+    assert (less.code, less.expected, less.got) == (
+        "matches_less",
+        "12000 cached tokens",
+        "24000 cached tokens",
+    )
+    assert "25 % of the tokens were in its cache and not promised" in less.cause
+    assert (more.code, more.expected, more.got) == (
+        "matches_more",
+        "24000 cached tokens",
+        "12000 of these",
+    )
+    assert "25 % of the tokens were promised and not in its cache" in more.cause
+
+
 def cause(clinic: Clinic) -> str:
     (found,) = [one for one in clinic.findings() if one.code == "matches_nothing"]
     return found.cause.partition("The likeliest cause: ")[2]
