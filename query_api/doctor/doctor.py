@@ -88,9 +88,10 @@ def doctor_document(examined: Examination, *, sees_all: bool = True) -> DoctorDo
 
 def _of_service(examined: Examination, *, sees_all: bool) -> Iterator[Finding]:
     health = examined.health
-    for condition in health.conditions:
-        if condition.part not in _SAID_OF_INSTANCES:
-            yield _of_condition(condition)
+    conditions = [one for one in health.conditions if one.part not in _SAID_OF_INSTANCES]
+    if full := [one for one in conditions if _is_disk(one)]:
+        yield _of_disk(full)
+    yield from (_of_condition(one) for one in conditions if not _is_disk(one))
     yield from _behind(health)
     yield from map(_of_unknown, _first_of_each(examined.unknown))
     if sees_all and not examined.patients and health.ready:
@@ -130,16 +131,30 @@ def _of_unknown(one: tuple[Asked, Unknown]) -> Finding:
     )
 
 
-def _of_condition(condition: Condition) -> Finding:
-    is_disk = condition.reason == _DISK or "no space left" in condition.message
-    remedy = _HELP.get(condition.part, "see docs/operations.md, `Conditions`")
-    if is_disk:
-        remedy = "free space on that disk, or mend it: what is refused meanwhile is counted as lost"
+def _is_disk(condition: Condition) -> bool:
+    return condition.reason == _DISK or "no space left" in condition.message
+
+
+def _of_disk(conditions: list[Condition]) -> Finding:
+    """One disk is one finding, whatever cannot be written there."""
+    parts = ", ".join(one.part.value for one in conditions[1:])
     return Finding(
-        code=(Code.DISK if is_disk else Code.CONDITION).value,
+        code=Code.DISK.value,
+        cause=f"{conditions[0].part.value}: {conditions[0].message.rstrip('.')}"
+        + (f"; likewise: {parts}" if parts else "")
+        + ". Answers are of what was known before, and what comes meanwhile is not written",
+        remedy="free space on that disk, or mend it; the service goes on by itself then. What is"
+        " refused meanwhile is counted as lost",
+        since=min(one.since for one in conditions),
+    )
+
+
+def _of_condition(condition: Condition) -> Finding:
+    return Finding(
+        code=Code.CONDITION.value,
         cause=f"{condition.part.value}: {condition.message}",
         got=condition.reason,
-        remedy=remedy,
+        remedy=_HELP.get(condition.part, "see docs/operations.md, `Conditions`"),
         since=condition.since,
     )
 

@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 
 from query_api.doctor.diagnosis import (
     CLEAR,
-    SWITCH_ON,
     Diagnosis,
     endpoints_of,
     has_published,
@@ -15,6 +14,7 @@ from query_api.doctor.diagnosis import (
     named,
     ranks_of,
     register_again,
+    switch_on,
 )
 from query_api.doctor.document import Code
 from query_api.doctor.examination import Patient, facts_of
@@ -32,8 +32,8 @@ _BESIDE: Final = (
 """Of blocks of another size, where those of the registered size come, too."""
 
 _BINDS: Final = (
-    "vLLM binds only wildcard and ipc endpoints, and connects to any other: a publisher of"
-    " `tcp://127.0.0.1:5557` publishes to nobody"
+    "vLLM binds only wildcard and ipc endpoints, and connects to any other: one whose own endpoint"
+    " is `tcp://127.0.0.1:PORT` publishes to nobody"
 )
 
 
@@ -51,7 +51,8 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             Code.NO_ENDPOINT,
             "its HTTP address does not say that it publishes events for this rank with this block"
             " size: events are switched off, or its release does not say where it publishes",
-            f"{SWITCH_ON}; or register the `tcp://` address that it publishes at as `endpoint`",
+            "switch them on (vLLM, SGLang: --kv-events-config); or register the `tcp://` address"
+            " that it publishes at as `endpoint`",
         ),
         Doubt.ENGINE_AWAY: _Words(
             Code.ENGINE_AWAY,
@@ -212,7 +213,7 @@ def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
         yield Diagnosis(
             Code.UNREACHED,
             f"no link to it has come up, and nothing of it has ever come: {_why_unreached(never)}",
-            f"{SWITCH_ON}; then register the address that this host reaches it at",
+            f"{switch_on(never[0])}; or register the address that this host reaches it at",
             expected=endpoints_of(never),
             got="no answer",
             since=min(one.acting[1] for one in never),
@@ -241,6 +242,11 @@ def _why_unreached(never: list[ServiceView]) -> str:
                 f"it says that it publishes at {said}, which it connects to and does not bind, so"
                 f" nobody hears it. {_BINDS}"
             )
+    if any(facts_of(one) is not None for one in never):
+        return (
+            "the engine answers over HTTP, so it is up, and its events are not there: it publishes"
+            f" elsewhere, or connects where it is to bind, or its events are off. {_BINDS}"
+        )
     return f"it is not up, or does not listen there. {_BINDS}"
 
 
@@ -277,7 +283,7 @@ def _no_events(patient: Patient, now: float) -> Iterator[Diagnosis]:
             f"it has served {patient.served.reported} requests, its link is up, and it has"
             " published nothing: events are switched off, or prefix caching is, or another process"
             " listens at that address",
-            SWITCH_ON,
+            switch_on(silent[0]),
             expected="events",
             got="none",
             ranks=ranks_of(silent),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from query_api.doctor.diagnosis import CLEAR, SWITCH_ON, Diagnosis, has_published
+from query_api.doctor.diagnosis import CLEAR, Diagnosis, has_published, switch_on
 from query_api.doctor.document import Code
 from query_api.doctor.examination import Patient
 from schemas.limits import DOCTOR_OUTCOMES_MIN, DOCTOR_SHARE
@@ -14,7 +14,7 @@ def may_be_contradicted(recent: Recent) -> bool:
     as that can be told without the instance.
     """
     is_judged = recent.totals.reported >= DOCTOR_OUTCOMES_MIN
-    return is_judged and (_finds_more(recent) or _misses(recent.totals))
+    return is_judged and (_finds_more(recent) or _comes_again(recent) or _misses(recent.totals))
 
 
 def is_contradicted(patient: Patient) -> bool:
@@ -40,6 +40,14 @@ def _finds_more(recent: Recent) -> bool:
     return minutes > 1 and _is_nothing(served) and served.actual > DOCTOR_SHARE * served.prompt
 
 
+def _comes_again(recent: Recent) -> bool:
+    """Prompts begin as others that were sent there minutes before, and the index never has any of
+    that: whatever outcomes say was found.
+    """
+    served, minutes = recent
+    return minutes > 1 and _is_nothing(served) and served.predicted > DOCTOR_SHARE * served.prompt
+
+
 def _is_nothing(served: Totals) -> bool:
     return served.promised == served.predicted
 
@@ -55,7 +63,7 @@ def _missing(served: Totals) -> int:
 
 def likeliest_cause(patient: Patient) -> tuple[Code, str]:
     """Of an instance that is contradicted: how, and why."""
-    if not _finds_more(patient.recent):
+    if not (_finds_more(patient.recent) or _comes_again(patient.recent)):
         return Code.MATCHES_MORE, _more(patient)[0]
     code = Code.MATCHES_NOTHING if _is_nothing(patient.served) else Code.MATCHES_LESS
     return code, _less(patient)[0]
@@ -79,6 +87,20 @@ def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
             f"{promised} cached tokens",
             f"{served.actual} cached tokens",
         )
+    elif _comes_again(patient.recent):
+        cause, remedy = _less(patient)
+        again = _percent(served.predicted, served.prompt)
+        yield Diagnosis(
+            Code.MATCHES_NOTHING,
+            f"of the last {served.reported} requests that it served, {again} of the tokens begin as"
+            " others that were sent there before, and it has announced none of these, of"
+            f" {patient.entries} blocks that the index has of it; nor do outcomes say that it found"
+            f" any. The likeliest cause: {cause}",
+            f"{remedy}; and report `cached_tokens` (vLLM: --enable-prompt-tokens-details, SGLang:"
+            " --enable-cache-report), or leave it out",
+            f"{served.predicted} cached tokens",
+            f"{served.actual} cached tokens",
+        )
     if _misses(served):
         cause, remedy = _more(patient)
         promised, missing = served.promised - served.predicted, _missing(served)
@@ -99,12 +121,12 @@ def _less(patient: Patient) -> tuple[str, str]:
     if not patient.has_events:
         return (
             "it publishes no events, and only what was sent there by POST /route is known",
-            f"{SWITCH_ON}, and register it with its kind in place of `none`",
+            f"{switch_on(patient.ranks[0])}, and register it with its kind in place of `none`",
         )
     if any(state.left_out for state in states):
         return "blocks that it announces are left out", "see that finding"
     if not any(map(has_published, patient.ranks)):
-        return "no events of it have come", SWITCH_ON
+        return "no events of it have come", switch_on(patient.ranks[0])
     if any(state.degraded_since is not None for state in states):
         return "batches of it are lost", f"{CLEAR}"
     if not patient.entries:
@@ -126,8 +148,8 @@ def _less(patient: Patient) -> tuple[str, str]:
             " a `cache_salt` (or an adapter, or images) that is not in what is asked, or the"
             " reverse; or the tokenizer or the chat template differs",
             "give POST /route and /query the `cache_salt` and `lora_name` that the request has;"
-            " compare its POST /tokenize with the `token_ids` that are asked about; `reprise"
-            f" explain --instance {patient.stream.instance_id}` says what became of a block",
+            " compare its POST /tokenize with the `token_ids` that are asked about, from the first"
+            " on (a BOS that one of them has); POST /explain says what became of a block",
         )
     return (
         "some of its prompts are asked about with other tokens, salts or adapters than it computes,"
@@ -153,8 +175,8 @@ def _more(patient: Patient) -> tuple[str, str]:
         return (
             "it removes blocks between a decision and its request: its cache is too small for what"
             " is sent there; or it does not say what it removes",
-            f"`reprise explain --instance {patient.stream.instance_id}` names the record; give it"
-            " more memory, or spread its sessions",
+            "POST /explain of such a prompt names the record that removed it; give it more memory,"
+            " or spread its sessions",
         )
     return "answers were not `exact`", "see docs/promises.md, `lost.index`"
 

@@ -74,7 +74,9 @@ def test_the_likeliest_cause_of_a_silent_zero_is_what_is_known_to_be_wrong(clini
     clinic.has(one, PublisherState(incarnation=1, degraded_since=0))
     assert "batches of it are lost" in cause(clinic)
     clinic.has(one, PublisherState(incarnation=1, left_out={"block_size:32": 1}))
-    assert "left out" in cause(clinic)
+    assert "follow from `block_size`" in next(
+        one.cause for one in clinic.findings() if one.code == "matches_nothing"
+    )
     clinic.has(one, PublisherState())
     assert "no events" in cause(clinic)
 
@@ -91,6 +93,23 @@ def test_who_finds_nothing_of_what_was_promised_caches_no_prefix(clinic: Clinic)
     clinic.serves(20, promised=1200, cached=0)
     (found,) = clinic.findings()
     assert "prefix caching is switched off" in found.cause
+
+
+def test_prompts_that_come_again_and_are_never_announced_are_other_tokens(clinic: Clinic) -> None:
+    """Also where outcomes say that nothing was found."""
+    clinic.register()
+    store(clinic)
+    clinic.serves(50, promised=1200, predicted=1200, cached=0)
+    assert clinic.codes() == []
+    clinic.minute += 1
+    clinic.serves(1, promised=1200, predicted=1200, cached=0)
+    (found,) = clinic.findings()
+    assert found.code == "matches_nothing"
+    assert "begin as others that were sent there before" in found.cause
+    assert "from the first block on" in found.cause
+    assert "--enable-prompt-tokens-details" in found.remedy
+    clinic.serves(1, promised=1200, cached=0)  # the index has something of them
+    assert clinic.codes() == []
 
 
 def test_predictions_do_not_hide_that_the_index_has_nothing(clinic: Clinic) -> None:
