@@ -14,7 +14,7 @@ def may_be_contradicted(recent: Recent) -> bool:
     as that can be told without the instance.
     """
     is_judged = recent.totals.reported >= DOCTOR_OUTCOMES_MIN
-    return is_judged and (_finds_more(recent) or _comes_again(recent) or _misses(recent.totals))
+    return is_judged and (_finds_more(recent) or _misses(recent.totals))
 
 
 def is_contradicted(patient: Patient) -> bool:
@@ -40,14 +40,6 @@ def _finds_more(recent: Recent) -> bool:
     return minutes > 1 and _is_nothing(served) and served.actual > DOCTOR_SHARE * served.prompt
 
 
-def _comes_again(recent: Recent) -> bool:
-    """Prompts begin as others that were sent there minutes before, and the index never has any of
-    that: whatever outcomes say was found.
-    """
-    served, minutes = recent
-    return minutes > 1 and _is_nothing(served) and served.predicted > DOCTOR_SHARE * served.prompt
-
-
 def _is_nothing(served: Totals) -> bool:
     return served.promised == served.predicted
 
@@ -63,7 +55,7 @@ def _missing(served: Totals) -> int:
 
 def likeliest_cause(patient: Patient) -> tuple[Code, str]:
     """Of an instance that is contradicted: how, and why."""
-    if not (_finds_more(patient.recent) or _comes_again(patient.recent)):
+    if not _finds_more(patient.recent):
         return Code.MATCHES_MORE, _more(patient)[0]
     code = Code.MATCHES_NOTHING if _is_nothing(patient.served) else Code.MATCHES_LESS
     return code, _less(patient)[0]
@@ -85,20 +77,6 @@ def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
             f" {cause}",
             _less(patient)[1],
             f"{promised} cached tokens",
-            f"{served.actual} cached tokens",
-        )
-    elif _comes_again(patient.recent):
-        cause, remedy = _less(patient)
-        again = _percent(served.predicted, served.prompt)
-        yield Diagnosis(
-            Code.MATCHES_NOTHING,
-            f"of the last {served.reported} requests that it served, {again} of the tokens begin as"
-            " others that were sent there before, and it has announced none of these, of"
-            f" {patient.entries} blocks that the index has of it; nor do outcomes say that it found"
-            f" any. The likeliest cause: {cause}",
-            f"{remedy}; and report `cached_tokens` (vLLM: --enable-prompt-tokens-details, SGLang:"
-            " --enable-cache-report), or leave it out",
-            f"{served.predicted} cached tokens",
             f"{served.actual} cached tokens",
         )
     if _misses(served):

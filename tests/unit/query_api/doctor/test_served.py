@@ -3,7 +3,12 @@
 import pytest
 
 from schemas.positions import PublisherState
+from schemas.routing_records import PrefixMark
+from tests.building import prefix_hashes
 from tests.unit.query_api.doctor.conftest import Clinic
+
+MARKS = (PrefixMark(1, 77), PrefixMark(2, 78))
+"""Of prompts that begin with a block that no engine has."""
 
 
 def store(clinic: Clinic) -> None:
@@ -95,23 +100,6 @@ def test_who_finds_nothing_of_what_was_promised_caches_no_prefix(clinic: Clinic)
     assert "prefix caching is switched off" in found.cause
 
 
-def test_prompts_that_come_again_and_are_never_announced_are_other_tokens(clinic: Clinic) -> None:
-    """Also where outcomes say that nothing was found."""
-    clinic.register()
-    store(clinic)
-    clinic.serves(50, promised=1200, predicted=1200, cached=0)
-    assert clinic.codes() == []
-    clinic.minute += 1
-    clinic.serves(1, promised=1200, predicted=1200, cached=0)
-    (found,) = clinic.findings()
-    assert found.code == "matches_nothing"
-    assert "begin as others that were sent there before" in found.cause
-    assert "from the first block on" in found.cause
-    assert "--enable-prompt-tokens-details" in found.remedy
-    clinic.serves(1, promised=1200, cached=0)  # the index has something of them
-    assert clinic.codes() == []
-
-
 def test_predictions_do_not_hide_that_the_index_has_nothing(clinic: Clinic) -> None:
     """In a burst of new prompts they are all there is; a minute later they are a silent zero."""
     clinic.register()
@@ -122,3 +110,27 @@ def test_predictions_do_not_hide_that_the_index_has_nothing(clinic: Clinic) -> N
     assert clinic.codes() == ["matches_nothing"]
     clinic.serves(1, promised=1200, cached=1200)
     assert clinic.codes() == []
+
+
+def test_a_first_block_that_comes_again_and_is_never_announced_is_of_other_tokens(
+    clinic: Clinic,
+) -> None:
+    """Also where outcomes say that nothing was found."""
+    clinic.register()
+    clinic.serves(20, promised=1200, predicted=1200, cached=0, marks=MARKS)
+    assert "asked_tokens" not in clinic.codes()  # the index has nothing: another finding says why
+    store(clinic)
+    (found,) = [one for one in clinic.findings() if one.code == "asked_tokens"]
+    assert (found.tenant_id, found.model_name) == ("default", "m")
+    assert "20 prompts began with the same 4 tokens" in found.cause
+    assert "--enable-prompt-tokens-details" in found.remedy
+    clinic.serves(1, promised=1200, predicted=1200, cached=1200, marks=MARKS)
+    assert "asked_tokens" not in clinic.codes()
+
+
+def test_a_first_block_that_an_engine_holds_is_asked_about_rightly(clinic: Clinic) -> None:
+    clinic.register()
+    store(clinic)
+    held = prefix_hashes(range(4), 4)[0]
+    clinic.serves(20, promised=1200, predicted=1200, cached=0, marks=(PrefixMark(1, held),))
+    assert "asked_tokens" not in clinic.codes()
