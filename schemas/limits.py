@@ -349,6 +349,7 @@ ENGINE_RANKS_MAX: Final = 64  # likewise of the ranks that publish
 CLOCK_FAR_S: Final = 30.0  # a clock that is nearer is right
 CLOCK_STEP_SAID_S: Final = 10.0  # in such steps it is said how far a clock is off
 UNIX_SECONDS_MIN: Final = 1e9  # of September 2001: a smaller number is of another clock
+UNIX_SECONDS_MAX: Final = 1e11  # likewise a larger one, as of milliseconds
 UNREACHED_S: Final = 3.0  # without a link, since it is followed: condition `engines`
 UNREACHED_LOOK_S: Final = 1.0
 UNREACHED_NAMED_MAX: Final = 3  # by their addresses; the others are counted

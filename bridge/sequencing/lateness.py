@@ -10,7 +10,7 @@ monotonic clock: a step of the other one would make all that is on its way look 
 
 from typing import Final
 
-from schemas.limits import CLOCK_STEP_S, LATENESS_COMPARED, UNIX_SECONDS_MIN
+from schemas.limits import CLOCK_STEP_S, LATENESS_COMPARED, UNIX_SECONDS_MAX, UNIX_SECONDS_MIN
 
 _NONE: Final = float("inf")
 
@@ -18,39 +18,46 @@ _NONE: Final = float("inf")
 class Lateness:
     """Of one publisher."""
 
-    __slots__ = ("_before", "_count", "_last_time", "_least", "late_s")
+    __slots__ = ("_before", "_count", "_last_time", "_least", "_most", "_most_before", "late_s")
 
     def __init__(self) -> None:
         self._before = self._least = _NONE
+        self._most_before = self._most = -_NONE
         self._count = 0
         self._last_time = 0.0
         self.late_s = 0.0
 
     def behind_s(self, since_epoch: float) -> float:
-        """How far the engine's clock is behind ours, seconds, as the batch says that came soonest;
+        """How far the engine's clock is behind ours, seconds, as the batch says by which it is the
+        least apart: neither a link that was slow nor one batch of a wrong time makes a clock wrong.
         0 where none has come, or the engine has no clock of Unix seconds.
         """
-        least = min(self._before, self._least)
-        if self._last_time < UNIX_SECONDS_MIN or least == _NONE:
+        if not self._count or self._last_time < UNIX_SECONDS_MIN:
             return 0.0
-        return least + since_epoch
+        soonest = min(self._before, self._least) + since_epoch
+        latest = max(self._most_before, self._most) + since_epoch
+        return soonest if soonest > 0 else min(latest, 0.0)
 
     def note(self, engine_time: float, received_at: float) -> None:
         """A batch of this engine time, in seconds of its clock, was received then, in those of our
-        monotonic one. A time that is not above the last one says nothing: not every engine has a
-        clock.
+        monotonic one. A time that is not above the last one says nothing, nor one that is no Unix
+        time: not every engine has a clock.
         """
-        if engine_time <= self._last_time:
-            self._last_time = engine_time
+        if engine_time > UNIX_SECONDS_MAX:
             return
-        self._last_time = engine_time
+        last, self._last_time = self._last_time, engine_time
+        if engine_time <= last:
+            return
         apart = received_at - engine_time
         if self._count == LATENESS_COMPARED:
             self._before, self._least, self._count = self._least, apart, 0
+            self._most_before, self._most = self._most, apart
         self._count += 1
         least = min(self._before, self._least)
         if apart < least - CLOCK_STEP_S:
             self._before, self._least = _NONE, apart - self.late_s
+            self._most_before, self._most = -_NONE, apart
         elif apart < self._least:
             self._least = apart
+        self._most = max(self._most, apart)
         self.late_s = apart - min(self._before, self._least)

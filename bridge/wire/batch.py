@@ -298,7 +298,11 @@ class BatchDecoder:
         if len(batch.run) > PACKED_BATCH_BYTES_MAX:
             detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
             raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
-        return batch._replace(dropped=dropped) if dropped else batch
+        return batch._replace(dropped=dropped, ids=self._ids_of(wire_events))
+
+    def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:
+        """The numbers of the events; None where such engines give them none."""
+        return None
 
     def _left_out(
         self, wire_event: WireEvent, sequence: int, error: EventError

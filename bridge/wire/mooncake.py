@@ -21,7 +21,7 @@ counted, and nothing is missing without them.
 
 Ranks say nothing: a pool has none. There is no replay, and nothing is told of what was stored
 before one listens; where the master's queue is full it drops the oldest event and leaves out a
-number.
+number. Events have numbers, too (`event_id`), consecutive over all that are sent, of whomever.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,9 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.batch import BatchDecoder, DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.event_ids import EventIds, Numbers
 from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of, medium_of
-from bridge.wire.forms import WireEvent, forms_of
+from bridge.wire.forms import UnknownStore, WireEvent, forms_of
 from bridge.wire.mooncake_keys import NamedBlock, block_of, low64
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError, FrameError, PassedOverError, WireError
@@ -233,6 +234,16 @@ class _PoolDecoder(BatchDecoder):
     ) -> tuple[float, Sequence[WireEvent]]:
         time_ms, events = super()._read(payload, values, dropped)
         return time_ms / _PER_SECOND, events
+
+    def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:
+        every: Numbers | None = None
+        for one in wire_events:
+            event = one.event if isinstance(one, UnknownStore) else one
+            if not isinstance(event, _Event) or event.event_id is None:
+                return None
+            number = Numbers(event.event_id, event.event_id)
+            every = number if every is None else every.then(number)
+        return None if every is None else EventIds(every, every)
 
     def _check_envelope(self, engine_time: float, rank: int | None, events: int) -> None:
         super()._check_envelope(engine_time, None, events)

@@ -4,11 +4,11 @@ A diagnosis says what is wrong, what was expected and what came, the likeliest c
 type. It says nothing where it does not know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from query_api.doctor.diagnosis import Look
-from query_api.doctor.document import Finding
+from query_api.doctor.diagnosis import Diagnosis, Look
+from query_api.doctor.document import Code, Finding
 from query_api.doctor.examination import Patient
 from query_api.doctor.received import RECEIVED
 from query_api.doctor.said import SAID
@@ -18,10 +18,41 @@ DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes)
 """All of them, causes before what comes of them."""
 
 
+_CAUSES: Final[Mapping[Code, tuple[Code, ...]]] = {
+    Code.UNREACHED: (Code.EVENTS_OFF,),
+    Code.NO_EVENTS: (Code.EVENTS_OFF, Code.PREFIX_CACHING_OFF),
+    Code.MATCHES_NOTHING: (Code.EVENTS_OFF, Code.PREFIX_CACHING_OFF, Code.BLOCK_SIZE),
+    Code.MATCHES_LESS: (Code.RANKS, Code.BLOCK_SIZE, Code.LEFT_OUT, Code.LOST_BATCHES),
+    Code.MATCHES_MORE: (
+        *(Code.PREFIX_CACHING_OFF, Code.ASLEEP, Code.RANKS),
+        *(Code.NEVER_REMOVES, Code.LOST_BATCHES),
+    ),
+}
+"""What explains a finding, where it was found, too."""
+
+
+def _told_apart(found: list[Diagnosis]) -> list[Diagnosis]:
+    """A finding that follows from another one says that, in place of a remedy of its own."""
+    codes = {one.code for one in found}
+    return [
+        one if cause is None else _following(one, cause)
+        for one in found
+        for cause in (next((code for code in _CAUSES.get(one.code, ()) if code in codes), None),)
+    ]
+
+
+def _following(one: Diagnosis, cause: Code) -> Diagnosis:
+    words = one.cause.partition(" The likeliest cause:")[0].rstrip(".")
+    return one._replace(
+        cause=f"{words}. This may well follow from `{cause.value}`",
+        remedy=f"mend `{cause.value}` first, and look again",
+    )
+
+
 def diagnose(patient: Patient, now: float) -> list[Finding]:
     """All that is known to be wrong with one instance, the likeliest cause of all first."""
     tenant_id, model_name, _, _, instance_id = patient.stream
-    found = [one for look in DIAGNOSES for one in look(patient, now)]
+    found = _told_apart([one for look in DIAGNOSES for one in look(patient, now)])
     every = tuple(one.registration.dp_rank for one in patient.ranks)
     return [
         Finding(

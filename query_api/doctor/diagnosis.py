@@ -9,12 +9,6 @@ from query_api.ports import ServiceView
 from schemas.answer_states import Doubt
 from schemas.limits import DOCTOR_SETTLE_S
 
-SWITCH_ON: Final = (
-    'start vLLM with --kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq",'
-    ' "endpoint": "tcp://*:5557"}\', SGLang with --kv-events-config \'{"publisher": "zmq"}\''
-)
-"""How events are switched on."""
-
 CLEAR: Final = (
     "clear its cache (vLLM: POST /reset_prefix_cache, SGLang: POST /flush_cache) or restart it"
 )
@@ -66,6 +60,25 @@ def is_wildcard(endpoint: str) -> bool:
     """Whether vLLM binds the address; it connects to any other one, but for ipc."""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     return host in ("", "*", "::", "0.0.0.0")
+
+
+def switch_on(one: ServiceView) -> str:
+    """How its engine publishes events where it is registered."""
+    registration = one.registration
+    places = [f'"endpoint": "{_bound(registration.endpoint) or "tcp://*:5557"}"']
+    if replay := _bound(registration.replay_endpoint):
+        places.append(f'"replay_endpoint": "{replay}"')
+    return (
+        'start vLLM with --kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq",'
+        f" {', '.join(places)}}}', SGLang with --kv-events-config"
+        f' \'{{"publisher": "zmq", {", ".join(places)}}}\''
+    )
+
+
+def _bound(endpoint: str) -> str:
+    """What an engine binds that is reached there; "" where the address does not say it."""
+    port = endpoint.rpartition(":")[2]
+    return f"tcp://*:{port}" if endpoint.startswith("tcp://") and port.isdigit() else ""
 
 
 def named(patient: Patient, dp_rank: int) -> str:

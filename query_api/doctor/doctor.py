@@ -14,7 +14,7 @@ from query_api.doctor.document import (
     InstanceExamination,
     RankExamination,
 )
-from query_api.doctor.examination import Examination, Patient, clock_of, facts_of
+from query_api.doctor.examination import Examination, NeverHeld, Patient, clock_of, facts_of
 from query_api.ports import Health, ServiceView, positions_text
 from query_api.unknown_scopes import BLOCK_SIZE, MODEL, SALT, TENANT, Asked, Unknown
 from schemas.conditions import Condition, Part
@@ -88,11 +88,13 @@ def doctor_document(examined: Examination, *, sees_all: bool = True) -> DoctorDo
 
 def _of_service(examined: Examination, *, sees_all: bool) -> Iterator[Finding]:
     health = examined.health
-    for condition in health.conditions:
-        if condition.part not in _SAID_OF_INSTANCES:
-            yield _of_condition(condition)
+    conditions = [one for one in health.conditions if one.part not in _SAID_OF_INSTANCES]
+    if full := [one for one in conditions if _is_disk(one)]:
+        yield _of_disk(full)
+    yield from (_of_condition(one) for one in conditions if not _is_disk(one))
     yield from _behind(health)
     yield from map(_of_unknown, _first_of_each(examined.unknown))
+    yield from map(_of_never_held, examined.never_held)
     if sees_all and not examined.patients and health.ready:
         yield Finding(
             code=Code.NOTHING_REGISTERED.value,
@@ -130,16 +132,52 @@ def _of_unknown(one: tuple[Asked, Unknown]) -> Finding:
     )
 
 
-def _of_condition(condition: Condition) -> Finding:
-    is_disk = condition.reason == _DISK or "no space left" in condition.message
-    remedy = _HELP.get(condition.part, "see docs/operations.md, `Conditions`")
-    if is_disk:
-        remedy = "free space on that disk, or mend it: what is refused meanwhile is counted as lost"
+def _of_never_held(one: NeverHeld) -> Finding:
+    scope = one.scope
     return Finding(
-        code=(Code.DISK if is_disk else Code.CONDITION).value,
+        code=Code.ASKED_TOKENS.value,
+        tenant_id=scope.tenant_id,
+        model_name=scope.model_name,
+        cause=f"{one.asked} prompts began with the same {scope.block_size} tokens, and no engine"
+        f" has announced them, though the index has {one.entries} blocks of this model: the tokens"
+        " that are asked about are not those that the engines compute, from the first on. The"
+        " tokenizer or the chat template differs, or one of the two puts a BOS before the prompt;"
+        " or the requests have a `cache_salt` or an adapter that is not in what is asked. Outcomes"
+        f" say that {one.found_nothing} of them found nothing in the cache",
+        expected="a block of these tokens",
+        got="none",
+        remedy="compare POST /tokenize of the engine with the `token_ids` that are asked about,"
+        " from the first on; give POST /route and /query the `cache_salt` and `lora_name` that the"
+        " request has. Where the engine does find prefixes: start vLLM with"
+        " --enable-prompt-tokens-details, SGLang with --enable-cache-report, so that it says so",
+        since=one.last_asked,
+    )
+
+
+def _is_disk(condition: Condition) -> bool:
+    return condition.reason == _DISK or "no space left" in condition.message
+
+
+def _of_disk(conditions: list[Condition]) -> Finding:
+    """One disk is one finding, whatever cannot be written there."""
+    parts = ", ".join(one.part.value for one in conditions[1:])
+    return Finding(
+        code=Code.DISK.value,
+        cause=f"{conditions[0].part.value}: {conditions[0].message.rstrip('.')}"
+        + (f"; likewise: {parts}" if parts else "")
+        + ". Answers are of what was known before, and what comes meanwhile is not written",
+        remedy="free space on that disk, or mend it; the service goes on by itself then. What is"
+        " refused meanwhile is counted as lost",
+        since=min(one.since for one in conditions),
+    )
+
+
+def _of_condition(condition: Condition) -> Finding:
+    return Finding(
+        code=Code.CONDITION.value,
         cause=f"{condition.part.value}: {condition.message}",
         got=condition.reason,
-        remedy=remedy,
+        remedy=_HELP.get(condition.part, "see docs/operations.md, `Conditions`"),
         since=condition.since,
     )
 

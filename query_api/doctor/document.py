@@ -39,6 +39,7 @@ class Code(StrEnum):
     ASKED_MODEL = "asked_model"
     ASKED_BLOCK_SIZE = "asked_block_size"
     ASKED_SALT = "asked_salt"
+    ASKED_TOKENS = "asked_tokens"
     NOTHING_REGISTERED = "nothing_registered"
     BEHIND = "behind"
     DISK = "disk"

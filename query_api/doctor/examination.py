@@ -1,5 +1,6 @@
 """All that is known of each instance, gathered from where it is known. Reads; changes nothing."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
@@ -9,11 +10,19 @@ from query_api.ports import Health, ServiceView, View
 from query_api.routing.router import Router
 from query_api.unknown_scopes import Asked, Unknown, UnknownScopes
 from schemas.engine_facts import EngineFacts
-from schemas.identities import MEDIA, Medium, ModelContext, StreamKey, is_hidden
+from schemas.identities import (
+    MEDIA,
+    Medium,
+    ModelContext,
+    PrefixScope,
+    StreamKey,
+    is_hidden,
+)
 from schemas.limits import DOCTOR_ENTRIES_MAX, DOCTOR_OUTCOMES_MIN, DOCTOR_OUTCOMES_S
-from schemas.routing_records import Target
+from schemas.routing_records import DecidedScope, Target
 from streams.kernel.changes import CHANGE_BYTES, SHARED
 from streams.kernel.interface import ReadOnlyKernel
+from streams.routing.observed.hot_prefixes import view as hot_view
 from streams.routing.observed.promise_totals import NOT_SERVED, Recent, Served, Totals
 
 _TIER_AT: Final = 20
@@ -76,6 +85,25 @@ class Patient(NamedTuple):
         )
 
 
+class NeverHeld(NamedTuple):
+    """A first block that prompts have again and again, and no engine ever.
+
+    Attributes:
+        scope: of the prompts.
+        asked: how many had it.
+        found_nothing: of these, those that were sent where an earlier one was, and of which the
+            engine said that it found nothing.
+        last_asked: Unix seconds.
+        entries: blocks that the index has in this scope.
+    """
+
+    scope: DecidedScope
+    asked: int
+    found_nothing: int
+    last_asked: float
+    entries: int
+
+
 class Examination(NamedTuple):
     """A service at a moment.
 
@@ -84,12 +112,14 @@ class Examination(NamedTuple):
         health: of the service.
         patients: by tenant, model and instance.
         unknown: what was asked that nobody has, and why nobody does; the latest first.
+        never_held: of each scope at most one, by scope.
     """
 
     at: float
     health: Health
     patients: list[Patient]
     unknown: list[tuple[Asked, Unknown]]
+    never_held: list[NeverHeld]
 
 
 def examine(
@@ -132,7 +162,9 @@ def examine(
         for stream, ranks in sorted(groups.items())
     ]
     asked = [] if unknown is None else unknown.asked(admits)
-    return Examination(now, view.health(), patients, asked)
+    return Examination(
+        now, view.health(), patients, asked, _never_held(kernel, router, now, admits)
+    )
 
 
 def served_by(router: Router | None, now: float) -> Mapping[Served, Recent]:
@@ -143,6 +175,36 @@ def served_by(router: Router | None, now: float) -> Mapping[Served, Recent]:
     return router.folded.read_all(
         lambda fold: fold.observations.totals.latest(DOCTOR_OUTCOMES_MIN, since)
     )
+
+
+def _never_held(
+    kernel: ReadOnlyKernel, router: Router | None, now: float, admits: Callable[[str], bool]
+) -> list[NeverHeld]:
+    """What prompts begin with that are not tokenized as the engines do it, or salted otherwise."""
+    if router is None:
+        return []
+    scopes = router.folded.read_all(lambda fold: hot_view([fold.observations.hot], now))
+    entries: Counter[PrefixScope] = Counter()
+    for view in kernel.contexts():
+        entries[ModelContext(*view.context).scope] += view.entries
+    found = []
+    for decided, hot in sorted(scopes.items()):
+        scope = PrefixScope(*decided)
+        for one in hot.prefixes:
+            if (
+                admits(scope.tenant_id)
+                and one.blocks == 1
+                and one.last_asked > now - DOCTOR_OUTCOMES_S
+                and one.checked >= DOCTOR_OUTCOMES_MIN
+                and not one.confirmed
+                and entries[scope]
+                and not kernel.query_by_hash(scope, one.prefix.to_bytes(8, "little"), None)
+            ):
+                found.append(
+                    NeverHeld(decided, one.asked, one.checked, one.last_asked, entries[scope])
+                )
+                break
+    return found
 
 
 def facts_of(one: ServiceView) -> EngineFacts | None:

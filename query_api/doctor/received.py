@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 
 from query_api.doctor.diagnosis import (
     CLEAR,
-    SWITCH_ON,
     Diagnosis,
     endpoints_of,
     has_published,
@@ -15,6 +14,7 @@ from query_api.doctor.diagnosis import (
     named,
     ranks_of,
     register_again,
+    switch_on,
 )
 from query_api.doctor.document import Code
 from query_api.doctor.examination import Patient, facts_of
@@ -24,9 +24,16 @@ from schemas.identities import COPIES_UNKNOWN
 from schemas.limits import DOCTOR_OVERFULL, UNREACHED_S
 
 _BLOCK_SIZE: Final = "block_size"
+_BESIDE: Final = (
+    "leave it registered as it is: what answers count is right. Smaller blocks are the ends of"
+    " prompts, as vLLM keeps them since 0.24, and larger ones another cache group's: no query asks"
+    " for them. Its answers are `exact` again once it has removed them"
+)
+"""Of blocks of another size, where those of the registered size come, too."""
+
 _BINDS: Final = (
-    "vLLM binds only wildcard and ipc endpoints, and connects to any other: a publisher of"
-    " `tcp://127.0.0.1:5557` publishes to nobody"
+    "vLLM binds only wildcard and ipc endpoints, and connects to any other: one whose own endpoint"
+    " is `tcp://127.0.0.1:PORT` publishes to nobody"
 )
 
 
@@ -44,7 +51,8 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             Code.NO_ENDPOINT,
             "its HTTP address does not say that it publishes events for this rank with this block"
             " size: events are switched off, or its release does not say where it publishes",
-            f"{SWITCH_ON}; or register the `tcp://` address that it publishes at as `endpoint`",
+            "switch them on (vLLM, SGLang: --kv-events-config); or register the `tcp://` address"
+            " that it publishes at as `endpoint`",
         ),
         Doubt.ENGINE_AWAY: _Words(
             Code.ENGINE_AWAY,
@@ -124,16 +132,18 @@ def _block_size(patient: Patient, now: float) -> Iterator[Diagnosis]:
                 ranks.append(one.registration.dp_rank)
                 sizes[size] = before + blocks, since, ranks
     for size, (blocks, since, ranks) in sorted(sizes.items()):
-        yield Diagnosis(
-            Code.BLOCK_SIZE,
-            f"it publishes blocks of {size} tokens, and is registered with {registered}:"
-            f" {blocks} blocks are left out",
-            register_again(patient, f'"block_size": {size}') + f"; and ask POST /query with {size}",
-            str(registered),
-            size,
-            since,
-            tuple(ranks),
-        )
+        if patient.entries:  # with another size these would be left out
+            beside = f"{patient.entries} blocks of {registered}, which answers count"
+            cause = f"beside {beside}, it publishes blocks of {size} tokens: {blocks} are left out"
+            remedy = _BESIDE
+        else:
+            cause = (
+                f"it publishes blocks of {size} tokens, and is registered with {registered}:"
+                f" {blocks} blocks are left out"
+            )
+            remedy = register_again(patient, f'"block_size": {size}')
+            remedy += f"; and ask POST /query with {size}"
+        yield Diagnosis(Code.BLOCK_SIZE, cause, remedy, str(registered), size, since, tuple(ranks))
     others = sorted(said - {0, registered})
     if others and not sizes and not patient.entries:  # before the first block has come
         yield Diagnosis(
@@ -203,7 +213,7 @@ def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
         yield Diagnosis(
             Code.UNREACHED,
             f"no link to it has come up, and nothing of it has ever come: {_why_unreached(never)}",
-            f"{SWITCH_ON}; then register the address that this host reaches it at",
+            f"{switch_on(never[0])}; or register the address that this host reaches it at",
             expected=endpoints_of(never),
             got="no answer",
             since=min(one.acting[1] for one in never),
@@ -232,6 +242,11 @@ def _why_unreached(never: list[ServiceView]) -> str:
                 f"it says that it publishes at {said}, which it connects to and does not bind, so"
                 f" nobody hears it. {_BINDS}"
             )
+    if any(facts_of(one) is not None for one in never):
+        return (
+            "the engine answers over HTTP, so it is up, and its events are not there: it publishes"
+            f" elsewhere, or connects where it is to bind, or its events are off. {_BINDS}"
+        )
     return f"it is not up, or does not listen there. {_BINDS}"
 
 
@@ -268,7 +283,7 @@ def _no_events(patient: Patient, now: float) -> Iterator[Diagnosis]:
             f"it has served {patient.served.reported} requests, its link is up, and it has"
             " published nothing: events are switched off, or prefix caching is, or another process"
             " listens at that address",
-            SWITCH_ON,
+            switch_on(silent[0]),
             expected="events",
             got="none",
             ranks=ranks_of(silent),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from query_api.doctor.diagnosis import SWITCH_ON, Diagnosis, ranks_of, register_again
+from query_api.doctor.diagnosis import Diagnosis, ranks_of, register_again, switch_on
 from query_api.doctor.document import Code
 from query_api.doctor.examination import Patient, clock_of, facts_of
 from query_api.ports import ServiceView
@@ -21,7 +21,7 @@ def _events_off(patient: Patient, now: float) -> Iterator[Diagnosis]:
         yield Diagnosis(
             Code.EVENTS_OFF,
             "it says that it publishes no events: nothing of it can be known",
-            SWITCH_ON,
+            switch_on(off[0]),
             expected="events",
             got="none",
             ranks=ranks_of(off),
@@ -66,8 +66,8 @@ def _model_name(patient: Patient, now: float) -> Iterator[Diagnosis]:
     names = ", ".join(facts.models)
     yield Diagnosis(
         Code.MODEL_NAME,
-        f"it is registered with the model name {registered}, and serves {names}: who asks for that"
-        " name finds nothing",
+        f"it is registered with the model name {registered}, and serves {names}: who asks for"
+        f" {facts.models[0]} finds nothing of it",
         register_again(patient, f'"modelname": "{facts.models[0]}"')
         + f'; or ask with "model": "{registered}"',
         expected=registered,

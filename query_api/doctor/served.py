@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from query_api.doctor.diagnosis import CLEAR, SWITCH_ON, Diagnosis, has_published
+from query_api.doctor.diagnosis import CLEAR, Diagnosis, has_published, switch_on
 from query_api.doctor.document import Code
 from query_api.doctor.examination import Patient
 from schemas.limits import DOCTOR_OUTCOMES_MIN, DOCTOR_SHARE
@@ -45,7 +45,12 @@ def _is_nothing(served: Totals) -> bool:
 
 
 def _misses(served: Totals) -> bool:
-    return served.index - served.not_predicted > DOCTOR_SHARE * served.prompt
+    return _missing(served) > DOCTOR_SHARE * served.prompt
+
+
+def _missing(served: Totals) -> int:
+    """Tokens that the index promised, and the engine did not find."""
+    return served.index - served.not_predicted
 
 
 def likeliest_cause(patient: Patient) -> tuple[Code, str]:
@@ -61,31 +66,30 @@ def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
     served = patient.served
     if not is_contradicted(patient):
         return
-    expected = f"{served.promised - served.predicted} cached tokens"
-    got = f"{served.actual} cached tokens"
     if _finds_more(patient.recent):
         code, cause = likeliest_cause(patient)
+        promised = 0 if _is_nothing(served) else served.actual - served.unpromised
+        more = _percent(served.actual - promised, served.prompt)
         yield Diagnosis(
             code,
-            f"of the last {served.reported} requests that it served, it found"
-            f" {_percent(served.actual, served.prompt)} of the tokens in its cache, and"
-            f" {_percent(served.promised - served.predicted, served.prompt)} were promised by what"
-            " the index has of it. The likeliest cause:"
+            f"of the last {served.reported} requests that it served, {more} of the tokens were in"
+            " its cache and not promised by what the index has of it. The likeliest cause:"
             f" {cause}",
             _less(patient)[1],
-            expected,
-            got,
+            f"{promised} cached tokens",
+            f"{served.actual} cached tokens",
         )
     if _misses(served):
         cause, remedy = _more(patient)
-        missing = _percent(served.index - served.not_predicted, served.prompt)
+        promised, missing = served.promised - served.predicted, _missing(served)
         yield Diagnosis(
             Code.MATCHES_MORE,
-            f"of the last {served.reported} requests that it served, {missing} of the tokens were"
-            f" promised and not in its cache. The likeliest cause: {cause}",
+            f"of the last {served.reported} requests that it served,"
+            f" {_percent(missing, served.prompt)} of the tokens were promised and not in its cache."
+            f" The likeliest cause: {cause}",
             remedy,
-            expected,
-            got,
+            f"{promised} cached tokens",
+            f"{max(promised - missing, 0)} of these",
         )
 
 
@@ -95,12 +99,12 @@ def _less(patient: Patient) -> tuple[str, str]:
     if not patient.has_events:
         return (
             "it publishes no events, and only what was sent there by POST /route is known",
-            f"{SWITCH_ON}, and register it with its kind in place of `none`",
+            f"{switch_on(patient.ranks[0])}, and register it with its kind in place of `none`",
         )
     if any(state.left_out for state in states):
         return "blocks that it announces are left out", "see that finding"
     if not any(map(has_published, patient.ranks)):
-        return "no events of it have come", SWITCH_ON
+        return "no events of it have come", switch_on(patient.ranks[0])
     if any(state.degraded_since is not None for state in states):
         return "batches of it are lost", f"{CLEAR}"
     if not patient.entries:
@@ -122,8 +126,8 @@ def _less(patient: Patient) -> tuple[str, str]:
             " a `cache_salt` (or an adapter, or images) that is not in what is asked, or the"
             " reverse; or the tokenizer or the chat template differs",
             "give POST /route and /query the `cache_salt` and `lora_name` that the request has;"
-            " compare its POST /tokenize with the `token_ids` that are asked about; `reprise"
-            f" explain --instance {patient.stream.instance_id}` says what became of a block",
+            " compare its POST /tokenize with the `token_ids` that are asked about, from the first"
+            " on (a BOS that one of them has); POST /explain says what became of a block",
         )
     return (
         "some of its prompts are asked about with other tokens, salts or adapters than it computes,"
@@ -149,8 +153,8 @@ def _more(patient: Patient) -> tuple[str, str]:
         return (
             "it removes blocks between a decision and its request: its cache is too small for what"
             " is sent there; or it does not say what it removes",
-            f"`reprise explain --instance {patient.stream.instance_id}` names the record; give it"
-            " more memory, or spread its sessions",
+            "POST /explain of such a prompt names the record that removed it; give it more memory,"
+            " or spread its sessions",
         )
     return "answers were not `exact`", "see docs/promises.md, `lost.index`"
 

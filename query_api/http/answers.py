@@ -58,7 +58,7 @@ def explanation_document(explained: Explanation, question: Question) -> Explanat
         else EndedByDocument(
             block=ended.block,
             tokens=[ended.block * block_size, (ended.block + 1) * block_size],
-            prefix_hash=str(ended.prefix),
+            prefix_hash="" if ended.prefix is None else str(ended.prefix),
             reason=_reason(ended, explained.left_out),
             changes=[_change(explained.partition, change) for change in ended.changes],
             later=ended.later and _change(explained.partition, ended.later),
@@ -69,6 +69,8 @@ def explanation_document(explained: Explanation, question: Question) -> Explanat
 
 def _reason(ended: EndedBy, left_out: Mapping[str, int]) -> str:
     """What ended it, of all holders: the last thing that became of it."""
+    if ended.prefix is None:
+        return "no_next_token"
     if not ended.changes:
         return "left_out" if left_out.keys() - {COPIES_UNKNOWN} else "not_stored"
     last = ended.changes[-1].what

@@ -41,21 +41,25 @@ class AnswerAudit:
         self, begun: tuple[_Settled | None], kernel: ReadOnlyKernel, stepped: Stepped
     ) -> bytes | None:
         """After it was asked: what `push` takes; None, which is counted, where the table was
-        written meanwhile. Cost of hashing what is held of the prompt.
+        written meanwhile, or no list of hashes gives the answer: some instances hold the prompt as
+        plain blocks, and some as blocks of pairs. Cost of hashing what is held of the prompt, and
+        of a query.
         """
         by_hash, query, scope, matches = stepped
         held = max((match.longest for match in matches), default=0)
         needed = held // scope.block_size + 1
+        is_told = True
         if by_hash:
             hashes = query.content[: 8 * needed]
         elif matches:
             _, salted = named_scope(kernel, query)
             first_key = extra_key([query.cache_salt]) if salted else b""
             hashes = kernel.prefix_hashes(scope, query.content, first_key, needed)
+            is_told = kernel.query_by_hash(scope, hashes, query.instance_id) == matches
         else:
             hashes = b""
         after = kernel.settled()
-        if begun[0] is None or after is None or begun[0][0] != after[0]:
+        if not is_told or begun[0] is None or after is None or begun[0][0] != after[0]:
             self._queue.note_unsettled()
             return None
         blocks = len(query.content) // 8

@@ -36,13 +36,15 @@ class EndedByDocument(msgspec.Struct, kw_only=True):
             description="Its first token, and the one behind its last.", min_length=2, max_length=2
         ),
     ]
-    prefix_hash: Annotated[str, Meta(description="Decimal, u64.")]
+    prefix_hash: Annotated[str, Meta(description="Decimal, u64; empty: it has none.")]
     reason: Annotated[
         str,
         Meta(
             description="`not_stored`: nothing that is kept says that it ever was; `left_out`: nor"
             " that, and the instance has announced blocks that are left out, of which it may be one"
-            " (`left_out` says why); else what last ended it: `removed`, `cleared`, `reset`, ..."
+            " (`left_out` says why); `no_next_token`: the instance has blocks of pairs (EAGLE), and"
+            " the prompt has no token behind this one; else what last ended it: `removed`,"
+            " `cleared`, `reset`, ..."
         ),
     ]
     changes: Annotated[

@@ -75,4 +75,5 @@ def _question(query: Query, view: View, *, pairs: bool = False) -> Question:
     if not prefixes and not pairs:
         text = f"Expected at least one whole block of `{query.block_size}` tokens"
         raise RequestError("invalid_value", text, field="token_ids")
-    return Question(scope, prefixes, query.instance_id)
+    blocks = len(query.content) // 4 // query.block_size
+    return Question(scope, prefixes, query.instance_id, len(prefixes) < blocks)

@@ -73,9 +73,10 @@ def lines_of(explained: "ExplanationDocument") -> list[str]:
     if ended is None:
         return [*lines, "It held the whole prompt."]
     first, end = ended.tokens
+    named = f", hash {ended.prefix_hash}" if ended.prefix_hash else ""
     lines.append(
-        f"Block {ended.block} (tokens {first} to {end - 1}, hash {ended.prefix_hash}) ended"
-        f" it: {ended.reason.replace('_', ' ')}"
+        f"Block {ended.block} (tokens {first} to {end - 1}{named}) ended it:"
+        f" {ended.reason.replace('_', ' ')}"
     )
     lines += [_line(change) for change in ended.changes]
     if ended.later:

@@ -347,14 +347,15 @@ class AnswersVerification:
 
 def _wrong_hashes(given: GivenAnswer, found: tuple[AnsweredInstance, ...]) -> str:
     """Why its hashes cannot be those that such an answer is kept with, or "": at least as many as
-    the walk needed, up to the first block that nobody holds, and no more than it has blocks.
+    the walk needed, up to the first block that nobody holds, and no more than it has blocks. Of
+    blocks of pairs a prompt has only those with a token behind them, and no hash says its kind.
     """
     block_size = given.scope.block_size
     if not found or block_size > BLOCK_SIZE_MAX:
         return ""
     held = max(instance.longest for instance in found) // block_size
     blocks, count = given.tokens // block_size, len(given.hashes) // 8
-    if min(held + 1, blocks) <= count <= blocks:
+    if min(held + 1, (given.tokens - 1) // block_size) <= count <= blocks:
         return ""
     return f"{count} prefix hashes, of {blocks} blocks, of which {held} are held"
 

@@ -54,13 +54,13 @@ class EndedBy(NamedTuple):
 
     Attributes:
         block: which, from 0.
-        prefix: its prefix hash.
+        prefix: its prefix hash; None of a block of pairs that no token of the prompt stands behind.
         changes: what became of it up to the position, in order, the latest of them.
         later: the first thing that became of it after the position, or None.
     """
 
     block: int
-    prefix: int
+    prefix: int | None
     changes: list[BlockChange]
     later: BlockChange | None
 
@@ -98,11 +98,13 @@ class Question(NamedTuple):
         scope: of the query.
         prefixes: prefix hash of each block of the prompt.
         instance_id: whose answer.
+        is_cut: whether one more block ends the prompt, which has no hash: of blocks of pairs.
     """
 
     scope: PrefixScope
     prefixes: Sequence[int]
     instance_id: str
+    is_cut: bool = False
 
     @property
     def context(self) -> ModelContext:
@@ -124,14 +126,16 @@ def explain(past: Past, question: Question, offset: Offset) -> Explanation:
         PastError: as `Past.fold_as_of`.
         StorageError: rows or records cannot be read.
     """
-    scope, prefixes, instance_id = question
+    scope, prefixes, instance_id, is_cut = question
+    blocks = len(prefixes) + is_cut
     fold = past.fold_as_of(offset, question.includes)
     hashes = b"".join(prefix.to_bytes(8, "little") for prefix in prefixes)
     found = fold.kernel.query_by_hash(scope, hashes, instance_id)
     match = found[0] if found else None
     held = match.longest // scope.block_size if match else 0
     if held == len(prefixes):
-        return Explanation(past.partition, offset, match, len(prefixes), None)
+        ended_by = EndedBy(held, None, [], None) if is_cut else None
+        return Explanation(past.partition, offset, match, blocks, ended_by)
     changes = _Changes(past, question, prefixes[held])
     before, later = changes.around(offset)
     ended_by = EndedBy(held, prefixes[held], before, later)
@@ -140,7 +144,7 @@ def explain(past: Past, question: Question, offset: Offset) -> Explanation:
         if question.includes(publisher.stream):
             left_out.update(state.left_out)
     return Explanation(
-        past.partition, offset, match, len(prefixes), ended_by, dict(sorted(left_out.items()))
+        past.partition, offset, match, blocks, ended_by, dict(sorted(left_out.items()))
     )
 
 

@@ -294,8 +294,8 @@ def _read_content(
 def _ask(
     kernel: ReadOnlyKernel, query: Query, *, by_hash: bool, is_ready: bool
 ) -> tuple[PrefixScope, bytes, list[InstanceMatch]]:
-    """The scope, the prefix hashes of the prompt, and what instances hold of it. A prompt is hashed
-    once, and then asked about by hash.
+    """The scope, the prefix hashes of the prompt, and what instances hold of it: as plain blocks or
+    as blocks of pairs, which no one list of hashes has.
     """
     if by_hash:
         prefixes = query.content
@@ -307,7 +307,8 @@ def _ask(
     first_key = extra_key([query.cache_salt]) if salted else b""
     blocks = len(query.content) // 4 // query.block_size
     prefixes = kernel.prefix_hashes(scope, query.content, first_key, blocks)
-    return scope, prefixes, kernel.query_by_hash(scope, prefixes, None) if is_ready else []
+    matches = kernel.query(scope, query.content, first_key, None) if is_ready else []
+    return scope, prefixes, matches
 
 
 def _prompt_tokens(asked: RouteBody, query: Query, *, by_hash: bool) -> int:

@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import dynamo as dynamo_wire
+from bridge.wire import mooncake as mooncake_wire
 from bridge.wire import trtllm as trtllm_wire
 from bridge.wire.drop_reasons import DropReason
 from schemas.codec import decode_record_events
@@ -149,3 +151,59 @@ def test_events_without_numbers_are_as_before() -> None:
     publisher.sends(dynamo(None, None))
     publisher.sends(dynamo(None, None), dynamo(None))
     assert publisher.dropped == {}
+
+
+class Pool(Publisher):
+    """A Mooncake master, whose own numbers begin at 1."""
+
+    def __init__(self) -> None:
+        self.registration = registration(kind=mooncake_wire.KIND)
+        self.key = self.registration.publisher
+        self.sequencer = Sequencer()
+        self.sequencer.add(self.registration)
+        self.sequence = 0
+
+    def sends(self, *events: dict[str, Any], at: int | None = None) -> list[SequencedRecord]:
+        self.sequence = self.sequence + 1 if at is None else at
+        payload = msgspec.msgpack.encode([1_700_000_000_000 + self.sequence, list(events), 0])
+        frames = [b"", self.sequence.to_bytes(8, "big"), payload]
+        return self.sequencer.process([RawMessage(self.key, frames, 0.0)], 1.0)
+
+
+def pooled(event_id: int | None, **fields: object) -> dict[str, Any]:
+    told = {"event_type": "removed", "backend_id": "p", "object_key": "17", "medium": "cpu"}
+    return {"event_id": event_id, **told, **fields}
+
+
+def test_numbers_of_a_pool_are_of_all_that_it_sends() -> None:
+    """Also of other models, whose events are passed over, and of fields that are not known."""
+    pool = Pool()
+    pool.sends(pooled(5), pooled(6, model_name="another"))
+    stored = pooled(8, event_type="stored", more="x")
+    assert not is_incomplete(pool.sends(pooled(7), stored, pooled(9)))
+    assert not is_incomplete(pool.sends(pooled(10)))
+    assert DropReason.EVENTS_MISSING not in pool.dropped
+
+
+@pytest.mark.parametrize("events", [(9,), (3, 5), (3, 2)])
+def test_a_number_that_a_pool_leaves_out_is_a_loss(events: tuple[int, ...]) -> None:
+    pool = Pool()
+    pool.sends(pooled(1), pooled(2))
+    records = pool.sends(*map(pooled, events))
+    assert (is_incomplete(records), clears(records)) == (True, 0)
+    assert pool.dropped == {DropReason.EVENTS_MISSING: 1}
+    assert not is_incomplete(pool.sends(pooled(events[-1] + 1))), "only what is missing"
+
+
+def test_behind_lost_batches_any_number_of_a_pool_follows() -> None:
+    pool = Pool()
+    pool.sends(pooled(1))
+    pool.sends(pooled(40), at=9)
+    assert DropReason.EVENTS_MISSING not in pool.dropped
+
+
+def test_a_pool_that_gives_no_numbers_is_as_before() -> None:
+    pool = Pool()
+    pool.sends(pooled(1))
+    pool.sends(pooled(None), pooled(7))
+    assert pool.dropped == {}

@@ -12,7 +12,7 @@ from query_api.unknown_scopes import UnknownScopes
 from schemas.answer_states import AnswerState, Standing
 from schemas.positions import PublisherState
 from schemas.registration import Registration
-from schemas.routing_records import CandidateRecord, DecidedScope, OutcomeEvent
+from schemas.routing_records import CandidateRecord, DecidedScope, OutcomeEvent, PrefixMark
 from tests.fakes import FakeTable, registration
 from tests.unit.query_api.http.routing.conftest import Service
 from tests.unit.streams.routing.observed.records import RUN, a_decision, an_outcome
@@ -54,6 +54,7 @@ class Clinic:
         predicted: int = 0,
         prompt: int = 1600,
         counted: int = 1600,
+        marks: tuple[PrefixMark, ...] = (),
     ) -> None:
         """So many requests went to `a`, in the last minutes: `minute` says in which."""
         at = NOW - 120.0 + 60.0 * self.minute
@@ -67,6 +68,7 @@ class Clinic:
                     CandidateRecord("a", 0, cached=promised, prefix=promised, predicted=predicted)
                 ],
                 held=promised,
+                marks=marks,
                 time=at,
                 scope=DecidedScope("default", "m", "", 4, ""),
             )

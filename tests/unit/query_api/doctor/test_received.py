@@ -60,6 +60,22 @@ def test_blocks_of_another_size_are_said_with_both(clinic: Clinic) -> None:
     assert clinic.document().instances[0].verdict == found.cause
 
 
+@pytest.mark.parametrize("size", [2, 32])
+def test_of_some_blocks_of_another_size_it_is_not_said_to_register_that(
+    clinic: Clinic, size: int
+) -> None:
+    one = clinic.register()
+    publisher = clinic.table.kernel.open_publisher(one.stream, one.dp_rank)
+    clinic.table.store(publisher, range(8), hashes=[1, 2])
+    clinic.has(one, PublisherState(incarnation=1, left_out={f"block_size:{size}": 3}))
+    found = only(clinic)
+    assert (found.code, found.expected, found.got) == ("block_size", "4", str(size))
+    assert (
+        f"beside 2 blocks of 4, which answers count, it publishes blocks of {size}" in found.cause
+    )
+    assert found.remedy.startswith("leave it registered as it is")
+
+
 def test_what_else_is_left_out_is_named_by_its_reason(clinic: Clinic) -> None:
     one = clinic.register()
     left_out = {"unknown_parent": 3, "extra_keys": 1}

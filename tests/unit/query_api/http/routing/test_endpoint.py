@@ -12,7 +12,7 @@ from query_api.routing.live import LiveLoad
 from query_api.routing.router import RouterSettings
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.codec import decode_routing
-from schemas.events import Stored, encode_events
+from schemas.events import Stored, encode_events, paired_key
 from schemas.identities import PrefixScope
 from schemas.registration import NO_EVENTS, Label, PublisherKind, Registration
 from schemas.routing_records import (
@@ -35,7 +35,9 @@ TOKENS = list(range(64))
 PORTS = iter(range(20_000, 60_000))
 
 
-def register(service: Service, name: str, *, blocks: int = 0, **fields: Any) -> None:
+def register(
+    service: Service, name: str, *, blocks: int = 0, pairs: bool = False, **fields: Any
+) -> None:
     """An instance that holds so many blocks of TOKENS."""
     registration = Registration(
         endpoint=f"tcp://127.0.0.1:{next(PORTS)}",
@@ -47,11 +49,14 @@ def register(service: Service, name: str, *, blocks: int = 0, **fields: Any) -> 
     )
     publisher = service.table.add(registration)
     if blocks:
+        ends = range(16, 16 * blocks + 1, 16)
+        behind = [paired_key(b"", struct.pack("<I", TOKENS[end])) for end in ends if pairs]
         stored = Stored(
             sequence=0,
             hashes=struct.pack(f"<{blocks}Q", *range(1, blocks + 1)),
             tokens=struct.pack(f"<{16 * blocks}I", *TOKENS[: 16 * blocks]),
             block_size=16,
+            extra_keys=tuple(behind),
         )
         service.table.kernel.apply(publisher, encode_events([stored]), -1)
     service.clock.now += 1.0  # so that it is looked again who is registered
@@ -72,6 +77,14 @@ def refused(service: Service, path: str, document: object) -> tuple[int, str, st
     reply = service.client.post_json(path, document)
     error = msgspec.json.decode(reply.body)
     return reply.status, error["reason"], error.get("field")
+
+
+def test_plain_blocks_and_blocks_of_pairs_count_in_one_decision(service: Service) -> None:
+    register(service, "a", blocks=3, pairs=True)
+    assert route(service, reserve=False)["prefill"]["cached_tokens"] == 48
+    register(service, "b", blocks=1)
+    chosen = route(service, reserve=False)["prefill"]
+    assert (chosen["instance_id"], chosen["cached_tokens"]) == ("a", 48)
 
 
 def test_who_holds_most_of_the_prompt_gets_it(service: Service) -> None:
