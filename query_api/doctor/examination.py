@@ -198,13 +198,19 @@ def _never_held(
                 and one.checked >= DOCTOR_OUTCOMES_MIN
                 and not one.confirmed
                 and entries[scope]
-                and not kernel.query_by_hash(scope, one.prefix.to_bytes(8, "little"), None)
+                and not _is_held(kernel, scope, one.prefix)
             ):
                 found.append(
                     NeverHeld(decided, one.asked, one.checked, one.last_asked, entries[scope])
                 )
                 break
     return found
+
+
+def _is_held(kernel: ReadOnlyKernel, scope: PrefixScope, prefix: int) -> bool:
+    return any(
+        one.longest for one in kernel.query_by_hash(scope, prefix.to_bytes(8, "little"), None)
+    )
 
 
 def facts_of(one: ServiceView) -> EngineFacts | None:
