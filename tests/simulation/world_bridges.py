@@ -16,7 +16,7 @@ from unittest import mock
 
 from bridge import heartbeats, pump, service
 from bridge.delivery import partition_lag, spool, writer
-from bridge.sequencing import sequencer, window
+from bridge.sequencing import lane, sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets import inbox
@@ -28,7 +28,7 @@ from brokers.interface import Partition
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from query_api.replica.heartbeat_watch import HeartbeatWatch
-from schemas.answer_states import AnswerState, Standing
+from schemas.answer_states import Standing
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
@@ -50,17 +50,13 @@ from tests.simulation.crowd import (
     Crowd,
     Step,
     check_engine,
-    check_states,
 )
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
-from tests.simulation.engines import (
-    SimulatedEngineHttp,
-    SimulatedReplayer,
-    SimulatedSubscriber,
-)
 from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
+from tests.simulation.links import SimulatedEngineHttp, SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.loop import Process, SimulatedLoop, State, current
+from tests.simulation.oracle import StateOracle
 
 KAFKA: Final = KafkaSettings(bootstrap="simulated:1", events_partitions=2, registry_partitions=3)
 SESSION_S: Final = 3.0
@@ -167,6 +163,7 @@ class BridgeWorld:
                 (window, "RECORD_BYTES_MAX", self.record_bytes),
                 (writer, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
+                (lane, "PublisherCounters", self.crowd.open_counters),
                 (service, "GroupOffsets", lambda *_: self.workers),
                 (inbox, "INBOX_HELD_BACK_RATIO", self.overflow_ratio),
                 (partition_lag, "LAG_BYTES_FIRST", self.lag_bytes),
@@ -267,6 +264,10 @@ class BridgeWorld:
         observing = self.loop.create_task(self.observer.run())
         await self.crowd.take_steps([*self.crowd.steps(), *steps])
         await self._heal()
+        self.check()
+        self.crowd.clear_all()
+        await asyncio.sleep(1.0)
+        await self._until_quiet()
         if observing.done():
             observing.result()
         observing.cancel()
@@ -386,7 +387,7 @@ class BridgeWorld:
 
     def _busy(self) -> str:
         """What is not done yet, or ""."""
-        owners: dict[int, list[str]] = {number: [] for number in range(len(self.engines))}
+        owners: dict[PublisherKey, list[str]] = {one.publisher: [] for one in self.engines}
         for host in self.hosts.values():
             if host.bridge is None:
                 return f"{host.name} does not run"
@@ -396,11 +397,11 @@ class BridgeWorld:
             for one in status.publishers:
                 if one.state != "live" or not one.connected:
                     return f"{host.name} is {one.state} with {one.registration.instance_id}"
-                number = int(one.registration.instance_id.removeprefix("engine-"))
-                owners[number].append(host.name)
-        for number, names in owners.items():
-            if len(names) != (number in self.registered):
-                return f"engine {number} is followed by {names}"
+                owners[one.registration.publisher].append(host.name)
+        for engine in self.engines:
+            names = owners[engine.publisher]
+            if len(names) != (engine.number in self.registered):
+                return f"engine {engine.number} is followed by {names}"
         return ""
 
     def check(self) -> None:
@@ -412,19 +413,23 @@ class BridgeWorld:
         if not self.disputed:
             assert not fold.counters["log_holes"], "the log has holes"
         records = self._records()
+        registered = {self.engines[number].publisher for number in self.registered}
+        whole: dict[PublisherKey, bool | None] = dict.fromkeys(registered)
         for engine in self.engines:
             if engine.publisher in self.disputed:
                 continue
-            registered = engine.number in self.registered
-            covered = self.crowd.covered
-            check_engine(
+            found = check_engine(
                 fold,
                 engine,
                 records,
-                registered=registered,
+                registered=engine.number in self.registered,
                 registrations=self.registrations[engine.number],
-                covered=covered,
+                counters=self.crowd.counters,
+                covered=self.crowd.covered,
             )
+            if engine.publisher in registered:
+                whole[engine.publisher] = found
+        self.observer.oracle.rest(whole, self.observer.standings().__getitem__)
 
     def _folded(self) -> Fold:
         fold = Fold(open_kernel(1337))
@@ -470,14 +475,10 @@ class Workers:
 
 
 class Observer:
-    """A replica without a network: it folds what is in the log as soon as it is there.
-
-    Attributes:
-        states: of the publishers, at every look.
-    """
+    """A replica without a network: it folds what is in the log as soon as it is there."""
 
     def __init__(self, world: "BridgeWorld") -> None:
-        self.states: Counter[AnswerState] = Counter()
+        self.oracle = StateOracle(world.engines)
         self._world = world
         self._partitions = range(KAFKA.topics.events.partitions)
         self._folds = [Fold(open_kernel(1337, name="reference")) for _ in self._partitions]
@@ -505,9 +506,8 @@ class Observer:
         def standing(publisher: PublisherKey) -> Standing:
             return fold.states.standing(publisher, watch.fresh_until, now)
 
-        self.states += check_states(
-            world.engines,
-            fold.registrations.keys() - world.disputed,
+        self.oracle.look(
+            sorted(fold.registrations.keys() - world.disputed),
             standing,
             lambda engine: held_by(fold, engine),
         )

@@ -20,13 +20,13 @@ from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
-from bridge.sequencing import sequencer, window
+from bridge.sequencing import lane, sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import keep
 from bridge.wire import batch
-from schemas.answer_states import AnswerState, Doubt, Standing
+from schemas.answer_states import Doubt, Standing
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
@@ -49,17 +49,13 @@ from tests.simulation.crowd import (
     Crowd,
     Step,
     check_engine,
-    check_states,
 )
 from tests.simulation.disk import Database, KilledError, SimulatedDisk, WriteBatch
-from tests.simulation.engines import (
-    SimulatedEngineHttp,
-    SimulatedReplayer,
-    SimulatedSubscriber,
-)
 from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
+from tests.simulation.links import SimulatedEngineHttp, SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State
+from tests.simulation.oracle import StateOracle
 from tests.slices import WHOLE, bounds_for
 
 QUIET_S: Final = 60.0
@@ -218,7 +214,7 @@ class EmbeddedWorld:
         self.written: dict[int, bytes] = {}
         self.lost = False  # the table, since the last start
         self.proven_from = 0
-        self.states: Counter[AnswerState] = Counter()
+        self.oracle = StateOracle(self.crowd.engines)
         self.flush_s = self.rng.choice((0.25, 1.0, 5.0))
         self.segment_bytes = self.rng.choice((2_000, 10_000))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
@@ -253,6 +249,7 @@ class EmbeddedWorld:
                 (window, "RECORD_BYTES_MAX", self.record_bytes),
                 (log_sink, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
+                (lane, "PublisherCounters", self.crowd.open_counters),
                 *bounds_for(self.slice_entries),
                 (os, "urandom", names.randbytes),
             ):
@@ -339,10 +336,14 @@ class EmbeddedWorld:
         watching = self.loop.create_task(self._watch())
         await self.crowd.take_steps([*self.crowd.steps(), *steps])
         await self._heal()
+        assert self.service is not None
+        self.check(self.service)
+        self.crowd.clear_all()
+        await asyncio.sleep(1.0)
+        await self._until_quiet()
         if watching.done():
             watching.result()
         watching.cancel()
-        assert self.service is not None
         self.check(self.service)
 
     async def _watch(self) -> None:
@@ -359,8 +360,7 @@ class EmbeddedWorld:
             return
         fold = service.table.fold
         with suppress(KilledError):
-            self.states += check_states(
-                self.crowd.engines,
+            self.oracle.look(
                 fold.registrations,
                 service.standing,
                 lambda engine: held_by(fold, engine),
@@ -486,9 +486,7 @@ class EmbeddedWorld:
         if service is None or not service.ready:
             return "the service is not ready"
         followed = service.pump.followed
-        if {one.registration.instance_id for one in followed.values()} != {
-            f"engine-{number}" for number in self.registered
-        }:
+        if followed.keys() != {self.crowd.engines[one].publisher for one in self.registered}:
             return "not all are followed that are registered"
         if not all(one.live and one.repair is None for one in followed.values()):
             return "a repair is under way"
@@ -552,14 +550,20 @@ class EmbeddedWorld:
             assert not service.table.fold.counters["log_holes"], "the log has holes"
         logged = [decode_log_record(self.written[offset]) for offset in sorted(self.written)]
         records = [one for one in logged if not isinstance(one, BridgeRecord)]
-        for engine in self.crowd.engines:
-            registered = engine.number in self.registered
-            check_engine(
+        whole = {
+            engine.publisher: check_engine(
                 service.table.fold,
                 engine,
                 records,
-                registered=registered,
+                registered=engine.number in self.registered,
                 registrations=self.registrations[engine.number],
+                counters=self.crowd.counters,
                 covered=self.crowd.covered and not self.proven_from,
                 known=not self.proven_from,
             )
+            for engine in self.crowd.engines
+        }
+        registered = {self.crowd.engines[one].publisher for one in self.registered}
+        self.oracle.rest(
+            {one: found for one, found in whole.items() if one in registered}, service.standing
+        )
