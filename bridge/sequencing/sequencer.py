@@ -806,16 +806,6 @@ class Sequencer:
         """
         return self._lanes[publisher].heard
 
-    def lacks_rank(self, publisher: PublisherKey) -> bool:
-        """Whether its stream has events of a rank that is not followed.
-
-        Raises:
-            KeyError: it is not followed.
-        """
-        stream = publisher.stream
-        others = self._lanes[publisher].other_ranks
-        return any(PublisherKey(stream, rank) not in self._lanes for rank in others)
-
     def unplaced(self, publisher: PublisherKey) -> int:
         """Which of its messages, live and replayed, had no place in the stream, the last one of
         them; 0 where a batch has come behind it.
