@@ -56,6 +56,7 @@ class Crowd:
         self._replay = replays
         self.covered = rng.random() < 0.5 and replays
         self.odd = history.source("odd")
+        self._shared = self.odd.choice((None, 0, 1, 2))  # which engine has several ranks
         self.engines = [self._engine(number) for number in range(rng.randint(3, 4))]
         self.engines += [
             one.add_rank(len(self.engines), history.source("rank 1"))
@@ -69,7 +70,7 @@ class Crowd:
         rng = self.rng
         http = self.history.source(f"http {number}")
         answers_http = http.choice((0.0, 0.5, 1.0, 1.0))
-        is_shared = number == 0 and self.odd.random() < 0.5
+        is_shared = number == self._shared
         if is_shared:
             answers_http = 0.0
         return SimulatedEngine(

@@ -478,7 +478,7 @@ class Observer:
     """A replica without a network: it folds what is in the log as soon as it is there."""
 
     def __init__(self, world: "BridgeWorld") -> None:
-        self.oracle = StateOracle(world.engines)
+        self.oracle = StateOracle(world.engines, world.loop.time)
         self._world = world
         self._partitions = range(KAFKA.topics.events.partitions)
         self._folds = [Fold(open_kernel(1337, name="reference")) for _ in self._partitions]
@@ -510,6 +510,7 @@ class Observer:
             sorted(fold.registrations.keys() - world.disputed),
             standing,
             lambda engine: held_by(fold, engine),
+            registered=fold.registrations.keys(),
         )
 
     def standings(self) -> dict[PublisherKey, Standing]:

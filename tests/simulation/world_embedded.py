@@ -214,7 +214,7 @@ class EmbeddedWorld:
         self.written: dict[int, bytes] = {}
         self.lost = False  # the table, since the last start
         self.proven_from = 0
-        self.oracle = StateOracle(self.crowd.engines)
+        self.oracle = StateOracle(self.crowd.engines, loop.time)
         self.flush_s = self.rng.choice((0.25, 1.0, 5.0))
         self.segment_bytes = self.rng.choice((2_000, 10_000))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
@@ -364,6 +364,7 @@ class EmbeddedWorld:
                 fold.registrations,
                 service.standing,
                 lambda engine: held_by(fold, engine),
+                registered=fold.registrations.keys(),
             )
 
     def kill_service(self) -> None:
