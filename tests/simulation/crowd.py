@@ -15,7 +15,7 @@ from tests.simulation.announced import LOST
 from tests.simulation.engines import SimulatedEngine, Spoilt
 from tests.simulation.history import History
 from tests.simulation.ledgers import check_ledger, held_by, is_whole
-from tests.simulation.links import Link, Replays
+from tests.simulation.links import Link, Replays, SimulatedSubscriber
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.oracle import check_counted, reasons_of
 
@@ -56,6 +56,7 @@ class Crowd:
         self._replay = replays
         self.covered = rng.random() < 0.5 and replays
         self.odd = history.source("odd")
+        self.starving = history.source("starving")
         self._shared = self.odd.choice((None, 0, 1, 2))  # which engine has several ranks
         self.engines = [self._engine(number) for number in range(rng.randint(3, 4))]
         self.engines += [
@@ -182,6 +183,17 @@ class Crowd:
         engine.start()
         for link in [link for one in engine.ranks for link in one.links]:
             self.later(1.0, "", link.set_up_with_engine)
+
+    def starve(self, process: Process, subscriber: SimulatedSubscriber | None) -> None:
+        """Others have the cores of a process: its own, its sockets' thread, or both."""
+        rng = self.starving
+        seconds = rng.choice((1.0, 4.0, FAULTS_S - 1.0))
+        whose = rng.choice(("loop", "sockets", "loop and sockets"))
+        self.history.note(f"{process.name} gets no core for its {whose}, for {seconds:g} s")
+        if "loop" in whose:
+            self.loop.starve(process, seconds, rng)
+        if "sockets" in whose and subscriber is not None:
+            subscriber.starve(seconds)
 
     def cut_links(self) -> None:
         """An engine's links go down, and come back."""

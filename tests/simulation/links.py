@@ -122,7 +122,9 @@ class Link:
 
 
 class SimulatedSubscriber:
-    """In place of `bridge.sockets.subscriber.Subscriber`, for one process."""
+    """In place of `bridge.sockets.subscriber.Subscriber`, for one process. Its thread may get no
+    core for a while (`starve`): it knows of nothing then that comes, nor that a link goes down.
+    """
 
     def __init__(
         self,
@@ -138,6 +140,11 @@ class SimulatedSubscriber:
         self._engines = {engine.publisher: engine for engine in engines}
         self._links: dict[PublisherKey, Link] = {}
         self._told: dict[PublisherKey, tuple[int, bool, int, int]] = {}
+        process = current()
+        self._context = None if process is None else process.context.copy()
+        self._starved_at: float | None = None
+        self._seen: dict[PublisherKey, tuple[bool, int]] = {}  # as of then
+        self._unread: list[RawMessage] = []
 
     def start(self) -> None:
         """Nothing: there is no thread."""
@@ -153,7 +160,7 @@ class SimulatedSubscriber:
             raise RegistrationConflictError(registration.service_key)
         link = Link(self._loop, self._rng, self._engines[registration.publisher])
         self._links[registration.publisher] = link
-        link.open(self._inbox)
+        link.open(self)
 
     def follow_once(self, registration: Registration) -> None:
         """Connects to where it is now, unless it is connected."""
@@ -167,29 +174,59 @@ class SimulatedSubscriber:
         once = Link(self._loop, self._rng, engine, only_at=registration.endpoint)
         once.times_up = 0 if link is None else link.times_up
         self._links[publisher] = once
-        once.open(self._inbox)
+        once.open(self)
 
     def unfollow(self, publisher: PublisherKey) -> None:
         """Disconnects, if it is connected."""
         link = self._links.pop(publisher, None)
         if link is not None:
             link.close()
+            self._unread = [one for one in self._unread if one.publisher != publisher]
+            self._seen.pop(publisher, None)
             self._inbox.discard(publisher)
 
+    def put(self, messages: Sequence[RawMessage]) -> None:
+        """See `Inbox`."""
+        if self._starved_at is None:
+            self._inbox.put(messages)
+        else:
+            self._unread += messages
+
+    def starve(self, seconds: float) -> None:
+        """The thread gets no core for so long."""
+        if self._starved_at is None:
+            self._starved_at = self._loop.now
+            self._seen = {key: (one.up, one.times_up) for key, one in self._links.items()}
+            self._loop.call_later(seconds, self._go_on, context=self._context)
+
+    def _go_on(self) -> None:
+        self._starved_at = None
+        self._seen = {}
+        unread, self._unread = self._unread, []
+        for message in unread:
+            self._inbox.put([message._replace(received_at=self._loop.now)])
+
     def connected(self, publisher: PublisherKey) -> bool:
-        """Whether the link is up."""
-        return publisher in self._links and self._links[publisher].up
+        """Whether the link is up, as far as the thread knows."""
+        return self._look(publisher)[0]
+
+    def _look(self, publisher: PublisherKey) -> tuple[bool, int]:
+        link = self._links.get(publisher)
+        is_now = (False, 0) if link is None else (link.up, link.times_up)
+        return self._seen.get(publisher, is_now)
 
     def is_silent(self, publisher: PublisherKey) -> bool:
         """Never."""
         return False
 
     def received_until(self, publisher: PublisherKey) -> float:
-        """Now: nothing waits in a socket."""
-        return self._loop.now
+        """Now, where the thread runs: nothing waits in a socket then."""
+        return self._loop.now if self._starved_at is None else self._starved_at
 
     def changed(self) -> tuple[float, list[PublisherKey]]:
         """Whose link is another, has come up or gone down, or has brought something."""
+        if self._starved_at is not None:
+            return self._starved_at, []
         seen = {
             publisher: (id(link), link.up, link.times_up, link.arrived)
             for publisher, link in self._links.items()
@@ -199,7 +236,7 @@ class SimulatedSubscriber:
 
     def links(self, publisher: PublisherKey) -> int:
         """How often it came up."""
-        return self._links[publisher].times_up if publisher in self._links else 0
+        return self._look(publisher)[1]
 
 
 class Replays:

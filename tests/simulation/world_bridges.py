@@ -73,6 +73,7 @@ class Host:
         self.process = Process(name)
         self.process.state = State.DEAD
         self.bridge: Bridge | None = None
+        self.subscriber: SimulatedSubscriber | None = None
         self.task: asyncio.Task[Any] | None = None
 
 
@@ -175,7 +176,8 @@ class BridgeWorld:
     def _subscriber(self, inbox: Inbox, reader: MessageReader | None) -> SimulatedSubscriber:
         host = self._host()
         source = self.history.source(f"links {host.name} {self.loop.now}")
-        return SimulatedSubscriber(self.loop, source, self.engines, inbox)
+        host.subscriber = SimulatedSubscriber(self.loop, source, self.engines, inbox)
+        return host.subscriber
 
     def _bridge_name(self) -> str:
         self.bridges += 1
@@ -254,6 +256,7 @@ class BridgeWorld:
         steps: list[tuple[int, Step]] = [
             (2, self.kill_bridge),
             (2, self.pause_bridge),
+            (2, self.starve_bridge),
             (1, self.stop_bridge),
             (2, self.broker_away),
             (2, self.cut_bridge_off),
@@ -300,6 +303,12 @@ class BridgeWorld:
         self.loop.pause(host.process)
         process, most_s = host.process, self.rng.choice((0.5, 2 * SESSION_S))
         self.crowd.later(most_s, f"{host.name} goes on", lambda: self.loop.resume(process))
+
+    def starve_bridge(self) -> None:
+        """A bridge gets a core now and then."""
+        host = self._any_host()
+        if host.process.state is State.RUNNING:
+            self.crowd.starve(host.process, host.subscriber)
 
     def broker_away(self) -> None:
         """Nobody reaches the broker for a while."""

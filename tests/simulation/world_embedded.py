@@ -191,6 +191,9 @@ class Service:
 _UNDER_WAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.NO_ENDPOINT, Doubt.CATCHING_UP})
 
 
+_ANSWERS: Final = (State.RUNNING, State.STARVED)
+
+
 class EmbeddedWorld:
     """See the module.
 
@@ -208,6 +211,7 @@ class EmbeddedWorld:
         self.process = Process("serve")
         self.process.state = State.DEAD
         self.service: Service | None = None
+        self.subscriber: SimulatedSubscriber | None = None
         self.registered: set[int] = set()
         self.bridges = 0  # processes that have been, each with a name of its own
         self.registrations: Counter[int] = Counter()  # how often, by engine
@@ -258,7 +262,8 @@ class EmbeddedWorld:
 
     def _subscriber(self, inbox: Inbox, reader: MessageReader | None) -> SimulatedSubscriber:
         source = self.history.source(f"links {self.loop.now}")
-        return SimulatedSubscriber(self.loop, source, self.crowd.engines, inbox)
+        self.subscriber = SimulatedSubscriber(self.loop, source, self.crowd.engines, inbox)
+        return self.subscriber
 
     def _bridge_name(self) -> str:
         self.bridges += 1
@@ -329,6 +334,7 @@ class EmbeddedWorld:
             (2, self.kill_within),
             (1, self.cut_power),
             (1, self.lose_table),
+            (3, self.starve),
             (2, self.fill_disk),
             (3, self.retain),
             (2, self.change_registry),
@@ -355,8 +361,9 @@ class EmbeddedWorld:
             self._check_states()
 
     def _check_states(self) -> None:
+        """Whoever answers may have a core where the loop has none."""
         service = self.service
-        if service is None or self.process.state is not State.RUNNING or not service.sink.is_ready:
+        if service is None or self.process.state not in _ANSWERS or not service.sink.is_ready:
             return
         fold = service.table.fold
         with suppress(KilledError):
@@ -385,6 +392,11 @@ class EmbeddedWorld:
         """The machine dies."""
         if self.process.state is not State.DEAD:
             self.kill(power=True)
+
+    def starve(self) -> None:
+        """The service gets a core now and then."""
+        if self.process.state is State.RUNNING:
+            self.crowd.starve(self.process, self.subscriber)
 
     def lose_table(self) -> None:
         """The service is killed, and its table is gone."""

@@ -329,6 +329,7 @@ class TableWorld:
             (2, self.compact),
             (2, self.restart_replica),
             (1, self.pause_replica),
+            (2, self.starve),
             (1, self.poison_events),
             (1, self.make_topic_again),
             (1, self.retire),
@@ -392,6 +393,14 @@ class TableWorld:
         self.loop.pause(process)
         most_s = self.rng.choice((0.5, 2 * SESSION_S))
         self.later(most_s, f"{host.name} goes on", partial(self.loop.resume, process))
+
+    def starve(self) -> None:
+        """A process gets a core now and then."""
+        machines: list[Host | Reader] = [*self.hosts, *self.readers]
+        host = self.rng.choice(machines)
+        if host.process.state is State.RUNNING:
+            self.history.note(f"{host.name} gets hardly any core")
+            self.loop.starve(host.process, self.rng.choice((1.0, FAULTS_S - 1.0)), self.rng)
 
     def lose_disk(self) -> None:
         """A worker is killed, and its disk is gone."""
