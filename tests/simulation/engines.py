@@ -173,7 +173,7 @@ class SimulatedEngine:
 
     def _begin(self, skew_s: float) -> None:
         self.cache = EngineCache(self._sizes, chain=BlockChain(BLOCK_SIZE, self._rng.randbytes(32)))
-        self.announced = Announced()
+        self.announced: Announced[int] = Announced()
         self.heard_ranks.clear()
         self._prompts.clear()
         self.sequence = self.cleared_at = 0
@@ -237,7 +237,7 @@ class SimulatedEngine:
             parent = event.parent_block_hash
             behind = None if parent is None else int(parent)
             for one in blocks:
-                known.store([one], behind, reason)
+                known.store([one], behind, reason, reported=True)
                 behind = one[0]
                 self._note_known()
 

@@ -4,8 +4,8 @@ answer exact and wrong, and in the end every replica has what a fresh fold of th
 
 import asyncio
 import os
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -43,13 +43,14 @@ from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
 from streams.worker.stall_watch import StallWatch
 from streams.worker.tables import PartitionTables
-from tests.building import SCOPE
+from tests.building import BLOCK, SCOPE, u32s
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.crowd import FAULTS_S, Step
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
-from tests.simulation.events_writer import WrittenBridge, WrittenPublisher
+from tests.simulation.events_writer import Known, WrittenBridge, WrittenPublisher
 from tests.simulation.history import History
 from tests.simulation.loop import Process, SimulatedLoop, State, current
+from tests.simulation.oracle import reasons_of
 from tests.slices import WHOLE, bounds_for
 
 KAFKA: Final = KafkaSettings(bootstrap="simulated:1", events_partitions=2, registry_partitions=1)
@@ -66,6 +67,7 @@ class Expected(NamedTuple):
 
     digests: dict[ModelContext, int]
     publishers: dict[PublisherKey, PublisherState]
+    known: Mapping[PublisherKey, Known]
 
 
 class Worker:
@@ -203,8 +205,13 @@ class TableWorld:
         self.readers = [Reader(f"replica-{number}") for number in range(rng.randint(1, 2))]
         source = history.source("publishers")
         self.publishers = [
-            WrittenPublisher(number, source, partial(self.append, number)) for number in range(5)
+            WrittenPublisher(number, source, partial(self.append, number)) for number in range(4)
         ]
+        self.publishers += [
+            WrittenPublisher(4, source, partial(self.append, 4 + rank), shard=rank)
+            for rank in range(2)
+        ]
+        self.prompts = history.source("prompts")
         self.bridge = WrittenBridge(
             self.publishers,
             self._append_to,
@@ -215,7 +222,7 @@ class TableWorld:
         self.appended: list[list[tuple[float, int]]] = [[] for _ in range(_EVENTS.partitions)]
         self.folds = [make_fold() for _ in range(_EVENTS.partitions)]
         self.expected: list[dict[int, Expected]] = [
-            {-1: Expected({}, {})} for _ in range(_EVENTS.partitions)
+            {-1: Expected({}, {}, {})} for _ in range(_EVENTS.partitions)
         ]
         self.proven_from = [-1] * _EVENTS.partitions  # before it, what was retired is not known
         self.losing = rng.random() < 0.5  # whether something may be lost for good
@@ -267,7 +274,12 @@ class TableWorld:
         fold = self.folds[partition]
         fold.apply(Offset(offset), value)
         digests = {view.context: view.digest for view in fold.kernel.contexts()}
-        self.expected[partition][offset] = Expected(digests, dict(fold.publishers))
+        known = {
+            one.registration.publisher: one.known
+            for one in self.publishers
+            if self._home(one.registration.stream) == partition
+        }
+        self.expected[partition][offset] = Expected(digests, dict(fold.publishers), known)
 
     # Processes
 
@@ -527,6 +539,7 @@ class TableWorld:
                 continue
             self.states[replica.state(SCOPE)] += 1
             self._check_age(reader.name, replica)
+            self._check_exact(reader.name, replica)
             # While a table is built again, after retention, it says that it is behind.
             if not self.losing or replica.state(SCOPE) is not AnswerState.STALE:
                 self._check_replica(reader.name, replica)
@@ -549,6 +562,33 @@ class TableWorld:
                 f"{name} is exact and covers {partition}:{covered}, but {last} was there"
                 f" {STALE_S:g} s ago"
             )
+
+    def _check_exact(self, name: str, replica: Replica) -> None:
+        """What is `exact` is known to be so, and is what the publishers hold of a prompt."""
+        if replica.state(SCOPE) is not AnswerState.EXACT:
+            return
+        table = replica.current.table
+        assert isinstance(table, RowReader)
+        known: dict[PublisherKey, Known] = {}
+        for partition, expected in enumerate(self.expected):
+            covered = table.covered(partition)
+            if covered < self.proven_from[partition]:
+                return
+            known |= {key: one for key, one in expected[covered].known.items() if one.registered}
+        for publisher, one in known.items():
+            who = f"{publisher.stream.instance_id}, rank {publisher.dp_rank}"
+            assert not one.reasons, f"{name} is exact, but {who} is degraded: {set(one.reasons)}"
+            lacks = [
+                rank for rank in one.other_ranks if publisher._replace(dp_rank=rank) not in known
+            ]
+            assert not lacks, f"{name} is exact, but {who} lacks the ranks {lacks}"
+        first = self.prompts.randint(1, 12)
+        blocks = range(first, first + 4)
+        prompt = u32s(range(BLOCK * first, BLOCK * (first + 4)))
+        found = {
+            one.instance_id: one.longest for one in table.kernel.query(SCOPE, prompt, b"", None)
+        }
+        assert found == longest_of(known, blocks), f"{name} is exact and wrong about {blocks}"
 
     def _bridge_leaves(self) -> None:
         if self.bridge.away_since is None:
@@ -600,9 +640,27 @@ class TableWorld:
                     key: state for fold in self.folds for key, state in fold.publishers.items()
                 }
                 assert table.publishers == expected, f"{reader.name}: {table.publishers}"
+                for one in self.publishers:
+                    state = table.publishers.get(one.registration.publisher)
+                    assert reasons_of(state) == one.known.reasons, (
+                        f"{reader.name}: {set(one.known.reasons)} is due, but {state}"
+                    )
                 assert table.ledgers == {
                     key: one for fold in self.folds for key, one in fold.ledgers.current.items()
                 }, f"{reader.name}: {table.ledgers}"
+
+
+def longest_of(known: Mapping[PublisherKey, Known], blocks: range) -> dict[str, int]:
+    """How many tokens of a prompt of these blocks each instance has; of one whose ranks have a part
+    of each block, what all of them have.
+    """
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for publisher, one in known.items():
+        depth = 0
+        while depth < len(blocks) and tuple(blocks[: depth + 1]) in one.held:
+            depth += 1
+        found[publisher.stream.instance_id].append(BLOCK * depth)
+    return {instance: min(depths) for instance, depths in found.items()}
 
 
 async def _prepare() -> None: ...
