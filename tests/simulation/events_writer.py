@@ -55,6 +55,7 @@ class WrittenPublisher:
         append: takes a record of it.
         shard: its rank, where each rank of the instance has a part of each block; None: it is
             alone.
+        sound: it loses little, and stores prompts from their beginning: it is seldom degraded.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class WrittenPublisher:
         append: Callable[[bytes], None],
         *,
         shard: int | None = None,
+        sound: bool = False,
     ) -> None:
         self.registration = msgspec.structs.replace(
             registration(f"engine-{number}", port=5557 + number, dp_rank=shard or 0),
@@ -72,18 +74,19 @@ class WrittenPublisher:
         self.registered = False
         self.announced: Announced[Prefix] = Announced()
         self.other_ranks: frozenset[int] = frozenset()
-        self._rng = rng
+        self._rng, self._sound = rng, sound
         self._append = append
         self._incarnation, self._sequence = 1, -1
         self._last = b""
 
     def step(self) -> None:
         """One more record."""
-        steps: list[tuple[int, Callable[[], None]]] = [
+        harm = 0.05 if self._sound else 1
+        steps: list[tuple[float, Callable[[], None]]] = [
             (16, self._events),
             (4, self._parts),
-            (1, self._gap),
-            (1, self._odd),
+            (harm, self._gap),
+            (harm, self._odd),
             (1, self._reset),
             (2, self._again),
             (1, self._unregister),
@@ -197,7 +200,7 @@ class WrittenPublisher:
             parts = self._in_parts(sequence, events)
             for part in parts[: self._rng.randint(1, len(parts))]:
                 write(part)
-        if self._rng.random() < 0.1:
+        if self._rng.random() < (0.005 if self._sound else 0.1):
             self._append_gap(sequence, sequence, is_loss=folded < len(events))
             return
         for part in self._in_parts(sequence, events):
@@ -237,10 +240,13 @@ class WrittenPublisher:
         if kind == "remove":
             return [removed(sequence, [block])]
         count = self._rng.randint(1, 4)
+        if self._sound:
+            block = 1
         tokens = list(range(BLOCK * block, BLOCK * (block + count)))
         parent = None if block == 1 or self._rng.random() < 0.3 else block - 1
         event = stored(sequence, list(range(block, block + count)), tokens, parent=parent)
-        return [event if self._rng.random() < 0.85 else self._rng.choice(_ODD_STORES)(event)]
+        is_odd = self._rng.random() < (0.01 if self._sound else 0.15)
+        return [self._rng.choice(_ODD_STORES)(event) if is_odd else event]
 
     def _gap(self) -> None:
         first = self._sequence + 1

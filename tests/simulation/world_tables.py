@@ -204,11 +204,13 @@ class TableWorld:
         ]
         self.readers = [Reader(f"replica-{number}") for number in range(rng.randint(1, 2))]
         source = history.source("publishers")
+        sound = source.random() < 0.5
         self.publishers = [
-            WrittenPublisher(number, source, partial(self.append, number)) for number in range(4)
+            WrittenPublisher(number, source, partial(self.append, number), sound=sound)
+            for number in range(4)
         ]
         self.publishers += [
-            WrittenPublisher(4, source, partial(self.append, 4 + rank), shard=rank)
+            WrittenPublisher(4, source, partial(self.append, 4 + rank), shard=rank, sound=sound)
             for rank in range(2)
         ]
         self.prompts = history.source("prompts")
@@ -582,7 +584,7 @@ class TableWorld:
                 rank for rank in one.other_ranks if publisher._replace(dp_rank=rank) not in known
             ]
             assert not lacks, f"{name} is exact, but {who} lacks the ranks {lacks}"
-        first = self.prompts.randint(1, 12)
+        first = self.prompts.choice((1, self.prompts.randint(2, 12)))
         blocks = range(first, first + 4)
         prompt = u32s(range(BLOCK * first, BLOCK * (first + 4)))
         found = {
