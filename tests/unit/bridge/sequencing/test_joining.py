@@ -124,3 +124,18 @@ def test_batches_are_told_by_their_time(time: float) -> None:
     anchor = LAST._replace(engine_time=time, heard=None)
     sequencer = waiting(live(9, link=LINK), anchor=anchor)
     assert sequencer.has_in_common(KEY, anchor) is (time > 0)
+
+
+def test_a_link_proves_nothing_before_the_next_batch_where_the_log_lacks_what_it_brought() -> None:
+    """It was taken, and could not be written before the publisher was given up."""
+    sequencer = waiting()
+    sequencer.resume(KEY, 1.0)
+    sequencer.process([live(10, link=LINK), live(11, link=LINK)], 1.0)
+    sequencer.hold(KEY)
+    sequencer.place(KEY, Anchor(Cursor(1, 10), 10.0))
+    sequencer.know_link(KEY, LINK)
+    assert sequencer.proven_link(KEY) == 0
+    sequencer.process([live(12, link=LINK)], 1.0)
+    gap, events = sequencer.resume(KEY, 1.0)
+    assert (gap.first_sequence, gap.last_sequence) == (11, 11)
+    assert isinstance(events, EventsRecord)
