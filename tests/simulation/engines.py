@@ -330,8 +330,8 @@ class SimulatedEngine:
         """What it publishes next is not as it should be, live and in its buffer."""
         self._spoils = how
 
-    def be_odd(self, oddity: Oddity) -> None:
-        """What it publishes next is odd, of what can be so."""
+    def be_odd(self, oddity: Oddity | None) -> None:
+        """What it publishes next is odd, of what can be so; None: as it should be."""
         self._odd = oddity
 
     @property

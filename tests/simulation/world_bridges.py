@@ -267,6 +267,8 @@ class BridgeWorld:
         observing = self.loop.create_task(self.observer.run())
         await self.crowd.take_steps([*self.crowd.steps(), *steps])
         await self._heal()
+        if observing.done():
+            observing.result()
         self.check()
         self.crowd.clear_all()
         await asyncio.sleep(1.0)

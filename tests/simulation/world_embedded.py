@@ -342,6 +342,8 @@ class EmbeddedWorld:
         watching = self.loop.create_task(self._watch())
         await self.crowd.take_steps([*self.crowd.steps(), *steps])
         await self._heal()
+        if watching.done():
+            watching.result()
         assert self.service is not None
         self.check(self.service)
         self.crowd.clear_all()
