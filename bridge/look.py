@@ -14,7 +14,6 @@ class Look(NamedTuple):
         is_silent: whether it is up, and its engine's socket does not answer.
         messages: how many have been decoded.
         unplaced: see `Sequencer.unplaced`.
-        lacks_rank: see `Sequencer.lacks_rank`.
         proven_link: see `Sequencer.proven_link`.
         is_doubted: see `Sequencer.is_doubted`.
         received_until: all that had been sent by then, and had arrived, has been decoded; never
@@ -31,7 +30,6 @@ class Look(NamedTuple):
     is_silent: bool
     messages: int
     unplaced: int
-    lacks_rank: bool
     proven_link: int
     is_doubted: bool
     received_until: float
@@ -43,6 +41,4 @@ class Look(NamedTuple):
     @property
     def incomplete(self) -> Doubt | None:
         """Why what was received of it is not all that there is in the log of its instance."""
-        if self.lacks_rank:
-            return Doubt.RANK_MISSING
         return Doubt.SPOOLED if self.has_waiting else None

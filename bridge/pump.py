@@ -809,7 +809,6 @@ class Pump:
             is_silent=receiver.is_silent(publisher),
             messages=self.sequencer.messages(publisher),
             unplaced=self.sequencer.unplaced(publisher),
-            lacks_rank=self.sequencer.lacks_rank(publisher),
             proven_link=self.sequencer.proven_link(publisher),
             is_doubted=self.sequencer.is_doubted(publisher),
             received_until=min(received_until, self.watched_at),

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from schemas.engine_facts import EngineFacts
-from schemas.identities import Text
+from schemas.identities import Rank, Text
 from schemas.limits import INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
 
 IncarnationNumber = Annotated[int, Meta(ge=0, le=INCARNATION_MAX)]
@@ -135,6 +135,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         left_out_at: Unix seconds of the bridge's clock when the first was; 0 where there is none.
         begun: of the batch behind the cursor; None where nothing of it is folded.
         heard: the last batch of the incarnation that came live, and was not replayed; or None.
+        other_ranks: of which events came in its stream in this incarnation.
     """
 
     incarnation: IncarnationNumber = 0
@@ -148,6 +149,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     left_out_at: Seconds = 0.0
     begun: Begun | None = None
     heard: Proof | None = None
+    other_ranks: tuple[Rank, ...] = ()
 
     @property
     def cursor(self) -> Cursor:

@@ -121,7 +121,8 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     of which an event could not be used; the publisher is degraded from it on. `unusable`, present
     with it: all of them, with the reasons. `part`, present where there is one: which events of the
     batch these are; the record then is of this batch alone. `repaired`, present where the batches
-    had been missing and a replay brought them: why they had been missing.
+    had been missing and a replay brought them: why they had been missing. `other_ranks`, present
+    where there are some: those of which events came between these batches in the same stream.
     """
 
     engine_time: Seconds
@@ -131,6 +132,7 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     part: Part | msgspec.UnsetType = msgspec.UNSET
     repaired: Text | msgspec.UnsetType = msgspec.UNSET
     unusable: tuple[Unusable, ...] | msgspec.UnsetType = msgspec.UNSET
+    other_ranks: tuple[Rank, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_unfinished(self) -> bool:

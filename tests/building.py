@@ -117,6 +117,7 @@ def events_record(
     incomplete: int | None = None,
     part: Part | None = None,
     repaired: str = "",
+    other_ranks: tuple[int, ...] = (),
 ) -> bytes:
     return encode_record(
         EventsRecord(
@@ -132,6 +133,7 @@ def events_record(
             incomplete=msgspec.UNSET if incomplete is None else incomplete,
             part=msgspec.UNSET if part is None else part,
             repaired=repaired or msgspec.UNSET,
+            other_ranks=other_ranks or msgspec.UNSET,
             version=RECORD_VERSION if part is None else PART_VERSION,
         )
     )

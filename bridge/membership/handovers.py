@@ -378,7 +378,8 @@ class Handovers:
         if time.monotonic() < until + HANDOVER_FINISH_S:  # later, the next owner has its own note
             try:
                 async with asyncio.timeout(BRIDGE_LEAVE_S):
-                    await self._cursors.store(self._producer, departures.keys() & last.keys())
+                    noted = [one for one in last if one in departures]
+                    await self._cursors.store(self._producer, noted)
             except AWAY as error:
                 _logger.info("Cannot say that publishers are handed over: %r", error)
         gone = [one for one in publishers if departures.pop(one, None) is not None]

@@ -92,6 +92,7 @@ class Ownership:
             unfollow=self._unfollow,
         )
         self._registry_partitions = registry_partitions
+        self._revoking = asyncio.Lock()
         self._owned: set[int] = set()
         self._assignment: Mapping[int, RegistryPartition] | None = None
         self._has_foreign = False
@@ -102,7 +103,13 @@ class Ownership:
     # Called by the registry
 
     async def revoke(self, *, flush_s: float = BRIDGE_FLUSH_S) -> None:
-        """See `Owner`."""
+        """See `Owner`. One at a time: one that begins while we leave waits until the log has who is
+        kept, as long as we have the lease.
+        """
+        async with self._revoking:
+            await self._revoke(flush_s)
+
+    async def _revoke(self, flush_s: float) -> None:
         await self.handovers.joined(HANDOVER_FLUSH_S)
         self._assignment = None
         self._has_foreign = False

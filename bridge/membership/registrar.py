@@ -119,6 +119,7 @@ class Registrar:
         if not is_new(registration, self._table.registrations()):
             if registration.has_events:
                 await self._pump.connect_again(registration)
+            await self._sync()  # what was told an error may have been
             return []
         if registration.has_events:
             await self._follow(registration)  # Step 2.
@@ -166,6 +167,7 @@ class Registrar:
         registered = self._table.registrations().values()
         gone = [registration for registration in registered if matches(registration)]
         if not gone:
+            await self._sync()
             raise NotRegisteredError(service_key)
         for registration in gone:
             if registration.publisher in self._pump.followed:

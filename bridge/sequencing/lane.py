@@ -18,7 +18,7 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import BatchError, WireError
-from schemas.limits import OTHER_RANKS_MAX, RUN_MESSAGES_MAX, SEQUENCE_MAX
+from schemas.limits import RUN_MESSAGES_MAX, SEQUENCE_MAX
 from schemas.positions import Cursor, Proof
 from schemas.registration import Registration
 
@@ -52,7 +52,6 @@ class Lane:
         "live_link",
         "missing",
         "numbers",
-        "other_ranks",
         "overflowed",
         "pairing",
         "proof",
@@ -75,7 +74,6 @@ class Lane:
         self.counters = PublisherCounters(registration.service_key)
         self.engine_time = 0.0
         self.numbers = EventNumbers()
-        self.other_ranks: set[int] = set()  # whose events came in this incarnation
         self._begun: Begun | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
         self._has_told_gap = False
@@ -112,6 +110,8 @@ class Lane:
 
     def place(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
+        if self.tracker.cursor > anchor.cursor:
+            self.link = 0  # what it has brought is not in the log: only the next batch shows that
         if self.tracker.cursor != anchor.cursor:
             self.tracker = SequenceTracker(anchor.cursor)
             self._proven_link = _NO_LINK
@@ -161,7 +161,6 @@ class Lane:
         self.engine_time = 0.0
         self.pairing.begin_incarnation()
         self.numbers.forget()
-        self.other_ranks.clear()
         self.prove(link)
 
     @property
@@ -379,8 +378,6 @@ class Lane:
             self.add_gap(window, first, last, reason)
         self.away = ""
         batch = self.numbers.of_batch(batch)
-        if len(self.other_ranks) < OTHER_RANKS_MAX:
-            self.other_ranks.update(batch.other_ranks)
         lost = counters.count_drops(batch.dropped)
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
@@ -405,6 +402,7 @@ class Lane:
             unusable=lost[0].reason if lost else "",
             is_whole=batch.engine_time is None,
             repaired=self.repaired,
+            other_ranks=batch.other_ranks,
         )
         self._note_origin(batch, link)
         return True

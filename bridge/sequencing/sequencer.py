@@ -251,12 +251,26 @@ class Sequencer:
         return self._common(self._lanes[publisher], anchor) > 0
 
     def _common(self, lane: Lane, anchor: Anchor) -> int:
-        """How many batches wait up to the log's last one, which its time tells; 0 for none."""
-        batch = (anchor.cursor.sequence, anchor.engine_time)
-        if not anchor.engine_time:
+        """How many batches wait up to the log's last one, which its time tells; 0 for none. A gap
+        has no time: up to its end, behind the last one before it that came live.
+        """
+        last = Proof(anchor.cursor.sequence, anchor.engine_time)
+        batch = last if last.engine_time else anchor.heard
+        if batch is None or not batch.engine_time:
             return 0
-        waiting = [(held.batch.sequence, held.batch.engine_time) for held in lane.held or ()]
-        return len(waiting) - waiting[::-1].index(batch) if batch in waiting else 0
+        held = list(lane.held or ())
+        waiting = [(one.batch.sequence, one.batch.engine_time) for one in held]
+        if batch not in waiting:
+            return 0
+        common = len(waiting) - waiting[::-1].index(batch)
+        link = held[common - 1].link
+        while (
+            common < len(held)
+            and held[common].link == link
+            and batch.sequence < waiting[common][0] <= last.sequence
+        ):
+            common += 1
+        return common
 
     def join(self, publisher: PublisherKey, joint: Joint) -> None:
         """Another bridge has written up to here what came to both: that is dropped. What waits
@@ -268,8 +282,15 @@ class Sequencer:
         """
         lane = self._lanes[publisher]
         common, link = self._common(lane, lane.anchor), joint.link
-        if lane.held and common and lane.proof is None:
-            link = link or lane.held[common - 1].link  # its process has published that batch
+        last, over = lane.held[common - 1] if lane.held and common else None, lane.overflowed
+        if last is not None and lane.proof is None:
+            link = link or last.link  # its process has published that batch
+        if (
+            (last is not None and over is not None)
+            and over.link == last.link
+            and over.batch.sequence <= lane.tracker.sequence
+        ):
+            lane.overflowed = None  # that bridge has had no room for it either
         for _ in range(common):
             self._pop(lane)
         lane.counters.duplicates += common
@@ -805,16 +826,6 @@ class Sequencer:
             KeyError: it is not followed.
         """
         return self._lanes[publisher].heard
-
-    def lacks_rank(self, publisher: PublisherKey) -> bool:
-        """Whether its stream has events of a rank that is not followed.
-
-        Raises:
-            KeyError: it is not followed.
-        """
-        stream = publisher.stream
-        others = self._lanes[publisher].other_ranks
-        return any(PublisherKey(stream, rank) not in self._lanes for rank in others)
 
     def unplaced(self, publisher: PublisherKey) -> int:
         """Which of its messages, live and replayed, had no place in the stream, the last one of

@@ -12,7 +12,7 @@ import msgspec
 from bridge.wire.parts import EventRun
 from schemas.events import ARRAY32, ARRAY_HEADER
 from schemas.identities import PublisherKey
-from schemas.limits import RECORD_BYTES_MAX, UNUSABLE_RUNS_MAX
+from schemas.limits import DP_RANK_MAX, OTHER_RANKS_MAX, RECORD_BYTES_MAX, UNUSABLE_RUNS_MAX
 from schemas.records import (
     PART_VERSION,
     RECORD_VERSION,
@@ -44,6 +44,7 @@ class Window:
         "_incarnation",
         "_incomplete",
         "_last",
+        "_other_ranks",
         "_publisher",
         "_records",
         "_repaired",
@@ -65,6 +66,7 @@ class Window:
         self._batches = 0
         self._events = 0
         self._unusable: list[Unusable] = []
+        self._other_ranks: set[int] = set()
 
     @property
     def room_bytes(self) -> int:
@@ -90,12 +92,13 @@ class Window:
         is_whole: bool = False,
         repaired: str = "",
         batches: int = 1,
+        other_ranks: Sequence[int] = (),
     ) -> None:
         """Appends one batch; one without events still moves the cursor. `run`: its events,
         by `schemas.events.encode_run`; `parts`: the same of a large one; `unusable`: why an event
         is left out of it, and `is_whole` whether all are; `repaired`: why it had been missing,
         where a replay brought it; `batches`: where there are several of consecutive numbers, the
-        first of which is `sequence`.
+        first of which is `sequence`; `other_ranks`: whose events it has, too.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
@@ -104,6 +107,7 @@ class Window:
             self._doubted, self._repaired = doubted, repaired
         if parts:
             self._flush()
+            self._other_ranks.update(other_ranks)
             self._add_parts(parts, incarnation, sequence, engine_time, unusable=unusable)
             return
         if self._batches and (
@@ -112,6 +116,8 @@ class Window:
         ):
             self._flush()
         self._encoded += run
+        if other_ranks:
+            self._other_ranks.update(other_ranks)
         if not self._batches:
             self._incarnation = incarnation
             self._first = sequence
@@ -182,6 +188,11 @@ class Window:
             )
         )
 
+    def _ranks(self) -> tuple[int, ...]:
+        """One that cannot be registered is as good as the last one that can."""
+        known = {rank if 0 <= rank <= DP_RANK_MAX else DP_RANK_MAX for rank in self._other_ranks}
+        return tuple(sorted(known)[:OTHER_RANKS_MAX])
+
     def close(self) -> list[SequencedRecord]:
         """All records of the window."""
         self._flush()
@@ -205,6 +216,7 @@ class Window:
                 incomplete=self._unusable[-1].last if self._unusable else msgspec.UNSET,
                 unusable=tuple(self._unusable) if self._unusable else msgspec.UNSET,
                 repaired=self._repaired or msgspec.UNSET,
+                other_ranks=self._ranks() or msgspec.UNSET,
                 part=msgspec.UNSET if part is None else part,
                 version=RECORD_VERSION if part is None else PART_VERSION,
             )

@@ -42,7 +42,11 @@ from schemas.answer_states import Doubt
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
-from schemas.limits import BRIDGES_REMEMBERED_MAX, UNREGISTERED_REMEMBERED_MAX
+from schemas.limits import (
+    BRIDGES_REMEMBERED_MAX,
+    OTHER_RANKS_MAX,
+    UNREGISTERED_REMEMBERED_MAX,
+)
 from schemas.memory import MemoryRecord, SegmentKey, SegmentState
 from schemas.positions import Begun, Confirmation, Heartbeat, Proof, PublisherState
 from schemas.records import (
@@ -233,6 +237,7 @@ class Fold:
         state.degraded_since, state.degraded_at = None, 0.0
         state.left_out, state.left_out_at = {}, 0.0
         state.begun = state.heard = None
+        state.other_ranks = ()
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
         if record.first_sequence > state.sequence + 1:
@@ -261,6 +266,9 @@ class Fold:
         elif not record.is_unfinished:
             state.proof = None
         state.heard = record.heard or state.heard
+        if record.other_ranks is not msgspec.UNSET:
+            ranks = sorted({*state.other_ranks, *record.other_ranks})
+            state.other_ranks = tuple(ranks[:OTHER_RANKS_MAX])
         if not record.is_unfinished:
             state.engine_time = record.engine_time
         elif record.part is not msgspec.UNSET:

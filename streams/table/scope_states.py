@@ -38,6 +38,8 @@ class _Known(NamedTuple):
         confirmation: what its bridge last said.
         registered: whether the table says so.
         listed: whether the registry says so, where there is one beside the table.
+        other_ranks: of which events came in its stream.
+        lacks_rank: whether one of them is not registered.
         partition: of the log.
     """
 
@@ -48,6 +50,8 @@ class _Known(NamedTuple):
     confirmation: Confirmation | None = None
     registered: bool = False
     listed: bool = False
+    other_ranks: tuple[int, ...] = ()
+    lacks_rank: bool = False
     partition: int = 0
 
     @property
@@ -86,6 +90,7 @@ class ScopeStates:
         self._known: dict[PublisherKey, _Known] = {}
         self._publishers: dict[Scope, dict[PublisherKey, None]] = {}
         self._summaries: dict[Scope, _Summary] = {}
+        self._sharing: dict[StreamKey, dict[PublisherKey, None]] = {}  # a stream with other ranks
 
     # Writing, O(1) each
 
@@ -95,13 +100,13 @@ class ScopeStates:
         """The table has this of the publisher; None for nothing any more."""
         known = self._known.get(publisher, _UNKNOWN)
         if state is None:
-            known = known._replace(stated=False, degraded_at=None, copies_at=None)
+            known = known._replace(stated=False, degraded_at=None, copies_at=None, other_ranks=())
             self._replace(publisher, known._replace(loss="", confirmation=None))
             return
         loss, degraded_at = _loss_of(state)
         copies_at = state.left_out_at if COPIES_UNKNOWN in state.left_out else None
-        said = (known.loss, known.degraded_at, known.copies_at)
-        is_known = known.stated and said == (loss, degraded_at, copies_at)
+        said = (known.loss, known.degraded_at, known.copies_at, known.other_ranks)
+        is_known = known.stated and said == (loss, degraded_at, copies_at, state.other_ranks)
         if is_known and known.confirmation is state.confirmation:
             return  # with almost every record
         if is_known and _is_as_good(known, state):
@@ -116,6 +121,7 @@ class ScopeStates:
                 loss=loss,
                 copies_at=copies_at,
                 confirmation=state.confirmation,
+                other_ranks=state.other_ranks,
                 partition=partition,
             ),
         )
@@ -132,6 +138,7 @@ class ScopeStates:
 
     def _replace(self, publisher: PublisherKey, known: _Known) -> None:
         before = self._known.get(publisher, _UNKNOWN)
+        known = known._replace(lacks_rank=self._lacks_rank(publisher, known))
         if known == before:
             return
         scope = scope_of(publisher.stream)
@@ -146,7 +153,26 @@ class ScopeStates:
             self._publishers.setdefault(scope, {})[publisher] = None
         self._count(scope, before, -1)
         self._count(scope, known, 1)
+        self._share(publisher, known)
+        if self._is_registered(before) != self._is_registered(known):
+            for other in list(self._sharing.get(publisher.stream, ())):
+                self._replace(other, self._known[other])
         self.on_change()
+
+    def _share(self, publisher: PublisherKey, known: _Known) -> None:
+        sharing = self._sharing.setdefault(publisher.stream, {})
+        sharing.pop(publisher, None)
+        if known.other_ranks:
+            sharing[publisher] = None
+        elif not sharing:
+            del self._sharing[publisher.stream]
+
+    def _is_registered(self, known: _Known) -> bool:
+        return known.registered and (known.listed or not self._has_registry)
+
+    def _lacks_rank(self, publisher: PublisherKey, known: _Known) -> bool:
+        others = (publisher._replace(dp_rank=rank) for rank in known.other_ranks)
+        return not all(self._is_registered(self._known.get(one, _UNKNOWN)) for one in others)
 
     def _count(self, scope: Scope, known: _Known, change: int) -> None:
         if known.is_nothing:
@@ -168,9 +194,10 @@ class ScopeStates:
     def _source_of(self, known: _Known) -> Source | Doubt:
         """Who confirms the publisher, or why nobody does."""
         confirmation = known.confirmation
-        listed = known.listed or not self._has_registry
-        if not known.registered or not listed or confirmation is None:
+        if not self._is_registered(known) or confirmation is None:
             return Doubt.NOT_FOLLOWED
+        if not confirmation.reason and known.lacks_rank:
+            return Doubt.RANK_MISSING
         if not confirmation.reason and known.copies_at is not None:
             return Doubt.COPIES_UNKNOWN
         if not confirmation.reason:

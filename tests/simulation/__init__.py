@@ -3,13 +3,24 @@
     loop             an event loop whose clock jumps, and processes on it that are killed and paused
     broker           Apache Kafka in memory, under the names of aiokafka's clients
     disk             RocksDB in memory, with full disks, power cuts and deaths between two writes
-    engines          publishers with a cache, links that cut and drop, and a replay buffer
+    engines          publishers with a cache, and a replay buffer
+    oddities         what they send that is not as their release has it, and what becomes of that
+    announced        what an index can know of a cache
+    links            what bridges have of engines: links that cut and drop, replays, HTTP
     crowd            what engines do and what happens to them
+    oracle           which states of publishers may be answered, and which must be
     events_writer    publishers whose records a test writes itself
     world_bridges    engines -> bridges -> broker: pump, writer, spool, cursors, ownership
     world_tables     events -> workers -> table topic -> replicas: table, recovery, rows, snapshot
     world_embedded   engines -> pump -> log -> table in one process on one disk
     history          one run of a world: its seed, its steps, and a digest of all that came of it
+
+The state oracle knows nothing of the product. `announced` is a model of what can be known of each
+cache; from it and from what the log has follows what must be said of a publisher. During a history
+no publisher is `exact` that has not what its engine had within the last seconds, all of it usable.
+Once nothing is under way each state has a cause, each cause a state with its reason, and whatever
+was refused is counted by that reason. At last all engines clear their caches, which heals
+everything: nothing degrades for ever.
 
 One seed decides everything. A failure prints it, with the last steps: see `test_worlds`. What is
 simulated apart: Faust and its agents (`world_tables.Worker` plays their part), ZeroMQ, threads,

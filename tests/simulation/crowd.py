@@ -2,19 +2,22 @@
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from schemas.answer_states import AnswerState, Standing
-from schemas.identities import PublisherKey
-from schemas.limits import RECORD_BYTES_MAX, STALE_S
+from bridge.sequencing.counters import PublisherCounters
+from schemas.limits import RECORD_BYTES_MAX
 from schemas.records import EventsRecord, GapRecord, Record
+from schemas.registration import PublisherKind
 from streams.table.fold import Fold
-from tests.simulation.engines import Link, Replays, SimulatedEngine, Spoilt
+from tests.simulation.announced import LOST
+from tests.simulation.engines import SimulatedEngine, Spoilt
 from tests.simulation.history import History
-from tests.simulation.ledgers import check_ledger, held_by
+from tests.simulation.ledgers import check_ledger, held_by, is_whole
+from tests.simulation.links import Link, Replays, SimulatedSubscriber
 from tests.simulation.loop import Process, SimulatedLoop
+from tests.simulation.oracle import check_counted, reasons_of
 
 FAULTS_S: Final = 6.0
 """Whatever is to be undone later has been undone after this long; see `Crowd.later`."""
@@ -23,6 +26,9 @@ RECORD_BYTES: Final = (60, RECORD_BYTES_MAX)
 """Of a record of events, in a world: with the first one most batches are cut into parts."""
 
 Step = Callable[[], object]
+
+_ONE_RANK: Final = PublisherKind("vLLM")
+_MANY_RANKS: Final = PublisherKind("TensorRT-LLM")
 
 
 class Crowd:
@@ -34,6 +40,7 @@ class Crowd:
 
     Attributes:
         covered: every engine has a replay socket, and a buffer for all that it will ever send.
+        counters: of all bridges that there have been, by the name of the publisher.
     """
 
     def __init__(
@@ -48,13 +55,25 @@ class Crowd:
         self.loop, self.history, self.rng, self.harsh = loop, history, rng, harsh
         self._replay = replays
         self.covered = rng.random() < 0.5 and replays
+        self.odd = history.source("odd")
+        self.starving = history.source("starving")
+        self._shared = self.odd.choice((None, 0, 1, 2))  # which engine has several ranks
         self.engines = [self._engine(number) for number in range(rng.randint(3, 4))]
+        self.engines += [
+            one.add_rank(len(self.engines), history.source("rank 1"))
+            for one in self.engines
+            if one.registration.has_other_ranks
+        ]
         self.replays = Replays(loop, history.source("replays"), self.engines)
+        self.counters: defaultdict[str, list[PublisherCounters]] = defaultdict(list)
 
     def _engine(self, number: int) -> SimulatedEngine:
         rng = self.rng
         http = self.history.source(f"http {number}")
         answers_http = http.choice((0.0, 0.5, 1.0, 1.0))
+        is_shared = number == self._shared
+        if is_shared:
+            answers_http = 0.0
         return SimulatedEngine(
             self.loop,
             self.history.source(f"engine {number}"),
@@ -63,7 +82,15 @@ class Crowd:
             buffer_batches=100_000 if self.covered else rng.choice((4, 16, 100_000)),
             answers_http=answers_http,
             by_url=answers_http == 1.0 and http.random() < 0.5,
+            gpu_blocks=self.odd.choice((10, 24)),
+            groups=self.odd.choice((None, (0, 1), (1, 0))),
+            kind=_MANY_RANKS if is_shared else _ONE_RANK,
         )
+
+    def open_counters(self, publisher: str) -> PublisherCounters:
+        """In place of the class, so that they outlive their bridges."""
+        self.counters[publisher].append(PublisherCounters(publisher))
+        return self.counters[publisher][-1]
 
     # Steps
 
@@ -72,6 +99,8 @@ class Crowd:
         return [
             (30, self.request),
             (1, self.clear),
+            (4, self.be_odd),
+            (2, self.announce_again),
             (2, self.restart),
             (2, self.cut_links),
             (1, self.lose_messages),
@@ -122,6 +151,19 @@ class Crowd:
         self.history.note(f"engine {engine.number} sends {engine.sequence}")
         engine.serve(prompt)
 
+    def be_odd(self) -> None:
+        """What an engine sends next is not as its release has it."""
+        engine = self.odd.choice(self.engines)
+        oddity = self.odd.choice(engine.oddities)
+        self.history.note(f"engine {engine.number} is odd next: {oddity.name} of {oddity.tag}")
+        engine.be_odd(oddity)
+
+    def announce_again(self) -> None:
+        """An engine says of what it holds that it does."""
+        engine = self.odd.choice(self.engines)
+        if engine.up and engine.announce_again():
+            self.history.note(f"engine {engine.number} has announced again at {engine.sequence}")
+
     def clear(self) -> None:
         """An engine forgets all."""
         engine = self.rng.choice(self.engines)
@@ -139,8 +181,19 @@ class Crowd:
 
     def _start(self, engine: SimulatedEngine) -> None:
         engine.start()
-        for link in engine.links:
+        for link in [link for one in engine.ranks for link in one.links]:
             self.later(1.0, "", link.set_up_with_engine)
+
+    def starve(self, process: Process, subscriber: SimulatedSubscriber | None) -> None:
+        """Others have the cores of a process: its own, its sockets' thread, or both."""
+        rng = self.starving
+        seconds = rng.choice((1.0, 4.0, FAULTS_S - 1.0))
+        whose = rng.choice(("loop", "sockets", "loop and sockets"))
+        self.history.note(f"{process.name} gets no core for its {whose}, for {seconds:g} s")
+        if "loop" in whose:
+            self.loop.starve(process, seconds, rng)
+        if "sockets" in whose and subscriber is not None:
+            subscriber.starve(seconds)
 
     def cut_links(self) -> None:
         """An engine's links go down, and come back."""
@@ -193,6 +246,11 @@ class Crowd:
             for link in engine.links:
                 link.set_up_with_engine()
 
+    def clear_all(self) -> None:
+        """Each engine forgets all: nothing is left to be in doubt of."""
+        for engine in self.engines:
+            engine.clear()
+
     def send_last(self) -> None:
         """Each engine sends once more: that shows what was lost before."""
         for engine in self.engines:
@@ -204,30 +262,6 @@ def _make_sound(links: Iterable[Link]) -> None:
         link.loss = 0.0
 
 
-def check_states(
-    engines: Iterable[SimulatedEngine],
-    publishers: Iterable[PublisherKey],
-    state: Callable[[PublisherKey], Standing],
-    held: Callable[[SimulatedEngine], set[int]],
-) -> Counter[AnswerState]:
-    """No publisher is `exact` whose blocks are not what its engine had at some time of the last
-    STALE_S; returns how many are in each state.
-    """
-    by_publisher = {engine.publisher: engine for engine in engines}
-    states: Counter[AnswerState] = Counter()
-    for publisher in publishers:
-        engine, standing = by_publisher[publisher], state(publisher)
-        states[standing.state] += 1
-        if standing.state is AnswerState.EXACT and not engine.lost_unseen:
-            found = held(engine)
-            assert engine.was_so(found, within_s=STALE_S), (
-                f"engine {engine.number} is exact and wrong: {len(found - engine.held())} blocks"
-                f" too many, {len(engine.held() - found)} missing; it is"
-                f" {'up' if engine.up else 'down'} at {engine.sequence}"
-            )
-    return states
-
-
 def check_engine(
     fold: Fold,
     engine: SimulatedEngine,
@@ -236,13 +270,18 @@ def check_engine(
     registered: bool,
     registrations: int,
     covered: bool,
+    counters: Mapping[str, Sequence[PublisherCounters]],
     known: bool = True,
-) -> None:
+) -> bool | None:
     """What a fold of the records says of an engine is the truth, or that it may not be; where the
     engine is `covered`, the truth. And no more is withdrawn than has to be: each incarnation in the
     log has a cause, which is a life of the engine of which something was received, or one of its
     `registrations` but the first. The ledger equals the loss; `known`: the records are all that
     there have ever been.
+
+    Returns:
+        Whether the log has all batches from the last one on that cleared its cache; None where that
+        cannot be known.
     """
     own = [one for one in records if one.publisher == engine.publisher]
     incarnations = max((one.incarnation for one in own if hasattr(one, "incarnation")), default=0)
@@ -251,24 +290,30 @@ def check_engine(
         f" registrations made, but the log has {incarnations} incarnations"
     )
     if engine.hid_a_restart(one for one in own if isinstance(one, EventsRecord | GapRecord)):
-        return
-    found, held = held_by(fold, engine), engine.held()
+        return None
     name = f"engine {engine.number}"
+    found = held_by(fold, engine)
     if not registered:
         assert not found, f"{name} is not registered, but in the table"
-        return
+        return None
     assert engine.publisher in fold.registrations, f"the log does not have that {name} is there"
     check_ledger(fold, engine, own, known=known, covered=covered)
     state = fold.publishers.get(engine.publisher)
-    degraded = state is not None and state.degraded_since is not None
-    wrong = (
-        f"{name}: {len(found - held)} blocks too many, {len(held - found)} missing, {state};"
-        f" the engine is at {engine.sequence}"
-    )
+    wrong = f"{engine.describe(found)}, {state}"
+    reasons = reasons_of(state)
     gaps = [one for one in own if isinstance(one, GapRecord) and one.reason != Spoilt.BATCH]
     covered = covered and not any(life == engine.life for life, _ in engine.spoilt)
     assert (
         not covered or state is None or all(one.incarnation < state.incarnation for one in gaps)
     ), f"a gap although the buffer covers all: {wrong}"
-    assert not (degraded and covered), f"degraded although the buffer covers all: {wrong}"
-    assert degraded or found == held, f"exact and wrong: {wrong}"
+    assert reasons or found == engine.held(), f"not degraded, and wrong: {wrong}"
+    check_counted(engine, own, counters[engine.registration.service_key])
+    whole = is_whole(own, engine, state)
+    known = known or engine.cleared_at > 0
+    assert whole or not covered, f"not whole although the buffer covers all: {wrong}"
+    if known and not whole:
+        assert LOST in reasons, f"batches are lost, and nothing says so: {wrong}"
+    elif known:
+        assert reasons == engine.announced.reasons, f"degraded for other reasons: {wrong}"
+        assert engine.announced.is_lost or found == engine.announced.held, f"wrong: {wrong}"
+    return whole if known else None

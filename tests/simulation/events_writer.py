@@ -3,8 +3,11 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from schemas.events import BlockEvent
+import msgspec
+
+from schemas.events import BlockEvent, Cleared, Removed, Stored
 from schemas.limits import HEARTBEAT_S
 from schemas.records import Part
 from tests.building import (
@@ -21,31 +24,69 @@ from tests.building import (
     stored,
     unregistered_record,
 )
+from tests.simulation.announced import Announced
 
 _BLOCKS = 12
+
+Prefix = tuple[int, ...]
+"""A block and those before it: block n has the tokens from BLOCK * n on."""
+
+
+class Known(NamedTuple):
+    """What a table can know of a publisher.
+
+    Attributes:
+        held: the prefixes that can be found.
+        reasons: why it is degraded.
+        other_ranks: of its stream.
+    """
+
+    registered: bool
+    held: frozenset[Prefix]
+    reasons: frozenset[str]
+    other_ranks: frozenset[int]
 
 
 class WrittenPublisher:
     """One publisher, and where it stands in the log.
 
     Args:
+        number: of its instance.
         append: takes a record of it.
+        shard: its rank, where each rank of the instance has a part of each block; None: it is
+            alone.
+        sound: it loses little, and stores prompts from their beginning: it is seldom degraded.
     """
 
-    def __init__(self, number: int, rng: random.Random, append: Callable[[bytes], None]) -> None:
-        self.registration = registration(f"engine-{number}", port=5557 + number)
+    def __init__(
+        self,
+        number: int,
+        rng: random.Random,
+        append: Callable[[bytes], None],
+        *,
+        shard: int | None = None,
+        sound: bool = False,
+    ) -> None:
+        self.registration = msgspec.structs.replace(
+            registration(f"engine-{number}", port=5557 + number, dp_rank=shard or 0),
+            is_shard=shard is not None,
+        )
         self.registered = False
-        self._rng = rng
+        self.announced: Announced[Prefix] = Announced()
+        self.other_ranks: frozenset[int] = frozenset()
+        self._rng, self._sound = rng, sound
         self._append = append
         self._incarnation, self._sequence = 1, -1
         self._last = b""
 
     def step(self) -> None:
         """One more record."""
-        steps: list[tuple[int, Callable[[], None]]] = [
+        harm = 0.05 if self._sound else 1
+        steps: list[tuple[float, Callable[[], None]]] = [
             (16, self._events),
             (4, self._parts),
-            (1, self._gap),
+            (harm, self._gap),
+            (harm, self._odd),
             (1, self._reset),
             (2, self._again),
             (1, self._unregister),
@@ -59,24 +100,86 @@ class WrittenPublisher:
     def register(self) -> None:
         """Begins, or says once more that it has begun."""
         if not self.registered and self._sequence >= 0:
-            self._incarnation, self._sequence = self._incarnation + 1, -1
+            self._begin_again()
         self.registered = True
         self._append(registered_record(self.registration))
 
     def _unregister(self) -> None:
-        self.registered = False
+        self.registered, self._last = False, b""
+        self._forget()
         self._append(unregistered_record(self.registration))
+
+    def _forget(self) -> None:
+        self.announced.clear()
+        self.other_ranks = frozenset()
+
+    def _begin_again(self) -> None:
+        self._forget()
+        self._incarnation, self._sequence = self._incarnation + 1, -1
+
+    @property
+    def known(self) -> Known:
+        """What a table can know of it now."""
+        known = self.announced
+        return Known(self.registered, known.held, frozenset(known.reasons), self.other_ranks)
+
+    def _announce(self, events: Sequence[BlockEvent]) -> None:
+        known = self.announced
+        for event in events:
+            if isinstance(event, Cleared):
+                known.clear()
+                continue
+            blocks = _blocks_of(event)
+            if isinstance(event, Removed):
+                known.remove(blocks)
+            elif event.spec_kind != _SPARSE:
+                before = () if event.parent is None else known.usable.get(event.parent, ())
+                prefixes = [(one, (*before, *blocks[: at + 1])) for at, one in enumerate(blocks)]
+                reason = event.left_out or ("block_size" if event.block_size != BLOCK else "")
+                known.store(prefixes, event.parent, reason, reported=event.reported)
 
     def _events(self) -> None:
         first = self._sequence + 1
         last = first + self._rng.choice((0, 0, 2))
         events = [event for at in range(first, last + 1) for event in self._batch(at)]
         self._sequence = last
-        stream = self.registration.stream
+        self._announce(events)
+        self._write(first, last, events)
+
+    def _write(
+        self,
+        first: int,
+        last: int,
+        events: Sequence[BlockEvent],
+        *,
+        incomplete: int | None = None,
+        other_ranks: tuple[int, ...] = (),
+    ) -> None:
+        stream, dp_rank = self.registration.publisher
         self._last = events_record(
-            first, last, events, incarnation=self._incarnation, stream=stream
+            first,
+            last,
+            events,
+            incarnation=self._incarnation,
+            stream=stream,
+            dp_rank=dp_rank,
+            incomplete=incomplete,
+            other_ranks=other_ranks,
         )
         self._append(self._last)
+
+    def _odd(self) -> None:
+        """A batch that its bridge could not use whole, or that is of another rank."""
+        sequence = self._sequence = self._sequence + 1
+        if self._rng.random() < 0.3:
+            other = 1 - self.registration.dp_rank
+            self.other_ranks |= {other}
+            self._write(sequence, sequence, [], other_ranks=(other,))
+            return
+        events = self._batch(sequence)
+        self._announce(events)
+        self.announced.is_lost = True
+        self._write(sequence, sequence, events, incomplete=sequence)
 
     def _parts(self) -> None:
         """A batch of which each record has a part; now and then its bridge ends in the middle, and
@@ -84,30 +187,47 @@ class WrittenPublisher:
         """
         sequence = self._sequence = self._sequence + 1
         events = [one for _ in range(self._rng.randint(2, 5)) for one in self._batch(sequence)]
+        folded = 0
+
+        def write(part: tuple[int, bytes]) -> None:
+            nonlocal folded
+            end, self._last = part
+            self._announce(events[folded:end])
+            folded = max(folded, end)
+            self._append(self._last)
+
         for _ in range(self._rng.choice((0, 0, 0, 1, 2))):
             parts = self._in_parts(sequence, events)
             for part in parts[: self._rng.randint(1, len(parts))]:
-                self._append(part)
-        if self._rng.random() < 0.1:
-            stream = self.registration.stream
-            self._append(
-                gap_record(sequence, sequence, incarnation=self._incarnation, stream=stream)
-            )
+                write(part)
+        if self._rng.random() < (0.005 if self._sound else 0.1):
+            self._append_gap(sequence, sequence, is_loss=folded < len(events))
             return
         for part in self._in_parts(sequence, events):
-            self._last = part
-            self._append(part)
+            write(part)
 
-    def _in_parts(self, sequence: int, events: Sequence[BlockEvent]) -> list[bytes]:
+    def _append_gap(self, first: int, last: int, *, is_loss: bool = True) -> None:
+        self.announced.is_lost |= is_loss
+        stream, dp_rank = self.registration.publisher
+        gap = gap_record(first, last, incarnation=self._incarnation, stream=stream, dp_rank=dp_rank)
+        self._append(gap)
+
+    def _in_parts(self, sequence: int, events: Sequence[BlockEvent]) -> list[tuple[int, bytes]]:
+        """Each with the event before which it ends."""
+        stream, dp_rank = self.registration.publisher
         ends = [at for at in range(1, len(events)) if self._rng.random() < 0.5] + [len(events)]
         return [
-            events_record(
-                sequence,
-                sequence,
-                events[first:end],
-                incarnation=self._incarnation,
-                stream=self.registration.stream,
-                part=Part(first, end, len(events)),
+            (
+                end,
+                events_record(
+                    sequence,
+                    sequence,
+                    events[first:end],
+                    incarnation=self._incarnation,
+                    stream=stream,
+                    dp_rank=dp_rank,
+                    part=Part(first, end, len(events)),
+                ),
             )
             for first, end in zip([0, *ends], ends, strict=False)
         ]
@@ -120,25 +240,55 @@ class WrittenPublisher:
         if kind == "remove":
             return [removed(sequence, [block])]
         count = self._rng.randint(1, 4)
+        if self._sound:
+            block = 1
         tokens = list(range(BLOCK * block, BLOCK * (block + count)))
         parent = None if block == 1 or self._rng.random() < 0.3 else block - 1
-        return [stored(sequence, list(range(block, block + count)), tokens, parent=parent)]
+        event = stored(sequence, list(range(block, block + count)), tokens, parent=parent)
+        is_odd = self._rng.random() < (0.01 if self._sound else 0.15)
+        return [self._rng.choice(_ODD_STORES)(event) if is_odd else event]
 
     def _gap(self) -> None:
         first = self._sequence + 1
         self._sequence = first + self._rng.randint(0, 3)
-        stream = self.registration.stream
-        self._append(
-            gap_record(first, self._sequence, incarnation=self._incarnation, stream=stream)
-        )
+        self._append_gap(first, self._sequence)
 
     def _reset(self) -> None:
-        self._incarnation, self._sequence = self._incarnation + 1, -1
-        self._append(reset_record(self._incarnation, stream=self.registration.stream))
+        self._begin_again()
+        stream, dp_rank = self.registration.publisher
+        self._append(reset_record(self._incarnation, stream=stream, dp_rank=dp_rank))
 
     def _again(self) -> None:
         if self._last:
             self._append(self._last)  # it was acknowledged to nobody
+
+
+_SPARSE = "mamba"
+
+
+def _left_out(event: Stored) -> Stored:
+    return Stored(sequence=event.sequence, hashes=event.hashes, left_out="unknown_field")
+
+
+def _of_other_size(event: Stored) -> Stored:
+    return msgspec.structs.replace(event, block_size=BLOCK // 2, tokens=event.tokens[::2])
+
+
+def _sparse(event: Stored) -> Stored:
+    return msgspec.structs.replace(event, group=1, spec_kind=_SPARSE)
+
+
+def _reported(event: Stored) -> Stored:
+    return msgspec.structs.replace(event, reported=True)
+
+
+_ODD_STORES = (_left_out, _of_other_size, _sparse, _reported)
+
+
+def _blocks_of(event: Stored | Removed) -> list[int]:
+    return [
+        int.from_bytes(event.hashes[at : at + 8], "little") for at in range(0, len(event.hashes), 8)
+    ]
 
 
 class WrittenBridge:

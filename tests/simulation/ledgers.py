@@ -12,7 +12,7 @@ import msgspec
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
-from schemas.positions import NO_CURSOR, Cursor
+from schemas.positions import NO_CURSOR, Cursor, PublisherState
 from schemas.records import (
     EventsRecord,
     Record,
@@ -34,13 +34,14 @@ class Told:
     Attributes:
         got: the batches that are there, whole.
         begun: those of which there is a part, at least.
-        lives: of the engine, that have sent them.
+        lives: of the engine, that have sent them; life_of: by the batch.
         last: the last batch that they cover.
     """
 
     got: set[int] = field(default_factory=set)
     begun: set[int] = field(default_factory=set)
     lives: set[int] = field(default_factory=set)
+    life_of: dict[int, int | None] = field(default_factory=dict)
     last: int = -1
 
 
@@ -67,9 +68,23 @@ def told_by(records: Iterable[Record], engine: SimulatedEngine) -> dict[int, Tol
             of.begun.update((record.first_sequence,) if record.is_unfinished else ())
             life = engine.life_at(record.engine_time)
             of.lives.update(() if life is None else (life,))
+            of.life_of.update(dict.fromkeys(range(first, record.reached.sequence + 1), life))
         of.last = max(of.last, record.reached.sequence)
         cursor = max(cursor, record.reached)
     return told
+
+
+def is_whole(
+    records: Iterable[Record], engine: SimulatedEngine, state: PublisherState | None
+) -> bool:
+    """Whether the log has all batches of its present life from the last one on that cleared its
+    cache.
+    """
+    if state is None:
+        return False
+    told = told_by(records, engine).get(state.incarnation, Told())
+    needed = range(engine.cleared_at, engine.sequence)
+    return told.got.issuperset(needed) and {told.life_of[one] for one in needed} == {engine.life}
 
 
 def _unusable(record: EventsRecord) -> Iterator[int]:
@@ -82,13 +97,16 @@ def _unusable(record: EventsRecord) -> Iterator[int]:
 
 
 def held_by(fold: Fold, engine: SimulatedEngine) -> set[int]:
-    """The prefix hashes that a fold has of an engine."""
+    """The prefix hashes of the blocks that a fold has of an engine, and that can be found."""
+    registration = engine.registration
     return {
         change.prefix
         for view in fold.kernel.contexts()
-        if view.context.instance_id == engine.registration.instance_id
+        if view.context.instance_id == registration.instance_id
+        and view.context.lora_name == registration.lora_name  # what is left out has others
         for chunk in fold.kernel.dump(view.context, 65_536)
         for change in decode_changes(chunk)
+        if change.dp_rank == registration.dp_rank
     }
 
 

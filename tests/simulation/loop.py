@@ -2,13 +2,15 @@
 
 Nothing waits: when no callback is ready the clock jumps to the next timer. A process is what runs
 in one context: its tasks, their timers and callbacks. A killed one never runs again, not even its
-`finally` blocks, which is what `kill -9` does; a paused one goes on where it was.
+`finally` blocks, which is what `kill -9` does; a paused one goes on where it was; a starved one
+gets a core for what is ready, and then none for a while, again and again.
 """
 
 import asyncio
 import contextlib
 import contextvars
 import heapq
+import random
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from enum import Enum
@@ -27,6 +29,7 @@ class State(Enum):
 
     RUNNING = "running"
     PAUSED = "paused"
+    STARVED = "starved"
     DEAD = "dead"
 
 
@@ -39,6 +42,7 @@ class Process:
         self.context = contextvars.Context()
         self.context.run(CURRENT.set, self)
         self.held: list[asyncio.Handle] = []
+        self.starves_until = 0.0
 
     def __repr__(self) -> str:
         return f"<{self.name} {self.state.value}>"
@@ -127,13 +131,28 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def pause(self, process: Process) -> None:
         """As SIGSTOP."""
-        if process.state is State.RUNNING:
+        if process.state in (State.RUNNING, State.STARVED):
             process.state = State.PAUSED
 
     def resume(self, process: Process) -> None:
         """As SIGCONT."""
         if process.state is State.PAUSED:
             self._release(process)
+
+    def starve(self, process: Process, seconds: float, rng: random.Random) -> None:
+        """Others have the cores for so long; to be called by none of the process's own code."""
+        process.starves_until = max(process.starves_until, self.now + seconds)
+        self._take_core(process, rng)
+
+    def _take_core(self, process: Process, rng: random.Random) -> None:
+        if process.state is State.RUNNING and self.now < process.starves_until:
+            process.state = State.STARVED
+            self.call_later(rng.random() * rng.choice((0.3, 3.0)), self._give_core, process, rng)
+
+    def _give_core(self, process: Process, rng: random.Random) -> None:
+        if process.state is State.STARVED:
+            self._release(process)
+            self.call_soon(self._take_core, process, rng)  # behind what it has been kept from
 
     def _release(self, process: Process) -> None:
         process.state = State.RUNNING

@@ -16,7 +16,7 @@ from unittest import mock
 
 from bridge import heartbeats, pump, service
 from bridge.delivery import partition_lag, spool, writer
-from bridge.sequencing import sequencer, window
+from bridge.sequencing import lane, sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets import inbox
@@ -28,7 +28,7 @@ from brokers.interface import Partition
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from query_api.replica.heartbeat_watch import HeartbeatWatch
-from schemas.answer_states import AnswerState, Standing
+from schemas.answer_states import Standing
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
@@ -50,17 +50,13 @@ from tests.simulation.crowd import (
     Crowd,
     Step,
     check_engine,
-    check_states,
 )
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
-from tests.simulation.engines import (
-    SimulatedEngineHttp,
-    SimulatedReplayer,
-    SimulatedSubscriber,
-)
 from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
+from tests.simulation.links import SimulatedEngineHttp, SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.loop import Process, SimulatedLoop, State, current
+from tests.simulation.oracle import StateOracle
 
 KAFKA: Final = KafkaSettings(bootstrap="simulated:1", events_partitions=2, registry_partitions=3)
 SESSION_S: Final = 3.0
@@ -77,6 +73,7 @@ class Host:
         self.process = Process(name)
         self.process.state = State.DEAD
         self.bridge: Bridge | None = None
+        self.subscriber: SimulatedSubscriber | None = None
         self.task: asyncio.Task[Any] | None = None
 
 
@@ -167,6 +164,7 @@ class BridgeWorld:
                 (window, "RECORD_BYTES_MAX", self.record_bytes),
                 (writer, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
+                (lane, "PublisherCounters", self.crowd.open_counters),
                 (service, "GroupOffsets", lambda *_: self.workers),
                 (inbox, "INBOX_HELD_BACK_RATIO", self.overflow_ratio),
                 (partition_lag, "LAG_BYTES_FIRST", self.lag_bytes),
@@ -178,7 +176,8 @@ class BridgeWorld:
     def _subscriber(self, inbox: Inbox, reader: MessageReader | None) -> SimulatedSubscriber:
         host = self._host()
         source = self.history.source(f"links {host.name} {self.loop.now}")
-        return SimulatedSubscriber(self.loop, source, self.engines, inbox)
+        host.subscriber = SimulatedSubscriber(self.loop, source, self.engines, inbox)
+        return host.subscriber
 
     def _bridge_name(self) -> str:
         self.bridges += 1
@@ -257,6 +256,7 @@ class BridgeWorld:
         steps: list[tuple[int, Step]] = [
             (2, self.kill_bridge),
             (2, self.pause_bridge),
+            (2, self.starve_bridge),
             (1, self.stop_bridge),
             (2, self.broker_away),
             (2, self.cut_bridge_off),
@@ -267,6 +267,12 @@ class BridgeWorld:
         observing = self.loop.create_task(self.observer.run())
         await self.crowd.take_steps([*self.crowd.steps(), *steps])
         await self._heal()
+        if observing.done():
+            observing.result()
+        self.check()
+        self.crowd.clear_all()
+        await asyncio.sleep(1.0)
+        await self._until_quiet()
         if observing.done():
             observing.result()
         observing.cancel()
@@ -299,6 +305,12 @@ class BridgeWorld:
         self.loop.pause(host.process)
         process, most_s = host.process, self.rng.choice((0.5, 2 * SESSION_S))
         self.crowd.later(most_s, f"{host.name} goes on", lambda: self.loop.resume(process))
+
+    def starve_bridge(self) -> None:
+        """A bridge gets a core now and then."""
+        host = self._any_host()
+        if host.process.state is State.RUNNING:
+            self.crowd.starve(host.process, host.subscriber)
 
     def broker_away(self) -> None:
         """Nobody reaches the broker for a while."""
@@ -386,7 +398,7 @@ class BridgeWorld:
 
     def _busy(self) -> str:
         """What is not done yet, or ""."""
-        owners: dict[int, list[str]] = {number: [] for number in range(len(self.engines))}
+        owners: dict[PublisherKey, list[str]] = {one.publisher: [] for one in self.engines}
         for host in self.hosts.values():
             if host.bridge is None:
                 return f"{host.name} does not run"
@@ -396,11 +408,11 @@ class BridgeWorld:
             for one in status.publishers:
                 if one.state != "live" or not one.connected:
                     return f"{host.name} is {one.state} with {one.registration.instance_id}"
-                number = int(one.registration.instance_id.removeprefix("engine-"))
-                owners[number].append(host.name)
-        for number, names in owners.items():
-            if len(names) != (number in self.registered):
-                return f"engine {number} is followed by {names}"
+                owners[one.registration.publisher].append(host.name)
+        for engine in self.engines:
+            names = owners[engine.publisher]
+            if len(names) != (engine.number in self.registered):
+                return f"engine {engine.number} is followed by {names}"
         return ""
 
     def check(self) -> None:
@@ -412,19 +424,23 @@ class BridgeWorld:
         if not self.disputed:
             assert not fold.counters["log_holes"], "the log has holes"
         records = self._records()
+        registered = {self.engines[number].publisher for number in self.registered}
+        whole: dict[PublisherKey, bool | None] = dict.fromkeys(registered)
         for engine in self.engines:
             if engine.publisher in self.disputed:
                 continue
-            registered = engine.number in self.registered
-            covered = self.crowd.covered
-            check_engine(
+            found = check_engine(
                 fold,
                 engine,
                 records,
-                registered=registered,
+                registered=engine.number in self.registered,
                 registrations=self.registrations[engine.number],
-                covered=covered,
+                counters=self.crowd.counters,
+                covered=self.crowd.covered,
             )
+            if engine.publisher in registered:
+                whole[engine.publisher] = found
+        self.observer.oracle.rest(whole, self.observer.standings().__getitem__)
 
     def _folded(self) -> Fold:
         fold = Fold(open_kernel(1337))
@@ -470,14 +486,10 @@ class Workers:
 
 
 class Observer:
-    """A replica without a network: it folds what is in the log as soon as it is there.
-
-    Attributes:
-        states: of the publishers, at every look.
-    """
+    """A replica without a network: it folds what is in the log as soon as it is there."""
 
     def __init__(self, world: "BridgeWorld") -> None:
-        self.states: Counter[AnswerState] = Counter()
+        self.oracle = StateOracle(world.engines, world.loop.time)
         self._world = world
         self._partitions = range(KAFKA.topics.events.partitions)
         self._folds = [Fold(open_kernel(1337, name="reference")) for _ in self._partitions]
@@ -505,11 +517,11 @@ class Observer:
         def standing(publisher: PublisherKey) -> Standing:
             return fold.states.standing(publisher, watch.fresh_until, now)
 
-        self.states += check_states(
-            world.engines,
-            fold.registrations.keys() - world.disputed,
+        self.oracle.look(
+            sorted(fold.registrations.keys() - world.disputed),
             standing,
             lambda engine: held_by(fold, engine),
+            registered=fold.registrations.keys(),
         )
 
     def standings(self) -> dict[PublisherKey, Standing]:

@@ -83,7 +83,7 @@ class ChangesWorld(BridgeWorld):
         if not all(one.bridge is not None and one.bridge.status().partitions for one in running):
             return False
         found = [
-            one.registration.instance_id
+            one.registration.publisher
             for host in running
             if host.bridge is not None
             for one in host.bridge.status().publishers

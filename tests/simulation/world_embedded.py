@@ -20,13 +20,13 @@ from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
-from bridge.sequencing import sequencer, window
+from bridge.sequencing import lane, sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import keep
 from bridge.wire import batch
-from schemas.answer_states import AnswerState, Doubt, Standing
+from schemas.answer_states import Doubt, Standing
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
@@ -49,17 +49,13 @@ from tests.simulation.crowd import (
     Crowd,
     Step,
     check_engine,
-    check_states,
 )
 from tests.simulation.disk import Database, KilledError, SimulatedDisk, WriteBatch
-from tests.simulation.engines import (
-    SimulatedEngineHttp,
-    SimulatedReplayer,
-    SimulatedSubscriber,
-)
 from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
+from tests.simulation.links import SimulatedEngineHttp, SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State
+from tests.simulation.oracle import StateOracle
 from tests.slices import WHOLE, bounds_for
 
 QUIET_S: Final = 60.0
@@ -195,6 +191,9 @@ class Service:
 _UNDER_WAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.NO_ENDPOINT, Doubt.CATCHING_UP})
 
 
+_ANSWERS: Final = (State.RUNNING, State.STARVED)
+
+
 class EmbeddedWorld:
     """See the module.
 
@@ -212,13 +211,14 @@ class EmbeddedWorld:
         self.process = Process("serve")
         self.process.state = State.DEAD
         self.service: Service | None = None
+        self.subscriber: SimulatedSubscriber | None = None
         self.registered: set[int] = set()
         self.bridges = 0  # processes that have been, each with a name of its own
         self.registrations: Counter[int] = Counter()  # how often, by engine
         self.written: dict[int, bytes] = {}
         self.lost = False  # the table, since the last start
         self.proven_from = 0
-        self.states: Counter[AnswerState] = Counter()
+        self.oracle = StateOracle(self.crowd.engines, loop.time)
         self.flush_s = self.rng.choice((0.25, 1.0, 5.0))
         self.segment_bytes = self.rng.choice((2_000, 10_000))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
@@ -253,6 +253,7 @@ class EmbeddedWorld:
                 (window, "RECORD_BYTES_MAX", self.record_bytes),
                 (log_sink, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
+                (lane, "PublisherCounters", self.crowd.open_counters),
                 *bounds_for(self.slice_entries),
                 (os, "urandom", names.randbytes),
             ):
@@ -261,7 +262,8 @@ class EmbeddedWorld:
 
     def _subscriber(self, inbox: Inbox, reader: MessageReader | None) -> SimulatedSubscriber:
         source = self.history.source(f"links {self.loop.now}")
-        return SimulatedSubscriber(self.loop, source, self.crowd.engines, inbox)
+        self.subscriber = SimulatedSubscriber(self.loop, source, self.crowd.engines, inbox)
+        return self.subscriber
 
     def _bridge_name(self) -> str:
         self.bridges += 1
@@ -332,6 +334,7 @@ class EmbeddedWorld:
             (2, self.kill_within),
             (1, self.cut_power),
             (1, self.lose_table),
+            (3, self.starve),
             (2, self.fill_disk),
             (3, self.retain),
             (2, self.change_registry),
@@ -341,8 +344,14 @@ class EmbeddedWorld:
         await self._heal()
         if watching.done():
             watching.result()
-        watching.cancel()
         assert self.service is not None
+        self.check(self.service)
+        self.crowd.clear_all()
+        await asyncio.sleep(1.0)
+        await self._until_quiet()
+        if watching.done():
+            watching.result()
+        watching.cancel()
         self.check(self.service)
 
     async def _watch(self) -> None:
@@ -354,16 +363,17 @@ class EmbeddedWorld:
             self._check_states()
 
     def _check_states(self) -> None:
+        """Whoever answers may have a core where the loop has none."""
         service = self.service
-        if service is None or self.process.state is not State.RUNNING or not service.sink.is_ready:
+        if service is None or self.process.state not in _ANSWERS or not service.sink.is_ready:
             return
         fold = service.table.fold
         with suppress(KilledError):
-            self.states += check_states(
-                self.crowd.engines,
+            self.oracle.look(
                 fold.registrations,
                 service.standing,
                 lambda engine: held_by(fold, engine),
+                registered=fold.registrations.keys(),
             )
 
     def kill_service(self) -> None:
@@ -384,6 +394,11 @@ class EmbeddedWorld:
         """The machine dies."""
         if self.process.state is not State.DEAD:
             self.kill(power=True)
+
+    def starve(self) -> None:
+        """The service gets a core now and then."""
+        if self.process.state is State.RUNNING:
+            self.crowd.starve(self.process, self.subscriber)
 
     def lose_table(self) -> None:
         """The service is killed, and its table is gone."""
@@ -486,9 +501,7 @@ class EmbeddedWorld:
         if service is None or not service.ready:
             return "the service is not ready"
         followed = service.pump.followed
-        if {one.registration.instance_id for one in followed.values()} != {
-            f"engine-{number}" for number in self.registered
-        }:
+        if followed.keys() != {self.crowd.engines[one].publisher for one in self.registered}:
             return "not all are followed that are registered"
         if not all(one.live and one.repair is None for one in followed.values()):
             return "a repair is under way"
@@ -552,14 +565,20 @@ class EmbeddedWorld:
             assert not service.table.fold.counters["log_holes"], "the log has holes"
         logged = [decode_log_record(self.written[offset]) for offset in sorted(self.written)]
         records = [one for one in logged if not isinstance(one, BridgeRecord)]
-        for engine in self.crowd.engines:
-            registered = engine.number in self.registered
-            check_engine(
+        whole = {
+            engine.publisher: check_engine(
                 service.table.fold,
                 engine,
                 records,
-                registered=registered,
+                registered=engine.number in self.registered,
                 registrations=self.registrations[engine.number],
+                counters=self.crowd.counters,
                 covered=self.crowd.covered and not self.proven_from,
                 known=not self.proven_from,
             )
+            for engine in self.crowd.engines
+        }
+        registered = {self.crowd.engines[one].publisher for one in self.registered}
+        self.oracle.rest(
+            {one: found for one, found in whole.items() if one in registered}, service.standing
+        )

@@ -4,8 +4,8 @@ answer exact and wrong, and in the end every replica has what a fresh fold of th
 
 import asyncio
 import os
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -43,13 +43,14 @@ from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
 from streams.worker.stall_watch import StallWatch
 from streams.worker.tables import PartitionTables
-from tests.building import SCOPE
+from tests.building import BLOCK, SCOPE, u32s
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.crowd import FAULTS_S, Step
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
-from tests.simulation.events_writer import WrittenBridge, WrittenPublisher
+from tests.simulation.events_writer import Known, WrittenBridge, WrittenPublisher
 from tests.simulation.history import History
 from tests.simulation.loop import Process, SimulatedLoop, State, current
+from tests.simulation.oracle import reasons_of
 from tests.slices import WHOLE, bounds_for
 
 KAFKA: Final = KafkaSettings(bootstrap="simulated:1", events_partitions=2, registry_partitions=1)
@@ -66,6 +67,7 @@ class Expected(NamedTuple):
 
     digests: dict[ModelContext, int]
     publishers: dict[PublisherKey, PublisherState]
+    known: Mapping[PublisherKey, Known]
 
 
 class Worker:
@@ -202,9 +204,16 @@ class TableWorld:
         ]
         self.readers = [Reader(f"replica-{number}") for number in range(rng.randint(1, 2))]
         source = history.source("publishers")
+        sound = source.random() < 0.5
         self.publishers = [
-            WrittenPublisher(number, source, partial(self.append, number)) for number in range(5)
+            WrittenPublisher(number, source, partial(self.append, number), sound=sound)
+            for number in range(4)
         ]
+        self.publishers += [
+            WrittenPublisher(4, source, partial(self.append, 4 + rank), shard=rank, sound=sound)
+            for rank in range(2)
+        ]
+        self.prompts = history.source("prompts")
         self.bridge = WrittenBridge(
             self.publishers,
             self._append_to,
@@ -215,7 +224,7 @@ class TableWorld:
         self.appended: list[list[tuple[float, int]]] = [[] for _ in range(_EVENTS.partitions)]
         self.folds = [make_fold() for _ in range(_EVENTS.partitions)]
         self.expected: list[dict[int, Expected]] = [
-            {-1: Expected({}, {})} for _ in range(_EVENTS.partitions)
+            {-1: Expected({}, {}, {})} for _ in range(_EVENTS.partitions)
         ]
         self.proven_from = [-1] * _EVENTS.partitions  # before it, what was retired is not known
         self.losing = rng.random() < 0.5  # whether something may be lost for good
@@ -267,7 +276,12 @@ class TableWorld:
         fold = self.folds[partition]
         fold.apply(Offset(offset), value)
         digests = {view.context: view.digest for view in fold.kernel.contexts()}
-        self.expected[partition][offset] = Expected(digests, dict(fold.publishers))
+        known = {
+            one.registration.publisher: one.known
+            for one in self.publishers
+            if self._home(one.registration.stream) == partition
+        }
+        self.expected[partition][offset] = Expected(digests, dict(fold.publishers), known)
 
     # Processes
 
@@ -329,6 +343,7 @@ class TableWorld:
             (2, self.compact),
             (2, self.restart_replica),
             (1, self.pause_replica),
+            (2, self.starve),
             (1, self.poison_events),
             (1, self.make_topic_again),
             (1, self.retire),
@@ -392,6 +407,14 @@ class TableWorld:
         self.loop.pause(process)
         most_s = self.rng.choice((0.5, 2 * SESSION_S))
         self.later(most_s, f"{host.name} goes on", partial(self.loop.resume, process))
+
+    def starve(self) -> None:
+        """A process gets a core now and then."""
+        machines: list[Host | Reader] = [*self.hosts, *self.readers]
+        host = self.rng.choice(machines)
+        if host.process.state is State.RUNNING:
+            self.history.note(f"{host.name} gets hardly any core")
+            self.loop.starve(host.process, self.rng.choice((1.0, FAULTS_S - 1.0)), self.rng)
 
     def lose_disk(self) -> None:
         """A worker is killed, and its disk is gone."""
@@ -518,6 +541,7 @@ class TableWorld:
                 continue
             self.states[replica.state(SCOPE)] += 1
             self._check_age(reader.name, replica)
+            self._check_exact(reader.name, replica)
             # While a table is built again, after retention, it says that it is behind.
             if not self.losing or replica.state(SCOPE) is not AnswerState.STALE:
                 self._check_replica(reader.name, replica)
@@ -540,6 +564,33 @@ class TableWorld:
                 f"{name} is exact and covers {partition}:{covered}, but {last} was there"
                 f" {STALE_S:g} s ago"
             )
+
+    def _check_exact(self, name: str, replica: Replica) -> None:
+        """What is `exact` is known to be so, and is what the publishers hold of a prompt."""
+        if replica.state(SCOPE) is not AnswerState.EXACT:
+            return
+        table = replica.current.table
+        assert isinstance(table, RowReader)
+        known: dict[PublisherKey, Known] = {}
+        for partition, expected in enumerate(self.expected):
+            covered = table.covered(partition)
+            if covered < self.proven_from[partition]:
+                return
+            known |= {key: one for key, one in expected[covered].known.items() if one.registered}
+        for publisher, one in known.items():
+            who = f"{publisher.stream.instance_id}, rank {publisher.dp_rank}"
+            assert not one.reasons, f"{name} is exact, but {who} is degraded: {set(one.reasons)}"
+            lacks = [
+                rank for rank in one.other_ranks if publisher._replace(dp_rank=rank) not in known
+            ]
+            assert not lacks, f"{name} is exact, but {who} lacks the ranks {lacks}"
+        first = self.prompts.choice((1, self.prompts.randint(2, 12)))
+        blocks = range(first, first + 4)
+        prompt = u32s(range(BLOCK * first, BLOCK * (first + 4)))
+        found = {
+            one.instance_id: one.longest for one in table.kernel.query(SCOPE, prompt, b"", None)
+        }
+        assert found == longest_of(known, blocks), f"{name} is exact and wrong about {blocks}"
 
     def _bridge_leaves(self) -> None:
         if self.bridge.away_since is None:
@@ -591,9 +642,27 @@ class TableWorld:
                     key: state for fold in self.folds for key, state in fold.publishers.items()
                 }
                 assert table.publishers == expected, f"{reader.name}: {table.publishers}"
+                for one in self.publishers:
+                    state = table.publishers.get(one.registration.publisher)
+                    assert reasons_of(state) == one.known.reasons, (
+                        f"{reader.name}: {set(one.known.reasons)} is due, but {state}"
+                    )
                 assert table.ledgers == {
                     key: one for fold in self.folds for key, one in fold.ledgers.current.items()
                 }, f"{reader.name}: {table.ledgers}"
+
+
+def longest_of(known: Mapping[PublisherKey, Known], blocks: range) -> dict[str, int]:
+    """How many tokens of a prompt of these blocks each instance has; of one whose ranks have a part
+    of each block, what all of them have.
+    """
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for publisher, one in known.items():
+        depth = 0
+        while depth < len(blocks) and tuple(blocks[: depth + 1]) in one.held:
+            depth += 1
+        found[publisher.stream.instance_id].append(BLOCK * depth)
+    return {instance: min(depths) for instance, depths in found.items()}
 
 
 async def _prepare() -> None: ...

@@ -34,7 +34,6 @@ REPLAYS = msgspec.structs.replace(PLAIN, replay_endpoint="tcp://127.0.0.1:5558")
 
 
 UNSEEN = Look(
-    lacks_rank=False,
     connected=False,
     links=0,
     is_silent=False,

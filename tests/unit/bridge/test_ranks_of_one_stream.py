@@ -15,12 +15,21 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.wire import dynamo as dynamo_wire
 from bridge.wire import trtllm as trtllm_wire
 from bridge.wire.drop_reasons import DropReason
+from schemas.answer_states import AnswerState, Doubt
 from schemas.errors import RegistrationConflictError
 from schemas.identities import Offset, PrefixScope, PublisherKey
-from schemas.records import encode_record
+from schemas.limits import DP_RANK_MAX
+from schemas.records import (
+    HeartbeatRecord,
+    LogRecord,
+    RegisteredRecord,
+    Report,
+    encode_record,
+)
 from schemas.registration import MANY_RANKS, PublisherKind, Registration, is_new
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
+from streams.table.scope_states import FreshUntil, Source
 from tests.unit.bridge.messages import map_event, registration
 
 KINDS = [trtllm_wire.KIND, dynamo_wire.KIND]
@@ -52,6 +61,7 @@ class Bench:
     """One stream, and the publishers of some of its ranks."""
 
     def __init__(self, kind: PublisherKind, *ranks: int) -> None:
+        self.fresh_until: FreshUntil = {Source(0, "b"): 1.0}
         self.kind = kind
         self.sequencer = Sequencer(array_packer())
         self.fold = Fold(open_kernel(1337))
@@ -67,6 +77,16 @@ class Bench:
         self.publishers.append(one.publisher)
         self._numbers[rank] = 0
 
+        self._append(
+            RegisteredRecord(stream=one.stream, dp_rank=rank, bridge_time=1.0, registration=one)
+        )
+        report = Report(one.stream, rank)
+        self._append(HeartbeatRecord(bridge="b", uptime=1.0, bridge_time=1.0, reports=(report,)))
+
+    def _append(self, record: LogRecord) -> None:
+        assert self.fold.apply(Offset(self._offset), encode_record(record)) is None
+        self._offset += 1
+
     def send(self, *events: dict[str, Any]) -> None:
         self.send_payload(json.dumps(events).encode())
 
@@ -76,8 +96,7 @@ class Bench:
             self._numbers[publisher.dp_rank] += 1
             frames = [b"", number.to_bytes(8, "big"), payload]
             for record in self.sequencer.process([RawMessage(publisher, frames, 0.0)], 1.0):
-                assert self.fold.apply(Offset(self._offset), encode_record(record)) is None
-                self._offset += 1
+                self._append(record)
 
     def held(self) -> dict[int, int]:
         scope = PrefixScope("default", "m", "", 4, "")
@@ -157,13 +176,21 @@ def test_a_rank_that_is_not_registered_is_known_until_it_is(kind: PublisherKind)
     bench = Bench(kind, 0)
     (zero,) = bench.publishers
     bench.send(event(kind, 0, 1))
-    assert not bench.sequencer.lacks_rank(zero)
+    assert bench.fold.publishers[zero].other_ranks == ()
     bench.send(event(kind, 1, 2))
-    assert bench.sequencer.lacks_rank(zero)
+    assert bench.fold.publishers[zero].other_ranks == (1,)
+    assert bench.fold.states.standing(zero, bench.fresh_until, 0.0).reason == Doubt.RANK_MISSING
     assert bench.sequencer.counters()[zero].passed_over == {DropReason.OTHER_RANK: 1}
     assert bench.degraded() == set()
     bench.add(1)
-    assert not bench.sequencer.lacks_rank(zero)
+    assert bench.fold.states.standing(zero, bench.fresh_until, 0.0).state is AnswerState.EXACT
+
+
+@pytest.mark.parametrize("rank", [-1, 2**31, 2**40])
+def test_a_rank_that_cannot_be_registered_is_missing(rank: int) -> None:
+    bench = Bench(trtllm_wire.KIND, 0)
+    bench.send_payload(msgspec.msgpack.encode([1.5, [], rank]))
+    assert bench.fold.publishers[bench.publishers[0]].other_ranks == (DP_RANK_MAX,)
 
 
 def test_a_batch_in_msgpack_of_another_rank_is_passed_over() -> None:

@@ -117,3 +117,26 @@ def test_what_the_registry_still_brings_after_the_stop_begins_no_takeover() -> N
         assert owner.faults == 0
 
     asyncio.run(run())
+
+
+def test_a_rebalance_waits_until_it_is_noted_who_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bridge that leaves holds its publishers first: the rebalance would find none to keep, and
+    take the lease before the note is acknowledged.
+    """
+    steps: list[str] = []
+
+    async def revoke(owner: Ownership, flush_s: float) -> None:
+        steps.append(f"holds {flush_s:g}")
+        await asyncio.sleep(0)
+        steps.append(f"keeps {flush_s:g}")
+
+    async def run() -> None:
+        nobody: Any = None
+        owner = Ownership(
+            pump=nobody, writer=nobody, producer=nobody, cursors=nobody, registry_partitions=1
+        )
+        await asyncio.gather(owner.revoke(flush_s=1.0), owner.revoke(flush_s=3.0))
+
+    monkeypatch.setattr(Ownership, "_revoke", revoke)
+    asyncio.run(run())
+    assert steps == ["holds 1", "keeps 1", "holds 3", "keeps 3"]

@@ -56,7 +56,7 @@ class Office:
     def __init__(self) -> None:
         self.bench = Bench()
         self.table = FakeTable(self.bench)
-        self.syncs = 0
+        self.syncs = self.fails = 0
         self.ended: list[PublisherKey] = []
         self.registrar = Registrar(
             pump=self.bench.pump,
@@ -67,6 +67,9 @@ class Office:
         )
 
     async def sync(self) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise StorageError("the disk is full, for a test")
         self.syncs += 1
 
     def kinds(self, publisher: PublisherKey = ONE) -> list[str]:
@@ -138,6 +141,25 @@ def test_the_same_registration_again_changes_nothing_but_tries_to_connect() -> N
         assert office.bench.receiver.followed == {ONE}
 
     assert play(scene).kinds() == ["RegisteredRecord"]
+
+
+def test_what_is_said_to_be_done_already_is_durable() -> None:
+    """Whoever was told that the log could not be synced asks again."""
+
+    async def scene(office: Office) -> None:
+        office.fails = 1
+        with pytest.raises(StorageError):
+            await office.registrar.register(PLAIN)
+        await office.registrar.register(PLAIN)
+        assert office.syncs == 1
+        office.fails = 1
+        with pytest.raises(StorageError):
+            await office.registrar.unregister(lambda one: True, "a")
+        with pytest.raises(NotRegisteredError):
+            await office.registrar.unregister(lambda one: True, "a")
+        assert office.syncs == 2
+
+    play(scene)
 
 
 def test_a_publisher_that_cannot_be_followed_is_not_registered() -> None:
@@ -257,4 +279,4 @@ def test_an_engine_without_events_is_registered_and_followed_by_nobody() -> None
 
     office = play(scene)
     assert office.kinds(silent.publisher) == ["RegisteredRecord", "UnregisteredRecord"]
-    assert office.syncs == 2
+    assert office.syncs == 3

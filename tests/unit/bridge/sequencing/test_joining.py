@@ -2,6 +2,7 @@
 
 import pytest
 
+from bridge.sequencing import sequencer as module
 from bridge.sequencing.anchor import NO_JOINT, Anchor, Joint
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
@@ -94,7 +95,47 @@ def test_the_keeper_has_seen_the_restart() -> None:
     assert numbers(sequencer) == [(2, 1, False)]
 
 
+@pytest.mark.parametrize("room", [2, 3, 9])
+def test_behind_a_gap_the_last_batch_that_came_live_tells(
+    monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """Neither bridge had room for all; what the log says is lost is no life of its own."""
+    monkeypatch.setattr(module, "HELD_BATCHES_MAX", room)
+    gap = Anchor(Cursor(1, 12), 0.0, heard=Proof(9, 9.0))
+    sequencer = waiting(*(live(one, link=LINK) for one in range(8, 13)), anchor=gap)
+    assert sequencer.has_in_common(KEY, gap)
+    sequencer.join(KEY, Joint(0, is_whole=True))
+    assert sequencer.waiting(KEY) == 0
+    assert numbers(sequencer) == []
+    sequencer.process([live(13, link=LINK)], 1.0)
+    assert sequencer.anchor(KEY).cursor == Cursor(1, 13)
+
+
+def test_behind_a_gap_another_life_is_one() -> None:
+    gap = Anchor(Cursor(1, 12), 0.0, heard=Proof(9, 9.0))
+    sequencer = waiting(live(9, link=LINK), live(10, 20.0, link=2), anchor=gap)
+    sequencer.join(KEY, Joint(0, is_whole=True))
+    assert sequencer.waiting(KEY) == 1
+    assert numbers(sequencer) == [(2, 10, False)]
+
+
 @pytest.mark.parametrize("time", [0.0, 9.0])
 def test_batches_are_told_by_their_time(time: float) -> None:
-    sequencer = waiting(live(9, link=LINK), anchor=LAST._replace(engine_time=time))
-    assert sequencer.has_in_common(KEY, LAST._replace(engine_time=time)) is (time > 0)
+    anchor = LAST._replace(engine_time=time, heard=None)
+    sequencer = waiting(live(9, link=LINK), anchor=anchor)
+    assert sequencer.has_in_common(KEY, anchor) is (time > 0)
+
+
+def test_a_link_proves_nothing_before_the_next_batch_where_the_log_lacks_what_it_brought() -> None:
+    """It was taken, and could not be written before the publisher was given up."""
+    sequencer = waiting()
+    sequencer.resume(KEY, 1.0)
+    sequencer.process([live(10, link=LINK), live(11, link=LINK)], 1.0)
+    sequencer.hold(KEY)
+    sequencer.place(KEY, Anchor(Cursor(1, 10), 10.0))
+    sequencer.know_link(KEY, LINK)
+    assert sequencer.proven_link(KEY) == 0
+    sequencer.process([live(12, link=LINK)], 1.0)
+    gap, events = sequencer.resume(KEY, 1.0)
+    assert (gap.first_sequence, gap.last_sequence) == (11, 11)
+    assert isinstance(events, EventsRecord)

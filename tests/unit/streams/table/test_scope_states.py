@@ -130,6 +130,27 @@ def test_what_is_gone_leaves_nothing_behind_and_may_come_back(states: ScopeState
     assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
 
 
+def test_a_publisher_is_unconfirmed_while_a_rank_of_its_stream_is_not_registered() -> None:
+    """Whichever bridge follows that one, and whoever has heard of it."""
+    states = ScopeStates(has_registry=True)
+    for known in (states.register, states.list):
+        known(ONE, True)
+    states.put(ONE, msgspec.structs.replace(confirmed(), other_ranks=(1,)))
+    for known in (states.register, states.list):
+        assert states.standing(ONE, FRESH, NOW).reason == Doubt.RANK_MISSING
+        assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
+        known(TWO, True)
+    assert states.standing(ONE, FRESH, NOW).state is EXACT
+    states.put(TWO, confirmed(bridge=OTHER.bridge))
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
+    states.put(TWO, None)
+    states.list(TWO, False)
+    assert states.standing(ONE, FRESH, NOW).reason == Doubt.RANK_MISSING
+    states.put(ONE, confirmed())
+    assert states.standing(ONE, FRESH, NOW).state is EXACT
+    assert not states._sharing
+
+
 def test_where_there_is_a_registry_both_must_say_that_it_is_registered() -> None:
     states = ScopeStates(has_registry=True)
     states.put(ONE, confirmed())
