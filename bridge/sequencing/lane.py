@@ -36,6 +36,7 @@ class Lane:
         "_has_told_gap",
         "_proven_link",
         "_run_max",
+        "asked_link",
         "away",
         "cause",
         "counters",
@@ -94,6 +95,7 @@ class Lane:
         self.unplaced = 0  # the last message without a place, where no batch came behind it
         self.link = 0  # the one that brought the last message
         self.live_link = 0  # the one that is up, or the next
+        self.asked_link = 0  # the same as it began to wait: to what its engine was, as far as known
         self.first_link = 0  # to the engine's process: what came over others is of one before
         self.is_up = False
         self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation

@@ -222,6 +222,7 @@ class Sequencer:
         """
         lane = self._lanes[publisher]
         lane.is_resuming = False
+        lane.asked_link = lane.live_link
         lane.cause = lane.cause or lane.away or cause
         if lane.held is None:
             lane.held = deque()
@@ -661,7 +662,8 @@ class Sequencer:
             if has_taken and time.monotonic() >= until:
                 lane.is_resuming = True
                 return self._close(lane, window, now)
-            if (is_later or has_taken) and lane.needs_repair(held.batch):
+            is_unasked = is_later or has_taken or 0 < lane.asked_link < held.link
+            if is_unasked and lane.needs_repair(held.batch):
                 self._gaps.append(publisher)
                 lane.cause = MISSED
                 return self._close(lane, window, now)

@@ -17,10 +17,13 @@
 
 The state oracle knows nothing of the product. `announced` is a model of what can be known of each
 cache; from it and from what the log has follows what must be said of a publisher. During a history
-no publisher is `exact` that has not what its engine had within the last seconds, all of it usable.
-Once nothing is under way each state has a cause, each cause a state with its reason, and whatever
-was refused is counted by that reason. At last all engines clear their caches, which heals
-everything: nothing degrades for ever.
+no publisher is `exact` that has not what its engine had within the last seconds, all of it usable,
+or whose stream has a rank that is not registered. Once nothing is under way each state has a cause,
+each cause a state with its reason, and whatever was refused is counted by that reason. At last all
+engines clear their caches, which heals everything: nothing degrades for ever. What replicas answer
+exactly to a prompt is compared with the same model in `world_tables`, shards included. Whatever an
+engine may newly send is one line of `oddities`; what can be left out of an answer has its reason in
+`announced`.
 
 One seed decides everything. A failure prints it, with the last steps: see `test_worlds`. What is
 simulated apart: Faust and its agents (`world_tables.Worker` plays their part), ZeroMQ, threads,

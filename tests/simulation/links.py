@@ -263,10 +263,13 @@ class Replays:
         if not engine.up:
             await asyncio.sleep(REPLAY_TIMEOUT_S)
             raise TimeoutError
+        life = engine.life
         batches = [batch for batch in engine.buffer if batch[0] >= start]
         for first in range(0, len(batches), 8):
             loss = self.loss if first else 0.0  # of a long reply, which a socket has no room for
             await asyncio.sleep(self._rng.random() * 0.002)
+            if engine.life != life:
+                raise TimeoutError
             chunk = [
                 RawMessage(
                     publisher,

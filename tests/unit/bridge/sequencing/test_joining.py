@@ -139,3 +139,21 @@ def test_a_link_proves_nothing_before_the_next_batch_where_the_log_lacks_what_it
     gap, events = sequencer.resume(KEY, 1.0)
     assert (gap.first_sequence, gap.last_sequence) == (11, 11)
     assert isinstance(events, EventsRecord)
+
+
+def test_what_came_over_a_link_on_which_its_engine_was_not_asked_is_asked_for() -> None:
+    """It was started again while it was asked: its replay has what is missing."""
+    sequencer = Sequencer()
+    sequencer.add(ONE, repairs=True)
+    sequencer.place(KEY, LAST)
+    sequencer.note_link(KEY, 1)
+    sequencer.hold(KEY)
+    sequencer.process([live(2, 20.0, link=2)], 1.0)
+    assert sequencer.resume(KEY, 1.0) == []
+    assert sequencer.take_gaps() == [KEY]
+    sequencer.note_link(KEY, 2)
+    sequencer.hold(KEY)
+    reset, gap, events = sequencer.resume(KEY, 1.0)
+    assert isinstance(reset, ResetRecord)
+    assert (gap.first_sequence, gap.last_sequence) == (0, 1)
+    assert isinstance(events, EventsRecord)
