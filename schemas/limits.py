@@ -744,6 +744,8 @@ ACTS_SHOWN_MAX: Final = 256  # of the last ones, in an answer
 
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
 BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
+BODY_FIELDS_MAX: Final = 1024  # of a map in msgpack; each costs 1 us of the loop: status="400"
+BODY_COLONS_MAX: Final = 32_768  # the same in JSON, where colons of names count, too
 BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a larger one, which is read for its 413
 LISTENER_CONNECTIONS_MIN: Final = 256  # with fewer, where few files may be opened, there is none
 LISTENER_THREADS_MAX: Final = 4  # that answer plain queries; fewer where there are fewer cores
@@ -1169,6 +1171,9 @@ assert GRPC_STREAMS_MAX + GRPC_CONNECTION_CALLS_MAX <= GRPC_CALLS_MAX, (
 )
 assert 8 * GRPC_HASHES_MAX < GRPC_TEXT_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX, "all hashes have room"
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
+assert BODY_COLONS_MAX > 22 * NAME_BYTES_MAX + 2 * LABELS_MAX * LABEL_BYTES_MAX, (
+    "a registration whose names are nothing but colons is taken"
+)
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
 assert BODY_BYTES_MAX <= BODIES_LARGE_BYTES_MAX < BODIES_BYTES_MAX, "the largest body has room"
 assert BODY_PIECE_S < BODY_READ_S, "a body that stalls is ended before one that is slow"

@@ -1,7 +1,8 @@
 """The two wire forms of one API, chosen per request, and how a body is cut into its fields.
 
 A body becomes fields that are still encoded: nothing is allocated for a value before it is known
-to be wanted, so a small hostile body (deep nesting, a length of 2**32) cannot cost much memory.
+to be wanted, so a small hostile body (deep nesting, a length of 2**32) cannot cost much memory. Nor
+can a large one cost much time: how many fields it has is bounded before the first is read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ import msgspec
 
 from query_api.http.errors import RequestError, describe
 from schemas.errors import RepriseError
-from schemas.limits import BODY_BYTES_MAX
+from schemas.limits import BODY_BYTES_MAX, BODY_COLONS_MAX, BODY_FIELDS_MAX
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -104,15 +105,21 @@ def split_fields(body: bytes, wire: Wire) -> list[Field]:
     the first msgpack value are ignored, as Conductor does.
 
     Raises:
-        RequestError: not a map with string keys.
+        RequestError: not a map with string keys, or more of them than any body needs.
     """
     if wire is Wire.MSGPACK:
         return _split_plain_msgpack(body) or _split_msgpack(body)
+    if (colons := body.count(b":")) > BODY_COLONS_MAX:  # no fewer than keys, and counted at once
+        raise _too_many_fields(f"{BODY_COLONS_MAX} colons", colons)
     try:
         fields = _json_fields.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise malformed(wire) from error
     return [Field(name, raw) for name, raw in fields.items()]
+
+
+def _too_many_fields(most: str, count: int) -> RequestError:
+    return RequestError("too_many_fields", f"expected a body with at most {most}, got {count}")
 
 
 def _split_plain_msgpack(body: bytes) -> list[Field]:
@@ -151,7 +158,12 @@ def _split_msgpack(body: bytes) -> list[Field]:
 
 def _entries(unpacker: msgpack.Unpacker, body: bytes) -> Iterator[tuple[str | None, bytes]]:
     """The key, None where it is no string, and the encoded value of each entry of the map."""
-    for _ in range(unpacker.read_map_header()):
+    count = unpacker.read_map_header()
+    if count > BODY_FIELDS_MAX:
+        if 2 * count > len(body):  # of a byte each, at least: it is cut off
+            raise malformed(Wire.MSGPACK)
+        raise _too_many_fields(f"{BODY_FIELDS_MAX} fields", count)
+    for _ in range(count):
         name = None
         if _is_string(body, unpacker.tell()):
             name = unpacker.unpack()
