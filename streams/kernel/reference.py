@@ -555,9 +555,8 @@ class ReferenceKernel:
         self._change(
             publisher, owner, scope, Change(key, prefix, owner.dp_rank, tier, Op.SET, count + 1)
         )
-        left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
-        if not count and left_out is not None and left_out.counts[tier]:  # it is found now
-            self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, 0)
+        if not count:
+            self._take_in(publisher, owner, event, key)
 
     def _leave_out(
         self, publisher: PublisherId, owner: _Publisher, event: Stored, keys: list[int], reason: str
@@ -584,6 +583,22 @@ class ReferenceKernel:
             change = Change(key, key, owner.dp_rank, tier, Op.SET, count + 1)
             self._change(publisher, owner, scope, change)
 
+    def _take_in(self, publisher: PublisherId, owner: _Publisher, event: Stored, key: int) -> None:
+        """The block is found now: what was left out of it may be further copies, as an engine has
+        them that removes each. Not so of a conflict, which is another block of this name.
+        """
+        tier = tier_of(event.medium, shared=event.shared)
+        left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
+        if left_out is None or left_out.scope.lora_name == LEFT_OUT + REASONS["hash_conflict"]:
+            return
+        times = left_out.counts[tier]
+        if not times:
+            return
+        self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, 0)
+        if event.aliases:  # an object is held once
+            return
+        self._note_repeated(publisher, owner, key, tier, times - event.reported)
+
     # Copies that there may be; see REPEATED_MASK
 
     def _is_sure_again(
@@ -598,14 +613,15 @@ class ReferenceKernel:
         return True
 
     def _note_repeated(
-        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int
+        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int, times: int = 1
     ) -> None:
         key = _repeated_key(key, tier)
         entry = owner.entry_on(key, tier)
-        count = entry.counts[tier] if entry is not None else 0
+        before = entry.counts[tier] if entry is not None else 0
+        count = min(before + times, HOLD_COUNT_MAX)  # there are no more copies than that
         is_other = entry is None and key in owner.entries
-        if count < HOLD_COUNT_MAX and not is_other:  # there are no more copies than that
-            change = Change(key, key, owner.dp_rank, tier, Op.SET, count + 1)
+        if count > before and not is_other:
+            change = Change(key, key, owner.dp_rank, tier, Op.SET, count)
             self._change(publisher, owner, owner.scope(REPEATED), change)
 
     def _keep_copies(

@@ -18,6 +18,8 @@ use crate::state::Index;
 
 /// Reason of blocks that a publisher may hold or not.
 const COPIES_UNKNOWN: &str = "copies_unknown";
+/// Reason of a block of the name of another one.
+pub const CONFLICT: &str = "hash_conflict";
 const OVERFLOW: &str = "overflow";
 /// Stands for all that no longer had room.
 const OVERFLOW_KEY: u64 = LEFT_OUT_MASK ^ u64::MAX;
@@ -46,7 +48,7 @@ impl Index {
         let Some(entry) = self.find(publisher, key) else {
             let name = format!("{LEFT_OUT}{reason}");
             if has_room(publisher, &name, self.left_out_max) {
-                self.put_apart(publisher, key, tier, &name);
+                self.put_apart(publisher, key, (tier, 1), &name);
             } else {
                 self.note_overflow(publisher);
             }
@@ -60,12 +62,19 @@ impl Index {
     }
 
     /// Makes an entry that is of no block, under a key of its own.
-    fn put_apart(&mut self, publisher: &mut Publisher, key: u64, tier: u32, lora_name: &str) {
+    fn put_apart(
+        &mut self,
+        publisher: &mut Publisher,
+        key: u64,
+        (tier, count): (u32, u16),
+        lora_name: &str,
+    ) {
         let number = self.join(publisher, lora_name);
         self.touch_part(publisher, number);
-        let block = Block { key, prefix: key, tier, reported: false, undecided: false };
+        let block = Block { key, prefix: key, tier, ..Block::default() };
         if let Some(slot) = self.add(publisher, number, block, None) {
-            self.begin(publisher, number, block, slot);
+            publisher.counts.keep(key, tier, count);
+            self.begin(publisher, number, block, slot, count);
         }
     }
 
@@ -78,15 +87,31 @@ impl Index {
     fn note_overflow(&mut self, publisher: &mut Publisher) {
         self.count(Counter::LeftOutOverflow, 1);
         if self.find(publisher, OVERFLOW_KEY).is_none() {
-            self.put_apart(publisher, OVERFLOW_KEY, 0, &format!("{LEFT_OUT}{OVERFLOW}"));
+            self.put_apart(publisher, OVERFLOW_KEY, (0, 1), &format!("{LEFT_OUT}{OVERFLOW}"));
         }
     }
 
-    /// The index has found a place for a block: it is not left out any more.
+    /// The index has found a place for a block: what was left out of it may be further copies, as an
+    /// engine has them that removes each. Not so of a conflict, which is another block of this name.
     #[inline]
     pub fn take_in(&mut self, publisher: &mut Publisher, block: Block) {
         if self.left_out > 0 {
-            self.lower_left_out(publisher, block.key, block.tier, true);
+            self.take_in_copies(publisher, block);
+        }
+    }
+
+    #[cold]
+    fn take_in_copies(&mut self, publisher: &mut Publisher, block: Block) {
+        let Some(entry) = self.find(publisher, block.key ^ LEFT_OUT_MASK) else { return };
+        let reason = publisher.memberships.get(entry.membership).map(|part| &*part.lora_name);
+        let times = publisher.counts.of(&entry, block.tier);
+        if times == 0 || reason.and_then(|name| name.strip_prefix(LEFT_OUT)) == Some(CONFLICT) {
+            return;
+        }
+        self.remove_whole(publisher, entry.key, block.tier);
+        let copies = times - u16::from(block.reported);
+        if copies > 0 && !block.is_object {
+            self.note_repeated(publisher, block, copies);
         }
     }
 
@@ -134,16 +159,17 @@ impl Index {
         true
     }
 
-    /// Notes that a block was announced again, which may be a further copy.
+    /// Notes that a block was announced again, so often, each of which may be a further copy.
     #[cold]
-    pub fn note_repeated(&mut self, publisher: &mut Publisher, block: Block) {
+    pub fn note_repeated(&mut self, publisher: &mut Publisher, block: Block, times: u16) {
         let key = repeated_key(block.key, block.tier);
         let Some(entry) = self.find(publisher, key) else {
-            return self.put_apart(publisher, key, block.tier, REPEATED);
+            return self.put_apart(publisher, key, (block.tier, times), REPEATED);
         };
-        let count = publisher.counts.of(&entry, block.tier);
-        if entry.tiers().eq([block.tier]) && count < HOLD_COUNT_MAX {
-            self.set_known(publisher, entry, block.tier, count + 1, true);
+        let before = publisher.counts.of(&entry, block.tier);
+        let count = before.saturating_add(times);
+        if entry.tiers().eq([block.tier]) && count > before {
+            self.set_known(publisher, entry, block.tier, count, true);
         }
     }
 

@@ -267,11 +267,8 @@ impl Twin {
         self.count(Counter::Stored, 1);
         if count > 0 && (doubt.is_some() || (event.undecided && event.aliases.is_empty())) {
             self.count(Counter::Repeated, 1);
-            let known = self.owners[&id].held.get(&again);
-            let is_other = known.is_some() && self.only_on(id, again, event.tier).is_none();
-            let times = known.map_or(0, |held| held.counts[event.tier as usize]);
-            if doubt.is_none() && !is_other && times < u16::MAX {
-                self.set(id, again, REPEATED, again, (event.tier, times + 1), true);
+            if doubt.is_none() {
+                self.note_repeated(id, again, event.tier, 1);
             }
             return;
         }
@@ -282,10 +279,24 @@ impl Twin {
         self.count(Counter::Repeated, (count > 0).into());
         self.set(id, key, lora, prefix, (event.tier, count + 1), true);
         let left_out = self.owners[&id].held.get(&(key ^ LEFT_OUT_MASK)).cloned();
-        if let Some(known) =
-            left_out.filter(|one| count == 0 && one.counts[event.tier as usize] > 0)
-        {
+        let left_out = left_out.filter(|one| count == 0 && one.lora != "\0left_out:hash_conflict");
+        let times = left_out.as_ref().map_or(0, |one| one.counts[event.tier as usize]);
+        if let (Some(known), 1..) = (left_out, times) {
             self.set(id, key ^ LEFT_OUT_MASK, &known.lora, known.prefix, (event.tier, 0), true);
+            if event.aliases.is_empty() {
+                self.note_repeated(id, again, event.tier, times - u16::from(event.reported));
+            }
+        }
+    }
+
+    /// So many announcements more that may be of copies; `again` is the key of such.
+    fn note_repeated(&mut self, id: u64, again: u64, tier: u32, times: u16) {
+        let known = self.owners[&id].held.get(&again);
+        let is_other = known.is_some() && self.only_on(id, again, tier).is_none();
+        let before = known.map_or(0, |held| held.counts[tier as usize]);
+        let count = before.saturating_add(times);
+        if count > before && !is_other {
+            self.set(id, again, REPEATED, again, (tier, count), true);
         }
     }
 
