@@ -21,6 +21,8 @@ from schemas.events import (
 )
 from schemas.identities import (
     COPIES_UNKNOWN,
+    GROUPS,
+    GROUPS_DIFFER,
     LEFT_OUT,
     REPEATED,
     Medium,
@@ -127,6 +129,11 @@ copies that there surely are, in the scope REPEATED; in that of what is left out
 while no copy is sure, where the block's own entry, if there is one, counts 1 for what may be left.
 """
 
+GROUPS_MASK: Final = xxhash.xxh3_64_intdigest(b"groups")
+"""With the number of a cache group, the key of the entry that says that the group forms prefixes.
+There is none while that is group 0 alone.
+"""
+
 OVERFLOW: Final = "overflow"
 OVERFLOW_KEY: Final = LEFT_OUT_MASK ^ (2**64 - 1)
 """Stands for all that no longer had room among what is left out."""
@@ -208,6 +215,26 @@ class _Publisher:
         """How many entries it has in each scope of what the index cannot use."""
         held = self.held.items()
         return {scope: n for scope, n in held if n and is_left_out(scope.lora_name)}
+
+    @property
+    def groups(self) -> int:
+        """How many cache groups are known to form prefixes; 0 while it is group 0 alone."""
+        return self.held[self.scope(GROUPS)]
+
+    def uneven(self) -> int:
+        """How many blocks some of these groups hold and others do not: a block has as many names
+        as there are groups that hold it.
+        """
+        if self.groups < 2:
+            return 0
+        names = Counter(
+            (entry.scope, entry.prefix, tier)
+            for entry in self.entries.values()
+            if not is_hidden(entry.scope.lora_name)
+            for tier, count in enumerate(entry.counts)
+            if count
+        )
+        return sum(times != self.groups for times in names.values())
 
     def live_of(self, key: int, scope: PrefixScope) -> Iterator[Change]:
         """One of them."""
@@ -368,7 +395,10 @@ class ReferenceKernel:
 
     def _clear_medium(self, publisher: PublisherId, owner: _Publisher, medium: Medium) -> None:
         for tier in (tier_of(medium, shared=False), tier_of(medium, shared=True)):
-            for key in sorted(key for key, entry in owner.entries.items() if entry.counts[tier]):
+            groups = owner.scope(GROUPS)  # stay: there is more than this medium
+            found = owner.entries.items()
+            held = [key for key, one in found if one.counts[tier] and one.scope != groups]
+            for key in sorted(held):
                 self._counters["cleared"] += 1
                 self._lower(publisher, owner, key, tier, 0)
 
@@ -397,6 +427,7 @@ class ReferenceKernel:
             return
         scope = owner.scope(event.lora_name)
         if event.by_hash:
+            self._note_group(publisher, owner, event.group)
             for key, prefix in zip(keys, hashes, strict=True):
                 self._hold(publisher, owner, event, key, scope, prefix)
             return
@@ -417,10 +448,21 @@ class ReferenceKernel:
                 self._leave_out(publisher, owner, event, keys, REASONS["unknown_parent"])
                 return False
             previous = parent.prefix
+        self._note_group(publisher, owner, event.group)
         for key, local in zip(keys, self._locals(event), strict=True):
             previous = chained(previous, local, self.seed)
             self._hold(publisher, owner, event, key, scope, previous)
         return True
+
+    def _note_group(self, publisher: PublisherId, owner: _Publisher, group: int) -> None:
+        """A group forms prefixes. What is held before the first entry of one is group 0's."""
+        scope, known = owner.scope(GROUPS), owner.groups
+        if GROUPS_MASK ^ group in owner.entries or not (group or known):
+            return
+        shown = (count for one, count in owner.held.items() if not is_hidden(one.lora_name))
+        for one in (0, group) if not known and any(shown) else (group,):
+            key = GROUPS_MASK ^ one
+            self._change(publisher, owner, scope, Change(key, key, owner.dp_rank, 0, Op.SET, 1))
 
     def _locals(self, event: Stored) -> Iterator[int]:
         """The hash of each block alone."""
@@ -952,8 +994,11 @@ class ReferenceKernel:
 
     @_locked
     def left_out(self, publisher: PublisherId, /) -> list[tuple[str, int]]:
-        held = self._publishers[publisher].left_out()
-        return sorted((scope.lora_name.removeprefix(LEFT_OUT), n) for scope, n in held.items())
+        owner = self._publishers[publisher]
+        held = owner.left_out().items()
+        found = [(scope.lora_name.removeprefix(LEFT_OUT), n) for scope, n in held]
+        uneven = owner.uneven()
+        return sorted(found + [(GROUPS_DIFFER, uneven)] * (uneven > 0))
 
     @_locked
     def scopes(self) -> list[ScopeView]:
@@ -990,6 +1035,7 @@ class ReferenceKernel:
     def stats(self) -> dict[str, int]:
         keys = [entry for owner in self._publishers.values() for entry in owner.entries.values()]
         entries = sum(1 for entry in keys for count in entry.counts if count)
+        entries -= sum(owner.groups for owner in self._publishers.values())
         blocks = [
             holders
             for key, scope in self._scopes.items()

@@ -45,8 +45,17 @@ struct Step {
     block: Block,
     slot: u32,
     dp_rank: u32,
+    groups: u64,
     before: u16,
     after: u16,
+}
+
+impl Step {
+    #[inline]
+    fn of(publisher: &Publisher, block: Block, slot: u32, (before, after): (u16, u16)) -> Self {
+        let (dp_rank, groups) = (publisher.dp_rank, publisher.groups);
+        Self { block, slot, dp_rank, groups, before, after }
+    }
 }
 
 impl Index {
@@ -160,7 +169,7 @@ impl Index {
             self.count(Counter::Repeated, 1);
             publisher.counts.keep(block.key, block.tier, before + 1);
         }
-        let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after: before + 1 };
+        let step = Step::of(publisher, block, slot, (before, before + 1));
         self.step(publisher.memberships.get_mut(number)?, &step, true);
         if before == 0 {
             self.take_in(publisher, block);
@@ -263,7 +272,7 @@ impl Index {
     ) -> Option<u32> {
         let slot = self.add(publisher, number, block, after)?;
         publisher.counts.keep(block.key, block.tier, count);
-        let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: count };
+        let step = Step::of(publisher, block, slot, (0, count));
         self.step(publisher.memberships.get_mut(number)?, &step, false);
         Some(slot)
     }
@@ -338,13 +347,14 @@ impl Index {
         (before, after): (u16, u16),
         record: bool,
     ) {
+        let (dp_rank, groups) = (publisher.dp_rank, publisher.groups);
         let Some(membership) = publisher.memberships.get_mut(entry.membership) else {
             return;
         };
         let slot = entry.slot;
         let prefix = self.scopes[membership.scope as usize].slots.prefix(slot);
         let block = Block { key: entry.key, prefix, tier, ..Block::default() };
-        let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after };
+        let step = Step { block, slot, dp_rank, groups, before, after };
         self.step(membership, &step, record);
     }
 
@@ -358,7 +368,7 @@ impl Index {
         slot: u32,
         count: u16,
     ) {
-        let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: count };
+        let step = Step::of(publisher, block, slot, (0, count));
         if let Some(membership) = publisher.memberships.get_mut(number) {
             self.step(membership, &step, true);
         }
@@ -393,8 +403,17 @@ impl Index {
             self.repeated =
                 self.repeated + u64::from(step.before == 0) - u64::from(step.after == 0);
         }
+        let counts_names = step.groups > 1 && !membership.hidden;
+        if counts_names && step.before > 0 && step.after == 0 {
+            let names = scope.names(step.slot, holder);
+            membership.recount(step.groups, (names, names - 1));
+        }
         if step.before == 0 {
             scope.hold(step.slot, holder);
+            if counts_names {
+                let names = scope.names(step.slot, holder);
+                membership.recount(step.groups, (names - 1, names));
+            }
             membership.entries += 1;
             membership.own += is_own;
         } else {

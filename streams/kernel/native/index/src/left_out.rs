@@ -62,7 +62,7 @@ impl Index {
     }
 
     /// Makes an entry that is of no block, under a key of its own.
-    fn put_apart(
+    pub fn put_apart(
         &mut self,
         publisher: &mut Publisher,
         key: u64,

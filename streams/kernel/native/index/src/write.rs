@@ -15,7 +15,7 @@ use crate::hashing::{PrefixHasher, TOKEN_HASH_SEED, group_mask};
 use crate::left_out::reason_of;
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
-use crate::names::{ContextKey, SHARED};
+use crate::names::{ContextKey, GROUPS, SHARED};
 use crate::publisher::{MemberId, Membership, Publisher};
 use crate::state::{Index, State};
 
@@ -101,6 +101,8 @@ impl<'a> WriteTurn<'a> {
                 }
             }
         }
+        let (publisher, index) = self.publisher(id)?;
+        index.settle_groups(publisher);
         self.release_left_beside(events.iter().map(Event::blocks).sum());
         Ok(cleared)
     }
@@ -143,6 +145,7 @@ impl<'a> WriteTurn<'a> {
             index.count(Counter::UnknownParent, blocks);
             return self.leave_out(id, event, reason_of(Counter::UnknownParent, event));
         };
+        index.note_group(publisher, event.group);
         let mut done = 0;
         while done < blocks {
             let end = blocks.min(done + self.blocks_left);
@@ -335,10 +338,14 @@ impl<'a> WriteTurn<'a> {
     fn clear_medium(&mut self, id: u64, medium: u32) -> Result<()> {
         for tier in [medium, medium + SHARED] {
             let (publisher, index) = self.publisher(id)?;
+            let groups = publisher.memberships.number_of(GROUPS); // stay: there is more than this
             let mut held = Vec::new();
             let mut place = Some(Place::default());
             while let Some(at) = place {
-                let see = |entry: Entry| held.extend(entry.has(tier).then_some(entry.key));
+                let see = |entry: Entry| {
+                    let is_gone = entry.has(tier) && Some(entry.membership) != groups;
+                    held.extend(is_gone.then_some(entry.key));
+                };
                 place = publisher.entries.part(at, index.keys(publisher), see);
             }
             held.sort_unstable();
@@ -363,6 +370,7 @@ impl<'a> WriteTurn<'a> {
         let retired = if is_later { index.retire(publisher, numbers) } else { Vec::new() };
         numbers.iter().for_each(|&number| empty_membership(publisher, index, number));
         publisher.counts.clear();
+        publisher.groups = 0;
         let entries = std::mem::take(&mut publisher.entries);
         for member in retired {
             self.hide(member);
@@ -467,6 +475,9 @@ impl<'a> WriteTurn<'a> {
                     self.clear_membership(id, number)?;
                     let (publisher, index) = self.publisher(id)?;
                     index.leave_if_unused(publisher, number);
+                    if **lora_name == *GROUPS {
+                        index.regroup(publisher);
+                    }
                 }
                 slot = None;
                 continue;
@@ -477,6 +488,9 @@ impl<'a> WriteTurn<'a> {
             }
             slot = index.load(publisher, number, change, slot).or(slot);
             index.leave_if_unused(publisher, number);
+            if **lora_name == *GROUPS {
+                index.regroup(publisher);
+            }
             self.spend(1);
         }
         self.release_left_beside(changes.len());
@@ -490,6 +504,7 @@ fn empty_membership(publisher: &mut Publisher, index: &mut Index, number: u32) {
         let entries = std::mem::take(&mut membership.entries);
         membership.own = 0;
         membership.digest = 0;
+        membership.uneven = 0;
         if let Some(waiting) = &mut membership.waiting {
             index.waiting -= entries;
             waiting.clear();

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::changes::Change;
 use crate::counters::{COUNTER_NAMES, Counter};
-use crate::hashing::{LEFT_OUT_MASK, REPEATED_MASK};
+use crate::hashing::{GROUPS_MASK, LEFT_OUT_MASK, REPEATED_MASK};
 use crate::names::{ContextKey, SHARED, ScopeKey, StreamKey, TIERS};
 use told::{Kind, Told};
 
@@ -62,6 +62,7 @@ impl Owner {
 }
 
 const REPEATED: &str = "\0repeated";
+const GROUPS: &str = "\0groups";
 const COPIES: &str = "\0left_out:copies_unknown";
 
 /// Of an instance: its name, its depths, and those of its ranks.
@@ -224,6 +225,7 @@ impl Twin {
                 self.store_object(id, event, key, alias);
             }
         } else if event.by_hash {
+            self.note_group(id, event.group);
             for (key, &hash) in keys.zip(&event.hashes) {
                 self.hold(id, event, key, &event.lora, hash);
             }
@@ -237,6 +239,7 @@ impl Twin {
                 };
                 previous = Some(known.prefix);
             }
+            self.note_group(id, event.group);
             for (key, local) in keys.zip(event.locals(self.seed)) {
                 let prefix = chained(previous, local, self.seed);
                 previous = Some(prefix);
@@ -246,6 +249,37 @@ impl Twin {
                 event.hashes.iter().for_each(|&alias| self.join(id, &event.lora, alias));
             }
         }
+    }
+
+    fn note_group(&mut self, id: u64, group: u32) {
+        let key = GROUPS_MASK ^ u64::from(group);
+        let (held, known) = (&self.owners[&id].held, self.left_out(id, GROUPS));
+        if held.contains_key(&key) || (group == 0 && known == 0) {
+            return;
+        }
+        if known == 0 && held.values().any(|held| !is_hidden(&held.lora)) {
+            self.set(id, GROUPS_MASK, GROUPS, GROUPS_MASK, (0, 1), true);
+        }
+        self.set(id, key, GROUPS, key, (0, 1), true);
+    }
+
+    /// What is left out, by reason.
+    fn reasons(&self, id: u64) -> BTreeMap<String, u64> {
+        let mut reasons = BTreeMap::new();
+        let mut names: BTreeMap<_, u64> = BTreeMap::new();
+        let groups = self.left_out(id, GROUPS);
+        for held in self.owners[&id].held.values() {
+            for tier in (0..TIERS).filter(|&tier| held.counts[tier as usize] > 0) {
+                if let Some(reason) = held.lora.strip_prefix("\0left_out:") {
+                    *reasons.entry(reason.to_owned()).or_default() += 1;
+                } else if !is_hidden(&held.lora) && groups > 1 {
+                    *names.entry((&held.lora, held.prefix, tier)).or_default() += 1;
+                }
+            }
+        }
+        let uneven = names.values().filter(|&&names| names != groups).count() as u64;
+        reasons.extend((uneven > 0).then(|| ("groups_differ".to_owned(), uneven)));
+        reasons
     }
 
     fn hold(&mut self, id: u64, event: &Told, key: u64, lora: &str, prefix: u64) {
@@ -320,7 +354,7 @@ impl Twin {
         }
     }
 
-    /// What is left out of one reason.
+    /// How much there is under one LoRA name.
     fn left_out<'a>(&'a self, id: u64, lora: &'a str) -> u64 {
         let of_reason = self.owners[&id].held.values().filter(move |held| held.lora == lora);
         of_reason.map(|held| held.counts.iter().filter(|&&count| count > 0).count() as u64).sum()
@@ -427,7 +461,7 @@ impl Twin {
     fn clear_medium(&mut self, id: u64, medium: u32) {
         for tier in [medium, medium + SHARED] {
             for (key, held) in self.owners[&id].held.clone() {
-                if held.counts[tier as usize] > 0 {
+                if held.counts[tier as usize] > 0 && held.lora != GROUPS {
                     self.count(Counter::Cleared, 1);
                     self.set(id, key, &held.lora, held.prefix, (tier, 0), true);
                 }
