@@ -666,27 +666,13 @@ class ReferenceKernel:
             change = Change(key, key, owner.dp_rank, tier, Op.SET, count)
             self._change(publisher, owner, owner.scope(REPEATED), change)
 
-    def _keep_copies(
-        self,
-        publisher: PublisherId,
-        owner: _Publisher,
-        key: int,
-        tier: int,
-        held: int,
-        *,
-        whole: bool,
-    ) -> bool:
-        """A copy is removed of a block that is held so often: whether it is counted all the same,
-        since the last sure one is gone, and further ones may be left.
+    def _keep_copies(self, publisher: PublisherId, owner: _Publisher, key: int, tier: int) -> bool:
+        """A copy is removed of a block of which at most one surely is held: whether it is counted
+        all the same, since further ones may be left.
         """
         key = _repeated_key(key, tier)
-        entry = owner.entry_on(key, tier)
-        if entry is None or (held > 1 and not whole):
-            return False
+        entry = owner.entries[key]
         count = entry.counts[tier]
-        if whole:
-            self._lower(publisher, owner, key, tier, 0)
-            return False
         if entry.scope.lora_name != REPEATED:
             self._lower(publisher, owner, key, tier, count - 1)
             return count > 1
@@ -734,31 +720,59 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: Removed, moves: Moves
     ) -> None:
         tier = tier_of(event.medium, shared=event.shared)
+        remove = self._set_left if event.whole or event.left else self._remove_one
         for value in _u64s(event.hashes):
             key = engine_key(value, event.group)
             entry = owner.entries.get(key)
             held = entry.counts[tier] if entry is not None else 0
-            may_be_held = owner.entry_on(_repeated_key(key, tier), tier) is not None
-            is_kept = self._keep_copies(publisher, owner, key, tier, held, whole=event.whole)
-            if held and is_kept:
-                self._counters["removed"] += 1
-                continue
-            if entry is None or not held:
-                if may_be_held:
-                    self._counters["left_out_removed"] += 1
-                    continue
-                left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
-                if left_out is not None and left_out.counts[tier]:
-                    self._counters["left_out_removed"] += 1
-                    count = 0 if event.whole else left_out.counts[tier] - 1
-                    self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, count)
-                    continue
+            if remove(publisher, owner, event, key):
+                counter = "removed" if held else "left_out_removed"
+            else:
                 skipped = event.group in owner.skipped_groups
-                self._counters["skipped_group" if skipped else "unknown_removed"] += 1
-                continue
-            moves.note(key, entry.scope, entry.prefix)
-            self._counters["removed"] += 1
-            self._lower(publisher, owner, key, tier, 0 if event.whole else entry.counts[tier] - 1)
+                counter = "skipped_group" if skipped else "unknown_removed"
+            self._counters[counter] += 1
+            if entry is not None and held:
+                moves.note(key, entry.scope, entry.prefix)
+
+    def _remove_one(
+        self, publisher: PublisherId, owner: _Publisher, event: Removed, key: int
+    ) -> bool:
+        """One copy less; False where there is none."""
+        tier = tier_of(event.medium, shared=event.shared)
+        entry = owner.entries.get(key)
+        held = entry.counts[tier] if entry is not None else 0
+        may_be_more = held <= 1 and owner.entry_on(_repeated_key(key, tier), tier) is not None
+        if may_be_more and (self._keep_copies(publisher, owner, key, tier) or not held):
+            return True
+        left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
+        if held:
+            self._lower(publisher, owner, key, tier, held - 1)
+        elif left_out is not None and left_out.counts[tier]:
+            self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, left_out.counts[tier] - 1)
+        else:
+            return False
+        return True
+
+    def _set_left(
+        self, publisher: PublisherId, owner: _Publisher, event: Removed, key: int
+    ) -> bool:
+        """So many copies are left, which the publisher says: of what it surely holds, else of what
+        it may hold, else of what is left out. What is left out beside what it holds stays where
+        copies are left: it may be of another block.
+        """
+        tier = tier_of(event.medium, shared=event.shared)
+        again, left_out = _repeated_key(key, tier), key ^ LEFT_OUT_MASK
+        names = [key, again, left_out]
+        if owner.entry_on(again, tier) is None:
+            names.remove(again)
+        known = [one for one in names if one in owner.entries and owner.entries[one].counts[tier]]
+        left = 0 if event.whole else event.left
+        for one in known:
+            if one == known[0]:
+                self._lower(publisher, owner, one, tier, left)
+            elif one == again or not left:
+                self._lower(publisher, owner, one, tier, 0)
+        return bool(known)
 
     def _set_count(self, publisher: PublisherId, scope: PrefixScope, change: Change) -> None:
         """Brings one entry to the count of the change, and the index with it."""

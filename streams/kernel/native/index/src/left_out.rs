@@ -115,21 +115,35 @@ impl Index {
         }
     }
 
-    /// One announcement less of a block that is left out, or all of them; false where there is none.
+    /// One announcement less of a block that is left out; false where there is none.
     #[cold]
-    pub fn lower_left_out(
-        &mut self,
-        publisher: &mut Publisher,
-        key: u64,
-        tier: u32,
-        whole: bool,
-    ) -> bool {
-        let key = key ^ LEFT_OUT_MASK;
-        if whole {
-            return self.remove_whole(publisher, key, tier);
-        }
-        let entry = self.find(publisher, key);
+    pub fn lower_left_out(&mut self, publisher: &mut Publisher, key: u64, tier: u32) -> bool {
+        let entry = self.find(publisher, key ^ LEFT_OUT_MASK);
         entry.is_some_and(|entry| entry.has(tier) && self.remove(publisher, &entry, tier))
+    }
+
+    /// So many copies are left, which the publisher says: of what it surely holds, else of what it
+    /// may hold, else of what is left out. What is left out beside what it holds stays where copies
+    /// are left: it may be of another block. False where there is none.
+    #[cold]
+    pub fn set_left(&mut self, publisher: &mut Publisher, key: u64, tier: u32, left: u16) -> bool {
+        let again = repeated_key(key, tier);
+        let mut is_known = false;
+        for name in [key, again, key ^ LEFT_OUT_MASK] {
+            let entry = self.find(publisher, name).filter(|entry| entry.has(tier));
+            let Some(entry) = entry else { continue };
+            if name == again && !entry.tiers().eq([tier]) {
+                continue;
+            }
+            if !is_known || name == again || left == 0 {
+                let count = if is_known { 0 } else { left };
+                self.touch_part(publisher, entry.membership);
+                self.set_known(publisher, entry, tier, count, true);
+                self.leave_if_unused(publisher, entry.membership);
+            }
+            is_known = true;
+        }
+        is_known
     }
 
     // Copies that there may be; see REPEATED_MASK
@@ -173,26 +187,19 @@ impl Index {
         }
     }
 
-    /// A copy is removed of a block that is held so often, or all of them: whether it is counted
-    /// all the same, since the last sure one is gone, and further ones may be left. None where each
-    /// announcement was of a copy.
+    /// A copy is removed of a block: whether it is counted all the same, since the last sure one is
+    /// gone, and further ones may be left. None where each announcement was of a copy.
     #[cold]
-    pub fn keep_copies(
-        &mut self,
-        publisher: &mut Publisher,
-        key: u64,
-        tier: u32,
-        whole: bool,
-    ) -> Option<bool> {
+    pub fn keep_copies(&mut self, publisher: &mut Publisher, key: u64, tier: u32) -> Option<bool> {
         let (entry, is_sure) = self.repeats(publisher, key, tier)?;
         let held = self.find(publisher, key);
         let held = held.map_or(0, |entry| publisher.counts.of(&entry, tier));
-        if held > 1 && !whole {
+        if held > 1 {
             return Some(false);
         }
-        let count = if whole { 1 } else { publisher.counts.of(&entry, tier) };
+        let count = publisher.counts.of(&entry, tier);
         self.touch_part(publisher, entry.membership);
-        if whole || !is_sure {
+        if !is_sure {
             self.set_known(publisher, entry, tier, count - 1, true);
             self.leave_if_unused(publisher, entry.membership);
             return Some(held > 0 && count > 1);

@@ -278,27 +278,33 @@ impl<'a> WriteTurn<'a> {
                     let held = entry.as_ref().filter(|entry| entry.has(event.tier));
                     let noted = held.filter(|_| is_noting);
                     let noted = noted.and_then(|entry| index.block_of(publisher, entry));
-                    let copies = if index.repeated > 0 || index.left_out > 0 {
-                        index.keep_copies(publisher, key, event.tier, event.whole)
+                    if let Some(left) = event.left {
+                        // One that is named twice may be held no more the second time.
+                        let held = index.find(publisher, key).filter(|one| one.has(event.tier));
+                        let is_known = index.set_left(publisher, key, event.tier, left);
+                        if held.is_none() {
+                            let was_left_out = Counter::LeftOutRemoved;
+                            index.count(if is_known { was_left_out } else { unknown }, 1);
+                            continue;
+                        }
                     } else {
-                        None
-                    };
-                    if copies == Some(true) {
-                        index.count(Counter::Removed, 1);
-                        continue;
-                    }
-                    // One that is named twice is held no more the second time.
-                    let is_removed = held.is_some_and(|entry| match event.whole {
-                        false => index.remove(publisher, entry, event.tier),
-                        true => index.remove_whole(publisher, key, event.tier),
-                    });
-                    if !is_removed {
-                        let was_left_out = copies.is_some()
-                            || index.left_out > 0
-                                && index.lower_left_out(publisher, key, event.tier, event.whole);
-                        index
-                            .count(if was_left_out { Counter::LeftOutRemoved } else { unknown }, 1);
-                        continue;
+                        let copies = if index.repeated > 0 || index.left_out > 0 {
+                            index.keep_copies(publisher, key, event.tier)
+                        } else {
+                            None
+                        };
+                        // Likewise.
+                        let is_removed = copies == Some(true)
+                            || held.is_some_and(|entry| index.remove(publisher, entry, event.tier));
+                        if !is_removed {
+                            let was_left_out = copies.is_some()
+                                || index.left_out > 0
+                                    && index.lower_left_out(publisher, key, event.tier);
+                            let counter =
+                                if was_left_out { Counter::LeftOutRemoved } else { unknown };
+                            index.count(counter, 1);
+                            continue;
+                        }
                     }
                     if let Some((lora_name, prefix)) = noted {
                         moves.note(key, lora_name, prefix);

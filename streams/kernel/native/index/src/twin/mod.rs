@@ -1,7 +1,8 @@
 //! For tests: the index as a few maps, which shows what `streams/kernel/reference.py` says without
-//! Python. `told` has the events, `world` random ones for both, and
-//! `rules` what neither shows.
+//! Python. `told` has the events, `copies` what removals leave, `world`
+//! random ones for both, and `rules` what neither shows.
 
+mod copies;
 mod rules;
 pub mod told;
 mod world;
@@ -390,31 +391,6 @@ impl Twin {
         self.set(id, key, lora, key, (tier, held.counts[tier as usize]), true);
     }
 
-    /// One copy less, or all, of what may be held more often than it surely is: whether it is
-    /// counted all the same.
-    fn keep_copies(&mut self, id: u64, event: &Told, key: u64, held: u16) -> Option<bool> {
-        let tier = event.tier;
-        let key = key ^ (REPEATED_MASK + u64::from(tier));
-        let again = self.only_on(id, key, tier)?;
-        let times = again.counts[tier as usize];
-        if held > 1 && !event.whole {
-            return Some(false);
-        }
-        if event.whole || again.lora != REPEATED {
-            let left = if event.whole { 0 } else { times - 1 };
-            self.set(id, key, &again.lora, again.prefix, (tier, left), true);
-            return Some(held > 0 && left > 0);
-        }
-        if !self.has_room(id, COPIES) {
-            self.set(id, key, &again.lora, again.prefix, (tier, 0), true);
-            self.overflow(id);
-            return Some(false);
-        }
-        let kept = self.left_out(id, COPIES);
-        self.carry_over(id, key, &again, tier, COPIES);
-        Some(held > 0 && kept < self.left_out_max / 64)
-    }
-
     fn set(&mut self, id: u64, key: u64, lora: &str, prefix: u64, to: (u32, u16), record: bool) {
         let (tier, count) = to;
         let owner = self.owners.get_mut(&id).unwrap();
@@ -438,21 +414,25 @@ impl Twin {
         for key in event.hashes.iter().map(|&hash| key_of(hash, event.group)) {
             let held = self.owners[&id].held.get(&key).cloned();
             let count = held.as_ref().map_or(0, |held| held.counts[event.tier as usize]);
-            let copies = self.keep_copies(id, event, key, count);
-            match held.map(|held| (held.counts[event.tier as usize], held)) {
-                Some((1.., _)) if copies == Some(true) => self.count(Counter::Removed, 1),
-                None | Some((0, _)) if copies.is_some() => self.count(Counter::LeftOutRemoved, 1),
-                None | Some((0, _)) if self.lower_left_out(id, event, key) => {
-                    self.count(Counter::LeftOutRemoved, 1);
-                }
-                None | Some((0, _)) if is_skipped => self.count(Counter::SkippedGroup, 1),
-                None | Some((0, _)) => self.count(Counter::UnknownRemoved, 1),
-                Some((count, held)) => {
-                    let left = if event.whole { 0 } else { count - 1 };
-                    self.set(id, key, &held.lora, held.prefix, (event.tier, left), true);
+            let says_left = event.whole || event.left > 0;
+            let copies = if says_left {
+                self.set_left(id, event, key).then_some(count > 0)
+            } else {
+                self.keep_copies(id, event, key, count)
+            };
+            match held {
+                Some(held) if count > 0 => {
+                    if copies != Some(true) {
+                        self.set(id, key, &held.lora, held.prefix, (event.tier, count - 1), true);
+                    }
                     self.count(Counter::Removed, 1);
                     gone.push((key, held));
                 }
+                _ if copies.is_some() || (!says_left && self.lower_left_out(id, event, key)) => {
+                    self.count(Counter::LeftOutRemoved, 1);
+                }
+                _ if is_skipped => self.count(Counter::SkippedGroup, 1),
+                _ => self.count(Counter::UnknownRemoved, 1),
             }
         }
         gone
@@ -475,8 +455,7 @@ impl Twin {
         let Some(held) = self.owners[&id].held.get(&key).cloned() else { return false };
         let count = held.counts[tier as usize];
         if count > 0 {
-            let left = if event.whole { 0 } else { count - 1 };
-            self.set(id, key, &held.lora, held.prefix, (tier, left), true);
+            self.set(id, key, &held.lora, held.prefix, (tier, count - 1), true);
         }
         count > 0
     }

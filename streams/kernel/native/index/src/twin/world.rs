@@ -210,6 +210,7 @@ impl World {
             tier,
             group,
             whole: self.chance(5),
+            left: if self.chance(4) { 1 + self.random.below(3) as u16 } else { 0 },
             ..Told::default()
         }
     }
