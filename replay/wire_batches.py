@@ -227,8 +227,8 @@ def _shaped(event: BlockEvent) -> dict[str, object]:
             "block_hashes": _numbers("Q", event.hashes),
             "medium": event.medium.value,
         }
-        if event.whole:
-            shaped["remaining_copy_counts"] = [0] * (len(event.hashes) // 8)
+        if event.whole or event.left:
+            shaped["remaining_copy_counts"] = [event.left] * (len(event.hashes) // 8)
         return shaped | _place(event)
     cleared: dict[str, object] = {"type": "AllBlocksCleared"}
     return cleared if event.medium is None else cleared | {"medium": event.medium.value}

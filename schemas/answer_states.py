@@ -11,7 +11,7 @@ import math
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from schemas.identities import COPIES_UNKNOWN
+from schemas.identities import COPIES_UNKNOWN, GROUPS_DIFFER
 
 
 class AnswerState(StrEnum):
@@ -57,6 +57,7 @@ class Doubt(StrEnum):
     NOT_SYNCED = "not_synced"  # what an LMCache worker holds is not known, or not known any more
     WORKER_SILENT = "worker_silent"  # an LMCache worker's heartbeats stay away
     COPIES_UNKNOWN = COPIES_UNKNOWN  # it has removed a copy of a block: perhaps the only one
+    GROUPS_DIFFER = GROUPS_DIFFER  # not all of its cache groups hold the same blocks
     NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind

@@ -103,7 +103,9 @@ class Removed(
         sequence: of the batch that carried the event.
         hashes: (n,) u64 LE, any order.
         medium, shared, group: see `Stored`.
-        whole: True where no copy is left, however often a block was announced; else one is removed.
+        whole: True where no copy is left, however often a block was announced.
+        left: how many copies are left of each, where the publisher says it, likewise. 0 where it
+            does not: one is removed.
     """
 
     sequence: int
@@ -112,6 +114,7 @@ class Removed(
     shared: bool = False
     group: int = 0
     whole: bool = False
+    left: int = 0
 
 
 class Cleared(

@@ -59,10 +59,23 @@ REPEATED: Final = "\0repeated"
 they may hold no further copy (`schemas.events.Stored.undecided`).
 """
 
+GROUPS: Final = "\0groups"
+"""The LoRA name of the scopes that have which cache groups of publishers form prefixes, where these
+are more than the first.
+"""
+
 COPIES_UNKNOWN: Final = "copies_unknown"
 """The reason, among those for which blocks are left out, of those that a publisher may hold or not:
 it has removed them as often as it has surely stored them, and has announced them more often.
 """
+
+GROUPS_DIFFER: Final = "groups_differ"
+"""The same, of those that some of a publisher's cache groups hold and others do not, where each
+forms prefixes: answers count them, and an engine finds a block only where every group has it.
+"""
+
+UNSURE: Final = (COPIES_UNKNOWN, GROUPS_DIFFER)
+"""Reasons that leave a publisher unconfirmed; any other one makes it degraded."""
 
 
 class Medium(StrEnum):

@@ -131,7 +131,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         degraded_at: Unix seconds of the bridge's clock when that was written; 0 where not known.
         confirmation: what its bridge last said of it, or None.
         left_out: blocks that it has announced and holds, and no answer counts, by reason: see
-            `ReadOnlyKernel.left_out`; of COPIES_UNKNOWN answers may count some.
+            `ReadOnlyKernel.left_out`; of UNSURE ones answers count some, or all.
         left_out_at: Unix seconds of the bridge's clock when the first was; 0 where there is none.
         begun: of the batch behind the cursor; None where nothing of it is folded.
         heard: the last batch of the incarnation that came live, and was not replayed; or None.

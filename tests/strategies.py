@@ -208,6 +208,7 @@ def removed_events(draw: st.DrawFn) -> Removed:
         shared=draw(st.sampled_from((False, False, True))),
         group=draw(groups),
         whole=draw(st.sampled_from((False, False, True))),
+        left=draw(st.sampled_from((0, 0, 0, 1, 2, 65_535))),
     )
 
 

@@ -63,7 +63,7 @@ from schemas.errors import (
     ToleratedError,
     WireError,
 )
-from schemas.events import BlockEvent, Cleared, decode_run, encode_run
+from schemas.events import BlockEvent, Cleared, Stored, decode_run, encode_run
 from schemas.limits import (
     BATCH_APART_EVENTS_MAX,
     BATCH_APART_VALUES_MAX,
@@ -292,7 +292,9 @@ class BatchDecoder:
                 _check_apart(len(wire_events), values)
                 kept = self._left_out(wire_event, sequence, error)
                 events += kept
-                dropped.append(_alone(LeftOutError(error.reason, error.detail) if kept else error))
+                is_named = any(isinstance(one, Stored) for one in kept)
+                named = LeftOutError(error.reason, error.detail) if is_named else error
+                dropped.append(_alone(named))
         digest = xxh3_64_intdigest(payload)
         batch = DecodedBatch.of_events(sequence, digest, engine_time, events)
         if len(batch.run) > PACKED_BATCH_BYTES_MAX:

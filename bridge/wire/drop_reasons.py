@@ -42,6 +42,7 @@ class DropReason(StrEnum):
     BAD_BLOCK_SIZE = "bad_block_size"
     BAD_GROUP = "bad_group"
     BAD_EXTRA_KEYS = "bad_extra_keys"
+    BAD_COPY_COUNTS = "bad_copy_counts"  # of a removal: it is applied, as one of a copy each
     NAME_TOO_LONG = "name_too_long"
     TOO_MANY_LORA_NAMES = "too_many_lora_names"
     TOO_MANY_BLOCKS = "too_many_blocks"

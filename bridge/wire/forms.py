@@ -10,7 +10,7 @@ import msgspec
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import Origin, medium_of
 from schemas.errors import EventError
-from schemas.events import BlockEvent, Cleared, Stored
+from schemas.events import BlockEvent, Cleared, Removed, Stored
 from schemas.limits import BATCH_EVENTS_MAX
 
 
@@ -45,8 +45,9 @@ class WireEvent(msgspec.Struct, gc=False):
         """
         return (self.canonical(sequence, origin),)
 
-    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
-        """What is kept of a store that cannot be used; None for other events.
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | Removed | None:
+        """What is kept of an event that cannot be used: of a store the names of its blocks, of a
+        removal what is sure. None for nothing.
 
         Raises:
             EventError: not even its hashes and its place can be read.
@@ -64,7 +65,7 @@ class UnknownStore(WireEvent):
         """See `WireEvent`."""
         raise EventError(DropReason.UNKNOWN_FIELD, self.detail)
 
-    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | Removed | None:
         """See `WireEvent`."""
         return self.event.left_out(sequence, origin, reason)
 

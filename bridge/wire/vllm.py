@@ -12,14 +12,14 @@ which no query tells in time: it is left out. What is not listed here: `bridge.w
     0.29.0  + ownership       0.30.0  + session_id       0.33.0  + lookahead_token_ids
 
 `remaining_copy_counts` of a removal, which is proposed (vllm-project/vllm#48933), says of each
-block how many copies are left: 0 ends them all.
+block how many copies are left: so many are held, however many were announced.
 
 `origin`, which is proposed (vllm-project/vllm#51699), says of cached blocks that a request uses
 again that they are `REUSED`. Without it nothing tells them: `bridge.wire.hit_reports`.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
@@ -44,13 +44,14 @@ from bridge.wire.opaque import DECODING_ERRORS, is_empty
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError
 from schemas.events import BlockEvent, Removed, Stored, extra_key
+from schemas.limits import HOLD_COUNT_MAX
 from schemas.registration import PublisherKind, Registration
 
 KIND: Final = PublisherKind("vLLM")
 
 _REUSED: Final = "REUSED"
 
-_counts: Final = msgspec.msgpack.Decoder(list[int] | None)
+_counts: Final = msgspec.msgpack.Decoder(list[Annotated[int, msgspec.Meta(ge=0)]])
 _extra_keys: Final = msgspec.msgpack.Decoder(list[list[object] | None] | None)
 
 
@@ -179,25 +180,38 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
     remaining_copy_counts: msgspec.Raw = NIL
 
     def events(self, sequence: int, origin: Origin) -> Sequence[BlockEvent]:
-        """See `WireEvent`: the blocks of which copies are left, and those of which none is."""
+        """See `WireEvent`: one for each number of copies that are left, where they say it."""
         removed = self.canonical(sequence, origin)
         assert isinstance(removed, Removed)
-        try:
-            counts = _counts.decode(self.remaining_copy_counts) or []
-        except DECODING_ERRORS:
-            counts = []  # one copy less is right whatever they are
-        hashes = [removed.hashes[at : at + 8] for at in range(0, len(removed.hashes), 8)]
-        if len(counts) != len(hashes) or all(counts):
+        if is_empty(self.remaining_copy_counts):
             return (removed,)
-        parts = [
-            b"".join(one for one, left in zip(hashes, counts, strict=True) if (not left) is whole)
-            for whole in (False, True)
-        ]
+        hashes = [removed.hashes[at : at + 8] for at in range(0, len(removed.hashes), 8)]
+        by_count: dict[int, list[bytes]] = {}
+        for one, left in zip(hashes, self._counts(len(hashes)), strict=True):
+            by_count.setdefault(min(left, HOLD_COUNT_MAX), []).append(one)
         return tuple(
-            msgspec.structs.replace(removed, hashes=part, whole=whole)
-            for whole, part in zip((False, True), parts, strict=True)
-            if part
+            msgspec.structs.replace(removed, hashes=b"".join(part), whole=not left, left=left)
+            for left, part in by_count.items()
         )
+
+    def _counts(self, blocks: int) -> list[int]:
+        """How many copies are left of each block."""
+        try:
+            counts = _counts.decode(self.remaining_copy_counts)
+        except DECODING_ERRORS as error:
+            raise EventError(DropReason.BAD_COPY_COUNTS, str(error)) from error
+        if len(counts) != blocks:
+            detail = f"Expected a number of copies for each of {blocks} blocks, got {len(counts)}"
+            raise EventError(DropReason.BAD_COPY_COUNTS, detail)
+        return counts
+
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> Removed | None:
+        """See `WireEvent`: one copy less is right, however many are left."""
+        if reason != DropReason.BAD_COPY_COUNTS:
+            return None
+        removed = self.canonical(sequence, origin)
+        assert isinstance(removed, Removed)
+        return removed
 
     def is_shared(self) -> bool:
         """See `_Removed`."""

@@ -20,7 +20,7 @@ from query_api.doctor.document import Code
 from query_api.doctor.examination import Patient, facts_of
 from query_api.ports import ServiceView
 from schemas.answer_states import Activity, Doubt
-from schemas.identities import COPIES_UNKNOWN
+from schemas.identities import UNSURE
 from schemas.limits import DOCTOR_OVERFULL, UNREACHED_S
 
 _BLOCK_SIZE: Final = "block_size"
@@ -163,7 +163,7 @@ def _left_out(patient: Patient, now: float) -> Iterator[Diagnosis]:
         others = {
             reason: blocks
             for reason, blocks in one.state.left_out.items()
-            if reason.partition(":")[0] not in (_BLOCK_SIZE, COPIES_UNKNOWN)
+            if reason.partition(":")[0] not in (_BLOCK_SIZE, *UNSURE)
         }
         for reason, blocks in others.items():
             reasons[reason] = reasons.get(reason, 0) + blocks

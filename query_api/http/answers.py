@@ -34,7 +34,7 @@ from query_api.http.models import (
 from query_api.http.wire import Wire, encode
 from query_api.ports import ServiceView
 from schemas.answer_states import AnswerState, Doubt, Standing
-from schemas.identities import COPIES_UNKNOWN, PrefixScope
+from schemas.identities import UNSURE, PrefixScope
 from schemas.positions import Position
 from schemas.registration import HashProfile
 from streams.history.explain import BlockChange, EndedBy, Explanation, Question
@@ -72,7 +72,7 @@ def _reason(ended: EndedBy, left_out: Mapping[str, int]) -> str:
     if ended.prefix is None:
         return "no_next_token"
     if not ended.changes:
-        return "left_out" if left_out.keys() - {COPIES_UNKNOWN} else "not_stored"
+        return "left_out" if left_out.keys() - set(UNSURE) else "not_stored"
     last = ended.changes[-1].what
     return "behind_a_missing_block" if last == "stored" else last
 

@@ -310,7 +310,8 @@ class Service(msgspec.Struct, kw_only=True):
             " `block_size:<its own>` (register it with that size), `unknown_parent`, `unresolved`,"
             " `token_count`, `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`,"
             " `overflow`. It is degraded until it removes them, clears, or restarts. Of"
-            " `copies_unknown` it is not known whether it holds them, and it is unconfirmed."
+            " `copies_unknown` it is not known whether it holds them, and of `groups_differ` only"
+            " some of its cache groups do: it is unconfirmed."
         ),
     ]
     Connected: Annotated[

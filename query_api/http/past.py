@@ -34,8 +34,10 @@ def past_routes(view: View, history: History | None, bodies: Bodies, default_wir
         explanation = await history.explain(moment, question)
         if not explanation.is_known and _blocks(query, pairs=True):
             # As plain blocks; of an engine with EAGLE they are others.
-            other = await history.explain(moment, _question(query, view, pairs=True))
-            explanation = other if other.is_known else explanation
+            paired = _question(query, view, pairs=True)
+            other = await history.explain(moment, paired)
+            if other.is_known:
+                question, explanation = paired, other
         return respond(explanation_document(explanation, question), wire)
 
     @router.get(

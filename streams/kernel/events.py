@@ -4,6 +4,7 @@ import msgspec
 
 from schemas.errors import EventsFormatError
 from schemas.events import BlockEvent, Cleared, Removed, decode_events
+from schemas.limits import HOLD_COUNT_MAX
 
 
 def read_events(encoded: bytes) -> list[BlockEvent]:
@@ -30,6 +31,8 @@ def _check(event: BlockEvent) -> None:
     if not 0 <= event.group < 2**32:
         raise EventsFormatError(f"Expected a 32-bit group, got `{event.group}`")
     if isinstance(event, Removed):
+        if not 0 <= event.left <= HOLD_COUNT_MAX:
+            raise EventsFormatError(f"Expected at most {HOLD_COUNT_MAX} left, got `{event.left}`")
         return
     if len(event.tokens) % 4:
         raise EventsFormatError(f"Expected 4-byte tokens, got {len(event.tokens)} bytes")

@@ -344,7 +344,8 @@ class ReadOnlyKernel(Protocol):
         clears. Of `copies_unknown` it is not known whether the publisher holds them (it has removed
         them as often as it has surely stored them, and has announced them more often): answers
         count the first ones, a 64th of LEFT_OUT_BLOCKS_MAX, until they are removed as often as they
-        were announced.
+        were announced. Those of `groups_differ` are counted, too: some cache groups hold them, and
+        others that form prefixes do not.
         """
         ...
 

@@ -21,6 +21,8 @@ from schemas.events import (
 )
 from schemas.identities import (
     COPIES_UNKNOWN,
+    GROUPS,
+    GROUPS_DIFFER,
     LEFT_OUT,
     REPEATED,
     Medium,
@@ -127,6 +129,11 @@ copies that there surely are, in the scope REPEATED; in that of what is left out
 while no copy is sure, where the block's own entry, if there is one, counts 1 for what may be left.
 """
 
+GROUPS_MASK: Final = xxhash.xxh3_64_intdigest(b"groups")
+"""With the number of a cache group, the key of the entry that says that the group forms prefixes.
+There is none while that is group 0 alone.
+"""
+
 OVERFLOW: Final = "overflow"
 OVERFLOW_KEY: Final = LEFT_OUT_MASK ^ (2**64 - 1)
 """Stands for all that no longer had room among what is left out."""
@@ -208,6 +215,26 @@ class _Publisher:
         """How many entries it has in each scope of what the index cannot use."""
         held = self.held.items()
         return {scope: n for scope, n in held if n and is_left_out(scope.lora_name)}
+
+    @property
+    def groups(self) -> int:
+        """How many cache groups are known to form prefixes; 0 while it is group 0 alone."""
+        return self.held[self.scope(GROUPS)]
+
+    def uneven(self) -> int:
+        """How many blocks some of these groups hold and others do not: a block has as many names
+        as there are groups that hold it.
+        """
+        if self.groups < 2:
+            return 0
+        names = Counter(
+            (entry.scope, entry.prefix, tier)
+            for entry in self.entries.values()
+            if not is_hidden(entry.scope.lora_name)
+            for tier, count in enumerate(entry.counts)
+            if count
+        )
+        return sum(times != self.groups for times in names.values())
 
     def live_of(self, key: int, scope: PrefixScope) -> Iterator[Change]:
         """One of them."""
@@ -368,7 +395,10 @@ class ReferenceKernel:
 
     def _clear_medium(self, publisher: PublisherId, owner: _Publisher, medium: Medium) -> None:
         for tier in (tier_of(medium, shared=False), tier_of(medium, shared=True)):
-            for key in sorted(key for key, entry in owner.entries.items() if entry.counts[tier]):
+            groups = owner.scope(GROUPS)  # stay: there is more than this medium
+            found = owner.entries.items()
+            held = [key for key, one in found if one.counts[tier] and one.scope != groups]
+            for key in sorted(held):
                 self._counters["cleared"] += 1
                 self._lower(publisher, owner, key, tier, 0)
 
@@ -397,6 +427,7 @@ class ReferenceKernel:
             return
         scope = owner.scope(event.lora_name)
         if event.by_hash:
+            self._note_group(publisher, owner, event.group)
             for key, prefix in zip(keys, hashes, strict=True):
                 self._hold(publisher, owner, event, key, scope, prefix)
             return
@@ -417,10 +448,21 @@ class ReferenceKernel:
                 self._leave_out(publisher, owner, event, keys, REASONS["unknown_parent"])
                 return False
             previous = parent.prefix
+        self._note_group(publisher, owner, event.group)
         for key, local in zip(keys, self._locals(event), strict=True):
             previous = chained(previous, local, self.seed)
             self._hold(publisher, owner, event, key, scope, previous)
         return True
+
+    def _note_group(self, publisher: PublisherId, owner: _Publisher, group: int) -> None:
+        """A group forms prefixes. What is held before the first entry of one is group 0's."""
+        scope, known = owner.scope(GROUPS), owner.groups
+        if GROUPS_MASK ^ group in owner.entries or not (group or known):
+            return
+        shown = (count for one, count in owner.held.items() if not is_hidden(one.lora_name))
+        for one in (0, group) if not known and any(shown) else (group,):
+            key = GROUPS_MASK ^ one
+            self._change(publisher, owner, scope, Change(key, key, owner.dp_rank, 0, Op.SET, 1))
 
     def _locals(self, event: Stored) -> Iterator[int]:
         """The hash of each block alone."""
@@ -555,9 +597,8 @@ class ReferenceKernel:
         self._change(
             publisher, owner, scope, Change(key, prefix, owner.dp_rank, tier, Op.SET, count + 1)
         )
-        left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
-        if not count and left_out is not None and left_out.counts[tier]:  # it is found now
-            self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, 0)
+        if not count:
+            self._take_in(publisher, owner, event, key)
 
     def _leave_out(
         self, publisher: PublisherId, owner: _Publisher, event: Stored, keys: list[int], reason: str
@@ -584,6 +625,22 @@ class ReferenceKernel:
             change = Change(key, key, owner.dp_rank, tier, Op.SET, count + 1)
             self._change(publisher, owner, scope, change)
 
+    def _take_in(self, publisher: PublisherId, owner: _Publisher, event: Stored, key: int) -> None:
+        """The block is found now: what was left out of it may be further copies, as an engine has
+        them that removes each. Not so of a conflict, which is another block of this name.
+        """
+        tier = tier_of(event.medium, shared=event.shared)
+        left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
+        if left_out is None or left_out.scope.lora_name == LEFT_OUT + REASONS["hash_conflict"]:
+            return
+        times = left_out.counts[tier]
+        if not times:
+            return
+        self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, 0)
+        if event.aliases:  # an object is held once
+            return
+        self._note_repeated(publisher, owner, key, tier, times - event.reported)
+
     # Copies that there may be; see REPEATED_MASK
 
     def _is_sure_again(
@@ -598,37 +655,24 @@ class ReferenceKernel:
         return True
 
     def _note_repeated(
-        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int
+        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int, times: int = 1
     ) -> None:
         key = _repeated_key(key, tier)
         entry = owner.entry_on(key, tier)
-        count = entry.counts[tier] if entry is not None else 0
+        before = entry.counts[tier] if entry is not None else 0
+        count = min(before + times, HOLD_COUNT_MAX)  # there are no more copies than that
         is_other = entry is None and key in owner.entries
-        if count < HOLD_COUNT_MAX and not is_other:  # there are no more copies than that
-            change = Change(key, key, owner.dp_rank, tier, Op.SET, count + 1)
+        if count > before and not is_other:
+            change = Change(key, key, owner.dp_rank, tier, Op.SET, count)
             self._change(publisher, owner, owner.scope(REPEATED), change)
 
-    def _keep_copies(
-        self,
-        publisher: PublisherId,
-        owner: _Publisher,
-        key: int,
-        tier: int,
-        held: int,
-        *,
-        whole: bool,
-    ) -> bool:
-        """A copy is removed of a block that is held so often: whether it is counted all the same,
-        since the last sure one is gone, and further ones may be left.
+    def _keep_copies(self, publisher: PublisherId, owner: _Publisher, key: int, tier: int) -> bool:
+        """A copy is removed of a block of which at most one surely is held: whether it is counted
+        all the same, since further ones may be left.
         """
         key = _repeated_key(key, tier)
-        entry = owner.entry_on(key, tier)
-        if entry is None or (held > 1 and not whole):
-            return False
+        entry = owner.entries[key]
         count = entry.counts[tier]
-        if whole:
-            self._lower(publisher, owner, key, tier, 0)
-            return False
         if entry.scope.lora_name != REPEATED:
             self._lower(publisher, owner, key, tier, count - 1)
             return count > 1
@@ -676,31 +720,59 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: Removed, moves: Moves
     ) -> None:
         tier = tier_of(event.medium, shared=event.shared)
+        remove = self._set_left if event.whole or event.left else self._remove_one
         for value in _u64s(event.hashes):
             key = engine_key(value, event.group)
             entry = owner.entries.get(key)
             held = entry.counts[tier] if entry is not None else 0
-            may_be_held = owner.entry_on(_repeated_key(key, tier), tier) is not None
-            is_kept = self._keep_copies(publisher, owner, key, tier, held, whole=event.whole)
-            if held and is_kept:
-                self._counters["removed"] += 1
-                continue
-            if entry is None or not held:
-                if may_be_held:
-                    self._counters["left_out_removed"] += 1
-                    continue
-                left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
-                if left_out is not None and left_out.counts[tier]:
-                    self._counters["left_out_removed"] += 1
-                    count = 0 if event.whole else left_out.counts[tier] - 1
-                    self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, count)
-                    continue
+            if remove(publisher, owner, event, key):
+                counter = "removed" if held else "left_out_removed"
+            else:
                 skipped = event.group in owner.skipped_groups
-                self._counters["skipped_group" if skipped else "unknown_removed"] += 1
-                continue
-            moves.note(key, entry.scope, entry.prefix)
-            self._counters["removed"] += 1
-            self._lower(publisher, owner, key, tier, 0 if event.whole else entry.counts[tier] - 1)
+                counter = "skipped_group" if skipped else "unknown_removed"
+            self._counters[counter] += 1
+            if entry is not None and held:
+                moves.note(key, entry.scope, entry.prefix)
+
+    def _remove_one(
+        self, publisher: PublisherId, owner: _Publisher, event: Removed, key: int
+    ) -> bool:
+        """One copy less; False where there is none."""
+        tier = tier_of(event.medium, shared=event.shared)
+        entry = owner.entries.get(key)
+        held = entry.counts[tier] if entry is not None else 0
+        may_be_more = held <= 1 and owner.entry_on(_repeated_key(key, tier), tier) is not None
+        if may_be_more and (self._keep_copies(publisher, owner, key, tier) or not held):
+            return True
+        left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
+        if held:
+            self._lower(publisher, owner, key, tier, held - 1)
+        elif left_out is not None and left_out.counts[tier]:
+            self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, left_out.counts[tier] - 1)
+        else:
+            return False
+        return True
+
+    def _set_left(
+        self, publisher: PublisherId, owner: _Publisher, event: Removed, key: int
+    ) -> bool:
+        """So many copies are left, which the publisher says: of what it surely holds, else of what
+        it may hold, else of what is left out. What is left out beside what it holds stays where
+        copies are left: it may be of another block.
+        """
+        tier = tier_of(event.medium, shared=event.shared)
+        again, left_out = _repeated_key(key, tier), key ^ LEFT_OUT_MASK
+        names = [key, again, left_out]
+        if owner.entry_on(again, tier) is None:
+            names.remove(again)
+        known = [one for one in names if one in owner.entries and owner.entries[one].counts[tier]]
+        left = 0 if event.whole else event.left
+        for one in known:
+            if one == known[0]:
+                self._lower(publisher, owner, one, tier, left)
+            elif one == again or not left:
+                self._lower(publisher, owner, one, tier, 0)
+        return bool(known)
 
     def _set_count(self, publisher: PublisherId, scope: PrefixScope, change: Change) -> None:
         """Brings one entry to the count of the change, and the index with it."""
@@ -942,8 +1014,11 @@ class ReferenceKernel:
 
     @_locked
     def left_out(self, publisher: PublisherId, /) -> list[tuple[str, int]]:
-        held = self._publishers[publisher].left_out()
-        return sorted((scope.lora_name.removeprefix(LEFT_OUT), n) for scope, n in held.items())
+        owner = self._publishers[publisher]
+        held = owner.left_out().items()
+        found = [(scope.lora_name.removeprefix(LEFT_OUT), n) for scope, n in held]
+        uneven = owner.uneven()
+        return sorted(found + [(GROUPS_DIFFER, uneven)] * (uneven > 0))
 
     @_locked
     def scopes(self) -> list[ScopeView]:
@@ -980,6 +1055,7 @@ class ReferenceKernel:
     def stats(self) -> dict[str, int]:
         keys = [entry for owner in self._publishers.values() for entry in owner.entries.values()]
         entries = sum(1 for entry in keys for count in entry.counts if count)
+        entries -= sum(owner.groups for owner in self._publishers.values())
         blocks = [
             holders
             for key, scope in self._scopes.items()

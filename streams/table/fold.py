@@ -15,7 +15,7 @@ Rules, in the order in which they are applied to a record:
 5. `events` go to the kernel. `gap`, and a batch that is `incomplete`, degrade the publisher: the
    table may miss blocks of it and may list evicted ones, until a reset or a later `cleared` event.
    Blocks that the kernel cannot use degrade it for as long as it holds them (`left_out`); those
-   of which it is not known whether it holds them leave it unconfirmed (`COPIES_UNKNOWN`).
+   of which it is not known whether it holds them leave it unconfirmed (`UNSURE`).
 6. `registered` and `unregistered` make and end the publisher's part in answers. An engine that
    publishes no events is registered, and has none.
 7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing, Verdict
-from schemas.identities import COPIES_UNKNOWN, PrefixScope, PublisherKey, StreamKey
+from schemas.identities import UNSURE, PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Confirmation, PublisherState
 
 Scope = tuple[str, str, int, str]
@@ -34,7 +34,8 @@ class _Known(NamedTuple):
         stated: whether the table has a state of it.
         degraded_at: since when it is degraded, Unix seconds; None where it is not.
         loss: why it is degraded.
-        copies_at: since when it may hold blocks or not (`COPIES_UNKNOWN`), likewise.
+        unsure: why it may hold blocks or not (`UNSURE`); "" where that is known.
+        unsure_at: since when, likewise.
         confirmation: what its bridge last said.
         registered: whether the table says so.
         listed: whether the registry says so, where there is one beside the table.
@@ -46,7 +47,8 @@ class _Known(NamedTuple):
     stated: bool = False
     degraded_at: float | None = None
     loss: str = ""
-    copies_at: float | None = None
+    unsure: str = ""
+    unsure_at: float = 0.0
     confirmation: Confirmation | None = None
     registered: bool = False
     listed: bool = False
@@ -100,13 +102,19 @@ class ScopeStates:
         """The table has this of the publisher; None for nothing any more."""
         known = self._known.get(publisher, _UNKNOWN)
         if state is None:
-            known = known._replace(stated=False, degraded_at=None, copies_at=None, other_ranks=())
+            known = known._replace(
+                stated=False, degraded_at=None, unsure="", unsure_at=0.0, other_ranks=()
+            )
             self._replace(publisher, known._replace(loss="", confirmation=None))
             return
         loss, degraded_at = _loss_of(state)
-        copies_at = state.left_out_at if COPIES_UNKNOWN in state.left_out else None
-        said = (known.loss, known.degraded_at, known.copies_at, known.other_ranks)
-        is_known = known.stated and said == (loss, degraded_at, copies_at, state.other_ranks)
+        unsure = next((one for one in UNSURE if one in state.left_out), "")
+        unsure_at = state.left_out_at if unsure else 0.0
+        said = (known.loss, known.degraded_at, known.unsure, known.unsure_at, known.other_ranks)
+        is_known = known.stated and said == (
+            *(loss, degraded_at, unsure, unsure_at),
+            state.other_ranks,
+        )
         if is_known and known.confirmation is state.confirmation:
             return  # with almost every record
         if is_known and _is_as_good(known, state):
@@ -119,7 +127,8 @@ class ScopeStates:
                 stated=True,
                 degraded_at=degraded_at,
                 loss=loss,
-                copies_at=copies_at,
+                unsure=unsure,
+                unsure_at=unsure_at,
                 confirmation=state.confirmation,
                 other_ranks=state.other_ranks,
                 partition=partition,
@@ -198,8 +207,8 @@ class ScopeStates:
             return Doubt.NOT_FOLLOWED
         if not confirmation.reason and known.lacks_rank:
             return Doubt.RANK_MISSING
-        if not confirmation.reason and known.copies_at is not None:
-            return Doubt.COPIES_UNKNOWN
+        if not confirmation.reason and known.unsure:
+            return Doubt(known.unsure)
         if not confirmation.reason:
             return Source(known.partition, confirmation.bridge)
         try:
@@ -238,8 +247,8 @@ class ScopeStates:
         said = known.confirmation
         since = 0.0 if said is None else said.since
         source = self._source_of(known)
-        if source is Doubt.COPIES_UNKNOWN:
-            since = known.copies_at or 0.0
+        if source in UNSURE:
+            since = known.unsure_at
         if isinstance(source, Doubt):
             return Standing(AnswerState.UNCONFIRMED, source, since)
         if now >= fresh_until.get(source, _NEVER):
@@ -255,7 +264,7 @@ def _loss_of(state: PublisherState) -> tuple[str, float | None]:
     """Why the publisher is degraded, and since when; None where it is not."""
     if state.degraded_since is not None:
         return LOST_BATCHES, state.degraded_at
-    reasons = state.left_out.keys() - {COPIES_UNKNOWN}
+    reasons = state.left_out.keys() - set(UNSURE)
     if reasons:
         return min(reasons).partition(":")[0], state.left_out_at
     return "", None

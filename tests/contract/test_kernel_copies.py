@@ -120,6 +120,78 @@ def test_it_is_over_with(bench: Bench, end: Cleared | Removed, is_removed: bool)
     assert bench.kernel.contexts() == []
 
 
+def leave(bench: Bench, publisher: PublisherId, left: int, prompt: Prompt = (0, 1)) -> None:
+    """The publisher removes a copy, and says how many are left."""
+    hashes = prompt_hashes(prompt)
+    bench.apply(publisher, Removed(sequence=1, hashes=hashes, whole=not left, left=left))
+
+
+@pytest.mark.parametrize("stores", [1, 2, 5])
+@pytest.mark.parametrize("left", [1, 3])
+@pytest.mark.parametrize("undecided", [False, True])
+def test_as_many_copies_are_left_as_the_publisher_says(
+    bench: Bench, stores: int, left: int, undecided: bool
+) -> None:
+    publisher = bench.publisher()
+    for _ in range(stores):
+        bench.store(publisher, PAIR, undecided=undecided)
+    leave(bench, publisher, left)
+    for _ in range(left):
+        assert (bench.ask(PAIR), doubt(bench, publisher)) == ({"a": 2}, 0)
+        bench.remove(publisher, prompt_hashes(PAIR))
+    assert (bench.ask(PAIR), doubt(bench, publisher)) == ({}, 0)
+    assert bench.kernel.contexts() == []
+    assert bench.counted()["removed"] == 2 * (1 + left)
+
+
+def test_what_may_be_held_or_not_is_held_where_copies_are_left(bench: Bench) -> None:
+    publisher = bench.publisher()
+    announce(bench, publisher, PAIR, 3)
+    bench.remove(publisher, prompt_hashes(PAIR))
+    assert doubt(bench, publisher) == 2
+    leave(bench, publisher, 1)
+    assert (bench.ask(PAIR), doubt(bench, publisher)) == ({"a": 2}, 0)
+    bench.remove(publisher, prompt_hashes(PAIR))
+    assert (bench.ask(PAIR), doubt(bench, publisher)) == ({}, 0)
+
+
+def test_what_may_be_held_and_is_not_answered_stays_so_until_none_is_left(bench: Bench) -> None:
+    publisher = bench.publisher()
+    prompt = (0, 1, 2, 3)
+    announce(bench, publisher, prompt, 2)
+    bench.remove(publisher, prompt_hashes(prompt))
+    assert (bench.blocks(), doubt(bench, publisher)) == (KEPT, 4)
+    leave(bench, publisher, 2, prompt)
+    assert (bench.blocks(), doubt(bench, publisher)) == (KEPT, 4 - KEPT)
+    assert bench.counted()["left_out_removed"] == 4 - KEPT
+    leave(bench, publisher, 1, prompt)
+    leave(bench, publisher, 0, prompt)
+    assert (bench.blocks(), doubt(bench, publisher)) == (0, 0)
+
+
+def test_what_is_left_out_is_left_so_often_and_goes_with_the_last_copy(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, (0,), parent=5)
+    leave(bench, publisher, 2, (0,))
+    bench.remove(publisher, prompt_hashes((0,)))
+    assert bench.kernel.left_out(publisher) == [("unknown_parent", 1)]
+    leave(bench, publisher, 0, (0,))
+    assert bench.kernel.left_out(publisher) == []
+    bench.store(publisher, (0,))
+    bench.store(publisher, (1,), hashes=prompt_hashes((0,)))
+    leave(bench, publisher, 1, (0,))
+    assert (bench.ask((0,)), bench.kernel.left_out(publisher)) == ({"a": 1}, [("hash_conflict", 1)])
+    leave(bench, publisher, 0, (0,))
+    assert (bench.ask((0,)), bench.kernel.left_out(publisher)) == ({}, [])
+
+
+def test_of_a_block_that_is_not_known_nothing_is_left(bench: Bench) -> None:
+    publisher = bench.publisher()
+    leave(bench, publisher, 2, (0,))
+    assert bench.counted() == {"unknown_removed": 1}
+    assert bench.kernel.contexts() == []
+
+
 def test_of_what_may_be_gone_only_so_much_is_answered(bench: Bench) -> None:
     """What an engine that reports hits leaves behind is bounded."""
     publisher = bench.publisher()

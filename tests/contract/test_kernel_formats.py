@@ -81,6 +81,8 @@ REFUSED: dict[str, Any] = {
     "a medium as bytes": [REMOVED | {"medium": b"GPU"}],
     "shared as number": [REMOVED | {"shared": 1}],
     "a negative group": [REMOVED | {"group": -1}],
+    "fewer copies than none": [REMOVED | {"left": -1}],
+    "more copies than are counted": [REMOVED | {"left": 2**16}],
     "a group above 32 bits": [STORED | {"group": 2**32}],
     "nil tokens": [STORED | {"tokens": None}],
     "3 bytes of tokens": [STORED | {"tokens": b"123"}],

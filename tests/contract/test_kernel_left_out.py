@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.events import Cleared, Stored
-from schemas.identities import Medium
+from schemas.identities import COPIES_UNKNOWN, Medium
 from schemas.limits import LEFT_OUT_REASONS_MAX
 from streams.kernel import native_available, open_kernel
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, stored
@@ -89,6 +89,62 @@ def test_a_removal_takes_what_is_held_first(bench: Bench) -> None:
     assert (bench.ask((0,)), bench.kernel.left_out(publisher)) == ({}, [("hash_conflict", 1)])
     bench.remove(publisher, prompt_hashes((0,)))
     assert bench.kernel.left_out(publisher) == []
+
+
+@pytest.mark.parametrize("reason", ["unknown_parent", "unknown_field"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_was_left_out_of_a_block_that_is_found_may_be_copies_of_it(
+    bench: Bench, reason: str, times: int
+) -> None:
+    """An engine that has announced it so often may have to remove it as often."""
+    publisher = bench.publisher()
+    bench.store(publisher, (0,))
+    second = prompt_hashes((0, 1), start=1)
+    for _ in range(times):
+        bad = {"parent": 5} if reason == "unknown_parent" else {"tokens": b"", "left_out": reason}
+        bench.apply(publisher, stored((1,), hashes=second, **bad))
+    bench.apply(publisher, stored((0, 1), start=1))
+    assert (bench.ask((0, 1)), bench.kernel.left_out(publisher)) == ({"a": 2}, [])
+    for _ in range(times):
+        bench.remove(publisher, second)
+        assert bench.kernel.left_out(publisher) == [(COPIES_UNKNOWN, 1)]
+    bench.remove(publisher, second)
+    assert (bench.ask((0, 1)), bench.kernel.left_out(publisher)) == ({"a": 1}, [])
+
+
+def test_a_report_of_what_was_left_out_is_no_further_copy(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for _ in range(2):
+        bench.store(publisher, (0,), parent=5)
+    bench.store(publisher, (0,), reported=True)
+    bench.remove(publisher, prompt_hashes((0,)))
+    assert bench.kernel.left_out(publisher) == [(COPIES_UNKNOWN, 1)]
+    bench.remove(publisher, prompt_hashes((0,)))
+    assert (bench.ask((0,)), bench.kernel.left_out(publisher)) == ({}, [])
+
+
+def test_an_object_that_was_left_out_is_held_once(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bad = stored((), hashes=u64s([9]), left_out="unknown_field")
+    good = stored((), hashes=u64s([9]), aliases=u64s([7]), by_hash=True)
+    bench.apply(publisher, bad, bad, good)
+    bench.remove(publisher, u64s([9]))
+    assert (bench.blocks(), bench.kernel.left_out(publisher)) == (0, [])
+
+
+def test_another_block_of_a_name_stays_left_out_when_the_first_is_announced_again(
+    bench: Bench,
+) -> None:
+    publisher = bench.publisher()
+    name = prompt_hashes((0,))
+    bench.store(publisher, (0,))
+    bench.store(publisher, (1,), hashes=name)
+    bench.remove(publisher, name)
+    bench.store(publisher, (1,), hashes=name)
+    assert (bench.ask((1,)), bench.kernel.left_out(publisher)) == ({"a": 1}, [("hash_conflict", 1)])
+    for _ in range(2):
+        bench.remove(publisher, name)
+    assert (bench.ask((1,)), bench.kernel.left_out(publisher)) == ({}, [])
 
 
 def test_what_has_no_room_is_known_until_a_clear(bench: Bench) -> None:

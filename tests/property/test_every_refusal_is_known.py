@@ -61,6 +61,9 @@ PAYLOADS: dict[DropReason, bytes] = {
     DropReason.BAD_BLOCK_SIZE: batch(store(block_size=-1)),
     DropReason.BAD_GROUP: batch(store(group_idx=-1)),
     DropReason.BAD_EXTRA_KEYS: batch(store(extra_keys=5)),
+    DropReason.BAD_COPY_COUNTS: batch(
+        map_event("BlockRemoved", block_hashes=[1], remaining_copy_counts="x")
+    ),
     DropReason.NAME_TOO_LONG: batch(store(lora_name="x" * (NAME_BYTES_MAX + 1))),
     DropReason.TOO_MANY_LORA_NAMES: batch(
         *[store(lora_name=f"l{number}") for number in range(LORA_NAMES_MAX + 1)]

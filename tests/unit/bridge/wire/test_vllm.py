@@ -4,7 +4,7 @@ from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
-from schemas.errors import LeftOutError, ToleratedError
+from schemas.errors import EventError, LeftOutError, ToleratedError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
@@ -141,24 +141,46 @@ def test_a_clear_may_be_of_one_medium(event: object, medium: Medium | None) -> N
     assert batch.clears is (medium is None)
 
 
+def removals(counts: object) -> DecodedBatch:
+    return decode(map_event("BlockRemoved", block_hashes=[1, 2, 3], remaining_copy_counts=counts))
+
+
+def named(*hashes: int) -> bytes:
+    return b"".join(one.to_bytes(8, "little") for one in hashes)
+
+
 @pytest.mark.parametrize(
-    ("counts", "whole"),
+    ("counts", "left"),
     [
-        (None, [False]),
-        ([], [False]),
-        ([1, 2, 1], [False]),
-        ([0, 0, 0], [True]),
-        ([0, 1, 0], [False, True]),
-        ([0], [False]),
-        ("x", [False]),
+        (None, {None: [1, 2, 3]}),
+        ([], {None: [1, 2, 3]}),
+        ([1, 2, 1], {1: [1, 3], 2: [2]}),
+        ([0, 0, 0], {0: [1, 2, 3]}),
+        ([0, 1, 0], {0: [1, 3], 1: [2]}),
+        ([2**60, 65_535, 65_536], {65_535: [1, 2, 3]}),
     ],
 )
-def test_a_removal_may_say_how_many_copies_are_left(counts: object, whole: list[bool]) -> None:
-    batch = decode(map_event("BlockRemoved", block_hashes=[1, 2, 3], remaining_copy_counts=counts))
+def test_a_removal_may_say_how_many_copies_are_left(
+    counts: object, left: dict[int | None, list[int]]
+) -> None:
+    batch = removals(counts)
     assert batch.dropped == []
-    assert [event.whole for event in batch.events if isinstance(event, Removed)] == whole
-    if len(whole) == 2:
-        assert [len(event.hashes) // 8 for event in batch.events] == [1, 2]  # type: ignore[union-attr]
+    assert batch.events == [
+        Removed(sequence=9, hashes=named(*hashes), whole=number == 0, left=number or 0)
+        for number, hashes in left.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    "counts", ["x", 1, [0], [0, 0, 0, 0], [0, -1, 0], [0, 0, None], [1.5, 0, 0], {"a": 1}]
+)
+def test_counts_that_say_nothing_known_are_missed_and_the_removal_is_applied(
+    counts: object,
+) -> None:
+    batch = removals(counts)
+    assert batch.events == [Removed(sequence=9, hashes=named(1, 2, 3))]
+    (error,) = batch.dropped
+    assert (type(error), error.reason) == (EventError, "bad_copy_counts")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
-from schemas.identities import PrefixScope, PublisherKey
+from schemas.identities import UNSURE, PrefixScope, PublisherKey
 from schemas.positions import Confirmation, PublisherState
 from streams.table.scope_states import FreshUntil, ScopeStates, Source
 from tests.building import SCOPE, STREAM
@@ -61,6 +61,23 @@ def test_why_a_publisher_is_doubted_is_told_and_since_when(states: ScopeStates) 
     assert states.standing(ONE, FRESH, NOW) == Standing(UNCONFIRMED, Doubt.LINK_DOWN, 40.0)
     states.put(ONE, confirmed("a reason of a newer bridge"))
     assert states.standing(ONE, FRESH, NOW).reason == Doubt.CATCHING_UP
+
+
+@pytest.mark.parametrize("reason", UNSURE)
+def test_who_may_hold_blocks_or_not_is_doubted_and_not_degraded(
+    states: ScopeStates, reason: str
+) -> None:
+    unsure = confirmed()
+    unsure.left_out, unsure.left_out_at = {reason: 2}, 30.0
+    states.put(ONE, unsure)
+    assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
+    assert states.standing(ONE, FRESH, NOW) == Standing(UNCONFIRMED, reason, 30.0)
+    also = confirmed()
+    also.left_out, also.left_out_at = {reason: 2, "unresolved": 1}, 30.0
+    states.put(ONE, also)
+    assert states.standing(ONE, FRESH, NOW) == Standing(AnswerState.DEGRADED, "unresolved", 30.0)
+    states.put(ONE, confirmed())
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
 
 
 def test_a_degraded_publisher_is_degraded_whatever_else_is_so(states: ScopeStates) -> None:

@@ -129,9 +129,6 @@ fn member_in(index: &Index, publisher: &Publisher, scope: u32) -> Option<u32> {
 /// no block is known yet.
 fn scope_of(publisher: &Publisher, entry: &Entry) -> Option<u32> {
     let part = publisher.memberships.get(entry.membership)?;
-    let is_own = part.waiting.is_none()
-        && !part.left_out
-        && !part.repeated
-        && entry.tiers().any(|tier| tier < SHARED);
+    let is_own = !part.hidden && entry.tiers().any(|tier| tier < SHARED);
     is_own.then_some(part.scope)
 }

@@ -7,6 +7,7 @@ use crate::counters::Counter;
 use crate::entry_table::Entry;
 use crate::events::Stored;
 use crate::hashing::entry_digest;
+use crate::left_out::CONFLICT;
 use crate::limits::HOLD_COUNT_MAX;
 use crate::names::SHARED;
 use crate::publisher::{Membership, Publisher};
@@ -14,7 +15,7 @@ use crate::sets::holder_of;
 use crate::state::Index;
 
 /// A block as a publisher names it, on one tier.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Block {
     pub key: u64,
     pub prefix: u64,
@@ -23,6 +24,8 @@ pub struct Block {
     pub reported: bool,
     /// Whether that, or that it has stored another copy of it.
     pub undecided: bool,
+    /// Whether it is of an object, which is held once however often it is announced.
+    pub is_object: bool,
 }
 
 impl Block {
@@ -30,7 +33,7 @@ impl Block {
     #[inline]
     pub fn of(event: &Stored, key: u64, prefix: u64) -> Self {
         let Stored { tier, reported, undecided, .. } = *event;
-        Self { key, prefix, tier, reported, undecided }
+        Self { key, prefix, tier, reported, undecided, is_object: false }
     }
 }
 
@@ -42,8 +45,17 @@ struct Step {
     block: Block,
     slot: u32,
     dp_rank: u32,
+    groups: u64,
     before: u16,
     after: u16,
+}
+
+impl Step {
+    #[inline]
+    fn of(publisher: &Publisher, block: Block, slot: u32, (before, after): (u16, u16)) -> Self {
+        let (dp_rank, groups) = (publisher.dp_rank, publisher.groups);
+        Self { block, slot, dp_rank, groups, before, after }
+    }
 }
 
 impl Index {
@@ -120,14 +132,14 @@ impl Index {
             self.is_sure_again(publisher, block);
             let slot = self.add(publisher, number, block, after)?;
             self.count(Counter::Stored, 1);
-            self.begin(publisher, number, block, slot);
+            self.begin(publisher, number, block, slot, 1);
             self.take_in(publisher, block);
             return Some(slot);
         };
         let slot = entry.slot;
         if entry.membership != number || self.scopes[scope].slots.prefix(slot) != block.prefix {
             self.count(Counter::HashConflict, 1);
-            self.leave_out(publisher, block, "hash_conflict");
+            self.leave_out(publisher, block, CONFLICT);
             return None;
         }
         let before = publisher.counts.of(&entry, block.tier);
@@ -140,7 +152,7 @@ impl Index {
         if before > 0 && (is_sure || block.undecided) {
             self.count(Counter::Repeated, 1);
             if !is_sure {
-                self.note_repeated(publisher, block);
+                self.note_repeated(publisher, block, 1);
             }
             return Some(slot);
         }
@@ -157,7 +169,7 @@ impl Index {
             self.count(Counter::Repeated, 1);
             publisher.counts.keep(block.key, block.tier, before + 1);
         }
-        let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after: before + 1 };
+        let step = Step::of(publisher, block, slot, (before, before + 1));
         self.step(publisher.memberships.get_mut(number)?, &step, true);
         if before == 0 {
             self.take_in(publisher, block);
@@ -230,13 +242,8 @@ impl Index {
         change: &Change,
         after: Option<u32>,
     ) -> Option<u32> {
-        let block = Block {
-            key: change.key,
-            prefix: change.prefix,
-            tier: change.tier,
-            reported: false,
-            undecided: false,
-        };
+        let Change { key, prefix, tier, .. } = *change;
+        let block = Block { key, prefix, tier, ..Block::default() };
         if let Some(known) = self.find(publisher, block.key) {
             let scope = publisher.memberships.get(known.membership)?.scope as usize;
             let prefix = self.scopes[scope].slots.prefix(known.slot);
@@ -265,7 +272,7 @@ impl Index {
     ) -> Option<u32> {
         let slot = self.add(publisher, number, block, after)?;
         publisher.counts.keep(block.key, block.tier, count);
-        let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: count };
+        let step = Step::of(publisher, block, slot, (0, count));
         self.step(publisher.memberships.get_mut(number)?, &step, false);
         Some(slot)
     }
@@ -281,7 +288,7 @@ impl Index {
             self.set_known(publisher, now, tier, 0, true);
         }
         for &(tier, count) in &held {
-            let block = Block { key, prefix, tier, reported: false, undecided: false };
+            let block = Block { key, prefix, tier, ..Block::default() };
             if self.find(publisher, key).is_none() && self.add(publisher, to, block, None).is_none()
             {
                 return 0;
@@ -340,20 +347,28 @@ impl Index {
         (before, after): (u16, u16),
         record: bool,
     ) {
+        let (dp_rank, groups) = (publisher.dp_rank, publisher.groups);
         let Some(membership) = publisher.memberships.get_mut(entry.membership) else {
             return;
         };
         let slot = entry.slot;
         let prefix = self.scopes[membership.scope as usize].slots.prefix(slot);
-        let block = Block { key: entry.key, prefix, tier, reported: false, undecided: false };
-        let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after };
+        let block = Block { key: entry.key, prefix, tier, ..Block::default() };
+        let step = Step { block, slot, dp_rank, groups, before, after };
         self.step(membership, &step, record);
     }
 
-    /// Gives an entry that was made its first announcement.
+    /// Gives an entry that was made its first announcements.
     #[inline]
-    pub fn begin(&mut self, publisher: &mut Publisher, number: u32, block: Block, slot: u32) {
-        let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: 1 };
+    pub fn begin(
+        &mut self,
+        publisher: &mut Publisher,
+        number: u32,
+        block: Block,
+        slot: u32,
+        count: u16,
+    ) {
+        let step = Step::of(publisher, block, slot, (0, count));
         if let Some(membership) = publisher.memberships.get_mut(number) {
             self.step(membership, &step, true);
         }
@@ -388,8 +403,17 @@ impl Index {
             self.repeated =
                 self.repeated + u64::from(step.before == 0) - u64::from(step.after == 0);
         }
+        let counts_names = step.groups > 1 && !membership.hidden;
+        if counts_names && step.before > 0 && step.after == 0 {
+            let names = scope.names(step.slot, holder);
+            membership.recount(step.groups, (names, names - 1));
+        }
         if step.before == 0 {
             scope.hold(step.slot, holder);
+            if counts_names {
+                let names = scope.names(step.slot, holder);
+                membership.recount(step.groups, (names - 1, names));
+            }
             membership.entries += 1;
             membership.own += is_own;
         } else {

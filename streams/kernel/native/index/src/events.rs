@@ -57,8 +57,8 @@ pub struct Removed<'a> {
     pub hashes: &'a [[u8; 8]],
     pub tier: u32,
     pub group: u32,
-    /// Whether no copy is left.
-    pub whole: bool,
+    /// How many copies are left, where the publisher says it; else one is removed.
+    pub left: Option<u16>,
 }
 
 impl Stored<'_> {
@@ -133,6 +133,7 @@ struct Fields<'a> {
     block_size: i128,
     medium: Option<u32>,
     whole: bool,
+    left: i128,
     left_out: &'a str,
     shared: bool,
     lora_name: &'a str,
@@ -157,6 +158,7 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         block_size: 0,
         medium: None,
         whole: false,
+        left: 0,
         left_out: "",
         shared: false,
         lora_name: "",
@@ -230,6 +232,7 @@ fn read_removed_field<'a>(
         b"shared" => fields.shared = reader.bool()?,
         b"group" => fields.group = reader.int()?,
         b"whole" => fields.whole = reader.bool()?,
+        b"left" => fields.left = reader.int()?,
         _ => reader.skip()?,
     }
     Ok(())
@@ -279,7 +282,11 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
     };
     let tier = fields.medium.unwrap_or_default() + if fields.shared { SHARED } else { 0 };
     if kind == Kind::Removed {
-        return Ok(Event::Removed(Removed { sequence, hashes, tier, group, whole: fields.whole }));
+        let Ok(left) = u16::try_from(fields.left) else {
+            return reader.fail("a number of copies that are left");
+        };
+        let left = if fields.whole { Some(0) } else { Some(left).filter(|&left| left > 0) };
+        return Ok(Event::Removed(Removed { sequence, hashes, tier, group, left }));
     }
     if !fields.tokens.len().is_multiple_of(4) {
         return reader.fail("tokens of 4 bytes");

@@ -149,6 +149,10 @@ pub const LEFT_OUT_MASK: u64 = 0xfa93_eaa4_0580_68f9;
 /// `streams/kernel/reference.py` says what stands where.
 pub const REPEATED_MASK: u64 = 0xc76f_d921_dd10_2b32;
 
+/// With the number of a cache group, the key of the entry that says that the group forms prefixes:
+/// XXH3-64 of `groups`.
+pub const GROUPS_MASK: u64 = 0x45c8_0335_5165_d5c1;
+
 /// The share of one live entry in its context's digest.
 #[inline]
 pub fn entry_digest(change: &[u8; CHANGE_BYTES]) -> u64 {

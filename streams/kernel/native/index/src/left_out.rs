@@ -18,6 +18,8 @@ use crate::state::Index;
 
 /// Reason of blocks that a publisher may hold or not.
 const COPIES_UNKNOWN: &str = "copies_unknown";
+/// Reason of a block of the name of another one.
+pub const CONFLICT: &str = "hash_conflict";
 const OVERFLOW: &str = "overflow";
 /// Stands for all that no longer had room.
 const OVERFLOW_KEY: u64 = LEFT_OUT_MASK ^ u64::MAX;
@@ -46,7 +48,7 @@ impl Index {
         let Some(entry) = self.find(publisher, key) else {
             let name = format!("{LEFT_OUT}{reason}");
             if has_room(publisher, &name, self.left_out_max) {
-                self.put_apart(publisher, key, tier, &name);
+                self.put_apart(publisher, key, (tier, 1), &name);
             } else {
                 self.note_overflow(publisher);
             }
@@ -60,12 +62,19 @@ impl Index {
     }
 
     /// Makes an entry that is of no block, under a key of its own.
-    fn put_apart(&mut self, publisher: &mut Publisher, key: u64, tier: u32, lora_name: &str) {
+    pub fn put_apart(
+        &mut self,
+        publisher: &mut Publisher,
+        key: u64,
+        (tier, count): (u32, u16),
+        lora_name: &str,
+    ) {
         let number = self.join(publisher, lora_name);
         self.touch_part(publisher, number);
-        let block = Block { key, prefix: key, tier, reported: false, undecided: false };
+        let block = Block { key, prefix: key, tier, ..Block::default() };
         if let Some(slot) = self.add(publisher, number, block, None) {
-            self.begin(publisher, number, block, slot);
+            publisher.counts.keep(key, tier, count);
+            self.begin(publisher, number, block, slot, count);
         }
     }
 
@@ -78,33 +87,63 @@ impl Index {
     fn note_overflow(&mut self, publisher: &mut Publisher) {
         self.count(Counter::LeftOutOverflow, 1);
         if self.find(publisher, OVERFLOW_KEY).is_none() {
-            self.put_apart(publisher, OVERFLOW_KEY, 0, &format!("{LEFT_OUT}{OVERFLOW}"));
+            self.put_apart(publisher, OVERFLOW_KEY, (0, 1), &format!("{LEFT_OUT}{OVERFLOW}"));
         }
     }
 
-    /// The index has found a place for a block: it is not left out any more.
+    /// The index has found a place for a block: what was left out of it may be further copies, as an
+    /// engine has them that removes each. Not so of a conflict, which is another block of this name.
     #[inline]
     pub fn take_in(&mut self, publisher: &mut Publisher, block: Block) {
         if self.left_out > 0 {
-            self.lower_left_out(publisher, block.key, block.tier, true);
+            self.take_in_copies(publisher, block);
         }
     }
 
-    /// One announcement less of a block that is left out, or all of them; false where there is none.
     #[cold]
-    pub fn lower_left_out(
-        &mut self,
-        publisher: &mut Publisher,
-        key: u64,
-        tier: u32,
-        whole: bool,
-    ) -> bool {
-        let key = key ^ LEFT_OUT_MASK;
-        if whole {
-            return self.remove_whole(publisher, key, tier);
+    fn take_in_copies(&mut self, publisher: &mut Publisher, block: Block) {
+        let Some(entry) = self.find(publisher, block.key ^ LEFT_OUT_MASK) else { return };
+        let reason = publisher.memberships.get(entry.membership).map(|part| &*part.lora_name);
+        let times = publisher.counts.of(&entry, block.tier);
+        if times == 0 || reason.and_then(|name| name.strip_prefix(LEFT_OUT)) == Some(CONFLICT) {
+            return;
         }
-        let entry = self.find(publisher, key);
+        self.remove_whole(publisher, entry.key, block.tier);
+        let copies = times - u16::from(block.reported);
+        if copies > 0 && !block.is_object {
+            self.note_repeated(publisher, block, copies);
+        }
+    }
+
+    /// One announcement less of a block that is left out; false where there is none.
+    #[cold]
+    pub fn lower_left_out(&mut self, publisher: &mut Publisher, key: u64, tier: u32) -> bool {
+        let entry = self.find(publisher, key ^ LEFT_OUT_MASK);
         entry.is_some_and(|entry| entry.has(tier) && self.remove(publisher, &entry, tier))
+    }
+
+    /// So many copies are left, which the publisher says: of what it surely holds, else of what it
+    /// may hold, else of what is left out. What is left out beside what it holds stays where copies
+    /// are left: it may be of another block. False where there is none.
+    #[cold]
+    pub fn set_left(&mut self, publisher: &mut Publisher, key: u64, tier: u32, left: u16) -> bool {
+        let again = repeated_key(key, tier);
+        let mut is_known = false;
+        for name in [key, again, key ^ LEFT_OUT_MASK] {
+            let entry = self.find(publisher, name).filter(|entry| entry.has(tier));
+            let Some(entry) = entry else { continue };
+            if name == again && !entry.tiers().eq([tier]) {
+                continue;
+            }
+            if !is_known || name == again || left == 0 {
+                let count = if is_known { 0 } else { left };
+                self.touch_part(publisher, entry.membership);
+                self.set_known(publisher, entry, tier, count, true);
+                self.leave_if_unused(publisher, entry.membership);
+            }
+            is_known = true;
+        }
+        is_known
     }
 
     // Copies that there may be; see REPEATED_MASK
@@ -134,39 +173,33 @@ impl Index {
         true
     }
 
-    /// Notes that a block was announced again, which may be a further copy.
+    /// Notes that a block was announced again, so often, each of which may be a further copy.
     #[cold]
-    pub fn note_repeated(&mut self, publisher: &mut Publisher, block: Block) {
+    pub fn note_repeated(&mut self, publisher: &mut Publisher, block: Block, times: u16) {
         let key = repeated_key(block.key, block.tier);
         let Some(entry) = self.find(publisher, key) else {
-            return self.put_apart(publisher, key, block.tier, REPEATED);
+            return self.put_apart(publisher, key, (block.tier, times), REPEATED);
         };
-        let count = publisher.counts.of(&entry, block.tier);
-        if entry.tiers().eq([block.tier]) && count < HOLD_COUNT_MAX {
-            self.set_known(publisher, entry, block.tier, count + 1, true);
+        let before = publisher.counts.of(&entry, block.tier);
+        let count = before.saturating_add(times);
+        if entry.tiers().eq([block.tier]) && count > before {
+            self.set_known(publisher, entry, block.tier, count, true);
         }
     }
 
-    /// A copy is removed of a block that is held so often, or all of them: whether it is counted
-    /// all the same, since the last sure one is gone, and further ones may be left. None where each
-    /// announcement was of a copy.
+    /// A copy is removed of a block: whether it is counted all the same, since the last sure one is
+    /// gone, and further ones may be left. None where each announcement was of a copy.
     #[cold]
-    pub fn keep_copies(
-        &mut self,
-        publisher: &mut Publisher,
-        key: u64,
-        tier: u32,
-        whole: bool,
-    ) -> Option<bool> {
+    pub fn keep_copies(&mut self, publisher: &mut Publisher, key: u64, tier: u32) -> Option<bool> {
         let (entry, is_sure) = self.repeats(publisher, key, tier)?;
         let held = self.find(publisher, key);
         let held = held.map_or(0, |entry| publisher.counts.of(&entry, tier));
-        if held > 1 && !whole {
+        if held > 1 {
             return Some(false);
         }
-        let count = if whole { 1 } else { publisher.counts.of(&entry, tier) };
+        let count = publisher.counts.of(&entry, tier);
         self.touch_part(publisher, entry.membership);
-        if whole || !is_sure {
+        if !is_sure {
             self.set_known(publisher, entry, tier, count - 1, true);
             self.leave_if_unused(publisher, entry.membership);
             return Some(held > 0 && count > 1);

@@ -15,6 +15,8 @@
 //!     publisher, moves    a publisher, and its blocks that change their tier
 //!     entry_table         what a publisher calls its blocks
 //!     waiting             objects of a pool that are yet to be joined to a block
+//!     left_out            what a publisher holds and no answer counts
+//!     groups              cache groups that form prefixes, and whether they agree
 //!     leaving             what was cleared and is yet to be released
 //!     changes, counters   what a write leaves to be taken and shown
 //!     selection           of changes those that are of some blocks
@@ -38,6 +40,7 @@ pub mod engine_hashes;
 mod entries;
 mod entry_table;
 pub mod events;
+mod groups;
 pub mod hashing;
 mod leaving;
 mod left_out;

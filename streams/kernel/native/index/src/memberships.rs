@@ -114,6 +114,8 @@ mod tests {
             waiting: None,
             left_out: false,
             repeated: false,
+            hidden: false,
+            uneven: 0,
         }
     }
 

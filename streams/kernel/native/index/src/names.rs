@@ -40,6 +40,9 @@ pub fn is_left_out(lora_name: &str) -> bool {
 /// The name of the scopes that have how often blocks were announced again; see `left_out`.
 pub const REPEATED: &str = "\0repeated";
 
+/// The name of the scopes that have which cache groups form prefixes; see `groups`.
+pub const GROUPS: &str = "\0groups";
+
 /// Whether a scope of this LoRA name is any of these, and in no answer.
 pub fn is_hidden(lora_name: &str) -> bool {
     lora_name.starts_with('\0')

@@ -30,6 +30,10 @@ pub struct Membership {
     pub left_out: bool,
     /// The scope of how often blocks were announced again.
     pub repeated: bool,
+    /// A scope that no answer sees, as these are.
+    pub hidden: bool,
+    /// Blocks, by tier, that not all groups hold which form prefixes; see `groups`.
+    pub uneven: u64,
 }
 
 pub type Waiting = BTreeMap<(u64, u64), u8>;
@@ -104,6 +108,8 @@ pub struct Publisher {
     pub domain: u32,
     /// Bit per cache group that stored events have been left out of.
     pub skipped_groups: u64,
+    /// How many cache groups form prefixes; 0 while it is group 0 alone.
+    pub groups: u64,
 }
 
 impl Publisher {
@@ -120,6 +126,7 @@ impl Publisher {
             is_shard: false,
             domain: 0,
             skipped_groups: 0,
+            groups: 0,
         }
     }
 

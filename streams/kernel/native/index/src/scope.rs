@@ -280,6 +280,12 @@ impl Scope {
         }
     }
 
+    /// How many keys of a holder of the block name it.
+    #[inline]
+    pub fn names(&self, slot: u32, holder: u32) -> u64 {
+        1 + u64::from(self.repeats.get(&(slot, holder)).copied().unwrap_or(0))
+    }
+
     /// One key less; a block without holders goes.
     #[inline]
     pub fn release(&mut self, slot: u32, holder: u32, placement: Placement) {

@@ -8,7 +8,7 @@ use crate::entry_table::{Entry, Keys};
 use crate::hashing::Placement;
 use crate::leaving::Leaving;
 use crate::limits::{CLEARED_SCOPES_AT_ONCE_MAX, ENDED_ENTRIES, HIDDEN_SETS_MAX};
-use crate::names::{ContextKey, REPEATED, ScopeKey, StreamKey, is_left_out, is_waiting};
+use crate::names::{ContextKey, REPEATED, ScopeKey, StreamKey, is_hidden, is_left_out, is_waiting};
 use crate::publisher::{MemberId, Membership, Publisher, Waiting};
 use crate::scope::Scope;
 use crate::sets::holder_of;
@@ -143,6 +143,7 @@ impl Index {
         let lora_name = key.lora_name.clone();
         let waiting = is_waiting(&lora_name).then(Waiting::new);
         let (left_out, repeated) = (is_left_out(&lora_name), *lora_name == *REPEATED);
+        let hidden = is_hidden(&lora_name);
         let instance_id = publisher.stream.instance_id.clone();
         let context = ContextKey { scope: key.clone(), instance_id };
         let scope = self.open_scope(key);
@@ -163,6 +164,8 @@ impl Index {
             waiting,
             left_out,
             repeated,
+            hidden,
+            uneven: 0,
         })
     }
 

@@ -10,6 +10,9 @@ use crate::publisher::Publisher;
 use crate::scope::Scope;
 use crate::state::State;
 
+/// Reason of blocks that not all cache groups hold which form prefixes; answers count them.
+const GROUPS_DIFFER: &str = "groups_differ";
+
 pub struct ScopeView {
     pub key: ScopeKey,
     pub blocks: usize,
@@ -55,6 +58,8 @@ pub fn left_out(publisher: &Publisher) -> Vec<(&str, u64)> {
     let parts = publisher.left_out().filter(|part| part.entries > 0);
     let mut found: Vec<_> =
         parts.map(|part| (&part.lora_name[LEFT_OUT.len()..], part.entries)).collect();
+    let uneven = publisher.memberships.iter().map(|part| part.uneven).sum();
+    found.extend((uneven > 0).then_some((GROUPS_DIFFER, uneven)));
     found.sort_unstable();
     found
 }
@@ -87,7 +92,7 @@ pub fn stats(state: &State) -> [(&'static str, u64); 8] {
         + index.leaving.memory_bytes();
     [
         ("blocks", shown.iter().map(|scope| scope.slots.len() as u64).sum()),
-        ("entries", publishers.map(Publisher::live_entries).sum()),
+        ("entries", publishers.map(|one| one.live_entries().saturating_sub(one.groups)).sum()),
         ("publishers", state.publishers.len() as u64),
         ("scopes", shown.len() as u64),
         ("holder_sets", holder_sets(&shown)),

@@ -8,6 +8,7 @@
 use crate::counters::Counter;
 use crate::entries::Block;
 use crate::events::Stored;
+use crate::left_out::CONFLICT;
 use crate::limits::TURN_BLOCKS;
 use crate::names::waiting_name;
 use crate::state::State;
@@ -65,7 +66,7 @@ impl WriteTurn<'_> {
             index.count(Counter::Waiting, 1);
         }
         let prefix = prefix.unwrap_or(alias);
-        let block = Block { key, prefix, tier: event.tier, reported: false, undecided: false };
+        let block = Block { key, prefix, tier: event.tier, is_object: true, ..Block::default() };
         index.hold(publisher, number, block, None);
         Ok(())
     }
@@ -85,7 +86,7 @@ impl WriteTurn<'_> {
         };
         if !fits {
             index.count(Counter::HashConflict, 1);
-            index.leave_out(publisher, Block::of(event, key, 0), "hash_conflict");
+            index.leave_out(publisher, Block::of(event, key, 0), CONFLICT);
         } else if entry.has(event.tier) {
             index.count(Counter::Stored, 1);
             index.count(Counter::Repeated, 1);
@@ -102,7 +103,8 @@ impl WriteTurn<'_> {
             if waits {
                 index.count(Counter::Waiting, 1);
             }
-            let block = Block { key, prefix, tier: event.tier, reported: false, undecided: false };
+            let block =
+                Block { key, prefix, tier: event.tier, is_object: true, ..Block::default() };
             index.hold(publisher, entry.membership, block, None);
         }
         Ok(())

@@ -15,7 +15,7 @@ use crate::hashing::{PrefixHasher, TOKEN_HASH_SEED, group_mask};
 use crate::left_out::reason_of;
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
-use crate::names::{ContextKey, SHARED};
+use crate::names::{ContextKey, GROUPS, SHARED};
 use crate::publisher::{MemberId, Membership, Publisher};
 use crate::state::{Index, State};
 
@@ -101,6 +101,8 @@ impl<'a> WriteTurn<'a> {
                 }
             }
         }
+        let (publisher, index) = self.publisher(id)?;
+        index.settle_groups(publisher);
         self.release_left_beside(events.iter().map(Event::blocks).sum());
         Ok(cleared)
     }
@@ -143,6 +145,7 @@ impl<'a> WriteTurn<'a> {
             index.count(Counter::UnknownParent, blocks);
             return self.leave_out(id, event, reason_of(Counter::UnknownParent, event));
         };
+        index.note_group(publisher, event.group);
         let mut done = 0;
         while done < blocks {
             let end = blocks.min(done + self.blocks_left);
@@ -275,27 +278,33 @@ impl<'a> WriteTurn<'a> {
                     let held = entry.as_ref().filter(|entry| entry.has(event.tier));
                     let noted = held.filter(|_| is_noting);
                     let noted = noted.and_then(|entry| index.block_of(publisher, entry));
-                    let copies = if index.repeated > 0 || index.left_out > 0 {
-                        index.keep_copies(publisher, key, event.tier, event.whole)
+                    if let Some(left) = event.left {
+                        // One that is named twice may be held no more the second time.
+                        let held = index.find(publisher, key).filter(|one| one.has(event.tier));
+                        let is_known = index.set_left(publisher, key, event.tier, left);
+                        if held.is_none() {
+                            let was_left_out = Counter::LeftOutRemoved;
+                            index.count(if is_known { was_left_out } else { unknown }, 1);
+                            continue;
+                        }
                     } else {
-                        None
-                    };
-                    if copies == Some(true) {
-                        index.count(Counter::Removed, 1);
-                        continue;
-                    }
-                    // One that is named twice is held no more the second time.
-                    let is_removed = held.is_some_and(|entry| match event.whole {
-                        false => index.remove(publisher, entry, event.tier),
-                        true => index.remove_whole(publisher, key, event.tier),
-                    });
-                    if !is_removed {
-                        let was_left_out = copies.is_some()
-                            || index.left_out > 0
-                                && index.lower_left_out(publisher, key, event.tier, event.whole);
-                        index
-                            .count(if was_left_out { Counter::LeftOutRemoved } else { unknown }, 1);
-                        continue;
+                        let copies = if index.repeated > 0 || index.left_out > 0 {
+                            index.keep_copies(publisher, key, event.tier)
+                        } else {
+                            None
+                        };
+                        // Likewise.
+                        let is_removed = copies == Some(true)
+                            || held.is_some_and(|entry| index.remove(publisher, entry, event.tier));
+                        if !is_removed {
+                            let was_left_out = copies.is_some()
+                                || index.left_out > 0
+                                    && index.lower_left_out(publisher, key, event.tier);
+                            let counter =
+                                if was_left_out { Counter::LeftOutRemoved } else { unknown };
+                            index.count(counter, 1);
+                            continue;
+                        }
                     }
                     if let Some((lora_name, prefix)) = noted {
                         moves.note(key, lora_name, prefix);
@@ -335,10 +344,14 @@ impl<'a> WriteTurn<'a> {
     fn clear_medium(&mut self, id: u64, medium: u32) -> Result<()> {
         for tier in [medium, medium + SHARED] {
             let (publisher, index) = self.publisher(id)?;
+            let groups = publisher.memberships.number_of(GROUPS); // stay: there is more than this
             let mut held = Vec::new();
             let mut place = Some(Place::default());
             while let Some(at) = place {
-                let see = |entry: Entry| held.extend(entry.has(tier).then_some(entry.key));
+                let see = |entry: Entry| {
+                    let is_gone = entry.has(tier) && Some(entry.membership) != groups;
+                    held.extend(is_gone.then_some(entry.key));
+                };
                 place = publisher.entries.part(at, index.keys(publisher), see);
             }
             held.sort_unstable();
@@ -363,6 +376,7 @@ impl<'a> WriteTurn<'a> {
         let retired = if is_later { index.retire(publisher, numbers) } else { Vec::new() };
         numbers.iter().for_each(|&number| empty_membership(publisher, index, number));
         publisher.counts.clear();
+        publisher.groups = 0;
         let entries = std::mem::take(&mut publisher.entries);
         for member in retired {
             self.hide(member);
@@ -467,6 +481,9 @@ impl<'a> WriteTurn<'a> {
                     self.clear_membership(id, number)?;
                     let (publisher, index) = self.publisher(id)?;
                     index.leave_if_unused(publisher, number);
+                    if **lora_name == *GROUPS {
+                        index.regroup(publisher);
+                    }
                 }
                 slot = None;
                 continue;
@@ -477,6 +494,9 @@ impl<'a> WriteTurn<'a> {
             }
             slot = index.load(publisher, number, change, slot).or(slot);
             index.leave_if_unused(publisher, number);
+            if **lora_name == *GROUPS {
+                index.regroup(publisher);
+            }
             self.spend(1);
         }
         self.release_left_beside(changes.len());
@@ -490,6 +510,7 @@ fn empty_membership(publisher: &mut Publisher, index: &mut Index, number: u32) {
         let entries = std::mem::take(&mut membership.entries);
         membership.own = 0;
         membership.digest = 0;
+        membership.uneven = 0;
         if let Some(waiting) = &mut membership.waiting {
             index.waiting -= entries;
             waiting.clear();

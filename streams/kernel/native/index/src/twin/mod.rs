@@ -1,7 +1,8 @@
 //! For tests: the index as a few maps, which shows what `streams/kernel/reference.py` says without
-//! Python. `told` has the events, `world` random ones for both, and
-//! `rules` what neither shows.
+//! Python. `told` has the events, `copies` what removals leave, `world`
+//! random ones for both, and `rules` what neither shows.
 
+mod copies;
 mod rules;
 pub mod told;
 mod world;
@@ -12,7 +13,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::changes::Change;
 use crate::counters::{COUNTER_NAMES, Counter};
-use crate::hashing::{LEFT_OUT_MASK, REPEATED_MASK};
+use crate::hashing::{GROUPS_MASK, LEFT_OUT_MASK, REPEATED_MASK};
 use crate::names::{ContextKey, SHARED, ScopeKey, StreamKey, TIERS};
 use told::{Kind, Told};
 
@@ -62,6 +63,7 @@ impl Owner {
 }
 
 const REPEATED: &str = "\0repeated";
+const GROUPS: &str = "\0groups";
 const COPIES: &str = "\0left_out:copies_unknown";
 
 /// Of an instance: its name, its depths, and those of its ranks.
@@ -224,6 +226,7 @@ impl Twin {
                 self.store_object(id, event, key, alias);
             }
         } else if event.by_hash {
+            self.note_group(id, event.group);
             for (key, &hash) in keys.zip(&event.hashes) {
                 self.hold(id, event, key, &event.lora, hash);
             }
@@ -237,6 +240,7 @@ impl Twin {
                 };
                 previous = Some(known.prefix);
             }
+            self.note_group(id, event.group);
             for (key, local) in keys.zip(event.locals(self.seed)) {
                 let prefix = chained(previous, local, self.seed);
                 previous = Some(prefix);
@@ -246,6 +250,37 @@ impl Twin {
                 event.hashes.iter().for_each(|&alias| self.join(id, &event.lora, alias));
             }
         }
+    }
+
+    fn note_group(&mut self, id: u64, group: u32) {
+        let key = GROUPS_MASK ^ u64::from(group);
+        let (held, known) = (&self.owners[&id].held, self.left_out(id, GROUPS));
+        if held.contains_key(&key) || (group == 0 && known == 0) {
+            return;
+        }
+        if known == 0 && held.values().any(|held| !is_hidden(&held.lora)) {
+            self.set(id, GROUPS_MASK, GROUPS, GROUPS_MASK, (0, 1), true);
+        }
+        self.set(id, key, GROUPS, key, (0, 1), true);
+    }
+
+    /// What is left out, by reason.
+    fn reasons(&self, id: u64) -> BTreeMap<String, u64> {
+        let mut reasons = BTreeMap::new();
+        let mut names: BTreeMap<_, u64> = BTreeMap::new();
+        let groups = self.left_out(id, GROUPS);
+        for held in self.owners[&id].held.values() {
+            for tier in (0..TIERS).filter(|&tier| held.counts[tier as usize] > 0) {
+                if let Some(reason) = held.lora.strip_prefix("\0left_out:") {
+                    *reasons.entry(reason.to_owned()).or_default() += 1;
+                } else if !is_hidden(&held.lora) && groups > 1 {
+                    *names.entry((&held.lora, held.prefix, tier)).or_default() += 1;
+                }
+            }
+        }
+        let uneven = names.values().filter(|&&names| names != groups).count() as u64;
+        reasons.extend((uneven > 0).then(|| ("groups_differ".to_owned(), uneven)));
+        reasons
     }
 
     fn hold(&mut self, id: u64, event: &Told, key: u64, lora: &str, prefix: u64) {
@@ -267,11 +302,8 @@ impl Twin {
         self.count(Counter::Stored, 1);
         if count > 0 && (doubt.is_some() || (event.undecided && event.aliases.is_empty())) {
             self.count(Counter::Repeated, 1);
-            let known = self.owners[&id].held.get(&again);
-            let is_other = known.is_some() && self.only_on(id, again, event.tier).is_none();
-            let times = known.map_or(0, |held| held.counts[event.tier as usize]);
-            if doubt.is_none() && !is_other && times < u16::MAX {
-                self.set(id, again, REPEATED, again, (event.tier, times + 1), true);
+            if doubt.is_none() {
+                self.note_repeated(id, again, event.tier, 1);
             }
             return;
         }
@@ -282,10 +314,24 @@ impl Twin {
         self.count(Counter::Repeated, (count > 0).into());
         self.set(id, key, lora, prefix, (event.tier, count + 1), true);
         let left_out = self.owners[&id].held.get(&(key ^ LEFT_OUT_MASK)).cloned();
-        if let Some(known) =
-            left_out.filter(|one| count == 0 && one.counts[event.tier as usize] > 0)
-        {
+        let left_out = left_out.filter(|one| count == 0 && one.lora != "\0left_out:hash_conflict");
+        let times = left_out.as_ref().map_or(0, |one| one.counts[event.tier as usize]);
+        if let (Some(known), 1..) = (left_out, times) {
             self.set(id, key ^ LEFT_OUT_MASK, &known.lora, known.prefix, (event.tier, 0), true);
+            if event.aliases.is_empty() {
+                self.note_repeated(id, again, event.tier, times - u16::from(event.reported));
+            }
+        }
+    }
+
+    /// So many announcements more that may be of copies; `again` is the key of such.
+    fn note_repeated(&mut self, id: u64, again: u64, tier: u32, times: u16) {
+        let known = self.owners[&id].held.get(&again);
+        let is_other = known.is_some() && self.only_on(id, again, tier).is_none();
+        let before = known.map_or(0, |held| held.counts[tier as usize]);
+        let count = before.saturating_add(times);
+        if count > before && !is_other {
+            self.set(id, again, REPEATED, again, (tier, count), true);
         }
     }
 
@@ -309,7 +355,7 @@ impl Twin {
         }
     }
 
-    /// What is left out of one reason.
+    /// How much there is under one LoRA name.
     fn left_out<'a>(&'a self, id: u64, lora: &'a str) -> u64 {
         let of_reason = self.owners[&id].held.values().filter(move |held| held.lora == lora);
         of_reason.map(|held| held.counts.iter().filter(|&&count| count > 0).count() as u64).sum()
@@ -345,31 +391,6 @@ impl Twin {
         self.set(id, key, lora, key, (tier, held.counts[tier as usize]), true);
     }
 
-    /// One copy less, or all, of what may be held more often than it surely is: whether it is
-    /// counted all the same.
-    fn keep_copies(&mut self, id: u64, event: &Told, key: u64, held: u16) -> Option<bool> {
-        let tier = event.tier;
-        let key = key ^ (REPEATED_MASK + u64::from(tier));
-        let again = self.only_on(id, key, tier)?;
-        let times = again.counts[tier as usize];
-        if held > 1 && !event.whole {
-            return Some(false);
-        }
-        if event.whole || again.lora != REPEATED {
-            let left = if event.whole { 0 } else { times - 1 };
-            self.set(id, key, &again.lora, again.prefix, (tier, left), true);
-            return Some(held > 0 && left > 0);
-        }
-        if !self.has_room(id, COPIES) {
-            self.set(id, key, &again.lora, again.prefix, (tier, 0), true);
-            self.overflow(id);
-            return Some(false);
-        }
-        let kept = self.left_out(id, COPIES);
-        self.carry_over(id, key, &again, tier, COPIES);
-        Some(held > 0 && kept < self.left_out_max / 64)
-    }
-
     fn set(&mut self, id: u64, key: u64, lora: &str, prefix: u64, to: (u32, u16), record: bool) {
         let (tier, count) = to;
         let owner = self.owners.get_mut(&id).unwrap();
@@ -393,21 +414,25 @@ impl Twin {
         for key in event.hashes.iter().map(|&hash| key_of(hash, event.group)) {
             let held = self.owners[&id].held.get(&key).cloned();
             let count = held.as_ref().map_or(0, |held| held.counts[event.tier as usize]);
-            let copies = self.keep_copies(id, event, key, count);
-            match held.map(|held| (held.counts[event.tier as usize], held)) {
-                Some((1.., _)) if copies == Some(true) => self.count(Counter::Removed, 1),
-                None | Some((0, _)) if copies.is_some() => self.count(Counter::LeftOutRemoved, 1),
-                None | Some((0, _)) if self.lower_left_out(id, event, key) => {
-                    self.count(Counter::LeftOutRemoved, 1);
-                }
-                None | Some((0, _)) if is_skipped => self.count(Counter::SkippedGroup, 1),
-                None | Some((0, _)) => self.count(Counter::UnknownRemoved, 1),
-                Some((count, held)) => {
-                    let left = if event.whole { 0 } else { count - 1 };
-                    self.set(id, key, &held.lora, held.prefix, (event.tier, left), true);
+            let says_left = event.whole || event.left > 0;
+            let copies = if says_left {
+                self.set_left(id, event, key).then_some(count > 0)
+            } else {
+                self.keep_copies(id, event, key, count)
+            };
+            match held {
+                Some(held) if count > 0 => {
+                    if copies != Some(true) {
+                        self.set(id, key, &held.lora, held.prefix, (event.tier, count - 1), true);
+                    }
                     self.count(Counter::Removed, 1);
                     gone.push((key, held));
                 }
+                _ if copies.is_some() || (!says_left && self.lower_left_out(id, event, key)) => {
+                    self.count(Counter::LeftOutRemoved, 1);
+                }
+                _ if is_skipped => self.count(Counter::SkippedGroup, 1),
+                _ => self.count(Counter::UnknownRemoved, 1),
             }
         }
         gone
@@ -416,7 +441,7 @@ impl Twin {
     fn clear_medium(&mut self, id: u64, medium: u32) {
         for tier in [medium, medium + SHARED] {
             for (key, held) in self.owners[&id].held.clone() {
-                if held.counts[tier as usize] > 0 {
+                if held.counts[tier as usize] > 0 && held.lora != GROUPS {
                     self.count(Counter::Cleared, 1);
                     self.set(id, key, &held.lora, held.prefix, (tier, 0), true);
                 }
@@ -430,8 +455,7 @@ impl Twin {
         let Some(held) = self.owners[&id].held.get(&key).cloned() else { return false };
         let count = held.counts[tier as usize];
         if count > 0 {
-            let left = if event.whole { 0 } else { count - 1 };
-            self.set(id, key, &held.lora, held.prefix, (tier, left), true);
+            self.set(id, key, &held.lora, held.prefix, (tier, count - 1), true);
         }
         count > 0
     }

@@ -34,6 +34,7 @@ pub struct Told {
     pub extra_keys: Vec<Vec<u8>>,
     pub left_out: &'static str,
     pub whole: bool,
+    pub left: u16,
     /// Of an event that clears: only what is on this medium.
     pub medium: Option<u32>,
 }
@@ -79,6 +80,7 @@ impl Told {
         }
         if self.kind == Kind::Removed {
             fields.push(("whole", written(&|to| write::bool(to, self.whole))));
+            fields.push(("left", written(&|to| write::int(to, self.left.into()))));
         }
         if self.kind == Kind::Cleared {
             let medium = |to: &mut Vec<u8>| match self.medium {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::told::{Kind, Told, encode, u32s};
-use super::{COPIES, Twin, is_hidden, waiting};
+use super::{COPIES, GROUPS, Twin, is_hidden, waiting};
 use crate::changes::{Change, decode};
 use crate::core::Core;
 use crate::dumps::Dump;
@@ -210,6 +210,7 @@ impl World {
             tier,
             group,
             whole: self.chance(5),
+            left: if self.chance(4) { 1 + self.random.below(3) as u16 } else { 0 },
             ..Told::default()
         }
     }
@@ -315,6 +316,11 @@ impl World {
             }
         }
         assert_eq!(ours, theirs);
+        for (&id, publisher) in &state.publishers {
+            let ours = views::left_out(publisher).into_iter();
+            let ours = ours.map(|(reason, blocks)| (reason.to_owned(), blocks));
+            assert_eq!(ours.collect::<BTreeMap<_, _>>(), self.twin.reasons(id));
+        }
         let pending: usize = self.twin.changes.values().map(|list| list.len() / 24).sum();
         assert_eq!(state.index.changes.pending(), pending);
     }
@@ -355,7 +361,7 @@ impl World {
         let counts = self.twin.owners.values().flat_map(|owner| owner.held.values());
         for held in counts {
             let tiers = held.counts.iter().filter(|&&count| count > 0).count() as u64;
-            sizes[1] += tiers;
+            sizes[1] += if held.lora == GROUPS { 0 } else { tiers };
             sizes[5] += if held.lora.starts_with("\0waiting:") { tiers } else { 0 };
             sizes[6] += if held.lora.starts_with("\0left_out:") { tiers } else { 0 };
         }

@@ -1,0 +1,170 @@
+"""An engine finds a block where each of its cache groups that form prefixes has it: while these
+differ, both kernels say so.
+"""
+
+import pytest
+
+from schemas.events import Cleared, Removed
+from schemas.identities import GROUPS_DIFFER, Medium
+from streams.kernel import native_available, open_kernel
+from streams.kernel.interface import PublisherId
+from tests.contract.test_kernel_contract import ABC, SEED, Bench, placeholder
+from tests.strategies import BLOCK_SIZE, prompt_hashes, u64s
+
+
+@pytest.fixture(params=["reference", "rust", "rust, which clears later"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    name, _, clears_later = request.param.partition(",")
+    if name == "rust" and not native_available():
+        pytest.skip("the Rust kernel is not built")
+    return Bench(open_kernel(SEED, name=name, cleared_at_once=0 if clears_later else None))
+
+
+def removed(start: int = 0, group: int = 0, medium: Medium = Medium.GPU) -> Removed:
+    hashes = prompt_hashes(ABC, start=start)
+    return Removed(sequence=1, hashes=hashes, group=group, medium=medium)
+
+
+def differing(bench: Bench, publisher: PublisherId) -> int:
+    """Blocks, by tier, that not all groups hold; nothing else is left out."""
+    left_out = dict(bench.kernel.left_out(publisher))
+    blocks = left_out.pop(GROUPS_DIFFER, 0)
+    assert not left_out
+    return blocks
+
+
+@pytest.mark.parametrize("groups", [(0, 1), (1, 0), (3, 64), (2, 0, 7)])
+def test_groups_agree_where_each_has_the_same_blocks(bench: Bench, groups: tuple[int, ...]) -> None:
+    publisher = bench.publisher()
+    for number, group in enumerate(groups):
+        bench.store(publisher, ABC, group=group)
+        assert differing(bench, publisher) == 0
+        assert bench.kernel.stats()["entries"] == 3 * (number + 1)
+
+
+@pytest.mark.parametrize("group", [0, 1])
+@pytest.mark.parametrize("start", [0, 2])
+def test_what_one_of_them_has_removed_differs_until_the_others_have(
+    bench: Bench, group: int, start: int
+) -> None:
+    publisher = bench.publisher()
+    for one in (0, 1):
+        bench.store(publisher, ABC, group=one)
+    bench.apply(publisher, removed(start, group))
+    assert (bench.ask(ABC), differing(bench, publisher)) == ({"a": 3}, 3 - start)
+    bench.apply(publisher, removed(start, 1 - group))
+    assert differing(bench, publisher) == 0
+    assert bench.ask(ABC) == ({"a": start} if start else {})
+
+
+def test_what_one_of_them_has_stored_differs_until_the_others_have(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, (7,))
+    bench.store(publisher, ABC[:1], group=1)
+    assert differing(bench, publisher) == 2, "not one block of both"
+    bench.store(publisher, (7,), group=1)
+    bench.store(publisher, ABC)
+    assert differing(bench, publisher) == 2
+    bench.store(publisher, ABC, group=1)
+    assert differing(bench, publisher) == 0
+    bench.store(publisher, ABC, group=1)
+    assert differing(bench, publisher) == 0, "a further copy"
+
+
+def test_a_group_is_known_until_a_clear_though_it_holds_nothing(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for group in (0, 1):
+        bench.store(publisher, ABC, group=group)
+    for group in (0, 1):
+        bench.apply(publisher, removed(group=group))
+    assert (differing(bench, publisher), bench.kernel.stats()["entries"]) == (0, 0)
+    bench.store(publisher, ABC)
+    assert differing(bench, publisher) == 3
+    bench.apply(publisher, Cleared(sequence=2))
+    assert (differing(bench, publisher), bench.kernel.contexts()) == (0, [])
+    bench.store(publisher, ABC)
+    assert differing(bench, publisher) == 0
+
+
+def test_tiers_differ_apart_and_a_clear_of_one_forgets_no_group(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for group in (0, 1):
+        bench.store(publisher, ABC, group=group)
+    bench.apply(publisher, placeholder(ABC))
+    assert differing(bench, publisher) == 3
+    bench.apply(publisher, placeholder(ABC, group=1))
+    assert differing(bench, publisher) == 0
+    bench.apply(publisher, Cleared(sequence=2, medium=Medium.GPU))
+    bench.apply(publisher, removed(1, group=1, medium=Medium.CPU))
+    assert (bench.ask(ABC), differing(bench, publisher)) == ({"a": 3}, 2)
+
+
+def test_sparse_groups_and_what_cannot_be_used_is_no_group_of_these(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.store(publisher, ABC, group=1, spec_kind="sliding_window")
+    bench.store(publisher, ABC, group=2, block_size=BLOCK_SIZE + 1)
+    bench.store(publisher, ABC, group=3, parent=5)
+    assert dict(bench.kernel.left_out(publisher)).keys().isdisjoint({GROUPS_DIFFER})
+
+
+def test_an_adapters_blocks_are_counted_as_well(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for lora_name in ("", "adapter"):
+        bench.store(publisher, ABC, lora_name=lora_name)
+    bench.store(publisher, ABC, group=1)
+    assert differing(bench, publisher) == 3
+    bench.store(publisher, ABC, group=1, lora_name="adapter")
+    assert differing(bench, publisher) == 0
+
+
+def test_rows_have_it(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for group in (0, 1):
+        bench.store(publisher, ABC, group=group)
+    bench.apply(publisher, removed(1, group=1))
+    loaded = Bench(open_kernel(SEED, name=bench.kernel.name))
+    for view in bench.kernel.contexts():
+        for rows in bench.kernel.dump(view.context, 2):
+            loaded.kernel.load(view.context, rows)
+    replayed = Bench(open_kernel(SEED, name=bench.kernel.name))
+    for context, changes in reversed(bench.kernel.take_changes()):
+        replayed.kernel.load(context, changes)
+    for other in (loaded, replayed):
+        assert other.kernel.contexts() == bench.kernel.contexts()
+        again = other.publisher()
+        assert differing(other, again) == 2
+        other.apply(again, removed(1))
+        assert (other.ask(ABC), differing(other, again)) == ({"a": 1}, 0)
+        other.kernel.clear(again)
+        assert (differing(other, again), other.kernel.contexts()) == (0, [])
+
+
+def test_a_row_that_clears_forgets_the_groups_or_the_blocks(bench: Bench) -> None:
+    for kept in ("", "\0groups"):
+        publisher = bench.publisher()
+        bench.store(publisher, ABC)
+        bench.store(publisher, ABC[:1], group=1)
+        assert differing(bench, publisher) == 2
+        other = Bench(open_kernel(SEED, name=bench.kernel.name))
+        other.store(other.publisher(), ABC[:1])
+        other.store(other.publisher(), ABC[:1], group=1)
+        other.kernel.take_changes()
+        other.kernel.clear(other.publisher())
+        for context, changes in other.kernel.take_changes():
+            if context.lora_name != kept:
+                bench.kernel.load(context, changes)
+        assert differing(bench, publisher) == 0
+        bench.kernel.clear(publisher)
+
+
+def test_an_engine_that_names_an_entry_of_these_changes_what_is_known_alike(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for group in (0, 1):
+        bench.store(publisher, ABC, group=group)
+    bench.apply(publisher, removed(2, group=1))
+    [groups] = [one for one in bench.kernel.contexts() if one.context.lora_name == "\0groups"]
+    [rows] = bench.kernel.dump(groups.context, 2)
+    bench.remove(publisher, u64s([int.from_bytes(rows[:8], "little")]))
+    assert differing(bench, publisher) == 0
+    assert bench.kernel.stats()["entries"] == 5
