@@ -58,7 +58,7 @@ def lmcache_routes(
     )
     async def lookup(request: Request) -> Response:
         body, wire = await read_request(request, bodies, default_wire)
-        tokens = [token for (token,) in iter_unpack("<i", _read_tokens(body, wire))]
+        tokens = _read_tokens(body, wire)
         if not view.ready:
             raise recovering(view.health().problem)
         found = await asyncio.to_thread(_look_up, view, tokens)
@@ -205,8 +205,9 @@ def _not_found(message: str) -> RequestError:
     return RequestError("not_found", message, status=404)
 
 
-def _look_up(view: View, tokens: Sequence[int]) -> dict[str, tuple[str, int]]:
+def _look_up(view: View, packed: bytes) -> dict[str, tuple[str, int]]:
     """By instance, the longest prefix. Cost O(tokens) for each way in which chunks are hashed."""
+    tokens = [token for (token,) in iter_unpack("<i", packed)]
     registrations = [one.registration for one in view.services()]
     known = {_hashing(one) for one in registrations if one.kind == LMCACHE}
     usable = [(scope, profile) for scope, profile in known if profile is not None]

@@ -4,6 +4,7 @@ Fields that Dynamo does not know are ignored, as it does. One that it knows, and
 the choice in a way that the router has not, is refused with 501.
 """
 
+from array import array
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, TypeVar
 
@@ -16,18 +17,15 @@ from query_api.http.requests.queries import missing
 from query_api.http.routing.requests import RequestTokens, RouteBody, decode_body, route_request
 from query_api.http.wire import Wire
 from query_api.routing.interface import Offered, RouteRequest
-from schemas.events import TOKEN_HASH_SEED
+from schemas.arrays import to_little_endian
 from schemas.identities import DEFAULT_TENANT, Rank
 from schemas.limits import BLOCK_SIZE_MAX, QUERY_TOKENS_MAX
 from schemas.routing_records import TokenCount
-from streams.kernel.hashing import chained
 from streams.kernel.interface import InstanceMatch, RankMatch, ReadOnlyKernel
 
 DEFAULT_MODEL: Final = "default"
 WorkerId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 SignedHash = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-
-_U64_MASK: Final = 2**64 - 1
 
 
 class PinnedWorker(msgspec.Struct, frozen=True):
@@ -198,7 +196,7 @@ def to_request(
         model=asked.model_name,
         block_size=block_size,
         token_ids=asked.token_ids if asked.has_tokens else msgspec.UNSET,
-        block_hashes=msgspec.UNSET if asked.has_tokens else _hashes_of(asked),
+        block_hashes=msgspec.UNSET if asked.has_tokens else _hashes_of(asked, kernel),
         prompt_tokens=None if asked.has_tokens else asked.isl_tokens,
         request_id=getattr(asked, "selection_id", None) or "",
         tenant_id=asked.routing_group,
@@ -208,13 +206,14 @@ def to_request(
         session_id=(session.session_id if session else getattr(asked, "session_id", None)) or "",
         reserve=reserve,
     )
-    found = route_request(body, Wire.JSON, [], kernel, is_ready=is_ready)
+    wire = Wire.JSON if asked.has_tokens else Wire.MSGPACK
+    found = route_request(body, wire, [], kernel, is_ready=is_ready)
     return found._replace(candidates=candidates)
 
 
-def _hashes_of(asked: PromptBody) -> msgspec.Raw:
-    """The prefix hashes of a prompt that comes as hashes; a reservation's may be unknown: it has
-    only those by which Dynamo counts blocks.
+def _hashes_of(asked: PromptBody, kernel: ReadOnlyKernel) -> msgspec.Raw:
+    """The prefix hashes of a prompt that comes as hashes of blocks, as `bin`; a reservation's may
+    be unknown: it has only those by which Dynamo counts blocks. Cost O(blocks).
     """
     if asked.sequence_hashes is None:
         raise missing("sequence_hashes")
@@ -227,7 +226,7 @@ def _hashes_of(asked: PromptBody) -> msgspec.Raw:
     if hashes is None:
         if not isinstance(asked, ReservationBody):
             raise missing("block_hashes")
-        return msgspec.Raw(b"[]")
+        return msgspec.Raw(b"\x90")
     if len(hashes) != len(asked.sequence_hashes):
         text = (
             f"expected as many block_hashes as sequence_hashes, got {len(hashes)} and"
@@ -237,17 +236,8 @@ def _hashes_of(asked: PromptBody) -> msgspec.Raw:
     if len(hashes) > QUERY_TOKENS_MAX:
         text = f"block_hashes must have at most {QUERY_TOKENS_MAX} elements"
         raise RequestError("too_many_elements", text, field="block_hashes", status=413)
-    return msgspec.Raw(msgspec.json.encode(prefixes_of(hashes)))
-
-
-def prefixes_of(local: Iterable[int]) -> list[int]:
-    """The prefix hashes of blocks whose own hashes these are, of any sign. Cost O(blocks)."""
-    found: list[int] = []
-    before: int | None = None
-    for one in local:
-        before = chained(before, one & _U64_MASK, TOKEN_HASH_SEED)
-        found.append(before)
-    return found
+    chained = kernel.chain_hashes(to_little_endian(array("q", hashes)))
+    return msgspec.Raw(msgspec.msgpack.encode(chained))
 
 
 def with_computed(request: RouteRequest, computed: int, target: tuple[str, int]) -> RouteRequest:
