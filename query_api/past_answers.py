@@ -67,7 +67,7 @@ class PastAnswers:
 
     def _view(self, as_of: AsOf, asked: Asked) -> TableView:
         self._look()
-        blocks = Blocks(asked.prefixes, asked.lora_name)
+        blocks = Blocks(asked.prefixes(), asked.lora_name)
         positions = self._positions(as_of)
         table = self._tables.as_of(positions, asked.includes, name=asked[:3], blocks=blocks)
         return past_view(table)

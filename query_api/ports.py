@@ -192,14 +192,15 @@ class Asked(NamedTuple):
     Attributes:
         tenant_id, model_name, block_size: of the streams that such queries depend on.
         lora_name: of the scope.
-        prefixes: prefix hashes of the prompt's blocks, (n,) u64 LE, in any order.
+        prefixes: makes the prefix hashes of the prompt's blocks, (n,) u64 LE, in any order. A long
+            prompt has megabytes of them: called in a thread, when it is this query's turn.
     """
 
     tenant_id: str
     model_name: str
     block_size: int
     lora_name: str = ""
-    prefixes: bytes = b""
+    prefixes: Callable[[], bytes] = bytes
 
     def includes(self, stream: StreamKey) -> bool:
         """Whether the stream is one of them."""

@@ -1,5 +1,7 @@
 """`/explain`: what an instance held of a prompt at a past moment, and what ended the prefix."""
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -9,14 +11,13 @@ from query_api.http.caller import access_of
 from query_api.http.errors import RequestError, no_history, recovering
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_as_of, read_parameters
-from query_api.http.requests.queries import Query, missing, named_scope, read_query, url_query
+from query_api.http.requests.queries import Query, missing, named_scope, read_prompt, url_query
 from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import AsOf, History, View
 from schemas.events import extra_key
 from streams.history.explain import Question
-from streams.kernel.hashing import prefix_hashes
 
 
 def past_routes(view: View, history: History | None, bodies: Bodies, default_wire: Wire) -> Routes:
@@ -31,11 +32,10 @@ def past_routes(view: View, history: History | None, bodies: Bodies, default_wir
         question = _question(query, view)
         moment = read_as_of(as_of) if as_of else AsOf(positions=view.positions())
         explanation = await history.explain(moment, question)
-        if not explanation.is_known:  # as plain blocks; of an engine with EAGLE they are others
-            paired = _question(query, view, pairs=True)
-            other = await history.explain(moment, paired) if paired.prefixes else explanation
-            if other.is_known:
-                question, explanation = paired, other
+        if not explanation.is_known and _blocks(query, pairs=True):
+            # As plain blocks; of an engine with EAGLE they are others.
+            other = await history.explain(moment, _question(query, view, pairs=True))
+            explanation = other if other.is_known else explanation
         return respond(explanation_document(explanation, question), wire)
 
     @router.get(
@@ -57,7 +57,7 @@ def past_routes(view: View, history: History | None, bodies: Bodies, default_wir
     async def explain_from_body(request: Request) -> Response:
         body, wire = await read_request(request, bodies, default_wire)
         texts = dict(read_parameters(request.scope["query_string"]))
-        query = read_query(body, wire, access_of(request))
+        query = read_prompt(view.kernel, body, wire, access_of(request))
         return await explained(query, texts.get("as_of", ""), wire)
 
     return router
@@ -66,13 +66,15 @@ def past_routes(view: View, history: History | None, bodies: Bodies, default_wir
 def _question(query: Query, view: View, *, pairs: bool = False) -> Question:
     if not query.instance_id:
         raise missing("instance_id")
-    scope, salted = named_scope(view.kernel, query)
-    first_key = extra_key([query.cache_salt]) if salted else b""
-    hashes = prefix_hashes(
-        query.content, query.block_size, seed=view.kernel.seed, first_key=first_key, pairs=pairs
-    )
-    prefixes = tuple(hashes)
-    if not prefixes and not pairs:
+    if not _blocks(query):
         text = f"Expected at least one whole block of `{query.block_size}` tokens"
         raise RequestError("invalid_value", text, field="token_ids")
-    return Question(scope, prefixes, query.instance_id)
+    scope, salted = named_scope(view.kernel, query)
+    first_key = extra_key([query.cache_salt]) if salted else b""
+    prompt = (query.content, query.block_size, first_key, pairs)
+    return Question(scope, partial(view.kernel.hash_blocks, *prompt), query.instance_id)
+
+
+def _blocks(query: Query, *, pairs: bool = False) -> int:
+    """Whole ones of the prompt; one of pairs needs the token behind it."""
+    return (len(query.content) // 4 - pairs) // query.block_size

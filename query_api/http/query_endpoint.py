@@ -8,6 +8,7 @@ same answers, and only the second words errors.
 """
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -34,8 +35,7 @@ from query_api.http.requests.queries import (
     prefixes_of,
     read_hash_query,
     read_octets_query,
-    read_query,
-    scan_query,
+    read_prompt,
 )
 from query_api.http.traces import context_of
 from query_api.http.wire import Wire
@@ -154,7 +154,7 @@ class HotRoutes(PostEndpoint):
                 url_query = b""  # it says nothing
             plain = kernel.answer(body, form, route.by_hash, url_query)
         scope, tokens, hit_tokens, answer, audited = plain or self._take_steps(
-            route, view, kernel, request, self._audit
+            route, view, kernel, self._read(route, kernel, request), request, self._audit
         )
         state = view.state(scope)
         if audited is not None and self._audit is not None:
@@ -187,10 +187,12 @@ class HotRoutes(PostEndpoint):
             query.model,
             query.block_size,
             query.lora_name,
-            prefixes_of(query, view.kernel.seed, by_hash=route.by_hash),
+            partial(prefixes_of, view.kernel, query, by_hash=route.by_hash),
         )
         past = await self._history.view_as_of(as_of, asked)
-        scope, tokens, hit_tokens, answer, _ = self._take_steps(route, past, past.kernel, request)
+        scope, tokens, hit_tokens, answer, _ = self._take_steps(
+            route, past, past.kernel, query, request
+        )
         positions, state = positions_text(past.positions()), past.state(scope)
         if request.span.is_recorded:
             of_index = (positions, state.value)
@@ -204,12 +206,12 @@ class HotRoutes(PostEndpoint):
         route: _Route,
         view: View | PastView,
         kernel: ReadOnlyKernel,
+        query: Query,
         request: _Request,
         audit: AnswerAudit | None = None,
     ) -> PlainAnswer:
         """What the kernel's `answer` does by one call where all is plain."""
         wire, options = request.wire, request.options
-        query = self._read(route, kernel, request)
         begun = None if audit is None else audit.begin(kernel)
         scope, matches = route.answer(kernel, query)
         audited = None
@@ -261,12 +263,7 @@ class HotRoutes(PostEndpoint):
             return read_octets_query(body, request.url_query, access, by_hash=route.by_hash)
         if route.by_hash:
             return read_hash_query(body, wire, access)
-        if wire is Wire.JSON:
-            scanned = scan_query(kernel, body)
-            # It does not tell a tenant that is named from one that is not.
-            if scanned is not None and access.admits(scanned.tenant_id):
-                return scanned
-        return read_query(body, wire, access)
+        return read_prompt(kernel, body, wire, access)
 
     def _position_header(self, positions: Positions) -> tuple[bytes, bytes]:
         shown, header = self._position

@@ -6,7 +6,7 @@ found by folding those one by one.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -96,12 +96,12 @@ class Question(NamedTuple):
 
     Attributes:
         scope: of the query.
-        prefixes: prefix hash of each block of the prompt.
+        prefixes: makes the prefix hash of each block of the prompt, (n,) u64 LE.
         instance_id: whose answer.
     """
 
     scope: PrefixScope
-    prefixes: Sequence[int]
+    prefixes: Callable[[], bytes]
     instance_id: str
 
     @property
@@ -126,21 +126,23 @@ def explain(past: Past, question: Question, offset: Offset) -> Explanation:
     """
     scope, prefixes, instance_id = question
     fold = past.fold_as_of(offset, question.includes)
-    hashes = b"".join(prefix.to_bytes(8, "little") for prefix in prefixes)
+    hashes = prefixes()
+    blocks = len(hashes) // 8
     found = fold.kernel.query_by_hash(scope, hashes, instance_id)
     match = found[0] if found else None
     held = match.longest // scope.block_size if match else 0
-    if held == len(prefixes):
-        return Explanation(past.partition, offset, match, len(prefixes), None)
-    changes = _Changes(past, question, prefixes[held])
+    if held == blocks:
+        return Explanation(past.partition, offset, match, blocks, None)
+    prefix = int.from_bytes(hashes[8 * held : 8 * held + 8], "little")
+    changes = _Changes(past, question, prefix)
     before, later = changes.around(offset)
-    ended_by = EndedBy(held, prefixes[held], before, later)
+    ended_by = EndedBy(held, prefix, before, later)
     left_out: Counter[str] = Counter()
     for publisher, state in fold.publishers.items():
         if question.includes(publisher.stream):
             left_out.update(state.left_out)
     return Explanation(
-        past.partition, offset, match, len(prefixes), ended_by, dict(sorted(left_out.items()))
+        past.partition, offset, match, blocks, ended_by, dict(sorted(left_out.items()))
     )
 
 

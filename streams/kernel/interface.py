@@ -276,6 +276,14 @@ class ReadOnlyKernel(Protocol):
         """
         ...
 
+    def hash_blocks(
+        self, tokens: bytes, block_size: int, first_key: bytes, pairs: bool, /
+    ) -> bytes:
+        """`streams.kernel.hashing.prefix_hashes`, (n,) u64 LE, with the kernel's seed, and without
+        the interpreter's lock where the prompt is long. Whatever is held. Cost O(tokens).
+        """
+        ...
+
     def knows(self, scope: PrefixScope, /) -> bool:
         """Whether the scope has a participant: a registered publisher, or one that holds blocks."""
         ...

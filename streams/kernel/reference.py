@@ -5,7 +5,7 @@ Also the fallback where no Rust toolchain was found, about 20 times slower; `/he
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
 from itertools import islice, takewhile
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -922,15 +922,21 @@ class ReferenceKernel:
         is_plain = known is not None and first in known.blocks
         pairs = not is_plain and self._has_pairs(scope, tokens, first_key)
         hashes = self._prefixes(scope, tokens, first_key, pairs=pairs)
-        return b"".join(prefix.to_bytes(8, "little") for prefix in islice(hashes, most))
+        return _packed(islice(hashes, most))
+
+    def hash_blocks(
+        self, tokens: bytes, block_size: int, first_key: bytes, pairs: bool, /
+    ) -> bytes:
+        hashes = prefix_hashes(tokens, block_size, seed=self.seed, first_key=first_key, pairs=pairs)
+        return _packed(hashes)
 
     def chain_hashes(self, token_hashes: bytes, /) -> bytes:
         previous: int | None = None
         prefixes = []
         for local in _u64s(token_hashes):
             previous = chained(previous, local, self.seed)
-            prefixes.append(previous.to_bytes(8, "little"))
-        return b"".join(prefixes)
+            prefixes.append(previous)
+        return _packed(prefixes)
 
     # Views
 
@@ -1001,6 +1007,10 @@ class ReferenceKernel:
 
 def _repeated_key(key: int, tier: int) -> int:
     return key ^ (REPEATED_MASK + tier)
+
+
+def _packed(hashes: Iterable[int]) -> bytes:
+    return b"".join(one.to_bytes(8, "little") for one in hashes)
 
 
 def _u64s(encoded: bytes) -> list[int]:

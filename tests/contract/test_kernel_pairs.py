@@ -9,7 +9,9 @@ import pytest
 from schemas.events import Removed, Stored, encode_events, extra_key, paired_key, split_key
 from schemas.identities import Medium, PrefixScope, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import PublisherId
+from tests.building import u64s
 
 SCOPE = PrefixScope("t", "m", "", 16, "")
 PROMPT = list(range(1000, 1065))
@@ -142,6 +144,16 @@ def test_the_hashes_of_a_prompt_are_those_by_which_it_is_held(kernel: Kernel) ->
 
 
 @pytest.mark.parametrize("pairs", [False, True])
+def test_a_prompt_is_hashed_either_way_whatever_is_held(kernel: Kernel, pairs: bool) -> None:
+    store(kernel, publisher(kernel), PROMPT, pairs=not pairs)
+    key = extra_key(["s"])
+    for tokens in (PROMPT, PROMPT[:64], PROMPT[:15], [], list(range(70_000))):
+        hashes = prefix_hashes(u32s(tokens), 16, seed=kernel.seed, first_key=key, pairs=pairs)
+        assert kernel.hash_blocks(u32s(tokens), 16, key, pairs) == u64s(list(hashes))
+    assert kernel.hash_blocks(u32s(PROMPT), 2**62, b"", pairs) == b"", "no block is so long"
+
+
+@pytest.mark.parametrize("pairs", [False, True])
 def test_both_kernels_answer_alike(pairs: bool) -> None:
     if not native_available():
         pytest.skip("the Rust kernel is not built")
@@ -156,4 +168,6 @@ def test_both_kernels_answer_alike(pairs: bool) -> None:
         assert answers[0] == answers[1]
         hashes = [one.prefix_hashes(SCOPE, tokens, b"", 9) for one in both]
         assert hashes[0] == hashes[1]
+        hashed = [one.hash_blocks(tokens, 16, b"k", pairs) for one in both]
+        assert hashed[0] == hashed[1]
     assert both[0].contexts() == both[1].contexts()

@@ -32,6 +32,7 @@ from tests.building import (
     prefix_hashes,
     registered_record,
     registration,
+    u64s,
 )
 from tests.kills import Kill, kills
 from tests.property.test_recovery_equals_never_crashing import (
@@ -232,7 +233,7 @@ def test_what_became_of_a_block(
 ) -> None:
     records = records_of(history)
     (prefix,) = prefix_hashes(tokens_of(block))
-    question = Question(SCOPE, [prefix], registration("a").instance_id)
+    question = Question(SCOPE, lambda: u64s([prefix]), registration("a").instance_id)
     truth, fold = [], make_fold()
     before: set[tuple[int, str]] = set()
     for offset, record in enumerate(records):

@@ -23,7 +23,6 @@ from query_api.http.wire import Field, Wire, split_fields
 from schemas.events import extra_key
 from schemas.identities import DEFAULT_TENANT, PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
-from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
 
 _URL_FIELDS: Final = frozenset(
@@ -78,6 +77,16 @@ def scan_query(kernel: ReadOnlyKernel, body: bytes) -> Query | None:
         return None
     model, lora_name, tenant_id, instance_id, block_size, cache_salt, tokens = scanned
     return Query(model, block_size, tokens, tenant_id, lora_name, cache_salt, None, instance_id)
+
+
+def read_prompt(kernel: ReadOnlyKernel, body: bytes, wire: Wire, access: Access = OPEN) -> Query:
+    """As `read_query`, by the scanner where it can: it makes no object of each token."""
+    if wire is Wire.JSON:
+        scanned = scan_query(kernel, body)
+        # It does not tell a tenant that is named from one that is not.
+        if scanned is not None and access.admits(scanned.tenant_id):
+            return scanned
+    return read_query(body, wire, access)
 
 
 def read_query(body: bytes, wire: Wire, access: Access = OPEN) -> Query:
@@ -284,10 +293,10 @@ def answer_hash_query(
     return scope, kernel.query_by_hash(scope, query.content, query.instance_id)
 
 
-def prefixes_of(query: Query, seed: int, *, by_hash: bool) -> bytes:
+def prefixes_of(kernel: ReadOnlyKernel, query: Query, *, by_hash: bool) -> bytes:
     """The prefix hashes that `answer_query` or `answer_hash_query` may look for, (n,) u64 LE: with
     the request's salt and without it, and of blocks of pairs, too: what it means is up to the table
-    that is asked.
+    that is asked. Cost O(tokens), for each of them.
     """
     if by_hash:
         return query.content
@@ -295,12 +304,9 @@ def prefixes_of(query: Query, seed: int, *, by_hash: bool) -> bytes:
         return b""
     keys = {b"", extra_key([query.cache_salt]) if query.cache_salt else b""}
     return b"".join(
-        prefix.to_bytes(8, "little")
+        kernel.hash_blocks(query.content, query.block_size, key, pairs)
         for key in sorted(keys)
         for pairs in (False, True)
-        for prefix in prefix_hashes(
-            query.content, query.block_size, seed=seed, first_key=key, pairs=pairs
-        )
     )
 
 

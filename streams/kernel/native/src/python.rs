@@ -46,8 +46,9 @@ pub struct ChangeSelection(Selection);
 impl ChangeSelection {
     #[new]
     #[pyo3(signature = (prefixes, keys, /))]
-    fn new(prefixes: &[u8], keys: &[u8]) -> Self {
-        Self(Selection::new(prefixes, keys))
+    fn new(py: Python<'_>, prefixes: &[u8], keys: &[u8]) -> Self {
+        let is_long = (prefixes.len() + keys.len()) / 8 > DETACHED_HASHES;
+        Self(detached_if(is_long, py, || Selection::new(prefixes, keys)))
     }
 
     #[pyo3(signature = (changes, /))]
@@ -363,6 +364,26 @@ impl Kernel {
             Some((stream, dp_rank)) => Ok(Some(Classes::get(py)?.publisher(&stream, dp_rank, py)?)),
             None => Ok(None),
         }
+    }
+
+    #[pyo3(signature = (tokens, block_size, first_key, pairs, /))]
+    fn hash_blocks<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: &[u8],
+        block_size: usize,
+        first_key: &[u8],
+        pairs: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        if block_size == 0 {
+            return Err(PyValueError::new_err("Expected a block_size above 0"));
+        }
+        let block_size = block_size.min(tokens.len() + 1); // longer: no block, and no overflow
+        let is_long = tokens.len() > DETACHED_TOKEN_BYTES;
+        let hashes = detached_if(is_long, py, || {
+            walk::block_hashes(&self.core.hasher, tokens, first_key, block_size, pairs)
+        });
+        Ok(PyBytes::new(py, &hashes))
     }
 
     #[pyo3(signature = (token_hashes, /))]

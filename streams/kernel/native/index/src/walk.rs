@@ -216,6 +216,21 @@ pub fn prefix_hashes(
     hashes
 }
 
+/// Of all blocks of a prompt, of pairs or plain. As `prefix_hashes`.
+pub fn block_hashes(
+    hasher: &PrefixHasher,
+    tokens: &[u8],
+    first_key: &[u8],
+    block_size: usize,
+    pairs: bool,
+) -> Vec<u8> {
+    if !pairs {
+        return prefix_hashes(hasher, tokens, first_key, block_size, usize::MAX);
+    }
+    let paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+    paired.flat_map(u64::to_le_bytes).collect()
+}
+
 /// Of blocks whose tokens have these hashes; all u64 LE.
 pub fn chain_hashes(hasher: &PrefixHasher, token_hashes: &[[u8; 8]]) -> Vec<u8> {
     let mut hashes = Vec::with_capacity(8 * token_hashes.len());
