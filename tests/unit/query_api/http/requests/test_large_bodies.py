@@ -13,7 +13,7 @@ from query_api.http.requests.fields import read_hashes, read_tokens
 from query_api.http.requests.queries import read_hash_query, read_query
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.routing.requests import read_feedback, read_load, read_route
-from query_api.http.select.bodies import SelectBody, read_body
+from query_api.http.select.bodies import PromptBody, SelectBody, read_body, to_request
 from query_api.http.wire import Field, Wire, encode
 from schemas.limits import BODY_COLONS_MAX, BODY_FIELDS_MAX
 from schemas.registration import PublisherKind
@@ -122,3 +122,9 @@ def test_hashes_of_any_sign_are_read(wire: Wire) -> None:
     for values in ([], [0, 2**64 - 1], [-1, 2**64 - 1, -(2**63)]):
         packed = read_hashes(Field("seq_hashes", encode(values, wire)), wire)
         assert packed == struct.pack(f"<{len(values)}Q", *[value % 2**64 for value in values])
+
+
+def test_hashes_of_dynamos_blocks_are_chained_by_the_kernel() -> None:
+    asked = PromptBody(block_hashes=[1, -2], sequence_hashes=[3, 4], isl_tokens=8)
+    request = to_request(asked, 4, KERNEL, (), is_ready=True, reserve=False)
+    assert request.prefixes == KERNEL.chain_hashes(struct.pack("<2q", 1, -2))
