@@ -561,7 +561,7 @@ SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; the latest ones are
 
 # kernel.
 HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
-GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
+GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped, nor more as prefixes
 POOL_NAMES_TRIED: Final = 100  # by partition, for the members of a pool: each of them gets one
 LEFT_OUT_BLOCKS_MAX: Final = (
     65_536  # of one publisher, that the index cannot use, some 60 bytes each

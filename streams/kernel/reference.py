@@ -411,6 +411,8 @@ class ReferenceKernel:
         hashes = _u64s(event.hashes)
         keys = [engine_key(value, event.group) for value in hashes]
         refusal = _refusal(owner, event, len(hashes), self.seed)
+        if _shows_group(event, refusal):
+            self._note_group(publisher, owner, event.group)
         if refusal:
             if refusal == "skipped_group" and event.group <= GROUP_MAX:
                 owner.skipped_groups.add(event.group)
@@ -427,7 +429,6 @@ class ReferenceKernel:
             return
         scope = owner.scope(event.lora_name)
         if event.by_hash:
-            self._note_group(publisher, owner, event.group)
             for key, prefix in zip(keys, hashes, strict=True):
                 self._hold(publisher, owner, event, key, scope, prefix)
             return
@@ -448,7 +449,6 @@ class ReferenceKernel:
                 self._leave_out(publisher, owner, event, keys, REASONS["unknown_parent"])
                 return False
             previous = parent.prefix
-        self._note_group(publisher, owner, event.group)
         for key, local in zip(keys, self._locals(event), strict=True):
             previous = chained(previous, local, self.seed)
             self._hold(publisher, owner, event, key, scope, previous)
@@ -457,7 +457,7 @@ class ReferenceKernel:
     def _note_group(self, publisher: PublisherId, owner: _Publisher, group: int) -> None:
         """A group forms prefixes. What is held before the first entry of one is group 0's."""
         scope, known = owner.scope(GROUPS), owner.groups
-        if GROUPS_MASK ^ group in owner.entries or not (group or known):
+        if GROUPS_MASK ^ group in owner.entries or not (group or known) or known > GROUP_MAX:
             return
         shown = (count for one, count in owner.held.items() if not is_hidden(one.lora_name))
         for one in (0, group) if not known and any(shown) else (group,):
@@ -1091,6 +1091,14 @@ def _packed(hashes: Iterable[int]) -> bytes:
 
 def _u64s(encoded: bytes) -> list[int]:
     return [int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)]
+
+
+def _shows_group(event: Stored, refusal: str | None) -> bool:
+    """Whether a stored event shows that its group forms prefixes, though it may not be usable: not
+    one whose tokens do not cover its blocks, as those of a sparse group may not.
+    """
+    is_sparse = refusal in ("skipped_group", "token_count_mismatch")
+    return not (is_sparse or is_placeholder(event) or event.aliases)
 
 
 def _refusal(owner: _Publisher, event: Stored, blocks: int, seed: int) -> str | None:

@@ -2,10 +2,13 @@
 differ, both kernels say so.
 """
 
+from typing import Any
+
 import pytest
 
 from schemas.events import Cleared, Removed
 from schemas.identities import GROUPS_DIFFER, Medium
+from schemas.limits import GROUP_MAX
 from streams.kernel import native_available, open_kernel
 from streams.kernel.interface import PublisherId
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, placeholder
@@ -99,13 +102,48 @@ def test_tiers_differ_apart_and_a_clear_of_one_forgets_no_group(bench: Bench) ->
     assert (bench.ask(ABC), differing(bench, publisher)) == ({"a": 3}, 2)
 
 
-def test_sparse_groups_and_what_cannot_be_used_is_no_group_of_these(bench: Bench) -> None:
+UNUSABLE: dict[str, dict[str, Any]] = {
+    "block_size": {"block_size": BLOCK_SIZE + 1},
+    "unknown_parent": {"parent": 5},
+    "unknown_field": {"tokens": b"", "left_out": "unknown_field"},
+}
+
+
+@pytest.mark.parametrize("fields", UNUSABLE.values(), ids=list(UNUSABLE))
+def test_a_group_whose_blocks_cannot_be_used_has_none_of_the_others(
+    bench: Bench, fields: dict[str, Any]
+) -> None:
     publisher = bench.publisher()
     bench.store(publisher, ABC)
-    bench.store(publisher, ABC, group=1, spec_kind="sliding_window")
-    bench.store(publisher, ABC, group=2, block_size=BLOCK_SIZE + 1)
-    bench.store(publisher, ABC, group=3, parent=5)
+    bench.store(publisher, (7,), group=1, **fields)
+    bench.apply(publisher, Removed(sequence=1, hashes=prompt_hashes((7,)), group=1))
+    assert differing(bench, publisher) == 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"spec_kind": "sliding_window"},
+        {"spec_kind": "lightning_indexer", "tokens": b"\1\0\0\0"},
+        {"tokens": b"", "block_size": 0},
+        {"tokens": b"", "aliases": prompt_hashes(ABC)},
+    ],
+)
+def test_sparse_groups_placeholders_and_objects_show_no_group(
+    bench: Bench, fields: dict[str, Any]
+) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.store(publisher, ABC, group=1, **fields)
     assert dict(bench.kernel.left_out(publisher)).keys().isdisjoint({GROUPS_DIFFER})
+
+
+def test_no_more_groups_are_known_than_an_engine_can_have(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for group in range(GROUP_MAX + 3):
+        bench.store(publisher, (0,), group=group)
+    [view] = [one for one in bench.kernel.contexts() if one.context.lora_name == "\0groups"]
+    assert view.entries == GROUP_MAX + 1
 
 
 def test_an_adapters_blocks_are_counted_as_well(bench: Bench) -> None:

@@ -9,6 +9,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::entry_table::{Entry, Place};
 use crate::hashing::GROUPS_MASK;
+use crate::limits::GROUP_MAX;
 use crate::names::GROUPS;
 use crate::publisher::{Membership, Publisher};
 use crate::sets::holder_of;
@@ -34,7 +35,8 @@ impl Index {
     #[cold]
     fn add_group(&mut self, publisher: &mut Publisher, group: u32) {
         let (key, known) = (GROUPS_MASK ^ u64::from(group), known(publisher));
-        if self.find(publisher, key).is_some() || (group == 0 && known == 0) {
+        let is_known = self.find(publisher, key).is_some() || known > u64::from(GROUP_MAX);
+        if is_known || (group == 0 && known == 0) {
             return;
         }
         let holds = publisher.memberships.iter().any(|part| !part.hidden && part.entries > 0);

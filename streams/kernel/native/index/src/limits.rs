@@ -3,7 +3,7 @@
 
 /// How often one publisher may announce a block on a tier; the field in a change is a u16.
 pub const HOLD_COUNT_MAX: u16 = u16::MAX;
-/// Cache groups above it are not remembered as skipped.
+/// Cache groups above it are not remembered as skipped, nor more of them as forming prefixes.
 pub const GROUP_MAX: u32 = 63;
 pub const QUERY_TOKENS_MAX: usize = 4 * 1024 * 1024;
 pub const BLOCK_SIZE_MAX: u64 = 65_536;

@@ -127,7 +127,11 @@ impl<'a> WriteTurn<'a> {
         let seed = self.hasher.seed();
         let (publisher, index) = self.publisher(id)?;
         let blocks = event.hashes.len();
-        if let Some(refusal) = refusal(publisher, event, seed) {
+        let refusal = refusal(publisher, event, seed);
+        if shows_group(event, refusal) {
+            index.note_group(publisher, event.group);
+        }
+        if let Some(refusal) = refusal {
             if matches!(refusal, Counter::SkippedGroup) && event.group <= GROUP_MAX {
                 publisher.skipped_groups |= 1 << event.group;
             }
@@ -145,7 +149,6 @@ impl<'a> WriteTurn<'a> {
             index.count(Counter::UnknownParent, blocks);
             return self.leave_out(id, event, reason_of(Counter::UnknownParent, event));
         };
-        index.note_group(publisher, event.group);
         let mut done = 0;
         while done < blocks {
             let end = blocks.min(done + self.blocks_left);
@@ -543,6 +546,13 @@ fn start_chain(
     }
     let prefix = index.scopes[membership.scope as usize].slots.prefix(parent.slot);
     Some(Chain { membership: parent.membership, prefix: Some(prefix), slot: Some(parent.slot) })
+}
+
+/// Whether a stored event shows that its group forms prefixes, though it may not be usable: not one
+/// whose tokens do not cover its blocks, as those of a sparse group may not.
+fn shows_group(event: &Stored, refusal: Option<Counter>) -> bool {
+    let is_sparse = matches!(refusal, Some(Counter::SkippedGroup | Counter::TokenCountMismatch));
+    !(is_sparse || event.is_placeholder() || !event.aliases.is_empty())
 }
 
 /// The counter under which a stored event is left out, if it is.

@@ -194,7 +194,13 @@ impl Twin {
     }
 
     fn store(&mut self, id: u64, event: &Told, removed: &BTreeMap<u64, Held>) {
-        if let Some(refusal) = self.refusal(id, event) {
+        let refusal = self.refusal(id, event);
+        let is_sparse = [Counter::SkippedGroup, Counter::TokenCountMismatch].map(Some);
+        let names_blocks = !event.is_placeholder() && event.aliases.is_empty();
+        if names_blocks && !is_sparse.contains(&refusal) {
+            self.note_group(id, event.group);
+        }
+        if let Some(refusal) = refusal {
             if refusal == Counter::SkippedGroup && event.group < 64 {
                 self.owners.get_mut(&id).unwrap().skipped.insert(event.group);
             }
@@ -226,7 +232,6 @@ impl Twin {
                 self.store_object(id, event, key, alias);
             }
         } else if event.by_hash {
-            self.note_group(id, event.group);
             for (key, &hash) in keys.zip(&event.hashes) {
                 self.hold(id, event, key, &event.lora, hash);
             }
@@ -240,7 +245,6 @@ impl Twin {
                 };
                 previous = Some(known.prefix);
             }
-            self.note_group(id, event.group);
             for (key, local) in keys.zip(event.locals(self.seed)) {
                 let prefix = chained(previous, local, self.seed);
                 previous = Some(prefix);
@@ -255,7 +259,7 @@ impl Twin {
     fn note_group(&mut self, id: u64, group: u32) {
         let key = GROUPS_MASK ^ u64::from(group);
         let (held, known) = (&self.owners[&id].held, self.left_out(id, GROUPS));
-        if held.contains_key(&key) || (group == 0 && known == 0) {
+        if held.contains_key(&key) || (group == 0 && known == 0) || known > 63 {
             return;
         }
         if known == 0 && held.values().any(|held| !is_hidden(&held.lora)) {
