@@ -12,6 +12,7 @@ PrefixT = TypeVar("PrefixT", bound=Hashable)
 LOST: Final = "lost_batches"
 UNKNOWN_PARENT: Final = "unknown_parent"
 HASH_CONFLICT: Final = "hash_conflict"
+COPIES_UNKNOWN: Final = "copies_unknown"
 
 
 class Announced(Generic[PrefixT]):
@@ -28,6 +29,7 @@ class Announced(Generic[PrefixT]):
         self.left_out: dict[int, str] = {}
         self.is_lost = False
         self._copies: Counter[int] = Counter()
+        self._possible: Counter[int] = Counter()  # left out before the block was found
         self._copies_left_out: Counter[int] = Counter()
 
     def store(
@@ -56,17 +58,23 @@ class Announced(Generic[PrefixT]):
             copies[block] += is_new or not reported
             if why:
                 self.left_out.setdefault(block, why)
-            elif is_new:
+            elif block not in self.usable:
                 self.usable[block] = prefix
-                self.left_out.pop(block, None)
-                self._copies_left_out.pop(block, None)
+                # A conflict is another block of the name.
+                if self.left_out.get(block, HASH_CONFLICT) != HASH_CONFLICT:
+                    del self.left_out[block]
+                    self._possible[block] = self._copies_left_out.pop(block) - reported
 
     def remove(self, blocks: Iterable[int]) -> None:
         """A copy of each is gone; one that can be found, where there is one."""
         for block in blocks:
             is_usable = block in self.usable
             copies = self._copies if is_usable else self._copies_left_out
+            if is_usable and not copies[block]:
+                copies = self._possible
             copies[block] -= 1
+            if copies is self._copies and not copies[block] and self._possible[block]:
+                continue  # it may be held still
             if copies[block] <= 0:
                 del copies[block]
                 (self.usable if is_usable else self.left_out).pop(block, None)
@@ -83,9 +91,16 @@ class Announced(Generic[PrefixT]):
     @property
     def is_sound(self) -> bool:
         """Whether that is all that the engine holds."""
-        return not (self.is_lost or self.left_out)
+        return not (self.is_lost or self.left_out or self.is_unsure)
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether a block may be held or not."""
+        return any(not self._copies[block] for block in self.usable)
 
     @property
     def reasons(self) -> set[str]:
         """Why it is not, where that is known."""
-        return {LOST} if self.is_lost else set(self.left_out.values())
+        if self.is_lost:
+            return {LOST}
+        return {*self.left_out.values(), *([COPIES_UNKNOWN] if self.is_unsure else [])}

@@ -11,7 +11,7 @@ from schemas.identities import PublisherKey
 from schemas.limits import STALE_S
 from schemas.positions import PublisherState
 from schemas.records import Record
-from tests.simulation.announced import LOST
+from tests.simulation.announced import COPIES_UNKNOWN, LOST
 from tests.simulation.engines import SimulatedEngine
 from tests.simulation.ledgers import told_by
 
@@ -101,7 +101,9 @@ class StateOracle:
             missing = engine.heard_ranks.keys() - whole.keys()
             causes = engine.announced.reasons if is_whole else {LOST}
             told = f"engine {engine.number}: {found}, but {causes or 'nothing'} in doubt"
-            if causes:
+            if causes == {COPIES_UNKNOWN}:
+                assert found.state is AnswerState.UNCONFIRMED, told
+            elif causes:
                 assert found.state is AnswerState.DEGRADED, told
                 assert found.reason in causes, told
             elif missing:
