@@ -57,7 +57,7 @@ class Accuracy(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     def mean_error(self) -> float:
         """The mean of |actual - expected| / actual (MAPE) of the last outcomes; 0 for none."""
         errors = [entry & _ERROR for (entry,) in _ENTRY.iter_unpack(self.entries)]
-        return sum(errors) / _UNIT / len(errors) if errors else 0.0
+        return sum(errors) / (_UNIT * len(errors)) if errors else 0.0
 
     @property
     def coverage(self) -> float:
