@@ -1,5 +1,6 @@
 # Two commands do everything on a fresh machine: `make run` (the service with a demo) and `make test`.
 # PYTHON=... chooses the interpreter (3.11 to 3.13), ARGS=... passes options to `reprise up` or pytest,
+# PORT=... is where `make run` answers.
 # JOBS=... says how many tests run side by side (0 for one after the other; more than cores: most wait).
 
 SHELL := /bin/bash
@@ -16,6 +17,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 NATIVE := streams/kernel/native
 NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/*/Cargo.toml $(NATIVE)/*/src/*.rs)
 ARGS ?=
+PORT ?= 13333
 FROM ?=
 DYNAMO ?= ai-dynamo-runtime==1.6.1
 LMCACHE ?= lmcache==0.5.6
@@ -24,13 +26,23 @@ RAY ?= ray[serve]==2.60.0
 SBOM ?= cyclonedx-bom==7.5.0
 JOBS ?=
 
-.PHONY: help run install wheels chart image sbom test faults soak check fmt bench bench-check peers lmcache integrations engines publishers plots mutants upgrades kafka clean
+# One that does not run, or was made by half, is made again.
+$(if $(wildcard $(VENV)),$(shell $(BIN)/python -c 'import pip' 2>/dev/null || \
+	{ echo "==> $(VENV) is broken: making it again" >&2; rm -rf $(VENV) .make/run .make/dev; }))
+
+.PHONY: port help run install wheels chart image sbom test faults soak check fmt bench bench-check peers lmcache integrations engines publishers plots mutants upgrades kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: .make/run ## set everything up and start the service with four simulated engines and a router
-	@exec $(BIN)/reprise up --demo $(ARGS)
+run: port .make/run ## set everything up and start the service with four simulated engines and a router
+	@exec $(BIN)/reprise up --demo --port $(PORT) $(ARGS)
+
+# Looked at before anything is built, which takes minutes.
+port:
+	@python="$(or $(wildcard $(BIN)/python),$(PYTHON))"; [ -z "$$python" ] || \
+	"$$python" -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null || \
+	{ echo "Port $(PORT) of 127.0.0.1 is taken: stop what listens there, or: make run PORT=14333"; exit 1; }
 
 install: .make/run ## set up what the service needs, and build the Rust kernel
 
@@ -168,6 +180,7 @@ clean: ## remove what the other targets made
 
 $(BIN)/python:
 	@[ -n "$(PYTHON)" ] || { echo "Expected Python 3.11 to 3.13 on the PATH, found none: install one, or name it with PYTHON=..."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "Expected Python 3.11 to 3.13, got $$("$(PYTHON)" --version 2>&1): name another one with PYTHON=..."; exit 1; }
 	@echo "==> creating the virtual environment with $(PYTHON)"
 	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; } # half of one would count as made
 

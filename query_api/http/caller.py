@@ -67,6 +67,7 @@ RULES: Final[dict[tuple[str, str], Rule]] = {
     ("GET", "routing"): _READ,
     ("GET", "decisions"): _READ,
     ("GET", "events"): _READ,
+    ("GET", ""): _READ,
     ("GET", "ui"): _READ,
     ("GET", "docs"): _READ,
     ("GET", "openapi.json"): _READ,

@@ -173,15 +173,15 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     type: Annotated[
         str,
         Meta(
-            description="Whose events it publishes, as `vLLM`; or `none`, for an engine that"
-            " publishes none: what it holds is taken from what `/route` sends there. `none` is"
-            " JSON only."
+            description="Whose events it publishes, as `vLLM`, in JSON in any case; or `none`, for"
+            " an engine that publishes none: what it holds is taken from what `/route` sends there."
+            " `none` is JSON only."
         ),
     ]
     modelname: Name
     instance_id: Name
     block_size: BlockSize
-    dp_rank: Rank
+    dp_rank: Annotated[Rank, Meta(description="Required in msgpack.")] = 0
     replay_endpoint: Annotated[Text, Meta(description="ZMQ address of the ROUTER socket.")] = ""
     http_endpoint: Annotated[
         Text,
@@ -261,7 +261,7 @@ class UnregisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A publisher to forget; modelname and block_size narrow what matches."""
 
     instance_id: Name
-    dp_rank: Rank
+    dp_rank: Annotated[Rank, Meta(description="Required in msgpack.")] = 0
     tenant_id: Text = "default"
     type: Text = ""
     modelname: Name | None = None

@@ -13,7 +13,7 @@ from query_api.gaps import Wanted, gaps_document
 from query_api.http import memory_models, models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.caller import access_of
-from query_api.http.errors import unsupported_content_type
+from query_api.http.errors import RequestError, unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
 from query_api.http.memory import memory_document, shown_segments
 from query_api.http.metrics import Exposition
@@ -25,6 +25,7 @@ from query_api.http.requests.registrations import read_registration, read_unregi
 from query_api.http.route_table import Routes
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
 from query_api.ports import PublisherRegistry, View, positions_text
+from schemas.errors import EndpointError, RegistrationConflictError, RepriseError
 from schemas.identities import PrefixScope
 
 BOTH_WIRES: Final = (Wire.JSON, Wire.MSGPACK)
@@ -81,7 +82,15 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
         body, wire = await read_request(request, bodies, default_wire)
         registration = read_registration(body, wire, registry.kinds, access_of(request))
         del body  # what follows may wait for the disk
-        await registry.register(registration)
+        try:
+            await registry.register(registration)
+        except RegistrationConflictError as error:
+            raise _with_remedy(error, wire) from error
+        except EndpointError as error:
+            if wire is not Wire.JSON:  # Conductor's clients know it as an error of the server
+                raise
+            text = f"{error}. Give one such as tcp://10.0.0.7:5557"
+            raise RequestError("invalid_value", text, field="endpoint") from error
         status = "registered successfully"
         return respond({"status": status, "instance_id": registration.instance_id}, wire)
 
@@ -105,6 +114,14 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
         return respond({"status": "unregistered successfully", "removed_instances": keys}, wire)
 
     return router
+
+
+def _with_remedy(error: RegistrationConflictError, wire: Wire) -> RepriseError:
+    """Conductor's text alone for its own clients."""
+    if wire is not Wire.JSON:
+        return error
+    text = f"{error}. POST /unregister the other one first: GET /services shows it"
+    return RequestError("invalid_registration", text)
 
 
 def view_routes(view: View, version: str, default_wire: Wire) -> Routes:

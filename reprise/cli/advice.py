@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reprise.cli.asking import DEFAULT_URL, asked
+from reprise.cli.asking import asked, url_option
 from reprise.cli.terminal import printable, say_json
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Where the service answers.")
+@url_option("Where the service answers.")
 @click.option("--all", "shows_all", is_flag=True, help="Also hot prefixes that are well as is.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of GET /advice.")
 def advice(url: str, shows_all: bool, as_json: bool) -> None:

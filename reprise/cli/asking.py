@@ -3,10 +3,10 @@
 import asyncio
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import click
@@ -27,6 +27,8 @@ from storage.files import read_file
 DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 """Where a service answers that was given no address."""
 
+URL_VARIABLE: Final = "REPRISE_URL"
+
 KEY_VARIABLE: Final = "REPRISE_KEY"
 """The key that a service is asked with, where it needs one."""
 
@@ -34,6 +36,19 @@ AUTHORITY_VARIABLE: Final = "REPRISE_CA"
 CERTIFICATE_VARIABLE: Final = "REPRISE_CLIENT_CERT"
 
 DocumentT = TypeVar("DocumentT")
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def url_option(help: str) -> Callable[[CommandT], CommandT]:
+    """`--url`, of a service that a command asks."""
+    return click.option(
+        "--url",
+        envvar=URL_VARIABLE,
+        show_envvar=True,
+        default=DEFAULT_URL,
+        show_default=True,
+        help=help,
+    )
 
 
 class RefusedError(Exception):

@@ -5,7 +5,7 @@ import os
 
 import click
 
-from reprise.cli.asking import DEFAULT_URL
+from reprise.cli.asking import url_option
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.discovery.api_server import SERVICE_ACCOUNT, ApiSettings, pod_settings
@@ -15,14 +15,7 @@ from schemas.errors import RepriseError
 
 
 @click.command()
-@click.option(
-    "--url",
-    envvar="REPRISE_URL",
-    show_envvar=True,
-    default=DEFAULT_URL,
-    show_default=True,
-    help="Where any replica answers. REPRISE_KEY is its key, with the rights read and register.",
-)
+@url_option("Where any replica answers. REPRISE_KEY is its key, with the rights read and register.")
 @click.option(
     "--namespace",
     envvar="REPRISE_NAMESPACE",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from reprise.cli.asking import DEFAULT_URL, asked
+from reprise.cli.asking import asked, url_option
 from reprise.cli.terminal import printable
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NOT_ASKED: Final = 2
 
 
 @click.command()
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Where any replica answers.")
+@url_option("Where any replica answers.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of GET /doctor.")
 def doctor(url: str, as_json: bool) -> None:
     """Say what is wrong with a running service and its engines, and what to do about it.

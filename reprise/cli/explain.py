@@ -6,7 +6,7 @@ from typing import IO, TYPE_CHECKING
 import click
 import msgspec
 
-from reprise.cli.asking import DEFAULT_URL, asked
+from reprise.cli.asking import asked, url_option
 from reprise.cli.terminal import printable, say_json
 from schemas.limits import BODY_BYTES_MAX
 
@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--url",
-    default=DEFAULT_URL,
-    show_default=True,
-    help="Where the service answers.",
-)
+@url_option("Where the service answers.")
 @click.option("--instance", required=True, help="Whose answer is to be explained.")
 @click.option(
     "--as-of",

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from brokers.settings import KafkaSettings
-from reprise.cli.asking import DEFAULT_URL, asked
+from reprise.cli.asking import DEFAULT_URL, URL_VARIABLE, asked
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.terminal import printable, say_json
 from reprise.settings import seed_from
@@ -34,7 +34,7 @@ _KINDS = ("lost", "repaired", "incomplete")
 )
 @click.option(
     "--url",
-    help=f"Where a service answers.  [default: {DEFAULT_URL}]",
+    help=f"Where a service answers.  [env var: {URL_VARIABLE}; default: {DEFAULT_URL}]",
 )
 @click.option(
     "--data",
@@ -86,7 +86,7 @@ def gaps(
         elif data is not None or source is not None:
             document = _of_log(data, source, wanted)
         else:
-            document = _asked(url or DEFAULT_URL, wanted)
+            document = _asked(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, wanted)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
     if as_json:

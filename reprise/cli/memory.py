@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from bridge.memory.reading import DEFAULT_PREFIX
-from reprise.cli.asking import DEFAULT_URL, asked
+from reprise.cli.asking import asked, url_option
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import printable, say_json, table_lines
 from schemas import limits
@@ -36,12 +36,7 @@ def memory() -> None:
 
 def _source_options(command: Callable[..., None]) -> Callable[..., None]:
     options = (
-        click.option(
-            "--url",
-            default=DEFAULT_URL,
-            show_default=True,
-            help="The service that is asked: of all hosts, with the instances.",
-        ),
+        url_option("The service that is asked: of all hosts, with the instances."),
         click.option(
             "--dir",
             "directory",

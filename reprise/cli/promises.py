@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from reprise.cli.asking import DEFAULT_URL, asked
+from reprise.cli.asking import asked, url_option
 from reprise.cli.terminal import printable, say_json, table_lines
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _NUMBERS: Final = frozenset(_HEADER) - _WORDS
 
 
 @click.command()
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Where the service answers.")
+@url_option("Where the service answers.")
 @click.option(
     "--by",
     type=click.Choice(["instance", "policy", "model"]),

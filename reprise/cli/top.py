@@ -5,7 +5,7 @@ import time
 
 import click
 
-from reprise.cli.asking import DEFAULT_URL
+from reprise.cli.asking import url_option
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import say_json
 from schemas import limits
@@ -14,7 +14,7 @@ _ORDERS = ("name", "state", "blocks", "hits", "wait", "requests", "kv", "pressur
 
 
 @click.command()
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Where any replica answers.")
+@url_option("Where any replica answers.")
 @click.option(
     "--interval",
     "-n",

@@ -122,7 +122,7 @@ def _read(
     texts: dict[str, str] = {}
     lora_id: int | None = None
     for field in split_fields(body, wire):
-        if field.name == "model":
+        if field.name == "model" or (field.name == "modelname" and wire is Wire.JSON):
             model = read_name(field, wire)
         elif field.name == "block_size":
             block_size = _read_block_size(field, wire)

@@ -69,6 +69,7 @@ OWN_FIELDS: Final = frozenset(
         "labels",
         "max_num_seqs",
         "memory_segment",
+        "model",
         "role",
         "url",
     }
@@ -83,6 +84,7 @@ _NO_EVENTS_JSON: Final = f'"{NO_EVENTS}"'.encode()
 _UNREGISTER_FIELDS: Final = frozenset(
     {"block_size", "dp_rank", "instance_id", "lora_name", "modelname", "tenant_id", "type"}
 )
+_OWN_UNREGISTER_FIELDS: Final = frozenset({"model"})
 _PROFILE_FIELDS: Final = ("strategy", "algorithm", "python_hash_seed", "index_projection")
 _ALGORITHMS: Final = ("sha256", "sha256_cbor")
 _SEED_MAX: Final = 2**32 - 1
@@ -118,7 +120,7 @@ def read_registration(
     allowed = REGISTER_FIELDS
     if wire is Wire.JSON:
         allowed = allowed | OWN_FIELDS
-    fields = _known_fields(split_fields(body, wire), allowed)
+    fields = _named_model(_known_fields(split_fields(body, wire), allowed))
     endpoint = kind = ""
     if wire is Wire.JSON and _publishes_nothing(fields):
         _check_no_events(fields)
@@ -180,7 +182,8 @@ def read_unregistration(body: bytes, wire: Wire, access: Access = OPEN) -> Unreg
     """The body of `POST /unregister`. `type` and `lora_name` are checked and not used. Raises as
     `read_registration`.
     """
-    fields = _known_fields(split_fields(body, wire), _UNREGISTER_FIELDS)
+    own = _OWN_UNREGISTER_FIELDS if wire is Wire.JSON else frozenset()
+    fields = _named_model(_known_fields(split_fields(body, wire), _UNREGISTER_FIELDS | own))
     instance_id = _required_name(fields, "instance_id", wire)
     tenant_id = access.tenant_of(_text(fields, "tenant_id", wire))
     dp_rank = _read_target_rank(fields, wire)
@@ -200,6 +203,13 @@ def _known_fields(fields: list[Field], allowed: frozenset[str]) -> FieldMap:
             raise unknown_field(field.name)
         by_name.setdefault(field.name, field)
     return by_name
+
+
+def _named_model(fields: FieldMap) -> FieldMap:
+    """`model` is `modelname`, where that is not given, too: /query and /route call it so."""
+    if (model := fields.pop("model", None)) is not None:
+        fields.setdefault("modelname", Field("modelname", model.raw))
+    return fields
 
 
 def _required_name(fields: FieldMap, name: str, wire: Wire) -> str:
@@ -225,6 +235,9 @@ def _check_no_events(fields: FieldMap) -> None:
 
 
 def _kind(name: str, kinds: Collection[PublisherKind], wire: Wire) -> PublisherKind:
+    if wire is Wire.JSON:  # people write it
+        by_lower = {kind.lower(): kind for kind in kinds}
+        name = by_lower.get(name.lower(), name)
     if name not in kinds:
         expected = " or ".join((*kinds, NO_EVENTS) if wire is Wire.JSON else kinds)
         raise RequestError("invalid_value", f"type must be {expected}", field="type")
@@ -306,6 +319,8 @@ def _read_block_size(fields: FieldMap, wire: Wire) -> int:
 
 def _read_rank(fields: FieldMap, wire: Wire) -> int:
     if "dp_rank" not in fields:
+        if wire is Wire.JSON:
+            return 0
         raise missing("dp_rank")
     dp_rank = read_integer(fields["dp_rank"], wire)
     if not 0 <= dp_rank <= DP_RANK_MAX:

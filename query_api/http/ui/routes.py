@@ -49,6 +49,10 @@ def page_routes(router: Router | None, default_wire: Wire) -> Routes:
     large = LargeAnswers()
     kept = page_files()
 
+    @routes.get("/", include_in_schema=False)
+    async def home() -> Response:
+        return Response(status_code=307, headers={"location": "ui"})
+
     @routes.get("/ui", include_in_schema=False)
     async def page() -> Response:
         return _file("index.html")

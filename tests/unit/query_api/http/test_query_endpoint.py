@@ -562,3 +562,16 @@ def test_an_option_that_there_is_not_is_refused(
 
 def test_parameters_that_mean_nothing_are_ignored(doubtful: FakeTable, client: AsgiClient) -> None:
     assert client.post_json("/query?other=1", query()) == client.post_json("/query", query())
+
+
+def test_a_query_may_name_its_model_as_a_registration_does(
+    table: FakeTable, client: AsgiClient
+) -> None:
+    fill_walk(table)
+    body = {("modelname" if name == "model" else name): value for name, value in query().items()}
+    assert (
+        client.post_json("/query", body).document()
+        == client.post_json("/query", query()).document()
+    )
+    refused = client.post_msgpack("/query", body)
+    assert (refused.status, refused.document()["reason"]) == (400, "unknown_field")

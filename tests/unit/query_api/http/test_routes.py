@@ -43,28 +43,42 @@ def test_a_registration_is_echoed_and_may_be_repeated(table: FakeTable, client: 
     assert packed.document() == {"status": "registered successfully", "instance_id": "b"}
 
 
-def test_conflicting_registrations_have_conductors_texts(client: AsgiClient) -> None:
-    client.post_json("/register", BODY)
-    reply = client.post_json("/register", {**BODY, "endpoint": "tcp://a:2"})
-    assert reply.status == 400
-    assert reply.document() == {
-        "error": "conflicting registration for service key: a|default|0",
-        "reason": "invalid_registration",
-    }
-    reply = client.post_json("/register", {**BODY, "instance_id": "b"})
-    assert reply.document() == {
-        "error": "conflicting active registration for endpoint: tcp://a:1",
-        "reason": "invalid_registration",
-    }
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"endpoint": "tcp://a:2"}, "conflicting registration for service key: a|default|0"),
+        ({"instance_id": "b"}, "conflicting active registration for endpoint: tcp://a:1"),
+    ],
+)
+def test_conflicting_registrations_have_conductors_texts_and_a_remedy_in_json(
+    client: AsgiClient, changes: dict[str, str], error: str
+) -> None:
+    body = {**BODY, "hash_profile": PROFILE}
+    client.post_json("/register", body)
+    for reply, text in (
+        (client.post_json("/register", body | changes), f"{error}. POST /unregister the other"),
+        (client.post_msgpack("/register", body | changes), error),
+    ):
+        found = reply.document()
+        assert (reply.status, found["reason"]) == (400, "invalid_registration")
+        assert found["error"].startswith(text)
 
 
-def test_an_endpoint_that_cannot_be_connected_to_is_a_500_as_in_conductor(
+def test_an_endpoint_that_cannot_be_connected_to_is_a_500_to_conductors_clients_alone(
     client: AsgiClient,
 ) -> None:
-    reply = client.post_json("/register", {**BODY, "endpoint": "nonsense"})
+    body = {**BODY, "endpoint": "nonsense", "hash_profile": PROFILE}
+    reply = client.post_msgpack("/register", body)
     assert reply.status == 500
     prefix = "Failed to subscribe: failed to start ZMQ client: initial connection failed: "
     assert reply.document() == {"error": prefix + "Expected a ZMQ address, got: nonsense"}
+    reply = client.post_json("/register", body)
+    assert reply.status == 400
+    assert reply.document() == {
+        "error": "Expected a ZMQ address, got: nonsense. Give one such as tcp://10.0.0.7:5557",
+        "reason": "invalid_value",
+        "field": "endpoint",
+    }
 
 
 @pytest.mark.parametrize("path", ["/register", "/unregister"])

@@ -1,5 +1,6 @@
 """The checks of registrations: every reason and text, and the order in which they are found."""
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -254,9 +255,12 @@ def test_a_bad_field_is_named(
     assert refusal({**FULL, name: value}, wire) == ErrorEnvelope(error, reason, name)
 
 
-@BOTH
 @pytest.mark.parametrize(
-    "name", ["endpoint", "type", "modelname", "instance_id", "block_size", "dp_rank"]
+    ("name", "wire"),
+    [
+        *itertools.product(["endpoint", "type", "modelname", "instance_id", "block_size"], Wire),
+        ("dp_rank", Wire.MSGPACK),  # in JSON 0 where it is left out
+    ],
 )
 def test_a_missing_field_is_named(wire: Wire, name: str) -> None:
     assert refusal(without(name), wire) == ErrorEnvelope(f"{name} is required", "missing", name)
@@ -371,7 +375,6 @@ def test_an_unregistration_takes_both_published_forms(wire: Wire) -> None:
     [
         ({"dp_rank": 0}, "instance_id is required", "missing"),
         ({"instance_id": "", "dp_rank": 0}, "instance_id must not be empty", "invalid_value"),
-        ({"instance_id": "a"}, "dp_rank is required", "missing"),
         (
             {"instance_id": "a", "dp_rank": -1},
             "dp_rank must be a non-negative int",
@@ -397,7 +400,20 @@ def test_a_bad_unregistration_is_refused(
     assert (caught.value.message, caught.value.reason) == (error, reason)
 
 
-@pytest.mark.parametrize("kind", ["Other", "vllm", "None"])
+def test_what_people_leave_out_or_write_otherwise_in_json() -> None:
+    wire = Wire.JSON
+    body = {key: value for key, value in FULL.items() if key not in ("dp_rank", "modelname")}
+    read = read_registration(encode({**body, "type": "vllm", "model": "m"}, wire), wire, KINDS)
+    assert (read.dp_rank, read.kind, read.model_name) == (0, "vLLM", "m")
+    both = {**body, "type": "sGLANG", "model": "other", "modelname": "m"}
+    assert read_registration(encode(both, wire), wire, KINDS).model_name == "m"
+    target = read_unregistration(encode({"instance_id": "a", "model": "m"}, wire), wire)
+    assert (target.dp_rank, target.model_name) == (0, "m")
+    with pytest.raises(RequestError, match="dp_rank is required"):
+        read_unregistration(encode({"instance_id": "a"}, Wire.MSGPACK), Wire.MSGPACK)
+
+
+@pytest.mark.parametrize("kind", ["Other", "None"])
 def test_a_type_is_one_of_those_that_the_form_has(kind: str) -> None:
     for wire, expected in ((Wire.MSGPACK, "vLLM or SGLang"), (Wire.JSON, "vLLM or SGLang or none")):
         wanted = ErrorEnvelope(f"type must be {expected}", "invalid_value", "type")

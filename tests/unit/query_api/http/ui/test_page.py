@@ -27,6 +27,11 @@ def test_the_page_and_each_of_its_files_is_served(client: AsgiClient) -> None:
     assert client.get("/ui/app.js").headers["content-type"].startswith("text/javascript")
 
 
+def test_the_root_leads_to_the_page(client: AsgiClient) -> None:
+    reply = client.get("/")
+    assert (reply.status, reply.headers["location"]) == (307, "ui")
+
+
 def test_the_page_as_a_folder_is_the_page(client: AsgiClient) -> None:
     reply = client.get("/ui/")
     assert (reply.status, reply.headers["location"]) == (308, "../ui")
