@@ -112,7 +112,7 @@ class Lane:
 
     def place(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
-        if self.tracker.cursor > anchor.cursor:
+        if self.tracker.sequence >= 0 and self.tracker.cursor > anchor.cursor:
             self.link = 0  # what it has brought is not in the log: only the next batch shows that
         if self.tracker.cursor != anchor.cursor:
             self.tracker = SequenceTracker(anchor.cursor)

@@ -89,8 +89,7 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
         except EndpointError as error:
             if wire is not Wire.JSON:  # Conductor's clients know it as an error of the server
                 raise
-            text = f"{error}. Give one such as tcp://10.0.0.7:5557"
-            raise RequestError("invalid_value", text, field="endpoint") from error
+            raise RequestError("invalid_value", str(error)) from error
         status = "registered successfully"
         return respond({"status": status, "instance_id": registration.instance_id}, wire)
 

@@ -193,6 +193,9 @@ class CaptureWriter:
         try:
             try:
                 self.flush()
+            except BaseException as error:
+                ended = str(error) or type(error).__name__
+                raise
             finally:
                 summary = Summary(
                     ended=ended[:_ENDED_CHARS],

@@ -166,7 +166,7 @@ def test_addresses_that_cannot_be_asked_are_refused(tenant: Tenant) -> None:
         status, answer = tenant.api.post(
             "/register", body | fields | {"tenant_id": tenant.tenant_id}
         )
-        assert (status, "Expected a" in answer["error"]) == (500, True), answer
+        assert (status, "Expected a" in answer["error"]) == (400, True), answer
     assert tenant.services() == []
 
 
@@ -177,7 +177,7 @@ def test_two_instances_cannot_have_one_engines_rank(tenant: Tenant, engine: Engi
     status, answer = tenant.api.post(
         "/register", body | {"endpoint": engine.url, "tenant_id": tenant.tenant_id}
     )
-    assert (status, answer["error"]) == (
+    assert (status, answer["error"].partition(". POST /unregister")[0]) == (
         400,
         f"conflicting active registration for endpoint: {engine.url}",
     )
