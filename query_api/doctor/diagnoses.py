@@ -4,7 +4,7 @@ A diagnosis says what is wrong, what was expected and what came, the likeliest c
 type. It says nothing where it does not know.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from query_api.doctor.diagnosis import Diagnosis, Look
@@ -34,14 +34,13 @@ _CAUSES: Final[Mapping[Code, tuple[Code, ...]]] = {
 def _told_apart(found: list[Diagnosis]) -> list[Diagnosis]:
     """A finding that follows from another one says that, in place of a remedy of its own."""
     codes = {one.code for one in found}
-    return [
-        one if cause is None else _following(one, cause)
-        for one in found
-        for cause in (next((code for code in _CAUSES.get(one.code, ()) if code in codes), None),)
-    ]
+    return [_following(one, codes) for one in found]
 
 
-def _following(one: Diagnosis, cause: Code) -> Diagnosis:
+def _following(one: Diagnosis, codes: Collection[Code]) -> Diagnosis:
+    cause = next((code for code in _CAUSES.get(one.code, ()) if code in codes), None)
+    if cause is None:
+        return one
     words = one.cause.partition(" The likeliest cause:")[0].rstrip(".")
     return one._replace(
         cause=f"{words}. This may well follow from `{cause.value}`",

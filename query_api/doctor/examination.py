@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 from query_api.doctor.document import AskedExamination
@@ -27,6 +28,9 @@ from streams.routing.observed.promise_totals import NOT_SERVED, Recent, Served, 
 
 _TIER_AT: Final = 20
 _GPU: Final = MEDIA.index(Medium.GPU)
+
+
+_Contexts = list[tuple[ModelContext, int]]
 
 
 class Patient(NamedTuple):
@@ -163,7 +167,7 @@ def examine(
     ]
     asked = [] if unknown is None else unknown.asked(admits)
     return Examination(
-        now, view.health(), patients, asked, _never_held(kernel, router, now, admits)
+        now, view.health(), patients, asked, _never_held(kernel, entries, router, now, admits)
     )
 
 
@@ -178,15 +182,19 @@ def served_by(router: Router | None, now: float) -> Mapping[Served, Recent]:
 
 
 def _never_held(
-    kernel: ReadOnlyKernel, router: Router | None, now: float, admits: Callable[[str], bool]
+    kernel: ReadOnlyKernel,
+    contexts: Mapping[StreamKey, _Contexts],
+    router: Router | None,
+    now: float,
+    admits: Callable[[str], bool],
 ) -> list[NeverHeld]:
     """What prompts begin with that are not tokenized as the engines do it, or salted otherwise."""
     if router is None:
         return []
     scopes = router.folded.read_all(lambda fold: hot_view([fold.observations.hot], now))
     entries: Counter[PrefixScope] = Counter()
-    for view in kernel.contexts():
-        entries[ModelContext(*view.context).scope] += view.entries
+    for context, count in chain.from_iterable(contexts.values()):
+        entries[context.scope] += count
     found = []
     for decided, hot in sorted(scopes.items()):
         scope = PrefixScope(*decided)
@@ -223,9 +231,6 @@ def clock_of(one: ServiceView) -> float:
     """How far its clock is behind its bridge's, seconds; 0 where that is not far."""
     said = one.state.confirmation
     return 0.0 if said is None else said.clock_s
-
-
-_Contexts = list[tuple[ModelContext, int]]
 
 
 def _entries(kernel: ReadOnlyKernel) -> dict[StreamKey, _Contexts]:
