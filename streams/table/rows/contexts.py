@@ -23,9 +23,16 @@ NEWER_ROWS: Final = "newer_rows"
 
 
 class ReadContext(ContextRows):
-    """How far the rows of a context have been applied; `damaged` where one of them is missing."""
+    """How far the rows of a context have been applied.
+
+    Attributes:
+        damaged: one of them is missing.
+        has_unread: one of its generation was removed before it was read: a reader that was away
+            finds the `covered` row of a flush whose deltas were compacted away since.
+    """
 
     damaged: bool = False
+    has_unread: bool = False
 
 
 class _Counted(NamedTuple):
@@ -136,13 +143,16 @@ class PartitionContexts:
         """The rows that count by their generation and their offset."""
         state = self.states.setdefault(context, ReadContext())
         for key, value in source.context_rows(prefix):
-            if value is None:
-                continue
             try:
                 place = rows.place_of(context, key)
             except RowCorruptError as error:
-                self._skipped.skip(SkippedRow(self._partition, key, CORRUPT_ROWS), error)
-                self._mark_damaged(context)
+                if value is not None:
+                    self._skipped.skip(SkippedRow(self._partition, key, CORRUPT_ROWS), error)
+                    self._mark_damaged(context)
+                continue
+            if value is None:
+                if place.generation == state.generation and place.n >= state.next_n:
+                    state.has_unread = True
                 continue
             state.last_generation = max(state.last_generation, place.generation)
             if place.generation > max(generation, state.generation):
@@ -167,16 +177,18 @@ class PartitionContexts:
         """The rows of a context that have to be loaded now, in order; the rest is kept or dropped.
 
         The chunks repeat what was applied up to the offset that the last of them covers: they are
-        loaded only where that has not been, or where the context is damaged. A generation without
+        loaded only where that has not been, where a row of the generation before was removed before
+        it was read, or where the context is damaged. A generation without
         a chunk begins with an empty context, whatever of the one before was compacted away before
         it was read.
         """
         state = self.states.setdefault(context, ReadContext())
         switched = generation > state.generation
         heals = switched and state.damaged
+        has_unread = switched and state.has_unread
         if switched:
             state.generation, state.next_n, state.delta_bytes = generation, 0, 0
-            state.damaged = False
+            state.damaged = state.has_unread = False
         state.last_generation = max(state.last_generation, state.generation)
         ready: list[ContextRow] = []
         dumped_at = _dumped_at(found, state.generation)
@@ -195,7 +207,7 @@ class PartitionContexts:
             is_chunk = row.kind == RowKind.CHUNK
             covers = dumped_at if is_chunk else row.covers
             applied = covers <= counted.before
-            if is_chunk and (heals or not applied):
+            if is_chunk and (heals or has_unread or not applied):
                 replaces = True
             elif applied:
                 continue

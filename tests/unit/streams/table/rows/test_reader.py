@@ -122,6 +122,38 @@ def test_an_empty_generation_empties_a_context_whose_last_delta_was_compacted_aw
     assert not reader.is_degraded(SCOPE)
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["a new context", "a context with rows"])
+def test_a_generation_is_loaded_where_the_deltas_before_it_were_compacted_away(
+    make_fold: Callable[[], Fold], known: bool
+) -> None:
+    """A reader that was away finds the `covered` row of a flush without the rows of the flush."""
+    worker = FlushingWorker(make_fold(), table=b"t")
+    reader = RowReader(make_fold().kernel)
+    if known:
+        for row in worker.flush(events_record(0, 0, [stored(0, [1], range(4))])):
+            reader.put(0, *row)
+    reader.caught_up(0)
+    at = int(known)
+    flush = worker.flush(events_record(at, at, [stored(at, [2], range(4, 8))]))
+    deltas = [key for key, _ in flush if key[:1] == rows.CONTEXT]
+    for key, value in flush:
+        if key not in deltas:
+            reader.put(0, key, value)
+    context = rows.parse_context_prefix(rows.prefix_of(deltas[0]))
+    dump = worker.fold.kernel.open_dump(context)
+    dump.gather(100)
+    chunk = rows.encode_row(rows.RowKind.CHUNK, at, dump.take(100))
+    reader.put(0, rows.row_key(rows.RowPlace(context, 1, 0)), chunk)
+    mark = rows.encode_row(rows.RowKind.CHUNK, at, (1).to_bytes(4, "little"))
+    reader.put(0, rows.mark_key(context), mark)
+    for key in deltas:
+        reader.put(0, key, None)
+    reader.put(0, rows.COVERED_KEY, rows.encode_row(rows.RowKind.DELTA, at, b"t"))
+    (found,), (held,) = reader.kernel.contexts(), worker.fold.kernel.contexts()
+    assert found.digest == held.digest
+    assert not reader.is_degraded(SCOPE)
+
+
 # Rows of no context, one by one
 
 Row = tuple[bytes, bytes | None]
