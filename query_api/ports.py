@@ -253,9 +253,14 @@ class PublisherRegistry(Protocol):
         """Those that can be followed, in the order in which errors name them."""
         ...
 
-    async def register(self, registration: Registration) -> None:
+    async def register(self, registration: Registration, *, replace: bool = False) -> None:
         """Follows a publisher; returns once the registration is durable. Repeating one is no
         change.
+
+        Args:
+            registration: of the publisher.
+            replace: whether it takes the place of what `schemas.registration.replaced_by` names,
+                which stays where an error is raised.
 
         Raises:
             RegistrationConflictError: endpoint or publisher taken by a different registration.

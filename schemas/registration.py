@@ -325,6 +325,22 @@ def pool_members(
     return list(found.values())
 
 
+def replaced_by(
+    registration: Registration, registered: Mapping[PublisherKey, Registration]
+) -> list[Registration]:
+    """What a registration that replaces takes the place of: what has its name and rank, and its
+    model and block size or its endpoint. What has another name stays. Cost O(registered).
+    """
+    key, publisher = registration.service_key, registration.publisher
+    return [
+        other
+        for other in registered.values()
+        if (asked := other.as_registered) != registration
+        and asked.service_key == key
+        and (asked.publisher == publisher or _is_taken_by(other, registration))
+    ]
+
+
 def is_new(registration: Registration, registered: Mapping[PublisherKey, Registration]) -> bool:
     """Whether the publisher is not registered yet. Cost O(registered).
 

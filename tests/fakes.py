@@ -21,7 +21,7 @@ from schemas.events import BlockEvent, Stored, encode_events
 from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import PublisherKind, Registration, replaced_by
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
 from streams.table.fold import Fold
@@ -161,10 +161,12 @@ class FakeTable:
         state = self.states.get(known.publisher, PublisherState())
         return ServiceView(known, state, True, self.standing(known.publisher), ("silent", 8.0))
 
-    async def register(self, registration: Registration) -> None:
+    async def register(self, registration: Registration, *, replace: bool = False) -> None:
         """See `PublisherRegistry`."""
         if self.failure is not None:
             raise self.failure
+        for one in replaced_by(registration, self.registrations) if replace else ():
+            del self.registrations[one.publisher]
         if registration.has_events:
             self.add(registration)
         else:

@@ -285,10 +285,14 @@ class Ownership:
     async def _changed(
         self, home: int, publisher: PublisherKey, registration: Registration | None
     ) -> None:
+        followed = self._pump.followed.get(publisher)
         if registration is not None:
+            if followed is not None and followed.registration != registration:
+                # Of another engine, for all we know.
+                await self._changed(home, publisher, None)
             await self._take_over({publisher: (registration, home)})
             return
-        if publisher in self._pump.followed:
+        if followed is not None:
             await self._unfollow([publisher])
         self._writer.discard(publisher)
         self._write_unregistered(publisher)

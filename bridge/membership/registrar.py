@@ -8,28 +8,41 @@ Registering a publisher; the order is the guarantee:
     Step 4. ask its engine for what it has sent so far, and go on live.
     Step 5. sync the log.
 
-An engine that publishes no events is registered by steps 1, 3 and 5 alone.
+An engine that publishes no events is registered by steps 1, 3 and 5 alone. What a registration
+replaces is followed until step 2, and again where that fails; step 3 has its end, too.
 
 After a restart each registered publisher goes through steps 2 and 4, from its cursor in the table.
 """
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from bridge.engine_http.engine import check_http
 from bridge.ports import RecordSink
 from bridge.pump import Pump
 from bridge.sequencing.anchor import NO_ANCHOR, Anchor
-from bridge.sockets.endpoints import check_replay_endpoint
+from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
 from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import SELF_REGISTERED, Registration, is_new
+from schemas.registration import SELF_REGISTERED, Registration, is_new, replaced_by
 
 _logger = logging.getLogger(__name__)
+
+
+def check_addresses(registration: Registration) -> None:
+    """Accepts addresses that can be connected to; whether anything listens there is seen then.
+
+    Raises:
+        EndpointError: one of them can never be, or may not be.
+    """
+    if registration.has_events and not registration.has_url:
+        check_endpoint(registration.endpoint)
+    check_http(registration)
+    check_replay_endpoint(registration.replay_endpoint)
 
 
 class PublisherTable(Protocol):
@@ -83,17 +96,18 @@ class Registrar:
         for registration in list(self._table.registrations().values()):
             if registration.kind in SELF_REGISTERED or not registration.has_events:
                 continue
-            key = registration.service_key
-            try:
-                await self._pump.follow(registration)
-            except RegistrationError as error:
-                _logger.warning("Cannot follow the registered publisher %s: %s", key, error)
-            except Exception:
-                _logger.exception(
-                    "Unexpected error with %s; going on with the other publishers", key
-                )
-            if registration.publisher in self._pump.followed:
-                self._begin(registration.publisher)
+            await self._follow_again(registration)
+
+    async def _follow_again(self, registration: Registration) -> None:
+        key = registration.service_key
+        try:
+            await self._pump.follow(registration)
+        except RegistrationError as error:
+            _logger.warning("Cannot follow the registered publisher %s: %s", key, error)
+        except Exception:
+            _logger.exception("Unexpected error with %s; going on with the other publishers", key)
+        if registration.publisher in self._pump.followed:
+            self._begin(registration.publisher)
 
     def _begin(self, publisher: PublisherKey) -> None:
         state = self._table.state(publisher)
@@ -104,8 +118,15 @@ class Registrar:
         process = None if said is None else said.process
         self._pump.begin(publisher, Anchor.of(state), process=process)
 
-    async def register(self, registration: Registration) -> list[Registration]:
+    async def register(
+        self, registration: Registration, *, replace: bool = False
+    ) -> list[Registration]:
         """Follows a publisher; nothing changes where it is registered already.
+
+        Args:
+            registration: of the publisher.
+            replace: whether it takes the place of what `replaced_by` names, whose blocks are
+                forgotten. Where it cannot be followed, that stays as it was.
 
         Returns:
             The registration, where it is new.
@@ -116,17 +137,27 @@ class Registrar:
         """
         publisher = registration.publisher
         await self._table.folded()  # Step 1.
-        if not is_new(registration, self._table.registrations()):
+        registered = dict(self._table.registrations())
+        replaced = replaced_by(registration, registered) if replace else []
+        for one in replaced:
+            del registered[one.publisher]
+        if not is_new(registration, registered):
             if registration.has_events:
                 await self._pump.connect_again(registration)
             await self._sync()  # what was told an error may have been
             return []
+        if replaced or not registration.has_events:
+            check_addresses(registration)
+        await self._unfollow(replaced)
         if registration.has_events:
-            await self._follow(registration)  # Step 2.
-        else:
-            check_http(registration)
-            check_replay_endpoint(registration.replay_endpoint)
-        self._sink.append(  # Step 3.
+            try:
+                await self._follow(registration)  # Step 2.
+            except BaseException:
+                for one in replaced:
+                    await self._follow_again(one)
+                raise
+        self._append_unregistered(replaced)  # Step 3.
+        self._sink.append(
             [
                 RegisteredRecord(
                     stream=registration.stream,
@@ -169,9 +200,21 @@ class Registrar:
         if not gone:
             await self._sync()
             raise NotRegisteredError(service_key)
+        await self._unfollow(gone)
+        self._append_unregistered(gone)
+        await self._sink.ready()
+        await self._sync()
+        await self._table.folded()
+        return gone
+
+    async def _unfollow(self, gone: Iterable[Registration]) -> None:
         for registration in gone:
             if registration.publisher in self._pump.followed:
                 await self._pump.unfollow(registration.publisher)
+
+    def _append_unregistered(self, gone: Sequence[Registration]) -> None:
+        if not gone:
+            return
         self._on_unregistered([registration.publisher for registration in gone])
         now = time.time()
         self._sink.append(
@@ -180,7 +223,3 @@ class Registrar:
             )
             for registration in gone
         )
-        await self._sink.ready()
-        await self._sync()
-        await self._table.folded()
-        return gone

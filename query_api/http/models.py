@@ -182,6 +182,14 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     instance_id: Name
     block_size: BlockSize
     dp_rank: Annotated[Rank, Meta(description="Required in msgpack.")] = 0
+    replace: Annotated[
+        bool,
+        Meta(
+            description="Whether to take the place of what is registered with this name and rank,"
+            " for the same model and block size or at the same endpoint; its blocks are forgotten."
+            " Where the request is refused, that stays. JSON only."
+        ),
+    ] = False
     replay_endpoint: Annotated[Text, Meta(description="ZMQ address of the ROUTER socket.")] = ""
     http_endpoint: Annotated[
         Text,

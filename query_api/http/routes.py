@@ -21,7 +21,7 @@ from query_api.http.post_endpoint import PostEndpoint
 from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_parameters
-from query_api.http.requests.registrations import read_registration, read_unregistration
+from query_api.http.requests.registrations import read_register_command, read_unregistration
 from query_api.http.route_table import Routes
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
 from query_api.ports import PublisherRegistry, View, positions_text
@@ -80,18 +80,19 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
     )
     async def register(request: Request) -> Response:
         body, wire = await read_request(request, bodies, default_wire)
-        registration = read_registration(body, wire, registry.kinds, access_of(request))
+        command = read_register_command(body, wire, registry.kinds, access_of(request))
         del body  # what follows may wait for the disk
         try:
-            await registry.register(registration)
+            await registry.register(command.registration, replace=command.replace)
         except RegistrationConflictError as error:
-            raise _with_remedy(error, wire) from error
+            raise _with_remedy(error, wire, replace=command.replace) from error
         except EndpointError as error:
             if wire is not Wire.JSON:  # Conductor's clients know it as an error of the server
                 raise
             raise RequestError("invalid_value", str(error)) from error
         status = "registered successfully"
-        return respond({"status": status, "instance_id": registration.instance_id}, wire)
+        instance_id = command.registration.instance_id
+        return respond({"status": status, "instance_id": instance_id}, wire)
 
     @router.post(
         "/unregister",
@@ -115,11 +116,13 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
     return router
 
 
-def _with_remedy(error: RegistrationConflictError, wire: Wire) -> RepriseError:
+def _with_remedy(error: RegistrationConflictError, wire: Wire, *, replace: bool) -> RepriseError:
     """Conductor's text alone for its own clients."""
     if wire is not Wire.JSON:
         return error
     text = f"{error}. POST /unregister the other one first: GET /services shows it"
+    if not replace:
+        text += '. Or say "replace": true, where it has the same instance_id and dp_rank'
     return RequestError("invalid_registration", text)
 
 

@@ -28,6 +28,7 @@ from schemas.registration import (
     Registration,
     is_new,
     pool_members,
+    replaced_by,
     service_key,
 )
 from schemas.topics import encode_publisher, encode_registration, encode_stream
@@ -69,9 +70,9 @@ class RegistryWriter:
         self._producer: EntryProducer | None = None
         reader.close_with(self._close)
 
-    async def register(self, registration: Registration) -> None:
+    async def register(self, registration: Registration, *, replace: bool = False) -> None:
         """See `PublisherRegistry`."""
-        await self._finish(self.write(registration))
+        await self._finish(self.write(registration, replace=replace))
 
     async def unregister(
         self,
@@ -110,15 +111,24 @@ class RegistryWriter:
 
     # On the reader's loop
 
-    async def write(self, registration: Registration) -> None:
-        """What `register` does; for callers that are on the reader's loop already."""
+    async def write(self, registration: Registration, *, replace: bool = False) -> None:
+        """What `register` does; for callers that are on the reader's loop already.
+
+        What is replaced goes last: where Kafka goes away meanwhile, both are registered until the
+        request is repeated. An entry of the same publisher takes the place of the one before it.
+        """
         async with self._lock:
-            registered = self._registrations()
+            registered = dict(self._registrations())
+            replaced = replaced_by(registration, registered) if replace else []
+            for one in replaced:
+                del registered[one.publisher]
             new = [one for one in self._members(registration) if is_new(one, registered)]
             if new:
                 self._check(registration)
             for one in new:
                 await self._send(one.publisher, one)
+            for publisher in {one.publisher for one in replaced} - {one.publisher for one in new}:
+                await self._send(publisher, None)
 
     def _members(self, registration: Registration) -> list[Registration]:
         if not registration.is_pool:

@@ -282,9 +282,9 @@ class EmbeddedService(TableView):
 
     # PublisherRegistry
 
-    async def register(self, registration: Registration) -> None:
+    async def register(self, registration: Registration, *, replace: bool = False) -> None:
         """See `PublisherRegistry`."""
-        await self._within(self.write.register(registration))
+        await self._within(self.write.register(registration, replace=replace))
 
     async def unregister(
         self,

@@ -251,9 +251,11 @@ class WriteThread:
                 SHUTDOWN_S,
             )
 
-    def register(self, registration: Registration) -> "Future[list[Registration]]":
+    def register(
+        self, registration: Registration, *, replace: bool = False
+    ) -> "Future[list[Registration]]":
         """See `Registrar.register`."""
-        return self.commands.submit(lambda: self.registrar.register(registration))
+        return self.commands.submit(lambda: self.registrar.register(registration, replace=replace))
 
     def unregister(
         self, matches: Callable[[Registration], bool], service_key: str

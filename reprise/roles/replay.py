@@ -147,7 +147,7 @@ class ReplayedService(TableView):
 
     # PublisherRegistry
 
-    async def register(self, registration: Registration) -> None:
+    async def register(self, registration: Registration, *, replace: bool = False) -> None:
         """See `PublisherRegistry`: a capture follows nobody.
 
         Raises:

@@ -18,8 +18,7 @@ from typing import Any
 
 import msgspec
 
-from bridge.engine_http.engine import check_http
-from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
+from bridge.membership.registrar import check_addresses
 from bridge.wire import KINDS
 from brokers.availability import quiet_client
 from brokers.options import client_options
@@ -181,7 +180,7 @@ class ReplicaService:
             options,
             self.replica,
             self._reader,
-            check=_check_endpoints,
+            check=check_addresses,
             kinds=KINDS,
             on_unregistered=self.router.forget,
         )
@@ -260,13 +259,6 @@ class ReplicaService:
                 return
             except (RequestError, StorageError):  # not read yet, or not there
                 await asyncio.sleep(REGISTER_RETRY_S)
-
-
-def _check_endpoints(registration: Registration) -> None:
-    if registration.has_events and not registration.has_url:
-        check_endpoint(registration.endpoint)
-    check_http(registration)
-    check_replay_endpoint(registration.replay_endpoint)
 
 
 def _log_refusal(registration: Registration, done: "Future[None]") -> None:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgpack
@@ -366,6 +367,27 @@ def test_a_registration_is_shown_and_the_same_one_again_changes_nothing(
     assert {name: unchanged[name] for name in registered} == {
         name: service[name] for name in registered
     }
+
+
+def test_a_registration_that_was_wrong_is_replaced_and_one_that_is_refused_changes_nothing(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    status, answer = tenant.register(publisher, model="other", replace=True, endpoint="tcp://*:1")
+    assert status == 400, answer
+    tenant.await_longest(TOKENS, 64)
+    with closing(Publisher(PublisherOptions())) as moved:
+        assert tenant.register(moved)[0] == 400
+        status, answer = tenant.register(moved, replace=True)
+        assert status == 200, answer
+        tenant.await_links(moved)
+        tenant.await_longest(TOKENS, 0)
+        (service,) = tenant.services()
+        assert service["Endpoint"] == moved.endpoint
+        moved.publish([chain(9, TOKENS[:16])])
+        tenant.await_longest(TOKENS, 16)
 
 
 def test_an_unregistered_publisher_is_forgotten_with_its_blocks(

@@ -70,6 +70,7 @@ OWN_FIELDS: Final = frozenset(
         "max_num_seqs",
         "memory_segment",
         "model",
+        "replace",
         "role",
         "url",
     }
@@ -92,6 +93,13 @@ _SEED_MAX: Final = 2**32 - 1
 FieldMap = dict[str, Field]
 
 
+class RegisterCommand(NamedTuple):
+    """A checked body of `POST /register`; `replace`: what has its name, or is at its endpoint."""
+
+    registration: Registration
+    replace: bool
+
+
 class Unregistration(NamedTuple):
     """A checked body of `POST /unregister`; None matches any."""
 
@@ -105,6 +113,13 @@ class Unregistration(NamedTuple):
 def read_registration(
     body: bytes, wire: Wire, kinds: Collection[PublisherKind], access: Access = OPEN
 ) -> Registration:
+    """The registration alone; see `read_register_command`."""
+    return read_register_command(body, wire, kinds, access).registration
+
+
+def read_register_command(
+    body: bytes, wire: Wire, kinds: Collection[PublisherKind], access: Access = OPEN
+) -> RegisterCommand:
     """The body of `POST /register`.
 
     Args:
@@ -140,7 +155,7 @@ def read_registration(
     additional_salt = ""
     if "additionalsalt" in fields:
         additional_salt = read_optional_text(fields["additionalsalt"], wire)
-    return Registration(
+    registration = Registration(
         endpoint=endpoint,
         kind=_kind(kind, kinds, wire) if endpoint else NO_EVENTS,
         model_name=model_name,
@@ -163,6 +178,7 @@ def read_registration(
         url=_text(fields, "url", wire),
         curve_server_key=_curve_server_key(_text(fields, "curve_server_key", wire), endpoint),
     )
+    return RegisterCommand(registration, _read_replace(fields))
 
 
 def _check_files(endpoints: Iterable[tuple[str, str]], access: Access) -> None:
@@ -262,6 +278,13 @@ def _curve_server_key(key: str, endpoint: str) -> str:
         message = f"{field} must be a public key of CURVE, 40 characters of Z85"
         raise RequestError("invalid_value", message, field=field)
     return key
+
+
+def _read_replace(fields: FieldMap) -> bool:
+    raw = bytes(memoryview(fields["replace"].raw)) if "replace" in fields else b"false"
+    if raw not in (b"true", b"false"):
+        raise RequestError("invalid_type", "replace must be true or false", field="replace")
+    return raw == b"true"
 
 
 def _read_role(fields: FieldMap, wire: Wire) -> Role:

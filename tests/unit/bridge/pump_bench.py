@@ -130,6 +130,7 @@ class FakeReceiver:
     ups: Counter[PublisherKey] = field(default_factory=Counter)
     at: dict[PublisherKey, str] = field(default_factory=dict)  # of those that were found
     refuse: bool = False
+    refused: set[Registration] = field(default_factory=set)
     stopped: bool = False
     open: threading.Event = field(default_factory=threading.Event)
 
@@ -141,7 +142,7 @@ class FakeReceiver:
 
     def follow(self, registration: Registration) -> None:
         assert self.open.wait(10)
-        if self.refuse:
+        if self.refuse or registration in self.refused:
             raise EndpointError("for a test")
         if registration.publisher in self.followed:
             raise RegistrationConflictError("for a test")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -187,6 +188,50 @@ def test_a_registration_in_conflict_is_refused() -> None:
                     block_size=4,
                 )
             )
+
+    assert play(scene).kinds() == ["RegisteredRecord"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"endpoint": "tcp://127.0.0.1:5999"}, {"block_size": 8}, {"model_name": "other"}]
+)
+def test_a_registration_replaces_the_one_of_its_name_or_leaves_it_as_it_was(
+    change: dict[str, Any],
+) -> None:
+    new = msgspec.structs.replace(PLAIN, **change)
+
+    async def scene(office: Office) -> None:
+        await office.registrar.register(PLAIN)
+        await office.bench.receive(live(0))
+        with pytest.raises(RegistrationConflictError):
+            await office.registrar.register(new)
+        office.table.states[ONE] = PublisherState(incarnation=1, sequence=0, engine_time=BORN)
+        office.bench.receiver.refused.add(new)
+        with pytest.raises(EndpointError):
+            await office.registrar.register(new, replace=True)
+        assert office.bench.pump.followed.keys() == {ONE}
+        await office.bench.receive(live(1))
+        office.bench.receiver.refused.clear()
+        assert await office.registrar.register(new, replace=True) == [new]
+        assert office.ended == [ONE]
+        assert office.bench.pump.followed.keys() == {new.publisher}
+        assert await office.registrar.register(new, replace=True) == []
+        assert list(office.table.registrations().values()) == [new]
+
+    kinds = [type(one).__name__ for one in play(scene).bench.sink.records]
+    changes = ["UnregisteredRecord", "RegisteredRecord"]
+    assert kinds == ["RegisteredRecord", *["EventsRecord"] * 2, *changes]
+
+
+def test_what_has_another_name_is_never_replaced() -> None:
+    async def scene(office: Office) -> None:
+        await office.registrar.register(PLAIN)
+        other = msgspec.structs.replace(PLAIN, instance_id="other")
+        with pytest.raises(RegistrationConflictError):
+            await office.registrar.register(other, replace=True)
+        rank = msgspec.structs.replace(PLAIN, dp_rank=1)
+        with pytest.raises(RegistrationConflictError):
+            await office.registrar.register(rank, replace=True)
 
     assert play(scene).kinds() == ["RegisteredRecord"]
 

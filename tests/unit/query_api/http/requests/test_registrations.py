@@ -10,6 +10,7 @@ from query_api.http.errors import ErrorEnvelope, RequestError, describe
 from query_api.http.requests.registrations import (
     OWN_FIELDS,
     Unregistration,
+    read_register_command,
     read_registration,
     read_unregistration,
 )
@@ -411,6 +412,16 @@ def test_what_people_leave_out_or_write_otherwise_in_json() -> None:
     assert (target.dp_rank, target.model_name) == (0, "m")
     with pytest.raises(RequestError, match="dp_rank is required"):
         read_unregistration(encode({"instance_id": "a"}, Wire.MSGPACK), Wire.MSGPACK)
+
+
+def test_whether_it_replaces_is_said_in_json_alone() -> None:
+    for more, expected in (({}, False), ({"replace": True}, True), ({"replace": False}, False)):
+        body = encode({**FULL, **more}, Wire.JSON)
+        assert read_register_command(body, Wire.JSON, KINDS).replace is expected
+    for said in (1, "true", None):
+        wanted = ErrorEnvelope("replace must be true or false", "invalid_type", "replace")
+        assert refusal({**FULL, "replace": said}, Wire.JSON) == wanted
+    assert refusal({**FULL, "replace": True}, Wire.MSGPACK).reason == "unknown_field"
 
 
 @pytest.mark.parametrize("kind", ["Other", "None"])
