@@ -3,6 +3,7 @@ answers.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -17,6 +18,7 @@ from simulation.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
 from simulation.engines.process import EngineStartError
 from simulation.traffic.index_client import ServiceError
 
+ENGINES_FILE: Final = "demo-engines.json"
 KEY_VARIABLE: Final = "REPRISE_KEY"
 BASE_PORT_VARIABLE: Final = "REPRISE_DEMO_BASE_PORT"
 
@@ -33,6 +35,8 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
         base_port=base_port_from(os.environ),
         owner=str(settings.data.resolve()),
         key=os.environ.get(KEY_VARIABLE, "").strip(),
+        redraws=sys.stdout.isatty(),
+        engines_path=str(settings.data.resolve() / ENGINES_FILE),
     )
     stop = threading.Event()
     thread: list[threading.Thread] = []

@@ -1,5 +1,6 @@
 """The HTTP service: hot routes in front, Starlette behind, one error shape, one set of metrics."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -283,7 +284,15 @@ class _Front:
         except (RequestError, AccessError) as error:
             refusal = self._refusals.refuse(scope["headers"], error)
             await refusal(scope, receive, watch)
+        except asyncio.CancelledError:  # the server stops, and has waited for it
+            if status == 0:
+                await self._refusals.refuse(scope["headers"], _stopping())(scope, receive, watch)
         except Exception:
             logger.exception("Unexpected error in route: %s", scope["path"])
         path = scope["path"]
         self._metrics.count_request(path if path in self._paths else _OTHER_ROUTE, status)
+
+
+def _stopping() -> RequestError:
+    text = "the service stops, and this may be done or not: repeat it once the service runs again"
+    return RequestError("stopping", text, status=503)

@@ -5,7 +5,10 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -30,6 +33,9 @@ from reprise.tracing.opening import Tracing, tracing_of
 from schemas.errors import ConfigurationError
 from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, LISTENER_CONNECTIONS_MIN
 from schemas.registration import Registration
+
+PID_FILE: Final = "pid"
+"""In the data directory: the id of the process that serves it, or that was killed."""
 
 logger = logging.getLogger(__name__)
 
@@ -222,6 +228,8 @@ def _serve(
         server.close()
         raise
     service.register_configured(registrations)
+    pid_file = settings.data / PID_FILE
+    _note_pid(pid_file)
     logger.info(
         "Listening on %s, data in %s, %s kernel",
         server.base_url,
@@ -248,5 +256,15 @@ def _serve(
         when_serving=when_serving,
         when_stopping=when_stopping,
     )
+    with suppress(OSError):
+        pid_file.unlink()
     if service.damage is not None:
         raise service.damage
+
+
+def _note_pid(path: Path) -> None:
+    """For people and scripts that end this process and no other."""
+    try:
+        path.write_text(f"{os.getpid()}\n")
+    except OSError as error:
+        logger.warning("Cannot write the process id to %s: %s; going on without", path, error)

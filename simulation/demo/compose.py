@@ -8,7 +8,6 @@ are reported to the one that decided. Registrations stay when it ends: the engin
 """
 
 import argparse
-import json
 import signal
 import sys
 import threading
@@ -17,12 +16,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from simulation.demo.demo import CURL_TOKENS
+from simulation.demo.board import Board
+from simulation.demo.sample import Sampler, curl_command
 from simulation.engines.engine import EngineReady, EngineState
 from simulation.traffic.conversations import Conversations, Traffic
 from simulation.traffic.http_json import JsonConnection
@@ -43,6 +43,9 @@ DECISIONS_REMEMBERED_MAX: Final = 1_000
 
 READ_KEY: Final = "KEY=$(docker compose exec -T serve-1 cat /keys/operator.key)"
 """How people read the key that the compose file has made."""
+
+SAMPLE_AFTER_S: Final = 6.0
+"""Until then engines hold little."""
 
 _RETRY_S: Final = 0.5
 _SEED: Final = 1
@@ -146,7 +149,6 @@ class ComposeDemo:
         *,
         ask: str,
         requests_per_s: float,
-        line_every_s: float,
         key: str = "",
         say: Callable[[str], None] = print,
     ) -> None:
@@ -156,9 +158,8 @@ class ComposeDemo:
         self._engine_urls = engines
         self._ask = ask
         self._requests_per_s = requests_per_s
-        self._line_every_s = line_every_s
-        self._say = say
-        self._conversations = Conversations(_SEED, Traffic())
+        self._board = Board(say)
+        self._turns = Sampler(Conversations(_SEED, Traffic()))
 
     def run(self) -> None:
         """Route until `stop` is set.
@@ -174,27 +175,29 @@ class ComposeDemo:
             for state, url in zip(states, self._engine_urls, strict=True)
         ]
         self._register(engines, deadline)
-        self._say_curl(engines[0])
         first = states[0].options
         targets = sum(state.options.dp_ranks for state in states)
         alternatives = Alternatives(targets, first.sizes, offload=first.offload, costs=first.costs)
         router = Router(self._index, engines, alternatives=alternatives)
-        next_line = time.monotonic() + self._line_every_s
+        sample: list[int] | None = None
+        sample_at = time.monotonic() + SAMPLE_AFTER_S
 
         def speak(now: float) -> None:
-            nonlocal next_line
-            if now >= next_line:
-                next_line = now + self._line_every_s
-                self._say_lines(router, engines[0])
+            nonlocal sample, sample_at
+            if sample is None and now >= sample_at:
+                sample_at = now + _RETRY_S
+                sample = self._say_curl(engines[0])
+            self._board.show(now, router.stats, lambda: self._refresh(router, engines[0], sample))
 
         try:
             router.run(
-                self._conversations,
+                self._turns,
                 requests_per_s=self._requests_per_s,
                 stop=self.stop,
                 then=speak,
             )
         finally:
+            self._board.close()
             router.close()
             self._index.close()
 
@@ -221,40 +224,47 @@ class ComposeDemo:
                 if time.monotonic() >= deadline or self.stop.wait(_RETRY_S):
                     raise
 
-    def _head(self) -> list[int]:
-        """The head of the most popular system prompt."""
-        return self._conversations.system_prompts[0][:CURL_TOKENS]
+    def _say_curl(self, engine: EngineReady) -> list[int] | None:
+        """Says a query that can be pasted, once there is one that shows something: its prompt."""
+        try:
+            prompt = self._turns.choose(partial(self._index.query, **_names(engine)))
+        except (OSError, ServiceError):
+            return None
+        if prompt is not None:
+            self._board.say("Try it: which engine holds how much of this prompt?")
+            if self._has_key:
+                self._board.say(READ_KEY)
+            self._board.say(curl_command(self._ask, prompt, key=self._has_key, **_names(engine)))
+        return prompt
 
-    def _say_curl(self, engine: EngineReady) -> None:
-        body = {"model": engine.model, "block_size": engine.block_size, "token_ids": self._head()}
-        text = json.dumps(body, separators=(",", ":"))
-        self._say("Try it: who holds the longest prefix of the most popular prompt?")
-        header = ""
-        if self._has_key:
-            self._say(READ_KEY)
-            header = ' -H "Authorization: Bearer $KEY"'
-        self._say(
-            f"curl -s {self._ask}/query{header} -H 'Content-Type: application/json' -d '{text}'"
-        )
-
-    def _say_lines(self, router: Router, engine: EngineReady) -> None:
-        """What routing is worth, and what each replica says of one prompt."""
+    def _refresh(self, router: Router, engine: EngineReady, sample: list[int] | None) -> None:
+        """Reads what the table shows, and says how much of one prompt each replica knows."""
         try:
             router.stats.blocks_indexed = self._index.blocks_indexed()
         except OSError:
             router.stats.blocks_indexed = None
-        self._say(router.stats.line())
+        if sample is None:
+            return
         told = []
         for url, client in self._index.clients.items():
             try:
-                matches = client.query(
-                    self._head(), model=engine.model, block_size=engine.block_size
-                )
+                matches = client.query(sample, **_names(engine))
                 best = max((match.longest_matched for match in matches.values()), default=0)
-                told.append(f"{urlsplit(url).hostname}: {best} tokens")
+                told.append(f"{best} tokens by {urlsplit(url).hostname}")
             except (OSError, ServiceError):
-                told.append(f"{urlsplit(url).hostname}: no answer")
-        self._say(f"the most popular prompt, longest match | {' | '.join(told)}")
+                told.append(f"no answer of {urlsplit(url).hostname}")
+        self._board.say(f"\nLongest match of the prompt above: {', '.join(told)}")
+
+
+class _Names(TypedDict):
+    """What a query says beside its tokens."""
+
+    model: str
+    block_size: int
+
+
+def _names(engine: EngineReady) -> _Names:
+    return {"model": engine.model, "block_size": engine.block_size}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -266,7 +276,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--ask", default="http://127.0.0.1:13333", help="URL that people paste")
     parser.add_argument("--key-file", type=Path, help="file of the key that replicas ask for")
     parser.add_argument("--requests-per-s", type=float, default=20.0)
-    parser.add_argument("--line-every-s", type=float, default=5.0)
     given = parser.parse_args(arguments)
     try:
         key = given.key_file.read_text().strip() if given.key_file is not None else ""
@@ -278,7 +287,6 @@ def main(arguments: Sequence[str]) -> int:
         given.engine,
         ask=given.ask,
         requests_per_s=given.requests_per_s,
-        line_every_s=given.line_every_s,
         key=key,
     )
     for number in (signal.SIGTERM, signal.SIGINT):

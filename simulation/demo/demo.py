@@ -1,14 +1,13 @@
-"""The demonstration: four simulated engines, a router, and one line that says what it is worth.
+"""The demonstration: four simulated engines, a router, and a table that says what it is worth.
 
 It runs against a Reprise that is already up, and leaves nothing behind: engines are ended and their
 registrations removed. Where it cannot, as after Reprise was stopped first, the next one does.
 
-Engines outlive a demonstration that was killed, for a while, as real ones outlive the index. Ports
-are fixed where they are free, so the next demonstration finds them there and adopts them, and the
-traffic continues where it stopped.
+Engines outlive a demonstration that was killed, for a while, as real ones outlive the index. Where
+they are is noted in a file, so the next demonstration finds and adopts them, and the traffic
+continues where it stopped.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from simulation.demo.board import FIRST_AFTER_S, WARM_UP_S, Board
+from simulation.demo.sample import Sampler, curl_command
 from simulation.engines.cache import CacheSizes, Offload
 from simulation.engines.engine import EngineOptions
 from simulation.engines.fleet import Fleet
@@ -28,7 +29,6 @@ from streams.routing.costs import Costs
 
 BASE_PORT: Final = 15_557
 PORTS_PER_ENGINE: Final = 20
-CURL_TOKENS: Final = 48
 TURNS_SKIPPED_MAX: Final = 4_000
 """A run that follows a killed one skips this many turns at most: engines evict sooner."""
 
@@ -39,6 +39,7 @@ SHADOW_TURNS: Final = 1_000
 """This many turns fill the shadows' caches."""
 
 _SERVICE_RETRY_S: Final = 0.1
+_SAMPLE_RETRY_S: Final = 1.0
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,13 +51,16 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
         costs: how long each rank takes to compute a prompt, also of the shadows.
         requests_per_s: at most.
         base_port: engine n takes 20 ports from `base_port + 20 * n` on; 0: the system chooses.
-        line_every_s, curl_after_s: when to say something.
+        warm_up_s, first_after_s: see `Board`.
+        curl_after_s: when to say a query that can be pasted.
+        redraws: whether what is said goes to a terminal.
         service_wait_s: how long to wait for Reprise to answer at all at the start.
         owner: what a run must have in common with a killed one to adopt its engines: the data
             directory.
         orphan_grace_s: how long engines wait for that.
         key: that Reprise asks for; "" for none.
         hold_s: no traffic for so long after engines were adopted, to compare answers by hand.
+        engines_path: the file that says where engines are, for the next run; "" for none.
     """
 
     model: str = "demo"
@@ -68,17 +72,20 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     costs: Costs = COSTS
     requests_per_s: float = 20.0
     base_port: int = BASE_PORT
-    line_every_s: float = 3.0
+    warm_up_s: float = WARM_UP_S
+    first_after_s: float = FIRST_AFTER_S
     curl_after_s: float = 6.0
+    redraws: bool = False
     service_wait_s: float = 15.0
     owner: str = ""
     orphan_grace_s: float = 60.0
     key: str = ""
     hold_s: float = 5.0
+    engines_path: str = ""
 
 
 class Demo:
-    """Runs until stopped, once. What it has to say goes to `say`, a line a call."""
+    """Runs until stopped, once. What it has to say goes to `say`, a line or a table a call."""
 
     def __init__(
         self,
@@ -98,10 +105,15 @@ class Demo:
         """
         self.stop = threading.Event() if stop is None else stop
         self._base_url = base_url.rstrip("/")
-        self._say = say
-        self._options = DemoOptions() if options is None else options
-        self._conversations = Conversations(self._options.seed, self._options.traffic)
-        self._fleet = Fleet(self.engine_options())
+        self._options = options = DemoOptions() if options is None else options
+        self._board = Board(
+            say,
+            in_place=options.redraws,
+            warm_up_s=options.warm_up_s,
+            first_after_s=options.first_after_s,
+        )
+        self._turns = Sampler(Conversations(options.seed, options.traffic))
+        self._fleet = Fleet(self.engine_options(), options.engines_path)
         self._curl_said = False
 
     def run(self) -> None:
@@ -130,19 +142,6 @@ class Demo:
     def pids(self) -> list[int]:
         """Of the engines, adopted ones included."""
         return self._fleet.pids
-
-    def curl_command(self) -> str:
-        """A query that works as pasted: the head of the most popular system prompt."""
-        body = {
-            "model": self._options.model,
-            "block_size": self._options.sizes.block_size,
-            "token_ids": self._popular_head(),
-        }
-        text = json.dumps(body, separators=(",", ":"))
-        header = ' -H "Authorization: Bearer $KEY"' if self._options.key else ""
-        # Whoever listens on all addresses is asked at one.
-        asked = self._base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-        return f"curl -s {asked}/query{header} -H 'Content-Type: application/json' -d '{text}'"
 
     def engine_options(self) -> list[EngineOptions]:
         """The engines to have."""
@@ -194,19 +193,17 @@ class Demo:
             self._resume(index, alternatives)
         router = Router(index, self._fleet.engines, alternatives=alternatives)
         curl_at = time.monotonic() + options.curl_after_s
-        next_line = time.monotonic() + options.line_every_s
 
         def speak(now: float) -> None:
-            nonlocal next_line
+            nonlocal curl_at
             if not self._curl_said and now >= curl_at:
+                curl_at = now + _SAMPLE_RETRY_S
                 self._say_curl(index)
-            if now >= next_line:
-                next_line = now + options.line_every_s
-                self._say_line(index, router)
+            self._board.show(now, router.stats, lambda: _read_blocks(index, router))
 
         try:
             router.run(
-                self._conversations,
+                self._turns,
                 requests_per_s=options.requests_per_s,
                 stop=self.stop,
                 then=speak,
@@ -218,51 +215,66 @@ class Demo:
         """Hold the traffic for a while, and continue where that of the killed run ended."""
         adopted, hold_s = self._fleet.adopted, self._options.hold_s
         which = "the" if len(adopted) == len(self._fleet.engines) else f"{len(adopted)}"
-        self._say(f"Found {which} engines of the killed run; traffic continues in {hold_s:.0f} s.")
-        self._say_curl(index)
+        self._board.say(
+            f"Found {which} engines of the killed run; traffic continues in {hold_s:.0f} s."
+        )
         goes_on_at = time.monotonic() + hold_s
         # Without this the engines would be asked again what they hold already, and the shadows
         # would start empty: a comparison in favour of the index.
         turns = sum(engine.state.requests for engine in adopted) % TURNS_SKIPPED_MAX
-        for turns_left, turn in zip(range(turns, 0, -1), self._conversations, strict=False):
+        for turns_left, turn in zip(range(turns, 0, -1), self._turns, strict=False):
             if self.stop.is_set():
                 return
             if turns_left <= SHADOW_TURNS:
                 before_s = turns_left / self._options.requests_per_s
                 alternatives.run(turn, goes_on_at - before_s)
+        self._say_curl(index)
         self.stop.wait(max(goes_on_at - time.monotonic(), 0))
-
-    def _say_line(self, index: IndexClient, router: Router) -> None:
-        try:
-            router.stats.blocks_indexed = index.blocks_indexed()
-        except OSError:
-            router.stats.blocks_indexed = None
-        self._say(router.stats.line())
 
     def _say_curl(self, index: IndexClient) -> None:
         """Say the command once it has something to show."""
-        options = self._options
+        model, block_size = self._options.model, self._options.sizes.block_size
         try:
-            matches = index.query(
-                self._popular_head(), model=options.model, block_size=options.sizes.block_size
+            prompt = self._turns.choose(
+                lambda prompt: index.query(prompt, model=model, block_size=block_size)
             )
         except (OSError, ServiceError):
             return
-        if not any(match.longest_matched for match in matches.values()):
+        if prompt is None:
             return
         self._curl_said = True
-        self._say("Try it: who holds the longest prefix of the most popular prompt?")
-        self._say(self.curl_command())
-
-    def _popular_head(self) -> list[int]:
-        return self._conversations.system_prompts[0][:CURL_TOKENS]
+        # A service that listens on all addresses is asked at one.
+        asked = self._base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+        self._board.say("Try it: which engine holds how much of this prompt?")
+        self._board.say(
+            curl_command(
+                asked, prompt, model=model, block_size=block_size, key=bool(self._options.key)
+            )
+        )
 
     def _finish(self, index: IndexClient) -> None:
+        engines = self._fleet.engines
         try:
-            index.unregister(self._fleet.engines)
-        except OSError:
-            # The service has ended first. The next demonstration takes these back before it begins.
-            pass
+            try:
+                index.unregister(engines)
+                became = "were removed, since an engine that is gone holds nothing"
+            except OSError:
+                became = (
+                    "stay until the next demonstration removes them: Reprise had stopped before"
+                )
+            if engines:
+                self._board.say(
+                    f"The {len(engines)} simulated engines end with the demonstration. Their"
+                    f" registrations and blocks {became}. The log keeps what they published."
+                )
         finally:
+            self._board.close()
             index.close()
             self._fleet.close()
+
+
+def _read_blocks(index: IndexClient, router: Router) -> None:
+    try:
+        router.stats.blocks_indexed = index.blocks_indexed()
+    except OSError:
+        router.stats.blocks_indexed = None

@@ -11,6 +11,8 @@ process that started it is gone: at once, or after a grace time within which ano
                     `answer_ids` are the tokens that the "model" says; without `dp_rank` the engine
                     takes the rank that has computed least, as a load balancer without cache
                     knowledge does
+    POST /v1/completions  {"prompt": "..." or [...], "max_tokens": n, "dp_rank": n}, as of OpenAI's
+                    interface: a prompt that is text is taken as its bytes
     GET  /truth     {"instance_id": ..., "ranks": {"0": {"GPU": [hash...], "CPU": [hash...]}}}
     POST /truth     {"token_ids": [...]} -> {"ranks": {"0": {"any": n, "GPU": n, "CPU": n}}}, the
                     longest prefix held, in tokens
@@ -27,6 +29,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Final
@@ -48,6 +51,7 @@ from simulation.engines.wire import CPU, GPU, NEWEST_WIRE
 from streams.routing.costs import Costs
 
 DP_RANKS_MAX: Final = 64
+ANSWER_TOKENS_MAX: Final = 4_096
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +133,15 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     queue_s: float = 0.0
     ttft_s: float = 0.0
+
+
+class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `POST /v1/completions`, as far as it says something to an engine without a model."""
+
+    prompt: str | list[int]
+    model: str = ""
+    max_tokens: int = 16
+    dp_rank: int | None = None
 
 
 class TruthRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,6 +247,28 @@ class Engine:
             ttft_s=served.ttft_s,
         )
 
+    def complete(self, request: CompletionRequest) -> object:
+        """Serve one request of OpenAI's interface. Raises as `generate`."""
+        text = request.prompt
+        tokens = list(text.encode()) if isinstance(text, str) else text
+        said = max(min(request.max_tokens, ANSWER_TOKENS_MAX), 1)
+        generated = self.generate(
+            GenerateRequest(token_ids=tokens, answer_ids=[0] * said, dp_rank=request.dp_rank)
+        )
+        return {
+            "id": f"cmpl-{self.options.instance_id}-{self.state.requests}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self.options.model,
+            "choices": [{"index": 0, "text": "", "logprobs": None, "finish_reason": "length"}],
+            "usage": {
+                "prompt_tokens": len(tokens),
+                "completion_tokens": said,
+                "total_tokens": len(tokens) + said,
+                "prompt_tokens_details": {"cached_tokens": generated.cached_tokens},
+            },
+        }
+
     def _new_rank(self, dp_rank: int) -> EngineRank:
         options = self.options
         cache = EngineCache(options.sizes, offload=options.offload)
@@ -247,11 +282,13 @@ class Engine:
 
     def _routes(self) -> dict[tuple[str, str], JsonRoute]:
         generate = msgspec.json.Decoder(GenerateRequest)
+        completion = msgspec.json.Decoder(CompletionRequest)
         truth = msgspec.json.Decoder(TruthRequest)
         lose = msgspec.json.Decoder(LoseRequest)
         costs = msgspec.json.Decoder(Costs)
         return {
             ("POST", "/generate"): lambda body: self.generate(generate.decode(body)),
+            ("POST", "/v1/completions"): lambda body: self.complete(completion.decode(body)),
             ("GET", "/truth"): lambda _: self._truth(),
             ("POST", "/truth"): lambda body: self._longest_held(truth.decode(body).token_ids),
             ("POST", "/clear"): lambda _: self._clear(),

@@ -145,15 +145,17 @@ class AdoptedEngine:
             connection.close()
 
 
-def adopt_engine(options: EngineOptions) -> AdoptedEngine | None:
-    """The engine on the HTTP port of `options`, if there is one whose parent is gone.
+def adopt_engine(options: EngineOptions, http_port: int | None = None) -> AdoptedEngine | None:
+    """The engine on an HTTP port, that of `options` unless another is given, if there is one whose
+    parent is gone.
 
     It ends with this process from now on, even where it is not what `options` ask for: see its
     `state`.
     """
-    if not options.http_port:
+    port = options.http_port if http_port is None else http_port
+    if not port:
         return None
-    connection = JsonConnection(f"http://{options.http_host}:{options.http_port}", ADOPT_TIMEOUT_S)
+    connection = JsonConnection(f"http://{options.http_host}:{port}", ADOPT_TIMEOUT_S)
     try:
         state = msgspec.json.decode(connection.request("GET", "/ready").body, type=EngineState)
         identity = identify(state.ready.pid)

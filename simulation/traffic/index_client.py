@@ -173,6 +173,7 @@ class IndexClient:
                 "block_size": engine.block_size,
                 "dp_rank": rank.dp_rank,
                 "tenant_id": self.tenant_id,
+                "url": f"http://{engine.http_host}:{engine.http_port}",
                 "labels": {"class": INSTANCE_CLASS},
             }
             for rank in engine.ranks

@@ -39,10 +39,12 @@ class Dispatched(NamedTuple):
     """A request under way.
 
     Attributes:
+        at: when, on the monotonic clock.
         answer: what `/route` said; None where it did not answer.
         compared: what becomes of it elsewhere.
     """
 
+    at: float
     turn: Turn
     target: Target
     answer: RouteAnswer | None
@@ -111,9 +113,10 @@ class Router:
             target = self._scorer.choose({}, len(turn.prompt))
         else:
             target = Target(answer.prefill.instance_id, answer.prefill.dp_rank)
-        compared = self._alternatives.run(turn, time.monotonic())
+        now = time.monotonic()
+        compared = self._alternatives.run(turn, now)
         self.in_flight += 1
-        self._pool.submit(self._wait, Dispatched(turn, target, answer, compared))
+        self._pool.submit(self._wait, Dispatched(now, turn, target, answer, compared))
 
     def settle(self, wait_s: float) -> list[Generated | None]:
         """Takes what has come, and reports it; waits at most so long for the first one.
@@ -133,8 +136,8 @@ class Router:
         if reports:
             try:
                 self._index.feedback(reports)
-            except (OSError, ServiceError):
-                self.stats.feedback_errors += 1
+            except (OSError, ServiceError) as error:
+                self.stats.failures[_named("POST /feedback", error)] += 1
         return [generated for _, generated in finished]
 
     def close(self) -> None:
@@ -155,17 +158,17 @@ class Router:
                 block_size=self._block_size,
                 candidates=self._candidates,
             )
-        except (OSError, ServiceError):
-            self.stats.route_errors += 1
+        except (OSError, ServiceError) as error:
+            self.stats.failures[_named("POST /route", error)] += 1
             return None
-        self.stats.record_latency(time.perf_counter() - start)
+        self.stats.record_latency(time.monotonic(), time.perf_counter() - start)
         return answer
 
     def _take(self, sent: Dispatched, generated: Generated | None) -> list[Report]:
         """Counts it; what is to be reported."""
         prompt_tokens = len(sent.turn.prompt)
         if generated is None:
-            self.stats.engine_errors += 1
+            self.stats.failures[sent.target.instance_id] += 1
             # The engine that fails looks busy for a while, so that others are asked.
             self._scorer.record(sent.target, prompt_tokens)
             if sent.answer is None:
@@ -180,7 +183,7 @@ class Router:
             cached_tokens = min(prefill.cached_tokens, reusable)
             promise = Promise(cached_tokens, prefill.ttft_ms.expected / 1000)
         outcome = Outcome(generated.cached_tokens, generated.ttft_s)
-        self.stats.record_request(prompt_tokens, outcome, sent.compared, promise)
+        self.stats.record_request(sent.at, prompt_tokens, outcome, sent.compared, promise)
         return [] if sent.answer is None else _reports(sent.answer.decision_id, generated)
 
     def _wait(self, sent: Dispatched) -> None:
@@ -210,6 +213,11 @@ class Router:
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()
+
+
+def _named(call: str, error: Exception) -> str:
+    """What failed, for people; a refusal says itself what was asked."""
+    return str(error) if isinstance(error, ServiceError) else f"{call} (no connection)"
 
 
 def _reports(decision_id: str, generated: Generated) -> list[Report]:

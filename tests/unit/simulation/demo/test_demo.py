@@ -19,14 +19,17 @@ from simulation.engines.parent_watch import identify
 from simulation.engines.process import EngineStartError
 from simulation.traffic.conversations import Traffic
 from simulation.traffic.http_json import JsonConnection
+from streams.routing.costs import Costs
 from tests.unit.simulation.demo.stub_service import StubService
 
 OPTIONS = DemoOptions(
     dp_ranks=(1, 2),
     traffic=Traffic(system_tokens=(64,), open_max=4),
-    requests_per_s=400,
+    requests_per_s=100,
     base_port=0,
-    line_every_s=0.1,
+    warm_up_s=0.3,
+    first_after_s=1.5,
+    costs=Costs(fixed_s=0.001, prefill_tokens_per_s=1e6),
     curl_after_s=0.0,
 )
 
@@ -61,22 +64,34 @@ def test_demo_speaks_shows_a_working_command_and_leaves_nothing(service: StubSer
     stop = threading.Event()
     said: list[str] = []
     answers: list[object] = []
+    tables: list[str] = []
 
     def say(line: str) -> None:
         said.append(line)
         if line.startswith("curl"):
             answers.append(ask(line))
-        if answers and said[-1].startswith("requests"):
+        if "The last" in line:
+            tables.append(line)
+        if answers and tables:
             stop.set()
 
     demo = Demo(service.url, say=say, stop=stop, options=OPTIONS)
     demo.run()
+    assert said[0].startswith("Warming up for")
     assert sum(line.startswith("curl") for line in said) == 1
     instances = msgspec.convert(answers[0], dict[str, dict[str, dict[str, object]]])["default"]
-    assert any(msgspec.convert(i["longest_matched"], int) >= 48 for i in instances.values())
-    assert "than by /query alone" in said[-1]
-    assert "| promised TTFT 5 ms, actual" in said[-1]
-    assert "failed calls" not in said[-1]
+    held = [msgspec.convert(one["longest_matched"], int) for one in instances.values()]
+    assert max(held) > min(held), "engines hold different parts of it"
+    table = tables[0].splitlines()
+    assert [line.split("  ")[0] for line in table[3:7]] == [
+        "by /route",
+        "by /query and load",
+        "by /query alone",
+        "at random",
+    ]
+    assert table[7].startswith("/route promised 5 ms and")
+    assert len(table) == 8, "nothing failed"
+    assert said[-1].startswith("The 2 simulated engines end with the demonstration")
     assert {report["event"] for report in service.reports} == {"first_token", "completed"}
     assert len(demo.pids) == 2
     assert all(gone(pid) for pid in demo.pids)
@@ -93,12 +108,17 @@ def test_demo_that_is_stopped_before_it_began_ends(service: StubService) -> None
 
 
 def test_ctrl_c_ends_the_engines(service: StubService) -> None:
-    def interrupt(_: str) -> None:
-        raise KeyboardInterrupt
+    said: list[str] = []
+
+    def interrupt(line: str) -> None:
+        said.append(line)
+        if len(said) == 1:
+            raise KeyboardInterrupt
 
     demo = Demo(service.url, say=interrupt, options=OPTIONS)
     demo.run()
     assert demo.stop.is_set()
+    assert "registrations and blocks were removed" in said[-1]
     assert all(gone(pid) for pid in demo.pids)
 
 
@@ -195,19 +215,34 @@ def test_engines_of_a_killed_run_are_adopted_with_all_that_the_index_knows_of_th
 
         def say(line: str) -> None:
             said.append(line)
-            if line.startswith("requests"):
+            if "The last" in line:
                 stop.set()
 
         demo = Demo(service.url, say=say, stop=stop, options=fixed)
         demo.run()
         assert said[0].startswith("Found the engines of the killed run; traffic continues in")
-        assert said[2].startswith("curl"), "at once, not after some traffic"
+        assert said[2].startswith("curl"), "before the traffic continues"
         assert demo.pids == pids
         assert len(registered) == 3
         assert service.unregistered[heard:] == sorted(registered), "only at the end"
         assert all(ended(pid) for pid in pids)
     for sequences in service.sequences.values():
         assert sorted(set(sequences)) == list(range(len(set(sequences)))), "a gap"
+
+
+def test_engines_of_a_killed_run_are_found_where_their_wanted_ports_were_taken(
+    service: StubService, fixed: DemoOptions, tmp_path: Path
+) -> None:
+    noted = tmp_path / "engines.json"
+    options = msgspec.structs.replace(fixed, base_port=0, engines_path=str(noted))
+    with killed_run(service, options) as pids:
+        assert len(msgspec.json.decode(noted.read_bytes())) == 2
+        stop = threading.Event()
+        demo = Demo(service.url, say=lambda _: stop.set(), stop=stop, options=options)
+        demo.run()
+        assert demo.pids == pids
+        assert all(ended(pid) for pid in pids)
+        assert not noted.exists()
 
 
 def test_engines_whose_parent_lives_are_left_alone(

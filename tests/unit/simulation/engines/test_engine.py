@@ -312,3 +312,25 @@ def _runs(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return "State:\tZ" not in status
+
+
+@pytest.mark.parametrize("prompt", [list(range(12)), "twelve bytes"])
+def test_an_engine_answers_as_openais_interface_does(prompt: str | list[int]) -> None:
+    engine = Engine(EngineOptions(instance_id="e", sizes=CacheSizes(4, 100, 100)))
+    try:
+        connection = JsonConnection(f"http://127.0.0.1:{engine.ready.http_port}")
+        asked = {"model": "demo", "prompt": prompt, "max_tokens": 3}
+        usages = []
+        for _ in range(2):
+            answer = connection.request("POST", "/v1/completions", asked)
+            assert answer.status == 200, answer.body
+            said = msgspec.json.decode(answer.body)
+            assert said["choices"][0]["finish_reason"] == "length"
+            usages.append(said["usage"])
+        connection.close()
+    finally:
+        engine.close()
+    assert [one["prompt_tokens"] for one in usages] == [12, 12]
+    assert usages[0]["completion_tokens"] == 3
+    held = [one["prompt_tokens_details"]["cached_tokens"] for one in usages]
+    assert held == [0, 8]

@@ -86,7 +86,7 @@ def test_routing_by_the_index_reuses_more_than_random_routing() -> None:
         assert stats.by_route.hit_rate > stats.by_chance.hit_rate > 0
         assert stats.by_query.hit_rate > stats.by_chance.hit_rate
         assert stats.promised.cached_tokens > stats.kept.cached_tokens / 2
-        assert stats.route_errors == stats.feedback_errors == stats.engine_errors == 0
+        assert not stats.failures
         stats.blocks_indexed = index.blocks_indexed()
         assert stats.blocks_indexed
         assert stats.latency_s(0.5) > 0
@@ -152,7 +152,8 @@ def test_router_goes_on_without_the_service() -> None:
         router.close()
         assert used == {"e0", "e1"}
         stats = router.stats
-        assert (stats.route_errors, stats.feedback_errors, stats.promised.requests) == (10, 0, 0)
+        assert stats.failures == {'POST /route: 400 {"error":"failing"}': 10}
+        assert stats.promised.requests == 0
         assert stats.by_route.requests == 10
 
 
@@ -163,7 +164,7 @@ def test_a_report_that_is_refused_is_counted() -> None:
         service.failing = True
         assert router.settle(20) != [None]
         router.close()
-        assert router.stats.feedback_errors == 1
+        assert router.stats.failures == {'POST /feedback: 400 {"error":"failing"}': 1}
 
 
 def test_an_engine_that_is_gone_is_reported_and_costs_nothing_but_its_requests() -> None:
@@ -176,7 +177,7 @@ def test_an_engine_that_is_gone_is_reported_and_costs_nothing_but_its_requests()
         service.failing = True  # then the router chooses
         assert served(router, turn) is not None
         router.close()
-        assert router.stats.engine_errors == 1
+        assert router.stats.failures["e0"] == 1
         assert router.stats.by_route.requests == 1
 
 
