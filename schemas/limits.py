@@ -908,6 +908,7 @@ OPTION_GIB_MAX: Final = 2.0**33  # a file system has no more bytes than 64 bits 
 OPTION_HOURS_MAX: Final = 24.0 * 365 * 10_000
 GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: the latency that each adds
 PROGRESS_LINE_S: Final = 2.0  # between two lines of progress on a terminal without a bar
+PROGRESS_ELSEWHERE_S: Final = 10.0  # the same where there is no terminal
 SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
 SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
 

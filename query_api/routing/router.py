@@ -53,11 +53,10 @@ from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
 from streams.routing.inflight import LmetricParameters
 from streams.routing.interface import Choice, Parameters, Rank, Request
 from streams.routing.ranking import tie_of
-from streams.routing.table import find_policy, parse_policy
+from streams.routing.table import DEFAULT_POLICY, find_policy, parse_policy
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_POLICY: Final = "least-delay"
 NEVER: Final = 2.0**40
 """What no candidate carries more than."""
 

@@ -209,7 +209,7 @@ def _read_trace(
 
     tokens = block_size if isinstance(block_size, int) else DEFAULT_BLOCK_SIZE
     total = file.stat().st_size
-    with progress_shown("Reading", "bytes") as tell:
+    with progress_shown("Reading", "bytes", everywhere=True) as tell:
         trace = read_trace(
             file,
             block_size=tokens,
@@ -219,7 +219,7 @@ def _read_trace(
     for note in trace.notes:
         _note(analysis, name, note)
     ratios = MissRatios(sample=sample)
-    with progress_shown("Analysing", "requests") as tell:
+    with progress_shown("Analysing", "requests", everywhere=True) as tell:
         use_trace(ratios, name, tokens, trace.requests, tell=tell, stopped=stopped)
     _add_curves(analysis, ratios, name, sizes)
     return trace.problem is None
@@ -241,7 +241,10 @@ def _read_capture(
     ratios = MissRatios(sample=reading.sample)
     regrets = Regrets(reading.name, reading.windows)
     chains = Chains(seed_from(os.environ))
-    with Capture(reading.file) as capture, progress_shown("Analysing", "records") as tell:
+    with (
+        Capture(reading.file) as capture,
+        progress_shown("Analysing", "records", everywhere=True) as tell,
+    ):
         steps = steps_of(capture, of_publishers, tell, reading.stopped)
         use_capture(ratios, regrets, reading.name, steps, chains)
         is_whole = capture.damage is None

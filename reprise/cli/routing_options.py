@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 import click
 
-from query_api.routing.router import DEFAULT_POLICY, RouterSettings
+from query_api.routing.router import RouterSettings
 from streams.routing.assignments import parse_assignments
 from streams.routing.costs import Costs
 from streams.routing.decide import OfDegraded, Rules
-from streams.routing.table import POLICIES, PolicyError, parse_policy
+from streams.routing.table import DEFAULT_POLICY, POLICIES, PolicyError, parse_policy
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

@@ -1,17 +1,17 @@
 """`reprise simulate`."""
 
-import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
+from replay.capture.progress import Progress
 from reprise.cli.param_types import Amount
+from reprise.cli.progress import progress_shown
 from reprise.cli.terminal import printable
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
@@ -52,8 +52,10 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     "policies",
     multiple=True,
     metavar="NAME[:P=V,..]",
-    help="As `weighted:alpha=0.5`; several times to compare. All of them where none is named.",
+    help="As `weighted:alpha=0.5`; several times to compare. Five where none is named, the"
+    " service's own among them.",
 )
+@click.option("--all", "every", is_flag=True, help="Compare all policies.")
 @click.option(
     "--list-policies",
     is_flag=True,
@@ -177,7 +179,7 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     metavar="AXIS=V,V..",
     help="Run these too: capacity, cpu-capacity, pool-capacity, one-cache, nodes, rate, delay,"
     " loss, index, decisions, sessions, slo-ttft, slo-tbt, load-age, estimate-error, act, decoders,"
-    " or POLICY.PARAMETER.",
+    " or POLICY.PARAMETER. `usual`: capacity, delay, loss, weighted.alpha and one-cache.",
 )
 @click.option(
     "--block-size",
@@ -192,8 +194,7 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
 @click.option(
     "--report",
     type=_OUTPUT,
-    help="Write one HTML page with all tables and plots; where no --sweep is given, with sweeps of"
-    " capacity, index delay and loss, and of the weights.",
+    help="Write one HTML page: what is best, then all tables and plots.",
 )
 @click.option("--json", "json_path", type=_OUTPUT, help="Write all results as JSON.")
 @click.option("--csv", "csv_path", type=_OUTPUT, help="Write a line for each run.")
@@ -205,6 +206,7 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
 def simulate(
     traces: tuple[Path, ...],
     policies: tuple[str, ...],
+    every: bool,
     sweeps: tuple[str, ...],
     block_size: int,
     ignore_unknown_fields: bool,
@@ -223,22 +225,21 @@ def simulate(
     The nodes' events go through the index as an engine's do. Where a trace has a line that cannot
     be used, what stands before it is run, and the exit code is 1.
     """
-    from simulation.whatif.plan import REPORT_SWEEPS, parse_sweep, plan
+    from simulation.whatif.plan import COMPARED, all_policies, parse_sweeps, plan
     from simulation.whatif.report.document import document_of
     from simulation.whatif.report.table import text_lines
 
     try:
         _check_outputs(report, json_path, csv_path, plots)
-        wanted = [parse_sweep(sweep) for sweep in sweeps]
-        if report is not None and not wanted:
-            wanted = list(REPORT_SWEEPS)
+        if every and policies:
+            raise ConfigurationError("Expected --policy or --all, got both")
         base = _setup_of(block_size=block_size, **options)
         jobs = plan(
             base,
             block_size=block_size,
             workloads=len(traces),
-            policies=policies,
-            sweeps=wanted,
+            policies=policies or (all_policies() if every else COMPARED),
+            sweeps=parse_sweeps(sweeps),
         )
         read = _read_all(traces, block_size, ignore_unknown_fields)
         workloads, facts = _workloads_of(traces, read, block_size)
@@ -307,14 +308,13 @@ def _read_all(paths: Sequence[Path], block_size: int, ignore_unknown: bool) -> "
     from replay.traces.reader import read_trace
 
     traces = []
-    with _progress("reading", sum(path.stat().st_size for path in paths)) as advance:
-        for path in paths:
-            done = 0
+    sizes = [path.stat().st_size for path in paths]
+    with progress_shown("Reading", "bytes", everywhere=True) as tell:
+        for number, path in enumerate(paths):
+            before = sum(sizes[:number])
 
-            def when_read(read_bytes: int) -> None:
-                nonlocal done
-                advance(read_bytes - done)
-                done = read_bytes
+            def when_read(read_bytes: int, before: int = before) -> None:
+                tell(Progress(before + read_bytes, sum(sizes), before + read_bytes))
 
             traces.append(
                 read_trace(
@@ -354,10 +354,16 @@ def _workloads_of(
 def _run_all(jobs: "Sequence[Job]", workloads: "Sequence[Workload]", processes: int | None) -> Any:
     from simulation.whatif.sweep import run_all
 
-    with _progress("running", len(jobs)) as advance:
-        return run_all(
-            jobs, workloads, processes=processes, when_done=functools.partial(advance, 1)
-        )
+    done = 0
+    with progress_shown("Running", "runs", everywhere=True) as tell:
+
+        def when_done() -> None:
+            nonlocal done
+            done += 1
+            tell(Progress(done, len(jobs), done))
+
+        tell(Progress(0, len(jobs), 0))
+        return run_all(jobs, workloads, processes=processes, when_done=when_done)
 
 
 def _write(
@@ -396,22 +402,3 @@ def _write_file(path: Path, content: bytes) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise click.ClickException(f"Cannot write {path}: {error.strerror}") from error
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error where that is a terminal; without rich, none."""
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-    except ImportError:
-        yield lambda steps: None
-        return
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda steps: None
-        return
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda steps: progress.advance(task, steps)

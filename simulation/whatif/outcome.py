@@ -1,11 +1,15 @@
 """What came out of a run."""
 
+import itertools
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from simulation.whatif.setup import Setup
+
+PARTS: Final = 10
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +70,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         promised_tokens: what the index said that the chosen nodes had; `over_promised_tokens`: of
             these, those that were not there.
         ttft: of what was served.
+        ttft_parts: means, of PARTS parts of the requests that were served, in their order.
         busy_s: of all nodes together.
         imbalance: the busiest node's seconds, in those of the mean.
         full_cost_s: what all prompts would have taken without any cache.
@@ -107,6 +112,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     decode: DecodeOutcome | None = None
     copies: int = 0
     copied_blocks: int = 0
+    ttft_parts: list[float] = []
 
     @property
     def block_hit_rate(self) -> float:
@@ -122,6 +128,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def work(self) -> float:
         """Busy seconds as a share of what they would be without any cache."""
         return self.busy_s / self.full_cost_s if self.full_cost_s else 0.0
+
+
+def parts_of(seconds: Sequence[float]) -> list[float]:
+    """The means of PARTS parts, one after the other; none of fewer seconds."""
+    if len(seconds) < PARTS:
+        return []
+    ends = [len(seconds) * number // PARTS for number in range(PARTS + 1)]
+    return [
+        math.fsum(seconds[begin:end]) / (end - begin) for begin, end in itertools.pairwise(ends)
+    ]
 
 
 def latency_of(seconds: Sequence[float]) -> Latency:

@@ -10,8 +10,13 @@ from schemas.limits import WHATIF_RUNS_MAX
 from simulation.whatif.policies.table import ALL_POLICIES, parse
 from simulation.whatif.setup import UNBOUNDED, Setup, parse_capacity
 from simulation.whatif.sweep import Job
+from streams.routing.table import DEFAULT_POLICY
 
-COMPARED: Final = (
+COMPARED: Final = ("round-robin", "longest-prefix", "weighted", "blocks", DEFAULT_POLICY)
+"""Policies of a comparison that names none: two that look at one thing, two that are in use
+elsewhere, and the service's."""
+
+ALL: Final = (
     "round-robin",
     "random",
     "least-loaded",
@@ -29,15 +34,18 @@ COMPARED: Final = (
     "kvaware",
     "aibrix",
 )
-"""Policies of a comparison that names none: every one in the table, `algorithm-1` twice."""
+"""Every one in the table, `algorithm-1` twice."""
 
-SWEPT: Final = ("round-robin", "weighted", "algorithm-1:fetch=off", "algorithm-1")
+SWEPT: Final = ("round-robin", "weighted", DEFAULT_POLICY)
 """Policies of a sweep where none is named; the first one does not ask the index."""
 
 POOL: Final = "shared pool"
 IDEAL: Final = "ideal"
 ONE_CACHE: Final = "one cache"
+NOT_CHOSEN: Final = (POOL, IDEAL, ONE_CACHE)
+"""Labels of what no policy can bring about: bounds to compare with."""
 POLICIES_GROUP: Final = "policies"
+USUAL: Final = "usual"
 
 
 class Sweep(NamedTuple):
@@ -47,14 +55,23 @@ class Sweep(NamedTuple):
     values: tuple[str, ...]
 
 
-REPORT_SWEEPS: Final = (
+USUAL_SWEEPS: Final = (
     Sweep("capacity", ("300k", "1M", "3M", "10M", "30M", "unbounded")),
     Sweep("delay", ("0", "1", "5", "20", "60", "120")),
     Sweep("loss", ("0", "0.01", "0.05", "0.2")),
     Sweep("weighted.alpha", ("0", "0.1", "0.25", "0.5", "1", "2", "4")),
     Sweep("one-cache", ("300k", "1M", "3M", "10M", "20M", "30M", "50M", "unbounded")),
 )
-"""What a report sweeps that is told nothing else."""
+"""What `usual` stands for."""
+
+
+def parse_sweeps(texts: Sequence[str]) -> list[Sweep]:
+    """Each as `parse_sweep` reads it; `usual` are USUAL_SWEEPS."""
+    return [
+        sweep
+        for text in texts
+        for sweep in (USUAL_SWEEPS if text == USUAL else (parse_sweep(text),))
+    ]
 
 
 def parse_sweep(text: str) -> Sweep:
@@ -76,7 +93,7 @@ def plan(
     *,
     block_size: int,
     workloads: int,
-    policies: Sequence[str],
+    policies: Sequence[str] = COMPARED,
     sweeps: Sequence[Sweep] = (),
 ) -> list[Job]:
     """All runs, in the order of a report: for each workload the comparison, then the sweeps.
@@ -85,7 +102,7 @@ def plan(
         base: what they have in common.
         block_size: tokens for each block.
         workloads: how many there are.
-        policies: to compare; none for `COMPARED`.
+        policies: to compare; sweeps have these, too, but for COMPARED and ALL, with SWEPT.
         sweeps: what else to run.
 
     Raises:
@@ -95,18 +112,19 @@ def plan(
         parse(policy)
     jobs: list[Job] = []
     for workload in range(workloads):
-        jobs += _comparison(base, workload, policies or _compared())
+        jobs += _comparison(base, workload, policies)
         for sweep in sweeps:
-            jobs += _swept(base, workload, sweep, policies, block_size)
+            named = () if policies in (COMPARED, all_policies()) else policies
+            jobs += _swept(base, workload, sweep, named, block_size)
     if len(jobs) > WHATIF_RUNS_MAX:
         raise ConfigurationError(f"Expected at most {WHATIF_RUNS_MAX:,} runs, got: {len(jobs):,}")
     return jobs
 
 
-def _compared() -> tuple[str, ...]:
+def all_policies() -> tuple[str, ...]:
     """Policies that were added to the table come after those that have a place."""
-    named = {policy.partition(":")[0] for policy in COMPARED}
-    return (*COMPARED, *(name for name in ALL_POLICIES if name not in named))
+    named = {policy.partition(":")[0] for policy in ALL}
+    return (*ALL, *(name for name in ALL_POLICIES if name not in named))
 
 
 def _comparison(base: Setup, workload: int, policies: Sequence[str]) -> Iterator[Job]:

@@ -37,7 +37,7 @@ from simulation.whatif.decoding import DecodePool
 from simulation.whatif.feed import Feed
 from simulation.whatif.load_view import Errors, LoadView, slowed
 from simulation.whatif.node import Changed, Held, Node, Pool
-from simulation.whatif.outcome import NodeOutcome, Outcome, latency_of
+from simulation.whatif.outcome import NodeOutcome, Outcome, latency_of, parts_of
 from simulation.whatif.policies.table import parse
 from simulation.whatif.setup import Announce, Known, Leases, Refusal, Setup
 from simulation.whatif.workload import Workload
@@ -150,6 +150,7 @@ class Run:
             trace=self._workload.name,
             setup=self._setup,
             ttft=latency_of(self._ttfts),
+            ttft_parts=parts_of(self._ttfts),
             busy_s=sum(busy),
             imbalance=max(busy) / mean if mean else 1.0,
             full_cost_s=self._full_cost_s,

@@ -32,7 +32,7 @@ from streams.routing.ttft import (
     wait_and_work,
 )
 
-__all__ = ["POLICIES", "Policy", "PolicyError", "find_policy", "parse_policy"]
+__all__ = ["DEFAULT_POLICY", "POLICIES", "Policy", "PolicyError", "find_policy", "parse_policy"]
 
 
 class PolicyError(ConfigurationError):
@@ -89,6 +89,10 @@ POLICIES: Final[Mapping[str, Policy]] = {
         sticky, StickyParameters, "keep to who holds most of the prompt, then tokens in flight"
     ),
 }
+
+
+DEFAULT_POLICY: Final = "least-delay"
+"""What decides where nobody has chosen."""
 
 
 def find_policy(name: str, policies: Mapping[str, Policy] = POLICIES) -> Policy:

@@ -83,6 +83,15 @@ def describe_costs(costs: Costs) -> str:
     )
 
 
+def groups_of(document: Document, trace: str) -> dict[str, list[ReportedRun]]:
+    """The runs of one trace by group, in their order."""
+    groups: dict[str, list[ReportedRun]] = {}
+    for run in document.runs:
+        if run.outcome.trace == trace:
+            groups.setdefault(run.group, []).append(run)
+    return groups
+
+
 def facts_of(workload: Workload, notes: Sequence[str]) -> TraceFacts:
     """Of one workload."""
     arrivals = workload.arrivals_s

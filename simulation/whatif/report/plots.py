@@ -7,10 +7,12 @@ from typing import Any, Final, NamedTuple
 
 from schemas.extras import need
 from simulation.whatif.plan import POLICIES_GROUP
-from simulation.whatif.report.document import Document, ReportedRun
-from simulation.whatif.report.table import groups_of, setup_line
+from simulation.whatif.report.conclusion import is_overloaded
+from simulation.whatif.report.document import Document, ReportedRun, TraceFacts, groups_of
+from simulation.whatif.report.table import OVERLOADED, setup_line
 
 _COLOURS: Final = ("#1b6ca8", "#d1495b", "#66a182", "#8d6a9f", "#edae49", "#2e4057")
+_OVER: Final = "#d9d9d9"
 _DPI: Final = 110
 _WIDE: Final = 50.0
 """How many times as large as the least value the largest is where an axis becomes logarithmic."""
@@ -53,7 +55,7 @@ def pictures_of(document: Document) -> Iterator[Picture]:
     for number, trace in enumerate(document.traces):
         prefix = f"{number + 1}-" if len(document.traces) > 1 else ""
         for group, runs in groups_of(document, trace.name).items():
-            drawing = _bars(runs) if group == POLICIES_GROUP else _lines(group, runs)
+            drawing = _bars(runs, trace) if group == POLICIES_GROUP else _lines(group, runs, trace)
             title = "policies" if group == POLICIES_GROUP else _AXES.get(group, group)
             yield Picture(
                 prefix + group.replace(".", "-"),
@@ -63,7 +65,7 @@ def pictures_of(document: Document) -> Iterator[Picture]:
             )
 
 
-def _bars(runs: Sequence[ReportedRun]) -> Any:
+def _bars(runs: Sequence[ReportedRun], trace: TraceFacts) -> Any:
     figure, (left, right) = _panels(height=1.2 + 0.34 * len(runs))
     labels = [run.outcome.label for run in runs]
     places = range(len(runs))
@@ -71,10 +73,20 @@ def _bars(runs: Sequence[ReportedRun]) -> Any:
     left.bar_label(bars, fmt="%.1f", padding=3)
     left.set_xlabel("hit rate, % of blocks")
     left.set_yticks(places, labels)
-    means = [run.outcome.ttft.mean for run in runs]
-    bars = right.barh(places, means, color=_COLOURS[1])
-    p90s = [run.outcome.ttft.p90 for run in runs]
-    texts = [f"{mean:.2f}, p90 {p90:.2f}" for mean, p90 in zip(means, p90s, strict=True)]
+    over = [is_overloaded(run.outcome, trace) for run in runs]
+    # What grows with the trace is not drawn to scale: it would flatten all others.
+    known = [run.outcome.ttft.mean for run, is_over in zip(runs, over, strict=True) if not is_over]
+    longest = max(known, default=1.0)
+    means = [
+        longest if is_over else run.outcome.ttft.mean
+        for run, is_over in zip(runs, over, strict=True)
+    ]
+    colours = [_OVER if is_over else _COLOURS[1] for is_over in over]
+    bars = right.barh(places, means, color=colours)
+    texts = [
+        OVERLOADED if is_over else f"{run.outcome.ttft.mean:.2f}, p90 {run.outcome.ttft.p90:.2f}"
+        for run, is_over in zip(runs, over, strict=True)
+    ]
     right.bar_label(bars, texts, padding=3)
     right.set_xlabel("mean TTFT, s")
     right.set_yticks(places, [])
@@ -86,7 +98,7 @@ def _bars(runs: Sequence[ReportedRun]) -> Any:
     return figure
 
 
-def _lines(group: str, runs: Sequence[ReportedRun]) -> Any:
+def _lines(group: str, runs: Sequence[ReportedRun], trace: TraceFacts) -> Any:
     figure, (left, right) = _panels(height=4.0)
     lines: dict[str, list[ReportedRun]] = {}
     for run in runs:
@@ -98,12 +110,15 @@ def _lines(group: str, runs: Sequence[ReportedRun]) -> Any:
         xs = [min(run.x, last) for run in line]
         hits = [100 * run.block_hit_rate for run in line]
         left.plot(xs, hits, "o-", color=colour, label=label)
-        right.plot(xs, [run.outcome.ttft.mean for run in line], "o-", color=colour, label=label)
+        ttfts = [
+            math.nan if is_overloaded(run.outcome, trace) else run.outcome.ttft.mean for run in line
+        ]
+        right.plot(xs, ttfts, "o-", color=colour, label=label)
     left.set_ylabel("hit rate, % of blocks")
     left.set_ylim(bottom=0)
-    right.set_ylabel("mean TTFT, s")
-    ttfts = [run.outcome.ttft.mean for run in runs]
-    if min(ttfts) > 0 and max(ttfts) > _WIDE * min(ttfts):
+    right.set_ylabel("mean TTFT, s (none: overloaded)")
+    drawn = [run.outcome.ttft.mean for run in runs if not is_overloaded(run.outcome, trace)]
+    if drawn and min(drawn) > 0 and max(drawn) > _WIDE * min(drawn):
         right.set_yscale("log")
     ticks = dict(sorted((min(run.x, last), run.value) for run in runs))
     for axes in (left, right):

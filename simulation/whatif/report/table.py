@@ -7,7 +7,13 @@ from typing import Final
 
 from simulation.whatif.outcome import DecodeOutcome, Outcome
 from simulation.whatif.plan import IDEAL, POLICIES_GROUP
-from simulation.whatif.report.document import Document, ReportedRun, TraceFacts
+from simulation.whatif.report.conclusion import (
+    best_of,
+    conclusion_of,
+    explanations_of,
+    is_overloaded,
+)
+from simulation.whatif.report.document import Document, ReportedRun, TraceFacts, groups_of
 from simulation.whatif.setup import Known, Setup
 
 Cell = Callable[[ReportedRun], str]
@@ -24,6 +30,9 @@ COLUMNS: Final[Mapping[str, Cell]] = {
 }
 """Of a table for people, besides the label: title, and what stands there."""
 
+TIMES: Final = ("TTFT mean", "p50", "p90", "p99")
+OVERLOADED: Final = "overloaded"
+
 DECODE_COLUMNS: Final = ("decoded", "wasted", "both in time", "TBT p90 ms", "swing", "phase")
 """The same, where there are instances that decode."""
 
@@ -32,21 +41,14 @@ COPY_COLUMNS: Final = ("copies", "copied")
 
 LEGEND: Final = (
     "work: busy seconds as a share of those without any cache. TTFT in s. imbalance: the busiest"
-    " node's seconds over the mean."
+    " node's seconds over the mean. *: the shortest mean TTFT of those that overload no node."
 )
 
 
-def groups_of(document: Document, trace: str) -> dict[str, list[ReportedRun]]:
-    """The runs of one trace by group, in their order."""
-    groups: dict[str, list[ReportedRun]] = {}
-    for run in document.runs:
-        if run.outcome.trace == trace:
-            groups.setdefault(run.group, []).append(run)
-    return groups
-
-
-def rows_of(group: str, runs: Sequence[ReportedRun]) -> list[list[str]]:
-    """Titles, then a row for each run; with the share of the ideal hit rate where that was run."""
+def rows_of(group: str, runs: Sequence[ReportedRun], trace: TraceFacts) -> list[list[str]]:
+    """Titles, then a row for each run; with the share of the ideal hit rate where that was run. The
+    best policy has a `*`, and one that overloads a node no TTFT.
+    """
     ideal = next((run.block_hit_rate for run in runs if run.outcome.label == IDEAL), 0.0)
     refused = any(run.outcome.setup.slo_ttft_s or run.outcome.refused for run in runs)
     head = ["policy" if group == POLICIES_GROUP else f"{group}, policy", *COLUMNS]
@@ -59,11 +61,15 @@ def rows_of(group: str, runs: Sequence[ReportedRun]) -> list[list[str]]:
         head += COPY_COLUMNS
     if any(run.outcome.decode for run in runs):
         head += DECODE_COLUMNS
+    best = best_of(runs, trace) if group == POLICIES_GROUP else None
     rows = [head]
     for run in runs:
-        label = run.outcome.label
+        label = f"{run.outcome.label} *" if run is best else run.outcome.label
         row = [f"{run.value}  {label}" if run.value else label]
-        row += [cell(run) for cell in COLUMNS.values()]
+        over = is_overloaded(run.outcome, trace)
+        row += [
+            OVERLOADED if over and name in TIMES else cell(run) for name, cell in COLUMNS.items()
+        ]
         if ideal:
             row.insert(3, f"{run.block_hit_rate / ideal:.0%}")
         if refused:
@@ -94,13 +100,17 @@ def _decoding(one: DecodeOutcome | None) -> list[str]:
 def text_lines(document: Document) -> Iterator[str]:
     """All of it for a terminal."""
     for trace in document.traces:
+        yield from conclusion_of(document, trace)
+        yield ""
         yield trace_line(trace)
         for note in trace.notes:
             yield f"  note: {note}"
         for group, runs in groups_of(document, trace.name).items():
             yield ""
             yield setup_line(runs[0], group)
-            yield from aligned(rows_of(group, runs))
+            yield from aligned(rows_of(group, runs, trace))
+            if group == POLICIES_GROUP:
+                yield from (f"  {line}" for line in explanations_of(runs))
         yield ""
     yield LEGEND
     yield f"Cost model: {document.cost_model}."

@@ -1,12 +1,14 @@
-"""Progress is shown on a terminal alone."""
+"""Progress is shown on a terminal, and elsewhere where it is asked for."""
 
 import sys
+import time
 from io import StringIO
 
 import pytest
 
 from replay.capture.progress import Progress, silent
-from reprise.cli.progress import _line_teller, _said, progress_shown
+from reprise.cli import progress as shown
+from reprise.cli.progress import line_of, progress_shown
 
 
 class Terminal(StringIO):
@@ -29,16 +31,27 @@ def test_a_terminal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         tell(Progress(1, 2, 1))
 
 
-def test_lines_come_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    now = 0.0
-    tell = _line_teller("Capturing", "records", clock=lambda: now)
-    for now in (0.5, 1.9, 2.0, 3.0, 4.5):
-        tell(Progress(int(10 * now), 100, 7, 3 * 1024 * 1024))
-    assert capsys.readouterr().err == (
-        "Capturing: 20 %, 7 records, 3.0 MiB\nCapturing: 45 %, 7 records, 3.0 MiB\n"
+def test_lines_come_elsewhere_where_that_is_asked_for_also_while_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shown, "PROGRESS_ELSEWHERE_S", 0.05)
+    with progress_shown("Running", "runs", everywhere=True) as tell:
+        tell(Progress(1, 4, 1))
+        said = ""
+        while said.count("\n") < 2:
+            time.sleep(0.05)
+            said += capsys.readouterr().err
+    assert said.startswith("Running: 25 %, 1 runs, 0 s, about 0 s left\n")
+    time.sleep(0.2)
+    capsys.readouterr()
+    time.sleep(0.2)
+    assert capsys.readouterr().err == "", "it has ended"
+
+
+def test_a_line_says_how_far_it_is_and_how_long_it_takes_yet() -> None:
+    said = line_of("Capturing", "records", Progress(20, 100, 7, 3 * 1024 * 1024), 30.0)
+    assert said == "Capturing: 20 %, 7 records, 3.0 MiB, 30 s, about 120 s left"
+    assert line_of("Capturing", "messages", Progress(5, None, 5), 1.0) == (
+        "Capturing: 5 messages, 1 s"
     )
-
-
-def test_what_has_no_known_end_has_no_percentage() -> None:
-    assert _said(Progress(5, None, 5), "messages") == "5 messages"
-    assert _said(Progress(0, 0, 0), "records") == "0 records"
+    assert line_of("Running", "runs", Progress(0, 7, 0), 10.0) == "Running: 0 %, 0 runs, 10 s"

@@ -34,8 +34,13 @@ def test_a_trace_alone_is_enough(trace: Path) -> None:
     result = simulate(trace)
     assert result.exit_code == 0
     assert "small.jsonl: 30 requests in 3 s" in result.output
-    for label in ("round-robin", "weighted", "algorithm-1:fetch=off", "shared pool", "ideal"):
+    assert result.output.startswith("Best on small.jsonl: ")
+    for label in ("round-robin", "weighted", "least-delay", "shared pool", "ideal"):
         assert f"\n{label} " in result.output
+    assert "\n  blocks: blocks to compute and to hold" in result.output, "each is explained"
+    every = simulate(trace, "--all")
+    assert "\nalgorithm-1:fetch=off " in every.output
+    assert "Expected --policy or --all" in simulate(trace, "--all", "--policy", "random").stderr
     assert "Cost model: " in result.output
 
 
@@ -51,8 +56,16 @@ def test_all_files_are_written(trace: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["delay.png", "policies.png"]
 
 
-def test_a_report_sweeps_by_itself(trace: Path, tmp_path: Path) -> None:
+def test_a_report_begins_with_its_conclusion_and_sweeps_where_that_is_asked_for(
+    trace: Path, tmp_path: Path
+) -> None:
     result = simulate(trace, "--report", tmp_path / "r.html")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "r.html").read_text()
+    assert page.index("Best on small.jsonl") < page.index("<h2>") < page.index("Cost model")
+    assert '<tr class="best">' in page
+    assert "<h3>capacity</h3>" not in page
+    result = simulate(trace, "--sweep", "usual", "--report", tmp_path / "r.html")
     assert result.exit_code == 0, result.output
     page = (tmp_path / "r.html").read_text()
     for group in ("policies", "capacity", "delay", "loss", "weighted.alpha", "one-cache"):

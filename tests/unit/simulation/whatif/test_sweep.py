@@ -16,15 +16,27 @@ import pytest
 
 from replay.traces.request import TraceRequest
 from schemas.errors import ConfigurationError
-from simulation.whatif.plan import AXES, COMPARED, IDEAL, POOL, Sweep, parse_sweep, plan
+from simulation.whatif.plan import (
+    ALL,
+    AXES,
+    COMPARED,
+    IDEAL,
+    POOL,
+    Sweep,
+    all_policies,
+    parse_sweep,
+    plan,
+)
 from simulation.whatif.policies.table import ALL_POLICIES
+from simulation.whatif.report.conclusion import conclusion_of
 from simulation.whatif.report.document import Document, document_of, facts_of, to_json
 from simulation.whatif.report.page import page_of
 from simulation.whatif.report.plots import pictures_of
-from simulation.whatif.report.table import text_lines, to_csv
+from simulation.whatif.report.table import rows_of, text_lines, to_csv
 from simulation.whatif.setup import Setup, parse_capacity
 from simulation.whatif.sweep import Job, SweepError, run_all
 from simulation.whatif.workload import Workload
+from streams.routing.table import DEFAULT_POLICY
 
 SIZE = 512
 BASE = Setup(nodes=3, gpu_blocks=40)
@@ -46,7 +58,7 @@ def workload(name: str = "small", seed: int = 5) -> Workload:
     return Workload(name, SIZE, requests)
 
 
-def document(processes: int, *, policies: tuple[str, ...] = ()) -> Document:
+def document(processes: int, *, policies: tuple[str, ...] = COMPARED) -> Document:
     workloads = [workload(), workload("<other> & one", 6)]
     jobs = plan(BASE, block_size=SIZE, workloads=2, policies=policies, sweeps=SWEEPS)
     outcomes = run_all(jobs, workloads, processes=processes)
@@ -105,11 +117,14 @@ def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         run_all(jobs, [workload()], processes=2)
 
 
-def test_a_comparison_has_every_policy_of_the_table() -> None:
-    jobs = plan(BASE, block_size=SIZE, workloads=1, policies=())
-    labels = [job.label for job in jobs]
-    assert labels == [*COMPARED, POOL, IDEAL]
-    assert {label.partition(":")[0] for label in COMPARED} == set(ALL_POLICIES)
+def test_a_comparison_has_five_policies_or_every_one_of_the_table() -> None:
+    jobs = plan(BASE, block_size=SIZE, workloads=1)
+    assert [job.label for job in jobs] == [*COMPARED, POOL, IDEAL]
+    assert len(COMPARED) == 5
+    assert DEFAULT_POLICY in COMPARED
+    jobs = plan(BASE, block_size=SIZE, workloads=1, policies=all_policies())
+    assert [job.label for job in jobs] == [*ALL, POOL, IDEAL]
+    assert {label.partition(":")[0] for label in ALL} == set(ALL_POLICIES)
     pool, ideal = jobs[-2].setup, jobs[-1].setup
     assert (pool.gpu_blocks, pool.pool_blocks) == (0, 120)
     assert (ideal.gpu_blocks, ideal.pool_blocks) == (0, None)
@@ -182,13 +197,13 @@ def test_a_wrong_sweep_is_named(text: str, message: str) -> None:
 )
 def test_a_value_that_cannot_be_is_named(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Expected a "):
-        plan(BASE, block_size=SIZE, workloads=1, policies=(), sweeps=[parse_sweep(text)])
+        plan(BASE, block_size=SIZE, workloads=1, sweeps=[parse_sweep(text)])
 
 
 def test_a_plan_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulation.whatif.plan.WHATIF_RUNS_MAX", 5)
-    with pytest.raises(ConfigurationError, match="Expected at most 5 runs, got: 18"):
-        plan(BASE, block_size=SIZE, workloads=1, policies=())
+    with pytest.raises(ConfigurationError, match="Expected at most 5 runs, got: 7"):
+        plan(BASE, block_size=SIZE, workloads=1)
 
 
 @pytest.mark.parametrize(
@@ -216,6 +231,65 @@ def test_the_table_has_each_run_with_its_cost_model(reported: Document) -> None:
     assert text.count("  note: a <note>") == 2
     run = next(run for run in reported.runs if run.outcome.label == IDEAL)
     assert re.search(rf"\nideal +{run.block_hit_rate:.1%} +{run.token_hit_rate:.1%} +100%", text)
+
+
+def compared(reported: Document, **means: float) -> Document:
+    """The comparison of these alone, with these means, which grow by a tenth in each part of the trace."""
+    trace = reported.traces[0]
+    runs = []
+    for run in reported.runs:
+        one = run.outcome
+        if one.trace != trace.name or run.group != "policies":
+            continue
+        mean = means.get(one.label.replace("-", "_"))
+        if mean is None and one.label not in (POOL, IDEAL):
+            continue
+        if mean is not None:
+            parts = [mean * (1 + number / 10) for number in range(10)]
+            ttft = msgspec.structs.replace(one.ttft, mean=mean)
+            one = msgspec.structs.replace(one, ttft=ttft, ttft_parts=parts)
+        runs.append(msgspec.structs.replace(run, outcome=one))
+    assert len(runs) == len(means) + 2
+    return msgspec.structs.replace(reported, traces=[trace], runs=runs)
+
+
+def test_the_conclusion_says_what_is_best_by_how_much_and_how_sure(reported: Document) -> None:
+    document = compared(reported, round_robin=2.0, weighted=1.0)
+    first, second = conclusion_of(document, document.traces[0])
+    assert first.startswith("Best on small: weighted, with a mean TTFT of 1.00 s and ")
+    assert second == (
+        "That is 50% less than round-robin (2.00 s), the next best; in 10 of 10 equal parts of the"
+        " trace its mean is the lower one: so surely better on a trace like this."
+    )
+    assert "\nweighted *  " in "\n".join(text_lines(document))
+    equal = compared(reported, round_robin=1.0, weighted=1.0)
+    assert "this trace does not tell them apart" in list(conclusion_of(equal, equal.traces[0]))[1]
+
+
+def test_a_policy_that_overloads_a_node_is_told_apart_and_never_the_best(
+    reported: Document,
+) -> None:
+    document = compared(reported, round_robin=2.0, weighted=1.0)
+    trace = document.traces[0]
+    runs = []
+    for run in document.runs:
+        one = run.outcome
+        if one.label == "weighted":
+            busy = msgspec.structs.replace(one.nodes[0], busy_s=trace.seconds + 1)
+            one = msgspec.structs.replace(one, nodes=[busy, *one.nodes[1:]])
+        runs.append(msgspec.structs.replace(run, outcome=one))
+    document = msgspec.structs.replace(document, runs=runs)
+    said = list(conclusion_of(document, trace))
+    assert said[0].startswith("Best on small: round-robin")
+    assert said[-1] == "Overloaded, so that queues grow until the end: weighted."
+    (row,) = [row for row in rows_of("policies", runs, trace) if row[0] == "weighted"]
+    assert row.count("overloaded") == 4
+    assert '<tr class="over"><td>weighted</td>' in page_of(document, [])
+    alone = msgspec.structs.replace(
+        document, runs=[run for run in runs if run.outcome.label != "round-robin"]
+    )
+    (said_alone,) = conclusion_of(alone, trace)
+    assert said_alone.startswith("Each policy overloads a node")
 
 
 def test_json_and_csv_have_every_run(reported: Document) -> None:
