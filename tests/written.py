@@ -107,7 +107,7 @@ def write_what_is_rare(data: Path) -> None:
         [
             registered_record(one),
             events_record(0, 0, [stored(0, [1], tokens[:BLOCK])], stream=one.stream),
-            events_record(1, 1, [], stream=one.stream, repaired="missed"),
+            events_record(1, 1, [], stream=one.stream, repaired="missed", other_ranks=(3,)),
             *(
                 events_record(2, 2, [event], stream=one.stream, part=Part(place, place + 1, 2))
                 for place, event in enumerate(events)
