@@ -6,7 +6,7 @@ from query_api.grpc.encoding import bytes_field, number_field, text_field, varin
 from tests.router_protos import RADIX
 
 
-@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 16_383, 16_384, 2**32, 2**64 - 1])
+@pytest.mark.parametrize("number", [0, 127, 128, 16_383, 16_384, 2**64 - 1])
 def test_numbers_are_varints(number: int) -> None:
     encoded = number_field(1, number)
     assert encoded == RADIX.Query(query_id=number).SerializeToString()

@@ -66,9 +66,7 @@ def test_routes_that_conductor_has_not_stay_json(conductor: Ask, path: str) -> N
     [
         ("GET", "/query"),
         ("GET", "/register"),
-        ("GET", "/unregister"),
         ("POST", "/services"),
-        ("POST", "/global_view"),
     ],
 )
 def test_get_for_post_and_post_for_get_are_405_in_msgpack(
@@ -88,7 +86,6 @@ def test_get_for_post_and_post_for_get_are_405_in_msgpack(
         ("POST", "/v2"),
         ("POST", "/query/"),
         ("PUT", "/query"),
-        ("DELETE", "/services"),
         ("OPTIONS", "/register"),
     ],
 )

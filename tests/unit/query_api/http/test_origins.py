@@ -17,23 +17,17 @@ HOST = "127.0.0.1:13333"
 
 
 @pytest.mark.parametrize(
-    ("path", "content_type"),
+    ("path", "content_type", "origin", "host"),
     [
-        ("/register", "application/json"),
-        ("/register", ""),
-        ("/unregister", "text/plain;json"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("origin", "host"),
-    [
-        ("http://evil.example", HOST),
-        ("http://127.0.0.1:8080", HOST),
-        ("http://localhost:13333", HOST),
-        ("null", HOST),
-        ("http://[::1", HOST),
-        ("http://", ""),
-        ("http://evil.example:13333", "evil.example:13333"),
+        ("/register", "application/json", "http://evil.example", HOST),
+        ("/register", "", "http://evil.example", HOST),
+        ("/unregister", "text/plain;json", "http://evil.example", HOST),
+        ("/register", "application/json", "http://127.0.0.1:8080", HOST),
+        ("/register", "", "http://localhost:13333", HOST),
+        ("/unregister", "text/plain;json", "null", HOST),
+        ("/register", "application/json", "http://[::1", HOST),
+        ("/register", "", "http://", ""),
+        ("/unregister", "text/plain;json", "http://evil.example:13333", "evil.example:13333"),
     ],
 )
 def test_a_page_of_somebody_elses_changes_nothing(

@@ -80,13 +80,18 @@ def test_an_endpoint_that_cannot_be_connected_to_is_a_500_to_conductors_clients_
     }
 
 
-@pytest.mark.parametrize("path", ["/register", "/unregister"])
 @pytest.mark.parametrize(
-    ("failure", "status", "document"),
+    ("path", "failure", "status", "document"),
     [
-        (StorageError("disk full"), 503, {"error": "disk full", "reason": "storage"}),
-        (RegistrationError("no"), 400, {"error": "no", "reason": "invalid_registration"}),
-        (RuntimeError("boom"), 500, {"error": "Internal server error"}),
+        ("/register", StorageError("disk full"), 503, {"error": "disk full", "reason": "storage"}),
+        (
+            "/unregister",
+            RegistrationError("no"),
+            400,
+            {"error": "no", "reason": "invalid_registration"},
+        ),
+        ("/register", RuntimeError("boom"), 500, {"error": "Internal server error"}),
+        ("/unregister", RuntimeError("boom"), 500, {"error": "Internal server error"}),
     ],
 )
 def test_failures_of_the_registry_are_answered(

@@ -3,7 +3,6 @@
 import pytest
 
 from streams.routing.chunks import CHUNK_VERSION, Chunk, ChunkReader, chunks_of
-from tests.routing import RUN
 
 OLD, NEW = b"an old state of some bytes", b"a new state of some more bytes"
 
@@ -15,7 +14,7 @@ def read(*messages: tuple[bytes | None, bytes | None]) -> ChunkReader:
     return reader
 
 
-@pytest.mark.parametrize("size", [0, 1, 4, 5, 8, 9, RUN % 100])
+@pytest.mark.parametrize("size", [0, 4, 5, 8])
 def test_what_was_cut_is_put_together_again(size: int) -> None:
     state = bytes(range(size))
     assert read(*chunks_of(7, state, chunk_bytes=4)).state == state

@@ -19,7 +19,7 @@ class Row(msgspec.Struct, array_like=True):
     rest: tuple[tuple[int, ...], ...] = ()
 
 
-@pytest.mark.parametrize("count", [0, 1, 15, 16, 1023, 1024, 1025, 5000, 70_000])
+@pytest.mark.parametrize("count", [0, 15, 16, 1023, 1024, 1025, 70_000])
 def test_the_pieces_of_a_long_sequence_are_its_encoding(count: int) -> None:
     states = [tuple(range(count)), list(range(count)), (1, tuple(range(count)), "end")]
     for state in states:

@@ -42,12 +42,11 @@ def map_of(entries: int, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("read", SPLIT)
-@pytest.mark.parametrize("key", [b"\xa1a", b"\x01"])
 def test_a_map_of_too_many_fields_is_refused_by_its_head(
-    read: Callable[[bytes, Wire], object], key: bytes
+    read: Callable[[bytes, Wire], object],
 ) -> None:
     count = BODY_FIELDS_MAX + 1
-    content = (key + b"\xc1").ljust(2 * count, b"\xc1")  # no msgpack, which the first look shows
+    content = b"\x01".ljust(2 * count, b"\xc1")  # no name, and no msgpack
     error = refusal(lambda: read(map_of(count, content), Wire.MSGPACK))
     assert (error.status, error.reason) == (400, "too_many_fields")
     assert str(error) == f"expected a body with at most {BODY_FIELDS_MAX} fields, got {count}"

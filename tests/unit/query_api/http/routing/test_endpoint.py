@@ -438,7 +438,6 @@ def test_every_policy_can_be_asked_for_by_name(service: Service) -> None:
         ({"policy": "best"}, 400, "invalid_policy", "policy"),
         ({"policy": "weighted:alpha=-1"}, 400, "invalid_policy", "policy"),
         ({"slo": {"ttft_ms": 0}}, 400, "out_of_range", "slo.ttft_ms"),
-        ({"slo": {"ttft_ms": -1}}, 400, "out_of_range", "slo.ttft_ms"),
         ({"slo": {"tbt_ms": "x"}}, 400, "invalid_type", "slo.tbt_ms"),
         ({"token_ids": [1, 2.5]}, 400, "invalid_type", "token_ids"),
         ({"token_ids": "x"}, 400, "not_array", "token_ids"),

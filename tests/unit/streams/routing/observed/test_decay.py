@@ -9,7 +9,7 @@ from schemas.limits import HOT_HALF_LIFE_S, HOT_RATE_S
 from streams.routing.observed.decay import REBASE_HALF_LIVES, per_second, rebased, step_of, weight
 
 
-@pytest.mark.parametrize("halves", [-40, -1, 0, 1, 2, 33])
+@pytest.mark.parametrize("halves", [-40, 0, 1, 33])
 def test_a_half_life_doubles_the_weight_exactly(halves: int) -> None:
     base = step_of(1_700_000_000.0)
     assert weight(base, base + 256 * halves) == 2.0**halves

@@ -26,12 +26,6 @@ def test_the_last_request_of_a_session_says_where_it_is() -> None:
     assert sessions.last("default", "other", 2.0) is None
 
 
-def test_a_session_of_another_tenant_is_another_one() -> None:
-    sessions = Sessions()
-    decide(sessions, 0.0, "s")
-    assert sessions.last("acme", "s", 0.0) is None
-
-
 def test_a_session_is_forgotten_in_its_time() -> None:
     sessions = Sessions()
     decide(sessions, 0.0, "s")
@@ -102,7 +96,6 @@ def first(ordered: list[Choice]) -> str:
         (0.1, 0.15, False, False),
         (2.0, 2.5, True, True),
         (2.0, 2.51, True, False),
-        (2.0, 2.5, False, False),
         (-1.0, -0.9, False, True),
         (-1.0, -0.89, False, False),
         (0.0, 0.0, False, True),
@@ -134,7 +127,8 @@ def test_another_rank_of_the_instance_is_not_where_the_session_was() -> None:
     assert first(with_affinity(given, B._replace(dp_rank=1), keys_are_seconds=True)) == "a"
 
 
-def test_the_tenant_of_the_scope_is_that_of_the_session() -> None:
+def test_a_session_is_of_the_tenant_of_its_scope_alone() -> None:
     sessions = Sessions()
     sessions.decided(0.0, a_decision(session_id="s", scope=SCOPE._replace(tenant_id="acme")))
     assert sessions.last("acme", "s", 0.0) == (0.0, Target("acme", "a", 0))
+    assert sessions.last("default", "s", 0.0) is None
