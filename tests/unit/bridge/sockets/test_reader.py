@@ -89,6 +89,7 @@ def test_a_large_message_is_taken_whole(reader: MessageReader, pair: Pair) -> No
     ("bounds", "expected"),
     [
         ({"messages_max": 3}, 3),
+        ({"messages_max": 1}, 1),
         ({"bytes_max": 30}, 3),
         ({"bytes_max": 31}, 4),
         ({"seconds": 0.0}, 1),

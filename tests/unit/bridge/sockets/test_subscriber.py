@@ -256,12 +256,14 @@ def test_messages_of_any_shape_leave_the_stream_alive(
     wait_until(lambda: subscriber.links(publisher) == 1)
 
 
+@pytest.mark.parametrize("frames", [MESSAGE_FRAMES_MAX + 2, 1_000_000])
 def test_a_message_of_many_frames_costs_its_link_and_nobody_else_a_moment(
     subscriber: Subscriber,
     engine: Engine,
     inbox: Inbox,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    frames: int,
 ) -> None:
     """A million empty frames took 30 times their size in memory, and seconds of this thread."""
     monkeypatch.setattr(connection_module, "LINK_BREACH_S", 0.3)
@@ -277,7 +279,7 @@ def test_a_message_of_many_frames_costs_its_link_and_nobody_else_a_moment(
     other = Engine()
     publisher = follow(subscriber, engine)
     follow(subscriber, other, "w-2")
-    engine.send(*[b""] * 1_000_000)
+    engine.send(*[b""] * frames)
     (broken,) = take(inbox, 1)
     assert (broken.publisher, len(broken.frames)) == (publisher, MESSAGE_FRAMES_MAX + 1)
     other.send(b"neighbour")
@@ -720,7 +722,9 @@ def test_a_port_where_a_handshake_failed_is_tried_again(
     engine.close()
 
 
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "ipc:///" + "x" * 200])
+@pytest.mark.parametrize(
+    "endpoint", ["nowhere", "http://127.0.0.1:1", "tcp://a b:1", "ipc:///" + "x" * 200]
+)
 def test_an_address_that_cannot_be_connected_to_is_refused_at_once(
     subscriber: Subscriber, endpoint: str
 ) -> None:

@@ -260,16 +260,20 @@ def test_what_lmcache_cannot_do_is_asked_of_nobody() -> None:
     assert bench.outcomes == {0: Outcome.UNSUPPORTED}
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+@pytest.mark.parametrize("endpoint", ["tcp://*:1", "tcp://x:99999", "", "tcp://:0", "udp://a"])
+def test_an_address_that_is_none_is_refused(endpoint: str) -> None:
     bench = Bench(1)
-    bench.found = {0: Reachable("tcp://*:1", is_linked=True)}
+    bench.found = {0: Reachable(endpoint, is_linked=True)}
     bench.play(command())
     assert bench.outcomes == {0: Outcome.REFUSED}
 
 
-def test_an_answer_that_is_no_result_is_refused_and_the_next_one_is_asked() -> None:
+@pytest.mark.parametrize(
+    "answer", [b"", b"junk", msgpack.packb({"type": "ErrorMsg", "error": "no room"})]
+)
+def test_an_answer_that_is_no_result_is_refused_and_the_next_one_is_asked(answer: bytes) -> None:
     with CommandSocket() as worker:
-        worker.answer = lambda request: b"junk"
+        worker.answer = lambda request: answer
         bench = Bench(worker.port)
 
         async def run() -> None:
