@@ -47,14 +47,6 @@ def all_of(count: int) -> dict[int, RawMessage]:
     return {number: live(number, TWO) for number in range(count)}
 
 
-def test_what_came_without_a_replay_says_nothing() -> None:
-    async def scene(bench: Bench) -> None:
-        await bench.begin(REPLAYS)
-        await bench.receive(live(0, TWO), live(1, TWO))
-
-    assert repaired(play(scene).sink.records) == []
-
-
 def test_a_gap_that_a_replay_fills_was_missed() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(REPLAYS)

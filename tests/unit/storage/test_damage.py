@@ -75,16 +75,16 @@ each = pytest.mark.parametrize("preset", [LOG, SPOOL, TABLE], ids=lambda preset:
 @pytest.mark.parametrize("size", [1, 108, 500, 5000, 20_000])
 @pytest.mark.parametrize("how", [cut, zeroed])
 def test_a_torn_end_costs_the_end_and_is_told(
-    copy: Path, how: Callable[[int], Change], size: int
+    copy: Path, preset: Preset, how: Callable[[int], Change], size: int
 ) -> None:
     change(newest(copy, "*.log"), how(size))
-    database = Database(copy, LOG)
+    database = Database(copy, preset)
     found = numbers(database)
     assert COUNT * 3 // 4 <= len(found) < COUNT
     assert found == list(range(len(found))), "what is there is whole up to its end"
     assert database.torn
     database.close()
-    again = Database(copy, LOG)
+    again = Database(copy, preset)
     assert (again.torn, numbers(again)) == ("", found)
     again.close()
 
@@ -92,13 +92,13 @@ def test_a_torn_end_costs_the_end_and_is_told(
 @both
 @pytest.mark.parametrize("size", [10, 40_000, 10**6])
 def test_zeros_behind_the_last_record_or_in_place_of_all_are_a_torn_end(
-    copy: Path, size: int
+    copy: Path, preset: Preset, size: int
 ) -> None:
     change(
         newest(copy, "*.log"),
         lambda content: bytes(len(content)) if size == 10**6 else content + bytes(size),
     )
-    database = Database(copy, LOG)
+    database = Database(copy, preset)
     assert "ends in zeros" in database.torn
     assert len(numbers(database)) == (COUNT * 3 // 4 if size == 10**6 else COUNT)
     database.close()

@@ -168,6 +168,7 @@ def test_what_is_under_way_is_what_was_added_and_is_neither_folded_nor_removed(
             lag.remove(publisher, size)
         else:
             waiting += size + LAG_RECORD_BYTES
+            lag.holds_back(publisher, float(now))
         folded = max(folded, end - behind)
         held_back = set(lag.held_back)
         assert set(lag.folded(folded, float(now))) <= held_back

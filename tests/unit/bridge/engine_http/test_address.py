@@ -10,9 +10,9 @@ from schemas.errors import EndpointError
     ("text", "authority", "path"),
     [
         ("http://10.0.0.7:8000", "10.0.0.7:8000", ""),
-        ("http://10.0.0.7:8000/", "10.0.0.7:8000", ""),
+        ("http://10.0.0.7:65535/", "10.0.0.7:65535", ""),
         ("https://engine.example", "engine.example:443", ""),
-        ("http://[fd00::7]:8000/engines/1/", "[fd00::7]:8000", "/engines/1"),
+        ("http://[fd00::7]:1/engines/1/", "[fd00::7]:1", "/engines/1"),
     ],
 )
 def test_a_url_is_read(text: str, authority: str, path: str) -> None:
@@ -30,11 +30,13 @@ def test_a_url_is_read(text: str, authority: str, path: str) -> None:
         "http://a:b",
         "http://a:0",
         "http://a:65536",
-        "http://user:secret@a:8000",
+        "http://user@a:8000",
+        "http://:secret@a:8000",
         "http://a:8000/?q=1",
         "http://a:8000/#f",
         "http://a b:8000",
         "http://a:8000/x\r\nX-Injected: 1",
+        "http://a:8000/x\0",
         "http://ä.example",
         "http://[::1",
     ],

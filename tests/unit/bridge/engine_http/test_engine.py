@@ -182,8 +182,6 @@ def test_engines_that_do_not_answer_leave_places_to_those_that_do() -> None:
 @pytest.mark.parametrize(
     ("url", "kind", "why"),
     [
-        ("ftp://a", "vLLM", "Expected a URL"),
-        ("http://a:0", "vLLM", "Expected a"),
         ("http://a?x", "SGLang", "Expected a URL"),
         ("http://a", "Mooncake", "only vLLM, SGLang, TensorRT-LLM are asked over HTTP"),
     ],

@@ -8,7 +8,7 @@ from schemas.errors import EndpointError
     "endpoint",
     [
         "tcp://10.0.0.7:5557",
-        "tcp://worker-3.cluster.local:5557",
+        "tcp://worker-3.cluster.local:1",
         "tcp://[fd00::7]:5557",
         "tcp://localhost:65535",
         "ipc:///run/engine",
@@ -24,9 +24,7 @@ def test_addresses_of_other_processes_are_accepted(endpoint: str) -> None:
     [
         "",
         "10.0.0.7:5557",
-        "http://h:5557",
         "TCP://h:5557",
-        "udp://h:5557",
         "inproc://engine",
         "ipc://",
         "tcp://",
@@ -34,6 +32,8 @@ def test_addresses_of_other_processes_are_accepted(endpoint: str) -> None:
         "tcp://h:",
         "tcp://:5557",
         "tcp://*:5557",
+        "tcp://a b:5557",
+        "tcp://a\0b:5557",
         "tcp://h:*",
         "tcp://h:0",
         "tcp://h:65536",

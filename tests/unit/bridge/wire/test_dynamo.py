@@ -9,14 +9,13 @@ import msgspec
 import pytest
 import xxhash
 
-from bridge.wire import DecodedBatch, open_source
+from bridge.wire import DecodedBatch, open_source, single_events
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.dynamo import KIND
 from schemas.arrays import PythonArrayPacker
-from schemas.errors import BatchError, FrameError, LeftOutError, ToleratedError
+from schemas.errors import FrameError, LeftOutError, ToleratedError
 from schemas.events import TOKEN_HASH_SEED, BlockEvent, Cleared, Removed, Stored
 from schemas.identities import Medium
-from schemas.limits import BATCH_ERRORS_MAX
 from tests.unit.bridge.messages import captured_messages, registration
 
 SEQUENCE = 9
@@ -199,9 +198,11 @@ def test_what_is_no_message_of_its_is_one_error(frames: list[bytes]) -> None:
     assert error.reason in (DropReason.UNDECODABLE, DropReason.MALFORMED_EVENT)
 
 
-def test_a_message_of_many_bad_events_is_undecodable() -> None:
-    [error] = of_json([5] * (BATCH_ERRORS_MAX + 1)).dropped
-    assert isinstance(error, BatchError)
+def test_an_event_of_too_many_blocks_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_events, "EVENT_BLOCKS_MAX", 1)
+    batch = of_json([removed(7, 8), stored((7, 70), (8, 80)), removed(9)])
+    assert batch.events == [Removed(sequence=SEQUENCE, hashes=u64s(9))]
+    assert {error.reason for error in batch.dropped} == {DropReason.TOO_MANY_BLOCKS}
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])

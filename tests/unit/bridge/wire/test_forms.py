@@ -83,7 +83,6 @@ def test_an_engine_may_send_maps_only() -> None:
         (["Stored", [8], 7, "text", "text"], DropReason.MALFORMED_EVENT),
         (["Stored"], DropReason.MALFORMED_EVENT),
         (["AllBlocksCleared"], DropReason.UNKNOWN_EVENT),
-        (["BlockStored", [8], 7, [1, 2], 2], DropReason.UNKNOWN_EVENT),
         ({"type": "BlockStored", "x": 1}, DropReason.UNKNOWN_EVENT),
         ({"type": "Stored", "x": 1}, DropReason.MALFORMED_EVENT),
         ({"type": "Removed", "hashes": [7]}, DropReason.MALFORMED_EVENT),

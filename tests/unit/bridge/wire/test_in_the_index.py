@@ -194,24 +194,10 @@ def test_an_adapter_is_a_scope_of_its_own(packer: ArrayPacker, shape: Shape) -> 
     assert index.match(lora="ad").longest == 12
 
 
-def test_all_forms_of_a_hash_are_one_block(packer: ArrayPacker, shape: Shape) -> None:
-    index = Index(packer)
-    value = 2**64 - 5
-    digest = b"\x07" * 24 + value.to_bytes(8, "big")
-    index.send(shape(stored([value], TOKENS[:4])))
-    index.send(shape(stored([12], TOKENS[4:8]) | {"parent_block_hash": -5}))
-    assert index.match().longest == 8
-    index.send(shape(removed() | {"block_hashes": [digest]}))
-    assert index.match().longest == 0
-
-
-@pytest.mark.parametrize("rank", [0, 3])
-def test_a_rank_has_its_own_part_of_the_answer(
-    packer: ArrayPacker, shape: Shape, rank: int
-) -> None:
-    index = Index(packer, dp_rank=rank)
+def test_a_rank_has_its_own_part_of_the_answer(packer: ArrayPacker, shape: Shape) -> None:
+    index = Index(packer, dp_rank=3)
     index.send(shape(stored()))
-    assert [(one.dp_rank, one.matched) for one in index.match().ranks] == [(rank, 12)]
+    assert [(one.dp_rank, one.matched) for one in index.match().ranks] == [(3, 12)]
 
 
 def test_pages_of_pairs_are_found_by_their_tokens(packer: ArrayPacker, shape: Shape) -> None:

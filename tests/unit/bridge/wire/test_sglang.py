@@ -58,6 +58,8 @@ def test_a_page_of_pairs_is_one_of_the_token_behind_it_too() -> None:
     assert salted.extra_keys == (paired_key(salt, u32s(7)), paired_key(b"", u32s(9)))
     short = stored(token_ids=pairs, block_hashes=[1, 2, 3], block_size=2)
     assert short.extra_keys == (), "of too few tokens, as the kernel counts it"
+    uneven = stored(token_ids=pairs, block_hashes=[1, 2], block_size=2, extra_keys=[["a"]])
+    assert uneven.extra_keys == (extra_key(["a"]),), "likewise"
 
 
 def u32s(*values: int) -> bytes:

@@ -13,7 +13,7 @@ from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, LeftOutError, ToleratedError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
-from schemas.limits import BATCH_ERRORS_MAX, SINGLE_EVENTS_BYTES_MAX
+from schemas.limits import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX, SINGLE_EVENTS_BYTES_MAX
 from tests.unit.bridge.messages import registration
 
 LEVELS = (Medium.GPU, Medium.CPU, Medium.DISK)
@@ -211,6 +211,13 @@ def test_a_payload_of_many_bad_events_is_undecodable() -> None:
     batch = Publisher().decode([1] * (BATCH_ERRORS_MAX + 1))
     assert [error.reason for error in batch.dropped] == [DropReason.UNDECODABLE]
     assert len(Publisher().decode([1] * BATCH_ERRORS_MAX).dropped) == BATCH_ERRORS_MAX
+
+
+def test_many_events_with_a_field_of_tomorrow_are_undecodable() -> None:
+    said = event({"type": "removed", "block_hashes": [7], "later": 1})
+    assert len(Publisher().decode([said] * BATCH_TOLERATED_MAX).dropped) == BATCH_TOLERATED_MAX
+    batch = Publisher().decode([said] * (BATCH_TOLERATED_MAX + 1))
+    assert [error.reason for error in batch.dropped] == [DropReason.UNDECODABLE]
 
 
 def test_bounds_are_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from schemas.arrays import PythonArrayPacker
 from schemas.errors import EventError, LeftOutError, ToleratedError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
-from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
+from schemas.limits import BLOCK_SIZE_MAX, GROUP_NUMBER_MAX, NAME_BYTES_MAX
 from tests.unit.bridge.messages import frames_of, map_event, registration
 
 TOKENS = [1, 2, 3, 4]
@@ -139,6 +139,7 @@ def test_a_clear_may_be_of_one_medium(event: object, medium: Medium | None) -> N
     batch = decode(event)
     assert (batch.events, batch.dropped) == ([Cleared(sequence=9, medium=medium)], [])
     assert batch.clears is (medium is None)
+    assert decode(["BlockRemoved", [7]], event).clears is (medium is None)
 
 
 def removals(counts: object) -> DecodedBatch:
@@ -262,14 +263,6 @@ def test_extra_keys_lose_the_lora_and_what_is_empty(
     assert stored(lora_name="ad", extra_keys=rows).extra_keys == expected
 
 
-def test_rows_of_extra_keys_are_passed_on_whatever_their_number() -> None:
-    assert stored(extra_keys=[["a"], ["b"], ["c"]]).extra_keys == (
-        extra_key(["a"]),
-        extra_key(["b"]),
-        extra_key(["c"]),
-    )
-
-
 def test_all_forms_of_one_hash_are_one_number() -> None:
     value = 2**64 - 5
     forms: list[object] = [
@@ -317,3 +310,15 @@ def test_a_placeholder_passes_with_its_block_size() -> None:
 def test_each_bad_field_costs_its_event_only(fields: dict[str, object], reason: str) -> None:
     sound: dict[str, object] = {"block_hashes": [7], "token_ids": TOKENS, "block_size": 4}
     assert reason_of(map_event("BlockStored", **{**sound, **fields})) == reason
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"block_size": BLOCK_SIZE_MAX},
+        {"group_idx": GROUP_NUMBER_MAX},
+        {"lora_name": "x" * NAME_BYTES_MAX},
+    ],
+)
+def test_what_is_at_a_bound_is_used(fields: dict[str, object]) -> None:
+    assert stored(**fields).left_out == ""

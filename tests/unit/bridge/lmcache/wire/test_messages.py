@@ -16,7 +16,6 @@ from bridge.lmcache.wire.messages import (
     FullSyncStatusRet,
     Heartbeat,
     HeartbeatRet,
-    Message,
     MessageError,
     Register,
     RegisterRet,
@@ -70,12 +69,10 @@ REPLIES: dict[str, Reply] = {
 }
 
 
-@pytest.mark.parametrize(("case", "payload", "decoded"), CAPTURED)
-def test_what_is_answered_has_the_bytes_of_the_controllers_answer(
-    case: str, payload: bytes, decoded: object
-) -> None:
-    if case in REPLIES:
-        assert msgpack.unpackb(encode(REPLIES[case])) == msgpack.unpackb(payload)
+@pytest.mark.parametrize("case", REPLIES)
+def test_what_is_answered_is_the_controllers_answer(case: str) -> None:
+    (payload,) = (payload for name, payload, _ in CAPTURED if name == case)
+    assert msgpack.unpackb(encode(REPLIES[case])) == msgpack.unpackb(payload)
 
 
 def test_a_miss_is_one_empty_place() -> None:
@@ -125,9 +122,3 @@ def test_what_is_no_message_is_refused_in_words(payload: bytes) -> None:
 )
 def test_a_key_is_its_64_bits(number: int, expected: int) -> None:
     assert key_of(number) == expected
-
-
-def test_every_message_is_named_as_lmcache_names_it() -> None:
-    names = {one.__struct_config__.tag for one in Message.__args__}
-    assert {f"{name}Msg" for name in ("Register", "Heartbeat", "DeRegister")} <= names
-    assert all(isinstance(name, str) and name.endswith("Msg") for name in names)

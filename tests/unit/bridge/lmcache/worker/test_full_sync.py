@@ -81,14 +81,15 @@ def test_it_is_idle_once_no_batch_has_come_for_long() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "batches", "is_refused"),
+    ("total", "batches", "refused"),
     [
-        (LMCACHE_WORKER_KEYS_MAX, LMCACHE_SYNC_BATCHES_MAX, False),
-        (LMCACHE_WORKER_KEYS_MAX + 1, 1, True),
-        (1, LMCACHE_SYNC_BATCHES_MAX + 1, True),
-        (0, 1, False),
-        (0, 0, True),
+        (LMCACHE_WORKER_KEYS_MAX, LMCACHE_SYNC_BATCHES_MAX, None),
+        (LMCACHE_WORKER_KEYS_MAX + 1, 1, LMCACHE_WORKER_KEYS_MAX + 1),
+        (1, LMCACHE_SYNC_BATCHES_MAX + 1, LMCACHE_SYNC_BATCHES_MAX + 1),
+        (0, 1, None),
+        (0, 0, 0),
     ],
 )
-def test_what_is_announced_is_bounded(total: int, batches: int, is_refused: bool) -> None:
-    assert bool(FullSync.refusal(total, batches)) is is_refused
+def test_what_is_announced_is_bounded(total: int, batches: int, refused: int | None) -> None:
+    said = FullSync.refusal(total, batches)
+    assert (said == "") if refused is None else said.endswith(f"got: {refused}")
