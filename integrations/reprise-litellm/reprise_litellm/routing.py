@@ -123,6 +123,9 @@ class RepriseCallback(CustomLogger):
     async def _answer(
         self, engines: Sequence[Engine], asked: Any, request: Mapping[str, Any]
     ) -> Decision | Refusal | None:
+        if self._client.paused:
+            self.report.fail("route_paused")
+            return None
         tokens = asked
         if isinstance(asked, dict):
             try:

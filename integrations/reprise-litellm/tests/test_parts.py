@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,29 @@ def test_no_engine_is_asked_by_who_waits_where_there_is_a_tokenizer(model: Path)
         assert asyncio.run(story()) == ["local"] * 30 + ["cached"]
     finally:
         engine.close()
+
+
+def test_a_long_prompt_holds_up_no_other_request(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens are made in a thread; those of a short one would wait longer for theirs."""
+    monkeypatch.setattr("reprise_litellm.tokens.INLINE_CHARACTERS_MAX", 8)
+    made: list[bool] = []
+    itself = LocalTokenizer.tokens
+
+    def tokens(local: LocalTokenizer, asked: dict[str, Any]) -> Any:
+        made.append(threading.current_thread() is threading.main_thread())
+        return itself(local, asked)
+
+    monkeypatch.setattr(LocalTokenizer, "tokens", tokens)
+
+    async def story() -> None:
+        tokenizer = Tokenizer(Http(), 5.0)
+        for asked in ({"prompt": "8 of them"}, {"prompt": "hi"}, {"messages": CHAT}):
+            assert (await tokenizer.tokens([], asked, str(model)))[1] == "local"
+
+    asyncio.run(story())
+    assert made == [False, True, True]
 
 
 def test_a_tokenizer_that_is_not_the_engines_is_found_out(model: Path) -> None:

@@ -381,6 +381,8 @@ def test_a_service_that_is_down_is_soon_not_asked_any_more(
     counts = routed.counts
     assert counts["route_unreachable"] >= 5
     assert counts["route_unreachable"] + counts.get("route_paused", 0) == 9
+    made = counts.get("tokenize_asked", 0) + counts.get("tokenize_cached", 0)
+    assert made == counts["route_unreachable"], "in a pause no tokens are made"
     assert len([one for one in caplog.records if one.name == "reprise_litellm"]) == 1
 
 

@@ -39,6 +39,9 @@ OUTCOMES_MAX: Final = 4096
 OUTCOMES_PER_POST_MAX: Final = 1024
 """By the contract of `/feedback`."""
 
+OUTCOMES_GATHERED_S: Final = 0.05
+"""Outcomes of so long go together: a report each would take the router's processor."""
+
 QUESTIONS_JUDGED: Final = 20
 """By the last so many it is judged whether to ask at all."""
 
@@ -256,6 +259,11 @@ class Client:
         self._pause = Pause()
         self._outbox = _Outbox(f"{self._url}/feedback", self._headers, report)
 
+    @property
+    def paused(self) -> bool:
+        """Whether `route` would not ask now: then what a question needs need not be made."""
+        return self._pause.active
+
     async def route(self, question: Mapping[str, Any]) -> Decision | Refusal:
         """What it answers to the fields of `/route`; `request_id` is added.
 
@@ -376,6 +384,8 @@ class _Outbox:
             closing = False
             while not closing:
                 batch = [self._waiting.get()]
+                if batch[0] is not None:
+                    time.sleep(OUTCOMES_GATHERED_S)
                 with suppress(queue.Empty):
                     while len(batch) < OUTCOMES_PER_POST_MAX and batch[-1] is not None:
                         batch.append(self._waiting.get_nowait())

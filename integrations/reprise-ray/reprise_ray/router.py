@@ -154,7 +154,11 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             return known.decision
         if pending.metadata.call_method in NO_PROMPT:
             return None
-        tokens = await self._tokens(pending)
+        tokens = None
+        if self._reprise.paused:
+            self.report.fail("route_paused")
+        else:
+            tokens = await self._tokens(pending)
         decision = None if tokens is None else await self._ask(replicas, tokens)
         self._requests[name] = _Request(decision)
         while len(self._requests) > REQUESTS_MAX:

@@ -32,6 +32,11 @@ CACHED_PROMPTS_MAX: Final = 1024
 CACHED_TOKENS_MAX: Final = 4 << 20
 """Tokens of all of them, 4 bytes each."""
 
+INLINE_CHARACTERS_MAX: Final = 32_768
+"""Of a prompt whose tokens are made on the event loop: a few milliseconds at most. The way to a
+thread and back is two rounds of the loop, which last longer where the loop is busy.
+"""
+
 ENGINES_MAX: Final = 1024
 """Engines whose failures are remembered."""
 
@@ -106,6 +111,13 @@ def as_tokens(tokens: object) -> "Tokens | None":
         return None
 
 
+def _characters(asked: Mapping[str, Any]) -> int:
+    """About how long the text is of which tokens are to be made."""
+    if "prompt" in asked:
+        return len(asked["prompt"])
+    return sum(len(str(one.get("content"))) for one in asked["messages"])
+
+
 class _Local:
     """A tokenizer, once it was read from a directory, if it could be; and how often it was used."""
 
@@ -178,7 +190,10 @@ class Tokenizer:
         if local.tokenizer is None:  # or it is being read, for somebody else
             return None
         try:
-            made = await asyncio.to_thread(local.tokenizer.tokens, asked)
+            if _characters(asked) <= INLINE_CHARACTERS_MAX:
+                made = local.tokenizer.tokens(asked)
+            else:
+                made = await asyncio.to_thread(local.tokenizer.tokens, asked)
         except Exception:  # a template may refuse a prompt
             logger.debug("The tokenizer in %s refuses a prompt", directory, exc_info=True)
             self._fail("tokenizer_refused")
