@@ -94,12 +94,12 @@ ELSEWHERE: Final = (
 
 ENDS_WITH: Final = (
     (r'"token_ids":\[1,2\.5\]', 22, "the page shows an error: 400"),
-    (r"^reprise doctor ", 1, "the page shows a finding"),
+    (r"--as-publisher", 130, "it goes on until Ctrl-C"),
 )
 """Commands that end with another exit code than 0, and why; curl's is 22 for a status from 400."""
 
 SERVICES: Final = re.compile(
-    r"^([A-Z_]+=\S+ )*(\.venv/bin/)?reprise (up|bridge|streams|serve|relay)\b"
+    r"^([A-Z_]+=\S+ )*(\.venv/bin/)?reprise ((up|bridge|streams|serve|relay)\b|replay .*--as-)"
 )
 """Commands that run until they are stopped."""
 
