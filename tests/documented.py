@@ -20,11 +20,12 @@ _COMMENT: Final = re.compile(r"\s+# .*$")
 
 
 class Command(NamedTuple):
-    """One command as it is printed, and where its first line is."""
+    """One command as it is printed, where its first line is, and the first one of its block."""
 
     document: str
     line: int
     text: str
+    block: int = 0
 
     @property
     def is_of_kafka(self) -> bool:
@@ -110,7 +111,7 @@ def read_commands(name: str, text: str) -> Iterator[Command]:
         first = text.count("\n", 0, block.start(2)) + 1
         lines = block[2].splitlines()
         if block[1] != "console" and not any(line.startswith("$ ") for line in lines):
-            yield Command(name, first, block[2].strip())
+            yield Command(name, first, block[2].strip(), first)
             continue
         number = 0
         while number < len(lines):
@@ -122,7 +123,8 @@ def read_commands(name: str, text: str) -> Iterator[Command]:
             while _goes_on(command) and number < len(lines):
                 command += "\n" + lines[number]
                 number += 1
-            yield Command(name, first + begin, "\n".join(map(_bare, command.splitlines())))
+            typed = "\n".join(map(_bare, command.splitlines()))
+            yield Command(name, first + begin, typed, first)
 
 
 def _bare(line: str) -> str:

@@ -13,10 +13,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from http import HTTPStatus
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -38,7 +42,7 @@ pytestmark = [
 BOUND_S = 120.0
 ENGINES = (("engine-0", "demo"), ("engine-1", "demo"), ("first", "m"))
 TOKENS = list(range(1, 49))
-STARTED = re.compile(r"(?:Reprise answers on|Metrics on) https?://|waiting for a subscriber")
+STARTED = re.compile(r"(?:Reprise answers on|Metrics on) (http://[^\s/]+)|waiting for a subscriber")
 ASSIGNMENT = re.compile(r"^(?:export )?([A-Z_]+)=(.*)$", re.DOTALL)
 SHELL = re.compile(r"[|;<>`]|\$\(|&&")
 
@@ -160,7 +164,7 @@ class Reader:
             ("10.0.0.9:50051", "127.0.0.1:0"),
             ("--lmcache 0.0.0.0", f"--lmcache 127.0.0.1:{next(ports)},{next(ports)},{next(ports)}"),
             ("0:592", self.world.position if self.kafka is None else ""),
-            ("2026-11-24T21:00:00Z", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"),
+            ("2026-11-24T21:00:00Z", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"),
             ("collector:4318", "127.0.0.1:9"),
         ):
             text = text.replace(printed, here)
@@ -239,8 +243,14 @@ class Reader:
         return dict(self.environment) | pairs
 
     def _serve(self, command: Command, text: str) -> None:
-        """Starts it, waits until it answers, and stops it."""
-        output = self.directory / "service.output"
+        """Starts it, waits until it is ready, and stops it."""
+        with self.started(command, text) as running:
+            running.await_ready()
+
+    @contextmanager
+    def started(self, command: Command, text: str) -> Iterator["Running"]:
+        """A command that goes on until it is stopped, which it is in the end."""
+        output = self.directory / f"{command.line}.output"
         with (
             output.open("w") as log,
             subprocess.Popen(
@@ -252,12 +262,7 @@ class Reader:
             ) as process,
         ):
             try:
-                begin = time.monotonic()
-                while not STARTED.search(output.read_text()):
-                    said = f"{command.place}\n{text}\n{output.read_text()[-3000:]}"
-                    assert process.poll() is None, said
-                    assert time.monotonic() - begin < BOUND_S, said
-                    time.sleep(0.05)
+                yield Running(command, process, output)
                 process.send_signal(signal.SIGTERM)
                 code = process.wait(BOUND_S)
                 assert code == expected_of(command), (
@@ -265,6 +270,29 @@ class Reader:
                 )
             finally:
                 process.kill()
+
+
+class Running(NamedTuple):
+    """A process of a documented command, and what it has said."""
+
+    command: Command
+    process: "subprocess.Popen[bytes]"
+    output: Path
+
+    def await_ready(self) -> None:
+        until(self._is_ready, what=f"readiness of {self.command.place}", timeout_s=BOUND_S)
+
+    def _is_ready(self) -> bool:
+        said = self.output.read_text()
+        assert self.process.poll() is None, f"{self.command.place}\n{said[-3000:]}"
+        found = STARTED.search(said)
+        if found is None or found[1] is None:
+            return found is not None
+        try:
+            with urllib.request.urlopen(f"{found[1]}/ready", timeout=20) as response:
+                return bool(response.status == HTTPStatus.OK)
+        except OSError:
+            return False
 
 
 def expected_of(command: Command) -> int:
@@ -338,9 +366,18 @@ def test_the_commands_of_a_document_run_on_kafka(
     name: str, world: World, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     reader = Reader(world, tmp_path, kafka_settings)
-    for command in of(name, ON_KAFKA):
-        prepare(reader, command)
-        reader.run(command)
+    for _, block in groupby(of(name, ON_KAFKA), key=lambda one: one.block):
+        with ExitStack() as stack:
+            running = []
+            for command in block:
+                prepare(reader, command)
+                text = reader.as_here(command.text)
+                if SERVICES.search(text):
+                    running.append(stack.enter_context(reader.started(command, text)))
+                else:
+                    reader.run(command)
+            for one in running:
+                one.await_ready()
 
 
 def prepare(reader: Reader, command: Command) -> None:

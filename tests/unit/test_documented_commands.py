@@ -47,7 +47,7 @@ def test_a_command_goes_on_behind_a_backslash_and_within_quotes() -> None:
         "```bash\none\ntwo\n```\n```yaml\n$ no\n```\n"
     )
     assert list(read_commands("d.md", document)) == [
-        Command("d.md", 4, "a b \\\n    c"),
-        Command("d.md", 7, "curl -d '{\n  \"x\": 1}'"),
-        Command("d.md", 12, "one\ntwo"),
+        Command("d.md", 4, "a b \\\n    c", 4),
+        Command("d.md", 7, "curl -d '{\n  \"x\": 1}'", 4),
+        Command("d.md", 12, "one\ntwo", 12),
     ]
