@@ -161,7 +161,7 @@ class Reader:
             ("http://10.0.0.2:13333", url),
             ("/var/lib/reprise", str(self.directory / "lib")),
             ("/backups/", f"{self.directory}/backups-"),
-            ("10.0.0.9:50051", "127.0.0.1:0"),
+            ("10.0.0.9:50051", "0.0.0.0:0"),
             ("--lmcache 0.0.0.0", f"--lmcache 127.0.0.1:{next(ports)},{next(ports)},{next(ports)}"),
             ("0:592", self.world.position if self.kafka is None else ""),
             ("2026-11-24T21:00:00Z", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"),

@@ -1,5 +1,5 @@
-"""docs/compatibility.md: the kind of publisher that it adds, as it says, in a copy of the project; and
-its table of what was tried.
+"""docs/compatibility.md: the kind of publisher that it adds, as it says, in a copy of the project;
+and its table of what was tried.
 """
 
 import os
