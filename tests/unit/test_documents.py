@@ -108,3 +108,14 @@ def test_the_readme_is_read_in_one_sitting() -> None:
 @pytest.mark.parametrize("path", docs(), ids=lambda path: path.stem)
 def test_every_document_is_linked_from_the_readme(path: Path) -> None:
     assert f"(docs/{path.name}" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *docs()], ids=lambda path: path.stem)
+def test_every_file_that_a_document_names_exists(path: Path) -> None:
+    """In backticks, with a folder of the repository before it; `*` stands for some of them. Files of
+    `acme` are those that a reader adds.
+    """
+    folders = "|".join(sorted(one.name for one in ROOT.iterdir() if (one / "__init__.py").exists()))
+    named = re.findall(rf"`((?:{folders}|monitoring|deploy)/[\w/.*-]+)`", path.read_text())
+    here = [name for name in named if "acme" not in name]
+    assert [name for name in here if not list(ROOT.glob(name.rstrip("/")))] == []
