@@ -49,7 +49,7 @@ BY_NAME: Final = "needs the package index: the Makefile's target installs it"
 MINUTES: Final = "takes minutes: tests/unit/benchmarks runs its parts"
 ELSEWHERE: Final = (
     Elsewhere(r"^(KEY=\$\()?(REPRISE_\w+=\S+ )?docker ", "needs Docker"),
-    Elsewhere(r"^(KEY=\$\()?kubectl ", "needs a cluster: tests/integration/test_chart.py"),
+    Elsewhere(r"\bkubectl ", "needs a cluster: tests/integration/test_chart.py"),
     Elsewhere(r"^helm ", "needs a cluster: tests/integration/test_chart.py"),
     Elsewhere(
         r"^REPRISE_KEY=\$\(cat discover.key\) reprise discover ",
