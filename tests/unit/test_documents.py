@@ -112,8 +112,9 @@ def test_every_document_is_linked_from_the_readme(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *docs()], ids=lambda path: path.stem)
 def test_every_file_that_a_document_names_exists(path: Path) -> None:
-    """In backticks, with a folder of the repository before it; `*` stands for some of them. Files of
-    `acme` are those that a reader adds.
+    """In backticks, with a folder of the repository before it; `*` stands for some of them.
+
+    Files of `acme` are those that a reader adds.
     """
     folders = "|".join(sorted(one.name for one in ROOT.iterdir() if (one / "__init__.py").exists()))
     named = re.findall(rf"`((?:{folders}|monitoring|deploy)/[\w/.*-]+)`", path.read_text())
