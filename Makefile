@@ -156,10 +156,10 @@ integrations: .make/litellm .make/ray ## install LiteLLM and Ray Serve, and our 
 engines: .make/dev ## fetch the publishers of released engines, one file of each package
 	$(BIN)/python -m devtools.publishers fetch
 
-publishers: .make/dev ## try all publishers, and write the table of docs/publishers.md
+publishers: .make/dev ## try all publishers, and write the table of docs/compatibility.md
 	$(BIN)/python -m devtools.publishers table --write
 
-plots: .make/dev ## measure queries, and draw the pictures of docs/performance.md
+plots: .make/dev ## measure queries, and draw the pictures of docs/benchmarks.md
 	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"
 	$(PIP) --no-build-isolation --editable ".[plots]"
 	$(BIN)/python -m benchmarks --kernel rust --only peers,growth --json .make/queries.json

@@ -1,4 +1,4 @@
-"""Names for the things that Reprise tells apart. One word each, defined in `docs/glossary.md`.
+"""Names for the things that Reprise tells apart. One word each, defined in `docs/architecture.md`.
 
 All are named tuples: they hash and compare as tuples, encode as msgpack arrays, and pass to the
 Rust kernel without conversion.

@@ -25,6 +25,7 @@ TOGETHER: Final = (
     "tests/contract/test_kernel_",
     "tests/contract/test_lmcache_",
     "tests/integration/test_discovery.py",
+    "tests/integration/test_documented_commands.py",
     "tests/integration/test_dynamo_indexer.py",
     "tests/integration/test_grpc.py",
     "tests/integration/test_hostile_engine_http.py",

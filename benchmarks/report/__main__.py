@@ -17,7 +17,7 @@ from benchmarks.report.table import markdown_lines, table_lines
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-@click.option("--markdown", is_flag=True, help="As docs/performance.md has it.")
+@click.option("--markdown", is_flag=True, help="As docs/benchmarks.md has it.")
 def main(reports: Sequence[Path], markdown: bool) -> None:
     """Prints the table of aims of REPORTS, which `python -m benchmarks --json REPORT` wrote.
 

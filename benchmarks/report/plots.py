@@ -1,6 +1,6 @@
 """`python -m benchmarks.report.plots REPORT.json DIRECTORY`: draws what a report has of queries.
 
-What was not measured is not drawn. The pictures of docs/performance.md are made like this.
+What was not measured is not drawn. The pictures of docs/benchmarks.md are made like this.
 """
 
 import re

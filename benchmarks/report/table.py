@@ -154,7 +154,7 @@ def table_lines(report: Report) -> Iterator[str]:
 
 
 def markdown_lines(report: Report) -> Iterator[str]:
-    """The same as docs/performance.md has it."""
+    """The same as docs/benchmarks.md has it."""
     machine = report.machine
     packages = ", ".join(f"{name} {said}" for name, said in report.peers.items())
     yield (

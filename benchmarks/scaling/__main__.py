@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md: printed, or written between its markers."""
+"""The tables of docs/benchmarks.md: printed, or written between its markers."""
 
 from pathlib import Path
 from typing import Final
@@ -8,13 +8,13 @@ import click
 from benchmarks.scaling.document import SECTIONS, written
 from benchmarks.scaling.model import Model
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scaling.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--write", is_flag=True, help=f"Write them into {DOCUMENT.name} instead.")
 def main(write: bool) -> None:
-    """Prints the tables of docs/scaling.md as they are computed now."""
+    """Prints the tables of docs/benchmarks.md as they are computed now."""
     model = Model()
     if write:
         DOCUMENT.write_text(written(DOCUMENT.read_text(), model))

@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md: Markdown, made of the model and of nothing else."""
+"""The tables of docs/benchmarks.md: Markdown, made of the model and of nothing else."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-_WHOLE_RUN: Final = "[performance.md](performance.md#one-whole-run)"
-_PIPELINE: Final = "[benchmarks.md](benchmarks.md#the-distributed-form), `pipeline`"
+_WHOLE_RUN: Final = "[one whole run](#one-whole-run)"
+_PIPELINE: Final = "[the distributed form](#the-distributed-form), `pipeline`"
 _PIPELINE_RECORDS: Final = f"{_PIPELINE}: 1,000 publishers less 100, 1-block events"
 _RECORDS: Final = 40_000 / (2_374 - 211)
 """Messages of the two runs for each record that one has more than the other."""
@@ -69,7 +69,7 @@ FIGURES: Final = Figures(
         0.050 / 1024 * 1e6,
         "us/s",
         "CPU of a publisher that is up and silent",
-        "[performance.md](performance.md#other-figures)",
+        "[other figures](#other-figures)",
     ),
     lone_message_cpu=Measured(900, "us", "CPU of a message that comes alone, one process", _FLEET),
     embedded_message_cpu=Measured(
@@ -110,7 +110,7 @@ FIGURES: Final = Figures(
         _WHOLE_RUN,
     ),
     embedded_log_block=Measured(
-        74, "B", "log of one process, a stored block", "[benchmarks.md](benchmarks.md#figures)"
+        74, "B", "log of one process, a stored block", "[figures](#figures)"
     ),
     record_bytes=Measured(61, "B", "`events`, a record whatever it has, zstd", _RECORD_BYTES),
     stored_bytes=Measured(41, "B", "`events`, a stored block, zstd", _RECORD_BYTES),

@@ -10,8 +10,8 @@ later: durations in fractions of seconds), and `random_seed`, which is drawn at 
 the operator gives one. Each is a number that another process has only by chance, or, of a given
 seed, every time.
 
-Where it publishes. vLLM 0.33 answers `GET /kv_event_sources` with an object that has each rank's
-resolved `KVEventsConfig` by its number: `{"0": {enable_kv_cache_events, publisher, endpoint,
+Where it publishes. vLLM from 0.31.0 on answers `GET /kv_event_sources` with an object that has each
+rank's resolved `KVEventsConfig` by its number: `{"0": {enable_kv_cache_events, publisher, endpoint,
 replay_endpoint, buffer_steps, hwm, max_queue_size, topic}}`; empty where no events are published.
 Some of its development versions answer with an array of `{data_parallel_rank, endpoint,
 replay_endpoint, topic}`, or with an object that has it as `sources`.

@@ -1,7 +1,7 @@
 """Asks engines over HTTP, each kind in its own way. Asyncio; one loop.
 
     kind    whether it is there   which process it is   where it publishes
-    vLLM    /health               /metrics              /kv_event_sources (from 0.33 on)
+    vLLM    /health               /metrics              /kv_event_sources (from 0.31.0 on)
     SGLang  /model_info           /server_info          /server_info
 
 SGLang's own `/health` generates a token where nothing else runs, and so publishes events where its
@@ -72,7 +72,7 @@ _KINDS: Final = {
         read_process=read_start_time,
         sources=("/kv_event_sources",),
         read_sources=read_kv_event_sources,
-        since="vLLM says it from 0.33 on",
+        since="vLLM says it from 0.31.0 on",
         facts=("/version", "/v1/models", "/kv_event_sources"),
         read_facts=vllm_facts,
     ),

@@ -6,7 +6,7 @@ entry in `SOURCES`:
     KIND          how `/register` names it
     open_source   makes the decoder of one publisher's messages
 
-Nothing else has to be changed; docs/publishers.md shows how, by an example.
+Nothing else has to be changed; docs/compatibility.md shows how, by an example.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which releases of publishers were tried, and what was decoded: the table of docs/publishers.md.
+"""Which releases of publishers were tried, and what was decoded: docs/compatibility.md.
 
     python -m devtools.publishers fetch            fetches released publishers (`make engines`)
     python -m devtools.publishers table --write    tries them, and the captured frames

@@ -48,7 +48,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("fetch", help="fetch the engines' own publishers")
     table = commands.add_parser("table", help="try all publishers")
-    table.add_argument("--write", action="store_true", help="put it into docs/publishers.md")
+    table.add_argument("--write", action="store_true", help="put it into docs/compatibility.md")
     options = parser.parse_args()
     if options.command == "fetch":
         sys.exit(fetch_all())

@@ -1,4 +1,4 @@
-"""The table of docs/publishers.md: rendered, found in the document, and put there."""
+"""The table of docs/compatibility.md: rendered, found in the document, and put there."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from devtools.publishers.tried import Tried
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "publishers.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN: Final = "<!-- make publishers: begin -->\n"
 END: Final = "<!-- make publishers: end -->\n"
 HEAD: Final = (

@@ -101,7 +101,7 @@ def _of_service(examined: Examination, *, sees_all: bool) -> Iterator[Finding]:
             cause="no engine is registered, so every answer is empty",
             expected="at least one",
             got="none",
-            remedy="POST /register each engine: README.md, `Use it`, has the command",
+            remedy="POST /register each engine: docs/run.md, `Register an engine`, has the command",
         )
 
 
@@ -177,7 +177,7 @@ def _of_condition(condition: Condition) -> Finding:
         code=Code.CONDITION.value,
         cause=f"{condition.part.value}: {condition.message}",
         got=condition.reason,
-        remedy=_HELP.get(condition.part, "see docs/operations.md, `Conditions`"),
+        remedy=_HELP.get(condition.part, "see docs/observe.md, `Health`"),
         since=condition.since,
     )
 

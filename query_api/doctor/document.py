@@ -8,7 +8,7 @@ from msgspec import Meta
 
 
 class Code(StrEnum):
-    """What a finding is; the names are kept. docs/operations.md has a row of each."""
+    """What a finding is; the names are kept. docs/observe.md has a row of each."""
 
     # Of an instance
     EVENTS_OFF = "events_off"
@@ -49,7 +49,7 @@ class Code(StrEnum):
 class Finding(msgspec.Struct, kw_only=True):
     """One thing that is wrong."""
 
-    code: Annotated[str, Meta(description="What it is; docs/operations.md has a row of each.")]
+    code: Annotated[str, Meta(description="What it is; docs/observe.md has a row of each.")]
     tenant_id: Annotated[str, Meta(description='"" where it is of the service itself.')] = ""
     instance_id: Annotated[str, Meta(description="Likewise.")] = ""
     model_name: Annotated[str, Meta(description="Likewise.")] = ""

@@ -175,7 +175,7 @@ def _left_out(patient: Patient, now: float) -> Iterator[Diagnosis]:
         yield Diagnosis(
             Code.LEFT_OUT,
             f"blocks that it announces cannot be used, and no answer counts them: {got}",
-            f"look the reason up in docs/operations.md, `left out`; to begin anew, {CLEAR}",
+            f"look the reason up in docs/observe.md, `left out`; to begin anew, {CLEAR}",
             got=got,
             since=since,
             ranks=tuple(ranks),

@@ -156,7 +156,7 @@ def _more(patient: Patient) -> tuple[str, str]:
             "POST /explain of such a prompt names the record that removed it; give it more memory,"
             " or spread its sessions",
         )
-    return "answers were not `exact`", "see docs/promises.md, `lost.index`"
+    return "answers were not `exact`", "see docs/routing.md, `lost.index`"
 
 
 def _percent(part: int, whole: int) -> str:

@@ -1,6 +1,6 @@
 """The columns of the Parquet file, schema version 1: one row for each block of each event.
 
-`docs/exports.md` has this table, and a test compares both.
+`docs/offline.md` has this table, and a test compares both.
 """
 
 from typing import Final, NamedTuple

@@ -31,7 +31,7 @@ def doctor(url: str, as_json: bool) -> None:
     other tokens than are asked about, full disks, replicas that are behind.
 
     Exit code: 0 where nothing is wrong, 1 where something is, 2 where the service cannot be asked.
-    A finding's CODE stays the same from release to release: docs/operations.md has a row of each.
+    A finding's CODE stays the same from release to release: docs/observe.md has a row of each.
 
     \b
     reprise doctor --url http://10.0.0.2:13333

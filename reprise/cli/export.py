@@ -58,7 +58,7 @@ def export(
 ) -> None:
     """Write a capture as Parquet, or as a trace of requests in Mooncake's format.
 
-    docs/exports.md has the columns, queries for DuckDB, and what of a trace is derived. A file
+    docs/offline.md has the columns, queries for DuckDB, and what of a trace is derived. A file
     stands in its place only once it is whole.
 
     \b

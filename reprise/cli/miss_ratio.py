@@ -83,7 +83,7 @@ def miss_ratio(
 
     FILE is a trace in Mooncake's format (--block-size: tokens for each id, 512 where it is not
     given), which has every access, or a capture, which has the blocks that engines stored: those
-    that their own caches missed. docs/miss-ratio.md says what that can tell and what it cannot.
+    that their own caches missed. docs/offline.md says what that can tell and what it cannot.
 
     \b
     reprise miss-ratio conversation_trace.jsonl --size 3M --size 50M

@@ -152,7 +152,7 @@ def test_an_engine_that_does_not_say_where_it_publishes_is_told_with_the_reason(
 ) -> None:
     register(tenant, engine.url)
     told(tenant, State="unconfirmed", Reason="no_endpoint", Activity="disconnected")
-    assert "vLLM says it from 0.33 on" in tenant.deployment.log()
+    assert "vLLM says it from 0.31.0 on" in tenant.deployment.log()
 
 
 def test_addresses_that_cannot_be_asked_are_refused(tenant: Tenant) -> None:

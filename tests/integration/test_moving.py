@@ -1,4 +1,4 @@
-"""A history moves from one process to Kafka while its engines go on, as docs/operations.md says."""
+"""A history moves from one process to Kafka while its engines go on, as docs/run.md says."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
-"""docs/publishers.md: the kind of publisher that it adds, as it says, in a copy of the project; and
-its table of what was tried.
+"""docs/compatibility.md: the kind of publisher that it adds, as it says, in a copy of the project;
+and its table of what was tried.
 """
 
 import os
@@ -21,7 +21,7 @@ from devtools.publishers.trial import captured_files, try_captured
 from tests.processes import Service, until
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "publishers.md").read_text()
+DOCUMENT = (ROOT / "docs" / "compatibility.md").read_text()
 COPIED = ("bridge", "tests")
 """What the document writes to; the rest of the copy are links."""
 TABLE = "bridge/wire/__init__.py"

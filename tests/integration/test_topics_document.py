@@ -1,4 +1,4 @@
-"""The consumer that docs/topics.md shows, run as it stands there."""
+"""The programs that docs/topics.md shows, run as they stand there."""
 
 import asyncio
 import re
@@ -6,9 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+import pytest
+from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from schemas.routing_records import OutcomesRecord, encode_routing
+from schemas.topics import encode_run
+from tests.building import gap_record
 from tests.integration.test_tail import produce, record
+from tests.routing import RUN, decisions, outcome
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "topics.md"
 BOUND_S = 40.0
@@ -32,6 +40,52 @@ def test_the_consumer_of_the_document_prints_what_was_written(
             assert consumer.stdout.readline() == "    stored [7]\n"
         finally:
             consumer.kill()
+
+
+def routed(settings: KafkaSettings) -> None:
+    """A decision of which half the prompt was found in the cache."""
+    reply = msgspec.structs.replace(outcome(0), cached_tokens=400)
+    told = OutcomesRecord(run=RUN, time=0.0, outcomes=(reply,))
+
+    async def run() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, acks="all")
+        await producer.start()
+        try:
+            for one in (decisions(0), told):
+                await producer.send_and_wait(
+                    settings.routing.log.name, encode_routing(one), key=encode_run(RUN)
+                )
+        finally:
+            await producer.stop()
+
+    asyncio.run(asyncio.wait_for(run(), BOUND_S))
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("stored.py", "m  00:00  1\n"),
+        ("losses.py", "default  a  lost  missed  4\n"),
+        ("hits.py", "default  50.0%\n"),
+    ],
+    ids=["stored", "losses", "hits"],
+)
+def test_a_recipe_prints_what_is_in_the_topics(
+    name: str, printed: str, kafka_settings: KafkaSettings
+) -> None:
+    specs = (*kafka_settings.topics, *kafka_settings.routing)
+    asyncio.run(asyncio.wait_for(ensure_topics(kafka_settings, specs=specs), BOUND_S))
+    produce(kafka_settings, [record(7, "worker-1"), record(7, "worker-1")], partition=1)
+    produce(kafka_settings, [(b"w-1", gap_record(1, 4))])
+    routed(kafka_settings)
+    found = re.search(rf"```python {re.escape(name)}\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert found is not None
+    code = found[1].replace("127.0.0.1:9092", kafka_settings.bootstrap)
+    code = code.replace('"reprise.', f'"{kafka_settings.topic_prefix}.')
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
 
 
 def test_the_document_names_the_topics_as_they_are_made() -> None:

@@ -108,8 +108,8 @@ def test_every_role_is_scraped() -> None:
 def test_what_is_worth_an_alert_is_a_rule() -> None:
     rules = re.findall(r"expr: (.*?)\n +(?:for|labels):", ALERTS, re.DOTALL)
     assert len(rules) == ALERTS.count("- alert:")
-    operations = (ROOT / "docs/operations.md").read_text()
-    table = operations.partition("## Metrics worth an alert")[2].partition("\n\n|")[2]
+    document = (ROOT / "docs/observe.md").read_text()
+    table = document.partition("## Metrics worth an alert")[2].partition("\n\n|")[2]
     metrics = [row.split("|")[0] for row in table.partition("\n\n")[0].split("\n|")]
     documented = set(METRIC.findall(" ".join(metrics)))
     assert documented == set(METRIC.findall(" ".join(rules)))
@@ -128,11 +128,11 @@ def test_the_rules_do_what_their_tests_say() -> None:
 @pytest.mark.parametrize("role", [bridge, streams, serve])
 def test_settings_of_a_role_are_documented_and_handed_on(role: click.Command) -> None:
     """But for paths, which are the container's own or mounted."""
-    operations = (ROOT / "docs/operations.md").read_text()
+    document = (ROOT / "docs/run.md").read_text()
     variables = [found for found in role.params if isinstance(found.envvar, str)]
     assert variables
     for found in variables:
-        assert f"`{found.envvar}`" in operations
+        assert f"`{found.envvar}`" in document
         if not isinstance(found.type, click.Path):
             assert f"  {found.envvar}: " in COMPOSE
 
@@ -187,7 +187,7 @@ def test_what_ends_all_of_it_names_every_profile() -> None:
     for text in (
         COMPOSE,
         (ROOT / "README.md").read_text(),
-        (ROOT / "docs/operations.md").read_text(),
+        (ROOT / "docs/run.md").read_text(),
     ):
         assert command in text
 

@@ -20,7 +20,7 @@ AFFINITY_SHARE: Final = 0.1
 
 AFFINITY_SHARE_OF_SECONDS: Final = 0.25
 """The same where keys are seconds: with less, sessions give less than 80 % of what events do, where
-there are none (docs/simulation.md). A share of other keys may be many seconds.
+there are none (docs/offline.md). A share of other keys may be many seconds.
 """
 
 AFFINITY_SECONDS: Final = 0.05

@@ -1,4 +1,4 @@
-"""Scaling on paper: the arithmetic, by hand, and that docs/scaling.md has what is computed now."""
+"""Scaling on paper: the arithmetic, by hand, and that docs/benchmarks.md has what is computed."""
 
 import pytest
 from click.testing import CliRunner

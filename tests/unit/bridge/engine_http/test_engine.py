@@ -130,7 +130,7 @@ def test_sources_are_found_where_each_kind_says_them() -> None:
 @pytest.mark.parametrize(
     ("kind", "replies", "why"),
     [
-        ("vLLM", {}, r"HTTP 404 for /kv_event_sources; vLLM says it from 0\.33 on"),
+        ("vLLM", {}, r"HTTP 404 for /kv_event_sources; vLLM says it from 0\.31\.0 on"),
         ("SGLang", {}, r"register its `endpoint`"),
         ("vLLM", {"/kv_event_sources": (401, {})}, r"HTTP 401"),
         ("vLLM", {"/kv_event_sources": (200, [])}, r"publishes no KV-cache events"),

@@ -1,4 +1,4 @@
-"""The table of docs/publishers.md: its rows, their order, and how they get there.
+"""The table of docs/compatibility.md: its rows, their order, and how they get there.
 
 `tests/integration/test_publishers_document.py` holds it against what is decoded.
 """

@@ -1,4 +1,4 @@
-"""`docs/exports.md` has the columns, and queries that run."""
+"""`docs/offline.md` has the columns, and queries that run."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.building import BLOCK, STREAM, events_record, removed, stored
 from tests.unit.replay.exports.test_parquet import exported
 from tests.unit.replay.test_block_events import capture_of
 
-DOCUMENT = (Path(schemas.__file__).parents[1] / "docs" / "exports.md").read_text()
+DOCUMENT = (Path(schemas.__file__).parents[1] / "docs" / "offline.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", DOCUMENT, re.DOTALL)
 B = STREAM._replace(instance_id="b")
 

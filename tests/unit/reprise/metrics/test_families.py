@@ -158,7 +158,7 @@ def test_every_name_in_monitoring_and_docs_is_exposed_by_some_role(
     packages = {path.name for path in (ROOT / "integrations").glob("*/reprise_*")}
     known = set().union(packages, *map(exposed, roles.values()))
     texts = dict(_texts())
-    assert {"monitoring/alerts.yml", "docs/operations.md", "README.md"} <= texts.keys()
+    assert {"monitoring/alerts.yml", "docs/observe.md", "README.md"} <= texts.keys()
     unknown = {(path, name) for path, text in texts.items() for name in _NAME.findall(text)} - {
         (path, name) for path in texts for name in known
     }

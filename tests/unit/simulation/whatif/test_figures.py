@@ -1,4 +1,4 @@
-"""The figures of docs/simulation.md, of the conversation trace, where `REPRISE_TRACE` names it:
+"""The figures of docs/offline.md, of the conversation trace, where `REPRISE_TRACE` names it:
 
 REPRISE_TRACE=conversation_trace.jsonl python -m pytest tests/unit/simulation/whatif
 """
