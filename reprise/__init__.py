@@ -1,3 +1,3 @@
 """The composition root: command line, settings, roles, the embedded service, metrics."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

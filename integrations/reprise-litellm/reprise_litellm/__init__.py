@@ -8,6 +8,6 @@ from reprise_litellm.routing import RepriseCallback
 from reprise_litellm.settings import Settings
 
 __all__ = ["RepriseCallback", "Settings", "callback"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 callback = RepriseCallback(Settings.of_environment())

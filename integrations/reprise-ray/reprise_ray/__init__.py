@@ -7,4 +7,4 @@ from .registration import register_replica
 from .router import RepriseRouter
 
 __all__ = ["RepriseRouter", "register_replica"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
