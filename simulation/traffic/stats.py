@@ -9,7 +9,7 @@ from simulation.traffic.shadows import Compared, Outcome
 WINDOW_S: Final = 60.0
 GROWN_S: Final = 1.0
 """A queue grows where a first token comes so much later at a window's end than at its begin."""
-LONG_S: Final = 10.0
+LONG_S: Final = 5.0
 """Or where it comes so late in the mean: that queue has grown before."""
 FAILURES_NAMED_MAX: Final = 3
 
