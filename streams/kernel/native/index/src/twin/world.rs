@@ -235,6 +235,10 @@ impl World {
             let mut moved = events[0].clone();
             (moved.kind, moved.block_size) = (Kind::Stored, 2);
             moved.tier = (moved.tier + 1) % SHARED;
+            if self.chance(2) {
+                moved.aliases = moved.hashes.iter().map(|hash| hash ^ 1 << 62).collect();
+                moved.lora = self.one_of(&LORAS).to_owned();
+            }
             events.insert(1, moved);
         }
         let after = self.sequence - 1 - self.random.below(5) as i64;
@@ -361,7 +365,8 @@ impl World {
         let counts = self.twin.owners.values().flat_map(|owner| owner.held.values());
         for held in counts {
             let tiers = held.counts.iter().filter(|&&count| count > 0).count() as u64;
-            sizes[1] += if held.lora == GROUPS { 0 } else { tiers };
+            let says = held.lora == GROUPS || held.lora.starts_with("\0aliases:");
+            sizes[1] += if says { 0 } else { tiers };
             sizes[5] += if held.lora.starts_with("\0waiting:") { tiers } else { 0 };
             sizes[6] += if held.lora.starts_with("\0left_out:") { tiers } else { 0 };
         }
