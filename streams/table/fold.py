@@ -300,10 +300,12 @@ class Fold:
         if not self._waiting:
             return
         for pool in list(self._waiting.get(scope_of(engine.stream), ())):
+            if pool == engine:
+                continue
             before = self.publishers[pool]
             state = msgspec.structs.replace(before)
             self._note_left_out(pool, state, at)
-            if pool != engine and state.left_out != before.left_out:
+            if state.left_out != before.left_out:
                 self._put(pool, state)
 
     def _degrade_publisher_of(self, encoded: bytes) -> None:
