@@ -7,7 +7,8 @@ batch too (`bridge.wire.parts`), so the table depends on the log alone, not on h
 packed into records.
 
 So it is with what engines call a block (an alias) of which a pool drops its last object: the pool
-may store it anew, elsewhere.
+may store it anew, elsewhere. A large batch is cut into records without regard to that, and what is
+stored in a later one waits for an engine.
 """
 
 from collections.abc import Iterable
