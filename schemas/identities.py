@@ -48,6 +48,11 @@ WAITING: Final = "\0waiting:"
 announce their blocks. Behind it stands the name of the scope in which they are found then.
 """
 
+ALIASES: Final = "\0aliases:"
+"""What the LoRA names of those scopes begin with that have what engines call the blocks of which a
+pool has objects: the pool remembers it, since engines evict them. Behind it stands the name of the
+scope in which the objects are found.
+"""
 
 LEFT_OUT: Final = "\0left_out:"
 """What the LoRA names of those scopes begin with that have what a publisher holds and the index
@@ -74,7 +79,12 @@ GROUPS_DIFFER: Final = "groups_differ"
 forms prefixes: answers count them, and an engine finds a block only where every group has it.
 """
 
-UNSURE: Final = (COPIES_UNKNOWN, GROUPS_DIFFER)
+OBJECTS_WAIT: Final = "objects_wait"
+"""The same, of objects of a pool that wait: which blocks they are is not known, so no answer counts
+them.
+"""
+
+UNSURE: Final = (COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT)
 """Reasons that leave a publisher unconfirmed; any other one makes it degraded."""
 
 
@@ -125,13 +135,29 @@ def waiting_scope(scope: PrefixScope) -> PrefixScope | None:
     """Where objects wait that are to be found in the scope; None where its name would be too long
     for a row.
     """
-    name = WAITING + scope.lora_name
+    return _beside(scope, WAITING)
+
+
+def aliases_scope(scope: PrefixScope) -> PrefixScope | None:
+    """Where it stands what engines call the blocks in the scope of which a pool has objects;
+    likewise.
+    """
+    return _beside(scope, ALIASES)
+
+
+def _beside(scope: PrefixScope, begin: str) -> PrefixScope | None:
+    name = begin + scope.lora_name
     return scope._replace(lora_name=name) if len(name.encode()) <= NAME_BYTES_MAX else None
 
 
 def is_waiting(lora_name: str) -> bool:
     """Whether a scope of this LoRA name is one in which objects wait."""
     return lora_name.startswith(WAITING)
+
+
+def is_aliases(lora_name: str) -> bool:
+    """Whether a scope of this LoRA name has what engines call blocks, and no block."""
+    return lora_name.startswith(ALIASES)
 
 
 def is_left_out(lora_name: str) -> bool:

@@ -20,6 +20,7 @@ class Code(StrEnum):
     BLOCK_SIZE = "block_size"
     LEFT_OUT = "left_out"
     REPORT_MODE = "report_mode"
+    OBJECTS_WAIT = "objects_wait"
     LOST_BATCHES = "lost_batches"
     UNREACHED = "unreached"
     DISCONNECTED = "disconnected"

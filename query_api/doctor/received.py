@@ -100,6 +100,14 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             "unregister it, and register it again with the `kv_cache_report_mode` that its requests"
             " ask for, `incremental` where none does",
         ),
+        Doubt.OBJECTS_WAIT: _Words(
+            Code.OBJECTS_WAIT,
+            "it is a pool, and has objects of which no registered engine has said, with tokens,"
+            " which blocks they are: no answer counts these",
+            "register every engine that stores into it, and let all hash alike (one"
+            " PYTHONHASHSEED); one is found once an engine announces its block again, and no longer"
+            " waits once the pool drops it",
+        ),
         Doubt.RANK_MISSING: _Words(
             Code.RANKS,
             "its stream has events of a data-parallel rank that is not registered",

@@ -319,7 +319,8 @@ class Service(msgspec.Struct, kw_only=True):
             " `token_count`, `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`,"
             " `overflow`. It is degraded until it removes them, clears, or restarts. Of"
             " `copies_unknown` it is not known whether it holds them, and of `groups_differ` only"
-            " some of its cache groups do: it is unconfirmed."
+            " some of its cache groups do; `objects_wait` are a pool's, whose blocks no engine has"
+            " announced: it is unconfirmed."
         ),
     ]
     Connected: Annotated[

@@ -9,6 +9,7 @@ maps prefix hashes to the set of *holders* (publisher, tier). A block of the sco
 has a holder.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, NewType, Protocol
 
@@ -345,7 +346,14 @@ class ReadOnlyKernel(Protocol):
         them as often as it has surely stored them, and has announced them more often): answers
         count the first ones, a 64th of LEFT_OUT_BLOCKS_MAX, until they are removed as often as they
         were announced. Those of `groups_differ` are counted, too: some cache groups hold them, and
-        others that form prefixes do not.
+        others that form prefixes do not. `objects_wait` are a pool's objects that wait for an
+        engine to announce their blocks.
+        """
+        ...
+
+    def wait_together(self, publishers: Sequence[PublisherId], /) -> bool:
+        """Whether for one block at least objects wait at each of these, so that none of them finds
+        it. Cost O(sets of publishers at which objects wait).
         """
         ...
 

@@ -5,6 +5,10 @@ a block from the GPU may come before the placeholder of the same block on the CP
 block was is remembered to the end of its batch and no longer. Both are in one record, of a large
 batch too (`bridge.wire.parts`), so the table depends on the log alone, not on how batches were
 packed into records.
+
+So it is with what engines call a block (an alias) of which a pool drops its last object: the pool
+may store it anew, elsewhere. A large batch is cut into records without regard to that, and what is
+stored in a later one waits for an engine.
 """
 
 from collections.abc import Iterable
@@ -22,12 +26,14 @@ class Moves:
         self._moving = {event.sequence for event in events if is_placeholder(event)}
         self._sequence: int | None = None
         self._removed: dict[int, tuple[PrefixScope, int]] = {}
+        self._forgotten: dict[int, tuple[PrefixScope, int]] = {}
 
     def begin(self, sequence: int) -> None:
         """An event of this batch is next."""
         if sequence != self._sequence:
             self._sequence = sequence
             self._removed.clear()
+            self._forgotten.clear()
 
     def note(self, key: int, scope: PrefixScope, prefix: int) -> None:
         """The block of this engine key is removed from a tier."""
@@ -37,3 +43,11 @@ class Moves:
     def find(self, key: int) -> tuple[PrefixScope, int] | None:
         """What the block was."""
         return self._removed.get(key)
+
+    def forget(self, key: int, scope: PrefixScope, prefix: int) -> None:
+        """The pool remembers the block of an alias no longer, which stood under this key."""
+        self._forgotten[key] = (scope, prefix)
+
+    def forgotten(self, key: int) -> tuple[PrefixScope, int] | None:
+        """Where it stood, and which block it was."""
+        return self._forgotten.get(key)

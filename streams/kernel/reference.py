@@ -5,7 +5,7 @@ Also the fallback where no Rust toolchain was found, about 20 times slower; `/he
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from itertools import islice, takewhile
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -24,12 +24,15 @@ from schemas.identities import (
     GROUPS,
     GROUPS_DIFFER,
     LEFT_OUT,
+    OBJECTS_WAIT,
     REPEATED,
     Medium,
     ModelContext,
     PrefixScope,
     PublisherKey,
     StreamKey,
+    aliases_scope,
+    is_aliases,
     is_hidden,
     is_left_out,
     is_waiting,
@@ -134,6 +137,11 @@ GROUPS_MASK: Final = xxhash.xxh3_64_intdigest(b"groups")
 There is none while that is group 0 alone.
 """
 
+ALIASES_MASK: Final = xxhash.xxh3_64_intdigest(b"aliases")
+"""What distinguishes the key under which a pool remembers the block that engines call so, for as
+long as it has an object of it.
+"""
+
 OVERFLOW: Final = "overflow"
 OVERFLOW_KEY: Final = LEFT_OUT_MASK ^ (2**64 - 1)
 """Stands for all that no longer had room among what is left out."""
@@ -162,8 +170,9 @@ class _Publisher:
         self.skipped_groups: set[int] = set()
         self.own: Counter[PrefixScope] = Counter()  # entries on tiers that are not shared
         self.held: Counter[PrefixScope] = Counter()  # entries on any tier
-        # Keys of objects that wait, by the scope in which they do and their "prefix" there.
-        self.waiting: defaultdict[tuple[PrefixScope, int], set[int]] = defaultdict(set)
+        # Keys of objects that wait, by the scope in which they do and their "prefix" there, and of
+        # aliases by theirs.
+        self.named: defaultdict[tuple[PrefixScope, int], set[int]] = defaultdict(set)
 
     def scope(self, lora_name: str) -> PrefixScope:
         key = self.stream
@@ -180,17 +189,17 @@ class _Publisher:
 
     def put_entry(self, key: int, scope: PrefixScope, prefix: int) -> _Entry:
         entry = self.entries[key] = _Entry(scope, prefix)
-        if is_waiting(scope.lora_name):
-            self.waiting[scope, prefix].add(key)
+        if is_waiting(scope.lora_name) or is_aliases(scope.lora_name):
+            self.named[scope, prefix].add(key)
         return entry
 
     def drop_entry(self, key: int) -> None:
         entry = self.entries.pop(key)
-        if is_waiting(entry.scope.lora_name):
-            keys = self.waiting[entry.scope, entry.prefix]
+        if (entry.scope, entry.prefix) in self.named:
+            keys = self.named[entry.scope, entry.prefix]
             keys.remove(key)
             if not keys:
-                del self.waiting[entry.scope, entry.prefix]
+                del self.named[entry.scope, entry.prefix]
 
     def live(self, scope: PrefixScope) -> Iterator[Change]:
         """The publisher's entries in the scope, as changes."""
@@ -215,6 +224,16 @@ class _Publisher:
         """How many entries it has in each scope of what the index cannot use."""
         held = self.held.items()
         return {scope: n for scope, n in held if n and is_left_out(scope.lora_name)}
+
+    @property
+    def waiting(self) -> int:
+        """How many of its entries wait."""
+        return sum(n for scope, n in self.held.items() if is_waiting(scope.lora_name))
+
+    @property
+    def aliases(self) -> int:
+        """How many of its entries say what engines call a block: of nothing that it holds."""
+        return sum(n for scope, n in self.held.items() if is_aliases(scope.lora_name))
 
     @property
     def groups(self) -> int:
@@ -352,7 +371,7 @@ class ReferenceKernel:
     @_changing
     def clear(self, publisher: PublisherId, /) -> int:
         owner = self._publishers[publisher]
-        removed = 0
+        removed = -owner.aliases
         for scope in {entry.scope: None for entry in owner.entries.values()}:
             removed += self._clear_scope(publisher, scope)
             change = Change(0, 0, owner.dp_rank, 0, Op.CLEAR, 0)
@@ -387,20 +406,26 @@ class ReferenceKernel:
             elif isinstance(event, Removed):
                 self._remove(publisher, owner, event, moves)
             elif event.medium is not None:
-                self._clear_medium(publisher, owner, event.medium)
+                self._clear_medium(publisher, owner, event.medium, moves)
             else:
                 self.clear(publisher)
                 cleared = event.sequence
         return cleared
 
-    def _clear_medium(self, publisher: PublisherId, owner: _Publisher, medium: Medium) -> None:
+    def _clear_medium(
+        self, publisher: PublisherId, owner: _Publisher, medium: Medium, moves: Moves
+    ) -> None:
         for tier in (tier_of(medium, shared=False), tier_of(medium, shared=True)):
             groups = owner.scope(GROUPS)  # stay: there is more than this medium
-            found = owner.entries.items()
-            held = [key for key, one in found if one.counts[tier] and one.scope != groups]
-            for key in sorted(held):
+            held = {
+                key: one
+                for key, one in owner.entries.items()
+                if one.counts[tier] and one.scope != groups and not is_aliases(one.scope.lora_name)
+            }
+            for key, entry in sorted(held.items()):
                 self._counters["cleared"] += 1
                 self._lower(publisher, owner, key, tier, 0)
+                self._forget_aliases(publisher, owner, entry, moves)
 
     def check_events(self, events: bytes, /) -> None:
         read_events(events)
@@ -425,7 +450,7 @@ class ReferenceKernel:
             return
         if event.aliases:
             for key, alias in zip(keys, _u64s(event.aliases), strict=True):
-                self._store_object(publisher, owner, event, key, alias)
+                self._store_object(publisher, owner, event, key, alias, moves)
             return
         scope = owner.scope(event.lora_name)
         if event.by_hash:
@@ -494,7 +519,13 @@ class ReferenceKernel:
                 self._hold(publisher, owner, event, key, *block)
 
     def _store_object(
-        self, publisher: PublisherId, owner: _Publisher, event: Stored, key: int, alias: int
+        self,
+        publisher: PublisherId,
+        owner: _Publisher,
+        event: Stored,
+        key: int,
+        alias: int,
+        moves: Moves,
     ) -> None:
         tier = tier_of(event.medium, shared=event.shared)
         scope = owner.scope(event.lora_name)
@@ -514,8 +545,8 @@ class ReferenceKernel:
         elif event.by_hash:
             block = scope, alias
         else:
-            prefix = self._prefix_of(owner.domain, scope, alias)
-            block = (waiting, alias) if prefix is None else (scope, prefix)
+            found = self._prefix_of(owner.domain, scope, alias, moves)
+            block = (waiting, alias) if found is None else (scope, found)
         found_in, prefix = block
         if found_in != scope:
             if found_in is None or owner.held[found_in] >= self._waiting_max:
@@ -524,20 +555,64 @@ class ReferenceKernel:
                 return
             self._counters["waiting"] += 1
         self._hold(publisher, owner, event, key, found_in, prefix)
+        if entry is None and found_in == scope and not event.by_hash:
+            self._keep_alias(publisher, owner, scope, alias, prefix)
 
-    def _prefix_of(self, domain: int, scope: PrefixScope, alias: int) -> int | None:
+    def _prefix_of(
+        self, domain: int, scope: PrefixScope, alias: int, moves: Moves | None = None
+    ) -> int | None:
         """The block that the engines of a scope and a domain call by this hash, which they have
-        announced with its tokens; None where none holds one, or they hold different ones.
+        announced with its tokens, or had when a pool stored an object of it that it still has, or
+        has had before in this batch; None where none holds one, or they hold different ones.
         """
-        found = {
-            entry.prefix
-            for owner in self._publishers.values()
-            if owner.domain == domain
-            and (entry := owner.entries.get(alias)) is not None
-            and entry.scope == scope
-            and entry.prefix != alias  # one that was named by its prefix hash says no tokens
-        }
+        aliases, key = aliases_scope(scope), alias ^ ALIASES_MASK
+        found = set()
+        for owner in self._publishers.values():
+            if owner.domain == domain:
+                entry, known = owner.entries.get(alias), owner.entries.get(key)
+                # One that was named by its prefix hash says no tokens.
+                if entry is not None and entry.scope == scope and entry.prefix != alias:
+                    found.add(entry.prefix)
+                if known is not None and known.scope == aliases:
+                    found.add(known.prefix)
+        forgotten = None if moves is None else moves.forgotten(key)
+        if forgotten is not None and forgotten[0] == aliases:
+            found.add(forgotten[1])
         return found.pop() if len(found) == 1 else None
+
+    def _keep_alias(
+        self,
+        publisher: PublisherId,
+        owner: _Publisher,
+        scope: PrefixScope,
+        alias: int,
+        prefix: int,
+    ) -> None:
+        """The pool has an object of the block that engines call so."""
+        aliases, key = aliases_scope(scope), alias ^ ALIASES_MASK
+        if aliases is not None and key not in owner.entries:
+            change = Change(key, prefix, owner.dp_rank, SHARED, Op.SET, 1)
+            self._change(publisher, owner, aliases, change)
+
+    def _forget_aliases(
+        self, publisher: PublisherId, owner: _Publisher, gone: _Entry, moves: Moves
+    ) -> None:
+        """An entry was removed: where it was the last one of its block, nothing is remembered of
+        what engines call that.
+        """
+        aliases = aliases_scope(gone.scope)
+        known = owner.named.get((aliases, gone.prefix)) if aliases is not None else None
+        if aliases is None or known is None:
+            return
+        scope = self._scopes.get(gone.scope)
+        holders = None if scope is None else scope.blocks.get(gone.prefix)
+        if holders is not None and any(one == publisher for one, _ in holders):
+            return
+        for key in sorted(known):
+            moves.forget(key, aliases, gone.prefix)
+            for tier, count in enumerate(list(owner.entries[key].counts)):
+                if count:
+                    self._lower(publisher, owner, key, tier, 0)
 
     def _join(self, domain: int, scope: PrefixScope, alias: int) -> None:
         """Gives the block that an engine has announced to the objects that wait for it."""
@@ -551,7 +626,8 @@ class ReferenceKernel:
             return
         of_domain = [item for item in self._publishers.items() if item[1].domain == domain]
         for publisher, owner in sorted(of_domain, key=lambda item: item[0]):
-            for key in sorted(owner.waiting.get((waiting, alias), ())):
+            keys = sorted(owner.named.get((waiting, alias), ()))
+            for key in keys:
                 counts = list(enumerate(owner.entries[key].counts))
                 held = [(tier, count) for tier, count in counts if count]
                 for block, is_left in (((waiting, alias), True), ((scope, prefix), False)):
@@ -561,6 +637,8 @@ class ReferenceKernel:
                         self._set_count(publisher, block[0], change)
                         self._record(owner.context(block[0]), change)
                 self._counters["joined"] += len(held)
+            if keys:
+                self._keep_alias(publisher, owner, scope, alias, prefix)
 
     def _hold(
         self,
@@ -733,6 +811,7 @@ class ReferenceKernel:
             self._counters[counter] += 1
             if entry is not None and held:
                 moves.note(key, entry.scope, entry.prefix)
+                self._forget_aliases(publisher, owner, entry, moves)
 
     def _remove_one(
         self, publisher: PublisherId, owner: _Publisher, event: Removed, key: int
@@ -1017,8 +1096,19 @@ class ReferenceKernel:
         owner = self._publishers[publisher]
         held = owner.left_out().items()
         found = [(scope.lora_name.removeprefix(LEFT_OUT), n) for scope, n in held]
-        uneven = owner.uneven()
-        return sorted(found + [(GROUPS_DIFFER, uneven)] * (uneven > 0))
+        for reason, n in ((GROUPS_DIFFER, owner.uneven()), (OBJECTS_WAIT, owner.waiting)):
+            found += [(reason, n)] * (n > 0)
+        return sorted(found)
+
+    @_locked
+    def wait_together(self, publishers: Sequence[PublisherId], /) -> bool:
+        wanted = set(publishers)
+        return any(
+            wanted <= {publisher for publisher, _ in holders}
+            for scope, waiting in self._scopes.items()
+            if is_waiting(scope.lora_name)
+            for holders in waiting.blocks.values()
+        )
 
     @_locked
     def scopes(self) -> list[ScopeView]:
@@ -1055,7 +1145,7 @@ class ReferenceKernel:
     def stats(self) -> dict[str, int]:
         keys = [entry for owner in self._publishers.values() for entry in owner.entries.values()]
         entries = sum(1 for entry in keys for count in entry.counts if count)
-        entries -= sum(owner.groups for owner in self._publishers.values())
+        entries -= sum(owner.groups + owner.aliases for owner in self._publishers.values())
         blocks = [
             holders
             for key, scope in self._scopes.items()

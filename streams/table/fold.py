@@ -15,7 +15,9 @@ Rules, in the order in which they are applied to a record:
 5. `events` go to the kernel. `gap`, and a batch that is `incomplete`, degrade the publisher: the
    table may miss blocks of it and may list evicted ones, until a reset or a later `cleared` event.
    Blocks that the kernel cannot use degrade it for as long as it holds them (`left_out`); those
-   of which it is not known whether it holds them leave it unconfirmed (`UNSURE`).
+   of which it is not known whether it holds them leave it unconfirmed (`UNSURE`). Objects of a
+   pool wait until an engine announces their blocks, so the pool's state may end with an engine's
+   record.
 6. `registered` and `unregistered` make and end the publisher's part in answers. An engine that
    publishes no events is registered, and has none.
 7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is
@@ -41,7 +43,7 @@ import msgspec
 from schemas.answer_states import Doubt
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError
-from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
+from schemas.identities import OBJECTS_WAIT, ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.limits import (
     BRIDGES_REMEMBERED_MAX,
     OTHER_RANKS_MAX,
@@ -64,7 +66,7 @@ from schemas.registration import Registered
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.batch_parts import events_after, goes_on, is_folded
 from streams.table.ledger import NO_LEDGERS, Ledger, Ledgers
-from streams.table.scope_states import ScopeStates
+from streams.table.scope_states import Scope, ScopeStates, scope_of
 from streams.table.segments import SegmentsFold
 from streams.table.skip_log import SkippedRecord
 
@@ -138,6 +140,7 @@ class Fold:
         self.counters: Counter[str] = Counter()
         self.when_left_out: Callable[[PublisherKey, Mapping[str, int]], None] = lambda *_: None
         self._handles: dict[PublisherKey, PublisherId] = {}
+        self._waiting: dict[Scope, dict[PublisherKey, None]] = {}  # pools of which objects wait
         self.bridges: dict[str, Heartbeat] = {}
         self.memory = SegmentsFold(self.counters)
         self.states = ScopeStates()
@@ -255,6 +258,7 @@ class Fold:
         events = events_after(record, state, begun)
         cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
         self._note_left_out(publisher, state, record.bridge_time)
+        self._note_joined(publisher, record.bridge_time)
         self._expect(state, record)  # only of events that were folded
         is_torn = not goes_on(record, state, begun)
         if is_torn:
@@ -291,6 +295,19 @@ class Fold:
         if state.left_out and not before:
             self.when_left_out(publisher, state.left_out)
 
+    def _note_joined(self, engine: PublisherKey, at: float) -> None:
+        """Of pools of which objects wait: what an engine has announced may be theirs."""
+        if not self._waiting:
+            return
+        for pool in list(self._waiting.get(scope_of(engine.stream), ())):
+            if pool == engine:
+                continue
+            before = self.publishers[pool]
+            state = msgspec.structs.replace(before)
+            self._note_left_out(pool, state, at)
+            if state.left_out != before.left_out:
+                self._put(pool, state)
+
     def _degrade_publisher_of(self, encoded: bytes) -> None:
         try:
             record = decode_record(encoded)
@@ -317,6 +334,16 @@ class Fold:
             self.publishers[publisher] = state
         self.states.put(publisher, state)
         self._changed_publishers[publisher] = None
+        waits = state is not None and OBJECTS_WAIT in state.left_out
+        if waits or self._waiting:
+            scope = scope_of(publisher.stream)
+            waiting = self._waiting.setdefault(scope, {})
+            if waits:
+                waiting[publisher] = None
+            else:
+                waiting.pop(publisher, None)
+            if not waiting:
+                del self._waiting[scope]
 
     # Heartbeats
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing, Verdict
-from schemas.identities import UNSURE, PrefixScope, PublisherKey, StreamKey
+from schemas.identities import OBJECTS_WAIT, UNSURE, PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Confirmation, PublisherState
 
 Scope = tuple[str, str, int, str]
@@ -97,9 +97,16 @@ class ScopeStates:
     # Writing, O(1) each
 
     def put(
-        self, publisher: PublisherKey, state: PublisherState | None, partition: int = 0
+        self,
+        publisher: PublisherKey,
+        state: PublisherState | None,
+        partition: int = 0,
+        *,
+        waits: bool = True,
     ) -> None:
-        """The table has this of the publisher; None for nothing any more."""
+        """The table has this of the publisher; None for nothing any more. Where not `waits`, what
+        waits at this member of a pool is found at another one.
+        """
         known = self._known.get(publisher, _UNKNOWN)
         if state is None:
             known = known._replace(
@@ -108,7 +115,8 @@ class ScopeStates:
             self._replace(publisher, known._replace(loss="", confirmation=None))
             return
         loss, degraded_at = _loss_of(state)
-        unsure = next((one for one in UNSURE if one in state.left_out), "")
+        doubts = (one for one in UNSURE if one in state.left_out)
+        unsure = next((one for one in doubts if waits or one != OBJECTS_WAIT), "")
         unsure_at = state.left_out_at if unsure else 0.0
         said = (known.loss, known.degraded_at, known.unsure, known.unsure_at, known.other_ranks)
         is_known = known.stated and said == (

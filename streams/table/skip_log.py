@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from schemas.identities import COPIES_UNKNOWN, GROUPS_DIFFER, Offset, PublisherKey
+from schemas.identities import COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT, Offset, PublisherKey
 from schemas.limits import SKIPPED_RECORDS_NAMED_MAX, SKIPPED_RECORDS_WINDOW_S
 
 logger = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ def log_left_out(publisher: PublisherKey, blocks: Mapping[str, int]) -> None:
     """Logs that the first blocks of a publisher are left out, and what to do."""
     stream, dp_rank = publisher
     for reason, count in blocks.items():
-        if reason == GROUPS_DIFFER:
-            continue  # an engine's groups evict their blocks one after the other
+        if reason in (GROUPS_DIFFER, OBJECTS_WAIT):
+            continue  # as groups evict one after the other, and a pool is heard before its engine
         if reason == COPIES_UNKNOWN:
             logger.warning(
                 "Instance %s, rank %d, model %s of tenant %s, has removed blocks that it had"

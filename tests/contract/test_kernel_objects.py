@@ -6,7 +6,7 @@ import pytest
 
 from schemas.errors import EventsFormatError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
-from schemas.identities import Medium, StreamKey, waiting_scope
+from schemas.identities import OBJECTS_WAIT, Medium, StreamKey, aliases_scope, waiting_scope
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.changes import CHANGE_BYTES
 from streams.kernel.hashing import prefix_hashes
@@ -136,7 +136,7 @@ def test_whichever_comes_first_the_digest_is_the_same(pooled: Pooled) -> None:
     other.apply(POOL, objects((0,), backend=1), objects((0,), medium=Medium.DISK), objects())
     other.apply("engine", evicted((0,)))
     assert pooled.kernel.contexts() == other.kernel.contexts()
-    assert [view.entries for view in pooled.kernel.contexts()] == [2, 5]
+    assert [view.entries for view in pooled.kernel.contexts()] == [2, 5, 3]
 
 
 def test_an_object_stays_until_the_pool_drops_it(pooled: Pooled) -> None:
@@ -355,6 +355,136 @@ def test_what_waits_is_no_block_and_no_scope_yet(pooled: Pooled) -> None:
     assert context.context == context_of(waiting.lora_name, POOL)
 
 
+def waits(pooled: Pooled, instance: str = POOL) -> dict[str, int]:
+    return dict(pooled.kernel.left_out(pooled.publisher(instance)))
+
+
+def test_what_waits_is_known_to_the_pool_until_it_is_joined_or_dropped(pooled: Pooled) -> None:
+    """An engine had announced it, and evicted it before the pool was heard."""
+    pooled.apply("engine", announced(), evicted())
+    pooled.apply(POOL, objects())
+    assert (pooled.longest(), waits(pooled)) == ({"engine": 0}, {OBJECTS_WAIT: 3})
+    assert waits(pooled, "engine") == {}
+    pooled.apply("engine", announced((0,)))
+    assert waits(pooled) == {OBJECTS_WAIT: 2}
+    pooled.apply(POOL, objects((0, 1), medium=Medium.DISK))
+    assert waits(pooled) == {OBJECTS_WAIT: 3}
+    pooled.apply(POOL, dropped(), dropped(medium=Medium.DISK))
+    assert waits(pooled) == {}
+    pooled.apply(POOL, objects((1,)), Cleared(sequence=1))
+    assert waits(pooled) == {}
+
+
+def test_a_further_object_of_a_block_that_only_the_pool_has(pooled: Pooled) -> None:
+    """As of another rank: the pool knows which block it is."""
+    pooled.apply("engine", announced())
+    pooled.apply(POOL, objects())
+    pooled.apply("engine", evicted())
+    pooled.apply(POOL, objects(backend=1))
+    pooled.apply(POOL, dropped())
+    assert (pooled.longest(), pooled.waiting()) == ({"engine": 3}, 0)
+    pooled.apply(POOL, objects(backend=2), dropped(backend=1))
+    assert (pooled.longest(), waits(pooled)) == ({"engine": 3}, {})
+    pooled.apply(POOL, dropped(backend=2))
+    assert pooled.longest() == {"engine": 0}
+    pooled.apply(POOL, objects())
+    assert (pooled.longest(), waits(pooled)) == ({"engine": 0}, {OBJECTS_WAIT: 3})
+
+
+def test_one_that_waited_says_so_of_further_ones_too(pooled: Pooled) -> None:
+    pooled.apply(POOL, objects())
+    pooled.apply("engine", announced(), evicted())
+    pooled.apply(POOL, objects(backend=1), dropped())
+    assert (pooled.longest(), pooled.waiting()) == ({"engine": 3}, 0)
+
+
+def test_another_pool_may_know_the_block(pooled: Pooled) -> None:
+    pooled.apply("engine", announced())
+    pooled.apply(POOL, objects())
+    pooled.apply("engine", evicted())
+    pooled.apply("other-pool", objects())
+    pooled.apply(POOL, dropped())
+    assert (pooled.longest(), pooled.waiting()) == ({"engine": 3}, 0)
+    pooled.kernel.set_domain(pooled.publisher("far"), 1)
+    pooled.apply("far", objects())
+    assert waits(pooled, "far") == {OBJECTS_WAIT: 3}
+
+
+@pytest.mark.parametrize("backend", [0, 1])
+def test_a_block_that_one_batch_removes_and_stores_has_moved(pooled: Pooled, backend: int) -> None:
+    """From medium to medium, or from object to object; so it is within one batch alone."""
+    pooled.apply("engine", announced())
+    pooled.apply(POOL, objects())
+    pooled.apply("engine", evicted())
+    pooled.apply(POOL, dropped(), objects(backend=backend, medium=Medium.DISK))
+    match = pooled.ask()["engine"]
+    assert (match.longest, match.cpu, match.disk) == (3 * BLOCK_SIZE, 0, 3 * BLOCK_SIZE)
+    back = objects(sequence=2, backend=backend)
+    pooled.apply(POOL, dropped(backend=backend, medium=Medium.DISK), back)
+    assert (pooled.longest(), waits(pooled)) == ({"engine": 0}, {OBJECTS_WAIT: 3})
+
+
+def test_what_engines_call_a_block_stays_while_any_medium_has_it(pooled: Pooled) -> None:
+    pooled.apply("engine", announced())
+    pooled.apply(POOL, objects(), objects(backend=1, medium=Medium.DISK))
+    pooled.apply("engine", evicted())
+    pooled.apply(POOL, Cleared(sequence=1, medium=Medium.CPU))
+    pooled.apply(POOL, objects(backend=2))
+    assert (pooled.longest(), pooled.waiting()) == ({"engine": 3}, 0)
+    pooled.apply(POOL, Cleared(sequence=1, medium=Medium.CPU))
+    pooled.apply(POOL, Cleared(sequence=1, medium=Medium.DISK), objects())
+    assert (pooled.longest(), pooled.waiting()) == ({"engine": 3}, 0), "one batch"
+    pooled.apply(POOL, Cleared(sequence=1, medium=Medium.CPU))
+    pooled.apply(POOL, objects())
+    assert (pooled.longest(), pooled.waiting()) == ({"engine": 0}, 3)
+    assert pooled.counted()["cleared"] == 12
+
+
+def test_engines_that_mean_another_block_than_the_pool_join_nothing(pooled: Pooled) -> None:
+    pooled.apply("engine", announced((0,)))
+    pooled.apply(POOL, objects((0,)))
+    pooled.apply("engine", evicted((0,)), announced((1,), hashes=prompt_hashes((0,))))
+    pooled.apply(POOL, objects((0,), backend=1))
+    assert (pooled.longest((0,)), pooled.waiting()) == ({"engine": 1}, 1)
+    pooled.apply(POOL, dropped((0,)))
+    pooled.apply("engine", announced((1,), hashes=prompt_hashes((0,))))
+    assert (pooled.longest((1,)), pooled.waiting()) == ({"engine": 1}, 0)
+
+
+def test_what_is_remembered_of_names_is_no_block_and_in_no_answer(pooled: Pooled) -> None:
+    pooled.apply("engine", announced())
+    pooled.apply(POOL, objects())
+    names_scope = aliases_scope(SCOPE)
+    assert names_scope is not None
+    contexts = {view.context.scope: view.entries for view in pooled.kernel.contexts()}
+    assert contexts[names_scope] == 3
+    stats = pooled.kernel.stats()
+    assert (stats["blocks"], stats["entries"], stats["scopes"]) == (3, 6, 1)
+    assert not pooled.kernel.knows(names_scope)
+    assert pooled.kernel.clear(pooled.publisher(POOL)) == 3
+    assert [view.context.instance_id for view in pooled.kernel.contexts()] == ["engine"]
+
+
+def test_objects_wait_together_where_no_member_of_a_pool_finds_them(pooled: Pooled) -> None:
+    """Each member is in a partition, and hears the engines of that."""
+    members = [pooled.publisher(f"pool#{number}") for number in range(2)]
+    pooled.kernel.set_domain(members[1], 1)
+    pooled.kernel.set_domain(pooled.publisher("other"), 1)
+    assert not pooled.kernel.wait_together(members)
+    pooled.apply("engine", announced((0,)))
+    pooled.apply("other", announced(ABC))
+    for number in range(2):
+        pooled.apply(f"pool#{number}", objects((0, 1)))
+    assert waits(pooled, "pool#0") == {OBJECTS_WAIT: 1}
+    assert not pooled.kernel.wait_together(members)
+    for number in range(2):
+        pooled.apply(f"pool#{number}", objects((3,)))
+    assert pooled.kernel.wait_together(members)
+    pooled.apply("other", announced((3,)))
+    assert not pooled.kernel.wait_together(members)
+    assert pooled.kernel.wait_together(members[:1])
+
+
 @pytest.mark.parametrize("loaded", ["reference", "rust"])
 def test_who_goes_on_from_rows_joins_alike(pooled: Pooled, loaded: str) -> None:
     if loaded == "rust" and not native_available():
@@ -362,6 +492,7 @@ def test_who_goes_on_from_rows_joins_alike(pooled: Pooled, loaded: str) -> None:
     pooled.apply(POOL, objects(), objects((0,), backend=1), objects((0,), medium=Medium.DISK))
     pooled.apply("engine", announced((0, 1)))
     pooled.apply(POOL, dropped((0,)), objects((2,)))
+    pooled.apply("engine", evicted((0, 1)))
     copies = [Pooled(open_kernel(SEED, name=loaded)) for _ in range(2)]
     for context, changes in pooled.kernel.take_changes():
         copies[0].kernel.load(context, net(changes))
@@ -373,6 +504,7 @@ def test_who_goes_on_from_rows_joins_alike(pooled: Pooled, loaded: str) -> None:
         assert copy.waiting() == pooled.waiting()
     everybody = [pooled, *copies]
     for kernel in everybody:
+        kernel.apply(POOL, objects((0, 1), backend=2))
         kernel.apply("engine", announced(ABC), evicted(ABC), announced((2,)))
         kernel.apply(POOL, dropped((1,)), objects((1,)))
     rows = [dict(kernel.kernel.take_changes()) for kernel in everybody]

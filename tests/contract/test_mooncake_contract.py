@@ -136,6 +136,44 @@ def test_an_object_is_found_by_what_any_engine_has_announced_before(
     await_longest(tenant, a=32, b=32)
 
 
+def test_what_only_the_pool_has_is_found_by_what_the_pool_knows(
+    tenant: Tenant, master: Master, engines: list[Publisher]
+) -> None:
+    """A further rank stores its object of a block, or the block moves, after the engine's own."""
+    connect(tenant, master, engines)
+    engines[0].publish([announced(TOKENS, HASHES)])
+    await_longest(tenant, a=64, b=0)
+    master.store(*map(key_of, HASHES))
+    await_longest(tenant, a=64, b=64)
+    engines[0].publish([BlockRemoved(block_hashes=HASHES, medium="GPU")])
+    tenant.until(lambda: tenant.query(TOKENS)["a"]["GPU"] == 0, "the engine to evict")
+    master.store(*(key_of(one, rank=1) for one in HASHES))
+    master.remove(*map(key_of, HASHES), key_of(HASHES[3], rank=1))
+    await_longest(tenant, a=48, b=48)
+
+
+def test_what_no_engine_has_named_leaves_a_doubt_until_one_does(
+    tenant: Tenant, master: Master, engines: list[Publisher]
+) -> None:
+    """Also one that has evicted it before the pool was heard."""
+    connect(tenant, master, engines)
+    evicted = BlockRemoved(block_hashes=HASHES, medium="GPU")
+    engines[0].publish([announced(TOKENS, HASHES), evicted])
+    engines[1].publish([announced(OTHERS, [11, 12, 13, 14])])
+    master.store(*map(key_of, (11, 12, 13, 14)))
+    await_longest(tenant, OTHERS, a=64, b=64)
+    tenant.until(lambda: tenant.state() == "exact", "what other partitions find is no doubt")
+    master.store(*map(key_of, HASHES))
+    tenant.until(lambda: tenant.state() == "unconfirmed", "objects wait")
+    assert longest(tenant) == {"a": 0, "b": 0}
+    pool = next(one for one in tenant.services() if one["InstanceID"] == "pool")
+    assert pool["Reason"] == "objects_wait"
+    assert pool["LeftOut"]["objects_wait"] >= 4, "of a member with those that others find"
+    engines[0].publish([announced(TOKENS, HASHES), evicted])
+    await_longest(tenant, a=64, b=64)
+    tenant.until(lambda: tenant.state() == "exact", "no doubt is left")
+
+
 def test_media_shards_and_numbers(tenant: Tenant, master: Master, engines: list[Publisher]) -> None:
     connect(tenant, master, engines)
     engines[0].publish([announced(TOKENS, HASHES)])

@@ -158,13 +158,13 @@ LEFT_OUT: dict[str, list[object]] = {
 
 NOT_OF_VLLM = {
     "seed_mismatch": "tests/contract/test_kernel_left_out.py",
+    "waiting": "tests/contract/test_kernel_objects.py: `objects_wait` until it is joined",
     "waiting_overflow": "tests/contract/test_kernel_counters.py: likewise, of a pool",
     "hold_count_overflow": "tests/contract/test_kernel_contract.py, after 65,535 announcements",
     "left_out_overflow": "tests/contract/test_kernel_left_out.py: `overflow` until a clear",
 }
 NOTHING_MISSING = {
     *("stored", "removed", "cleared", "repeated", "reported", "joined"),
-    "waiting",  # it is kept
     "skipped_group",  # it forms no prefix
     "unknown_removed",  # it is not held either way
     "left_out_removed",  # it ends what was left out

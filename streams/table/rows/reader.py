@@ -25,12 +25,12 @@ No I/O, clock or logging: the reader of the topic logs what `take_skipped` retur
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError, RowVersionError
-from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
+from schemas.identities import OBJECTS_WAIT, ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import SELF_REGISTERED, Registered
@@ -103,6 +103,9 @@ class RowReader:
         self.registrations: dict[PublisherKey, Registered] = {}
         self.ledgers: dict[PublisherKey, Ledger] = {}
         self._partitions: dict[int, _Partition] = {}
+        # Members of pools, by the pool and with their partitions: see `_put_pools`.
+        self._pools: dict[PublisherKey, dict[PublisherKey, int]] = {}
+        self._pool_of: dict[PublisherKey, PublisherKey] = {}
         self._skipped = SkippedRows(strict=strict)
         self._spoiled: set[int] = set()
 
@@ -267,6 +270,12 @@ class RowReader:
             part.publishers[publisher] = None
             self.registrations[publisher] = registered
             self._register(publisher)
+            if registered.registration.pool:
+                pool = registered.registration.as_registered.publisher
+                self._pool_of[publisher] = pool
+                self._pools.setdefault(pool, {})[publisher] = partition
+        if self._pools:
+            self._put_pools([*commit.states, *commit.registrations])
         _update(part.bridges, commit.bridges)
         _update(self.ledgers, commit.ledgers)
         _update(part.segments, commit.segments)
@@ -337,7 +346,23 @@ class RowReader:
         part.publishers[publisher] = None
         self.kernel.open_publisher(*publisher)
         self.publishers[publisher] = state
-        self.states.put(publisher, state, partition)
+        if publisher not in self._pool_of:
+            self.states.put(publisher, state, partition)
+
+    def _put_pools(self, changed: Iterable[PublisherKey]) -> None:
+        """The states of the members of pools. Each waits for what engines of other partitions
+        announce, so an object counts as one that waits where it does at all of them.
+        """
+        pools = dict.fromkeys(self._pool_of[one] for one in changed if one in self._pool_of)
+        for members in map(self._pools.__getitem__, pools):
+            states = {one: self.publishers.get(one, PublisherState()) for one in members}
+            waits = all(OBJECTS_WAIT in state.left_out for state in states.values())
+            if waits:
+                handles = [self.kernel.open_publisher(*one) for one in members]
+                waits = self.kernel.wait_together(handles)
+            for one, state in states.items():
+                if one in self.publishers:
+                    self.states.put(one, state, members[one], waits=waits)
 
     def _register(self, publisher: PublisherKey) -> None:
         registration = self.registrations[publisher].registration
@@ -354,6 +379,11 @@ class RowReader:
     def _unlist(self, publisher: PublisherKey, registered: Registered | None) -> None:
         """It is registered no more; of one that the registry does not know it says nothing."""
         self.states.register(publisher, False)
+        pool = self._pool_of.pop(publisher, None)
+        if pool is not None:
+            del self._pools[pool][publisher]
+            if not self._pools[pool]:
+                del self._pools[pool]
         if registered is not None and registered.registration.kind in SELF_REGISTERED:
             self.states.list(publisher, False)
 

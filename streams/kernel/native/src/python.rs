@@ -229,6 +229,15 @@ impl Kernel {
         Ok(found.map(|(reason, blocks)| (reason.to_owned(), blocks)).collect())
     }
 
+    #[pyo3(signature = (publishers, /))]
+    fn wait_together(&self, publishers: Vec<u64>) -> PyResult<bool> {
+        let state = self.core.state.read();
+        let known: Option<Vec<_>> =
+            publishers.iter().map(|one| state.publishers.get(one)).collect();
+        let known = known.ok_or_else(|| PyKeyError::new_err(publishers))?;
+        Ok(views::wait_together(&state, &known))
+    }
+
     #[pyo3(signature = (events, /))]
     fn check_events(&self, events: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = events.py();

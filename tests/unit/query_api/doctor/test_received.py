@@ -116,6 +116,7 @@ def test_a_link_that_is_down_is_told_from_one_that_never_was(
         (Doubt.REPLAY_DIFFERS, "replay"),
         (Doubt.SPOOLED, "spooled"),
         (Doubt.COPIES_UNKNOWN, "report_mode"),
+        (Doubt.OBJECTS_WAIT, "objects_wait"),
         (Doubt.RANK_MISSING, "ranks"),
         (Doubt.NO_HEARTBEAT, "not_followed"),
     ],

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from schemas.events import BlockEvent, Removed
-from schemas.identities import Offset, PublisherKey
+from schemas.identities import OBJECTS_WAIT, Offset, PublisherKey
 from schemas.limits import UNREGISTERED_REMEMBERED_MAX
 from schemas.positions import Proof, PublisherState
 from schemas.registration import NO_EVENTS, Registered, Registration
@@ -18,6 +18,7 @@ from tests.building import (
     events_record,
     gap_record,
     heartbeat_record,
+    objects,
     registered_record,
     registration,
     removed,
@@ -553,3 +554,31 @@ def test_a_publisher_that_could_not_be_opened_is_degraded_until_it_is_unregister
     feed(fold, unregistered_record(registration("a")))
     assert not fold.is_degraded(SCOPE)
     assert not fold.publishers
+
+
+def test_objects_of_a_pool_wait_until_an_engine_names_them(each_fold: Fold) -> None:
+    """The pool's state changes with the engine's record, whichever pool it is."""
+    fold, pools = each_fold, [STREAM._replace(instance_id=name) for name in ("pool", "q")]
+    other = STREAM._replace(instance_id="pool", model_name="n")
+    found: list[list[int]] = []
+
+    def see() -> None:
+        states = [fold.publishers[PublisherKey(one, 0)] for one in (*pools, other)]
+        found.append([one.left_out.get(OBJECTS_WAIT, 0) for one in states])
+
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4)), removed(0, [1])]))
+    for pool in (*pools, other):
+        feed(fold, events_record(0, 0, [objects(0, [101, 102], [1, 2])], stream=pool))
+    see()
+    fold.take_changes()
+    feed(fold, events_record(1, 1, [stored(1, [1], range(4)), removed(1, [1])]))
+    see()
+    changed = fold.take_changes().publishers
+    assert {one.stream for one in changed} == {STREAM, *pools}
+    feed(fold, events_record(2, 2, [stored(2, [2], range(4, 8))]))
+    see()
+    assert found == [[2, 2, 2], [1, 1, 2], [0, 0, 2]]
+    assert fold.publishers[PublisherKey(pools[0], 0)].left_out_at == 0.0
+    fold.take_changes()
+    feed(fold, events_record(3, 3, [stored(3, [3], range(8, 12))]))
+    assert {one.stream for one in fold.take_changes().publishers} == {STREAM}

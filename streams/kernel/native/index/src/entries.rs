@@ -385,15 +385,18 @@ impl Index {
             |count| Change { key, prefix, dp_rank: step.dp_rank, tier, clears: false, count };
         let bytes = change(step.after).encode();
         let own_before = membership.own;
-        if let Some(waiting) = &mut membership.waiting
+        if let Some(named) = &mut membership.named
             && (step.before == 0) != (step.after == 0)
         {
-            let tiers = waiting.entry((prefix, key)).or_default();
+            let tiers = named.entry((prefix, key)).or_default();
             *tiers ^= 1 << tier;
             if *tiers == 0 {
-                waiting.remove(&(prefix, key));
+                named.remove(&(prefix, key));
             }
-            self.waiting = self.waiting + u64::from(step.before == 0) - u64::from(step.after == 0);
+            if membership.waits {
+                self.waiting =
+                    self.waiting + u64::from(step.before == 0) - u64::from(step.after == 0);
+            }
         }
         if membership.left_out {
             self.left_out =

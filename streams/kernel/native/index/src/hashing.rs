@@ -153,6 +153,10 @@ pub const REPEATED_MASK: u64 = 0xc76f_d921_dd10_2b32;
 /// XXH3-64 of `groups`.
 pub const GROUPS_MASK: u64 = 0x45c8_0335_5165_d5c1;
 
+/// What distinguishes the key under which a pool remembers the block that engines call so: XXH3-64 of
+/// `aliases`.
+pub const ALIASES_MASK: u64 = 0x6dad_6739_8f62_366b;
+
 /// The share of one live entry in its context's digest.
 #[inline]
 pub fn entry_digest(change: &[u8; CHANGE_BYTES]) -> u64 {

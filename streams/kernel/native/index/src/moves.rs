@@ -14,6 +14,7 @@ pub struct Moves {
     moving: HashSet<i128>,
     sequence: Option<i128>,
     removed: HashMap<u64, (Arc<str>, u64)>,
+    forgotten: HashMap<u64, (Arc<str>, u64)>,
 }
 
 impl Moves {
@@ -22,7 +23,8 @@ impl Moves {
             Event::Stored(stored) if stored.is_placeholder() => Some(stored.sequence),
             _ => None,
         });
-        Self { moving: moving.collect(), sequence: None, removed: HashMap::new() }
+        let (removed, forgotten) = (HashMap::new(), HashMap::new());
+        Self { moving: moving.collect(), sequence: None, removed, forgotten }
     }
 
     /// An event of this batch is next.
@@ -30,6 +32,7 @@ impl Moves {
         if self.sequence != Some(sequence) {
             self.sequence = Some(sequence);
             self.removed.clear();
+            self.forgotten.clear();
         }
     }
 
@@ -45,5 +48,15 @@ impl Moves {
     /// LoRA name and prefix hash of a block that was removed.
     pub fn find(&self, key: u64) -> Option<(Arc<str>, u64)> {
         self.removed.get(&key).cloned()
+    }
+    /// The pool remembers the block of an alias no longer, which stood under this key.
+    pub fn forget(&mut self, key: u64, lora_name: Arc<str>, prefix: u64) {
+        self.forgotten.insert(key, (lora_name, prefix));
+    }
+
+    /// The prefix hash of that block, if it stood in the scope of this name.
+    pub fn forgotten(&self, key: u64, lora_name: &str) -> Option<u64> {
+        let (name, prefix) = self.forgotten.get(&key)?;
+        (**name == *lora_name).then_some(*prefix)
     }
 }

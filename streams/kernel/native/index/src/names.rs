@@ -29,6 +29,21 @@ pub fn is_waiting(lora_name: &str) -> bool {
     lora_name.starts_with(WAITING)
 }
 
+/// What the names of the scopes begin with that have what engines call the blocks of which a pool has
+/// objects; see `waiting`.
+const ALIASES: &str = "\0aliases:";
+
+/// The LoRA name of the scope that has what engines call the blocks of an adapter; likewise.
+pub fn aliases_name(lora_name: &str) -> Option<String> {
+    let is_short = lora_name.len() + ALIASES.len() <= NAME_BYTES_MAX;
+    is_short.then(|| format!("{ALIASES}{lora_name}"))
+}
+
+/// Whether a scope of this LoRA name has what engines call blocks, and no block.
+pub fn is_aliases(lora_name: &str) -> bool {
+    lora_name.starts_with(ALIASES)
+}
+
 /// What the names of the scopes begin with that have blocks which are left out; see `left_out`.
 pub const LEFT_OUT: &str = "\0left_out:";
 
@@ -111,6 +126,16 @@ pub struct StreamKey {
 }
 
 impl StreamKey {
+    pub fn scope_ref<'a>(&'a self, lora_name: &'a str) -> ScopeRef<'a> {
+        ScopeRef {
+            tenant_id: &self.tenant_id,
+            model_name: &self.model_name,
+            lora_name,
+            block_size: self.block_size,
+            additional_salt: &self.additional_salt,
+        }
+    }
+
     pub fn scope(&self, lora_name: &str) -> ScopeKey {
         ScopeKey {
             tenant_id: self.tenant_id.clone(),

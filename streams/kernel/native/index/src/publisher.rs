@@ -24,8 +24,12 @@ pub struct Membership {
     pub digest: u64,
     /// Registered here, and routable.
     pub registered: bool,
-    /// In a scope in which blocks wait: (prefix, key) -> a bit per tier; else None.
-    pub waiting: Option<Waiting>,
+    /// In a scope in which blocks wait, or of aliases: (prefix, key) -> a bit per tier; else None.
+    pub named: Option<Named>,
+    /// A scope in which blocks wait.
+    pub waits: bool,
+    /// A scope of what engines call blocks.
+    pub aliases: bool,
     /// A scope of blocks that are left out.
     pub left_out: bool,
     /// The scope of how often blocks were announced again.
@@ -36,11 +40,18 @@ pub struct Membership {
     pub uneven: u64,
 }
 
-pub type Waiting = BTreeMap<(u64, u64), u8>;
+pub type Named = BTreeMap<(u64, u64), u8>;
 
 impl Membership {
     pub fn is_used(&self) -> bool {
         self.entries > 0 || self.registered
+    }
+
+    /// The keys of the entries of one prefix, ascending, where these are kept (`named`).
+    pub fn keys_of(&self, prefix: u64) -> Vec<u64> {
+        let found =
+            self.named.iter().flat_map(|named| named.range((prefix, 0)..=(prefix, u64::MAX)));
+        found.map(|(&(_, key), _)| key).collect()
     }
 
     pub fn member_id(&self) -> MemberId {
@@ -110,6 +121,8 @@ pub struct Publisher {
     pub skipped_groups: u64,
     /// How many cache groups form prefixes; 0 while it is group 0 alone.
     pub groups: u64,
+    /// Whether it has ever had an object of a block that engines call by a hash of their own.
+    pub has_aliases: bool,
 }
 
 impl Publisher {
@@ -127,6 +140,7 @@ impl Publisher {
             domain: 0,
             skipped_groups: 0,
             groups: 0,
+            has_aliases: false,
         }
     }
 
@@ -142,8 +156,26 @@ impl Publisher {
         self.memberships.iter().filter(|part| part.left_out)
     }
 
+    /// How many of its entries wait.
+    pub fn waiting(&self) -> u64 {
+        self.memberships.iter().filter(|part| part.waits).map(|part| part.entries).sum()
+    }
+
+    /// How many of its entries say what engines call a block: of nothing that it holds.
+    pub fn aliases(&self) -> u64 {
+        if !self.has_aliases {
+            return 0;
+        }
+        self.memberships.iter().filter(|part| part.aliases).map(|part| part.entries).sum()
+    }
+
     pub fn live_entries(&self) -> u64 {
         self.memberships.iter().map(|part| part.entries).sum()
+    }
+
+    /// Without those that say something of the others.
+    pub fn shown_entries(&self) -> u64 {
+        self.live_entries().saturating_sub(self.groups + self.aliases())
     }
 
     pub fn memory_bytes(&self) -> usize {

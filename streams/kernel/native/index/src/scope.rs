@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use hashbrown::HashMap;
 
 use crate::hashing::Placement;
-use crate::names::ScopeKey;
-use crate::sets::HolderSets;
+use crate::names::{ScopeKey, TIERS};
+use crate::sets::{HolderSets, holder_of};
 use crate::slots::{EMPTY_SET, Slots};
 use crate::tables::{Places, Sharded};
 use crate::walk::Everyone;
@@ -284,6 +284,13 @@ impl Scope {
     #[inline]
     pub fn names(&self, slot: u32, holder: u32) -> u64 {
         1 + u64::from(self.repeats.get(&(slot, holder)).copied().unwrap_or(0))
+    }
+
+    /// Whether a member holds the block of a prefix, on any tier.
+    pub fn is_held(&self, prefix: u64, member: u32, placement: Placement) -> bool {
+        let Some(slot) = self.find(prefix, placement) else { return false };
+        let holders = self.sets.holders(self.slots.set(slot));
+        (0..TIERS).any(|tier| holders.contains(&holder_of(member, tier)))
     }
 
     /// One key less; a block without holders goes.

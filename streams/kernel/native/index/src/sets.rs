@@ -52,6 +52,10 @@ impl Default for HolderSets {
 }
 
 impl HolderSets {
+    pub fn holders(&self, set: u32) -> &[u32] {
+        &self.sets[set as usize].holders
+    }
+
     /// The set with the holder; the same set where it has it already.
     #[inline]
     pub fn with(&mut self, set: u32, holder: u32) -> u32 {

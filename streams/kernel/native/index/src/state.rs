@@ -8,8 +8,10 @@ use crate::entry_table::{Entry, Keys};
 use crate::hashing::Placement;
 use crate::leaving::Leaving;
 use crate::limits::{CLEARED_SCOPES_AT_ONCE_MAX, ENDED_ENTRIES, HIDDEN_SETS_MAX};
-use crate::names::{ContextKey, REPEATED, ScopeKey, StreamKey, is_hidden, is_left_out, is_waiting};
-use crate::publisher::{MemberId, Membership, Publisher, Waiting};
+use crate::names::{
+    ContextKey, REPEATED, ScopeKey, StreamKey, is_aliases, is_hidden, is_left_out, is_waiting,
+};
+use crate::publisher::{MemberId, Membership, Named, Publisher};
 use crate::scope::Scope;
 use crate::sets::holder_of;
 
@@ -141,7 +143,9 @@ impl Index {
         }
         let key = publisher.stream.scope(lora_name);
         let lora_name = key.lora_name.clone();
-        let waiting = is_waiting(&lora_name).then(Waiting::new);
+        let (waits, aliases) = (is_waiting(&lora_name), is_aliases(&lora_name));
+        let named = (waits || aliases).then(Named::new);
+        publisher.has_aliases |= aliases;
         let (left_out, repeated) = (is_left_out(&lora_name), *lora_name == *REPEATED);
         let hidden = is_hidden(&lora_name);
         let instance_id = publisher.stream.instance_id.clone();
@@ -161,7 +165,9 @@ impl Index {
             own: 0,
             digest: 0,
             registered: false,
-            waiting,
+            named,
+            waits,
+            aliases,
             left_out,
             repeated,
             hidden,

@@ -12,6 +12,8 @@ use crate::state::State;
 
 /// Reason of blocks that not all cache groups hold which form prefixes; answers count them.
 const GROUPS_DIFFER: &str = "groups_differ";
+/// Reason of objects of a pool of which it is not known which blocks they are.
+const OBJECTS_WAIT: &str = "objects_wait";
 
 pub struct ScopeView {
     pub key: ScopeKey,
@@ -60,8 +62,30 @@ pub fn left_out(publisher: &Publisher) -> Vec<(&str, u64)> {
         parts.map(|part| (&part.lora_name[LEFT_OUT.len()..], part.entries)).collect();
     let uneven = publisher.memberships.iter().map(|part| part.uneven).sum();
     found.extend((uneven > 0).then_some((GROUPS_DIFFER, uneven)));
+    let waiting = publisher.waiting();
+    found.extend((waiting > 0).then_some((OBJECTS_WAIT, waiting)));
     found.sort_unstable();
     found
+}
+
+/// Whether for one block at least objects wait at each of these publishers.
+pub fn wait_together(state: &State, publishers: &[&Publisher]) -> bool {
+    let Some((first, others)) = publishers.split_first() else { return false };
+    first.memberships.iter().filter(|part| part.waits && part.entries > 0).any(|part| {
+        let of_other = |other: &&Publisher| {
+            let number = other.memberships.number_of(&part.lora_name)?;
+            let other = other.memberships.get(number)?;
+            (other.scope == part.scope).then_some(other.member)
+        };
+        let Some(mut members) = others.iter().map(of_other).collect::<Option<Vec<u32>>>() else {
+            return false;
+        };
+        members.push(part.member);
+        let mut sets = state.index.scopes[part.scope as usize].sets.used();
+        sets.any(|holders| {
+            members.iter().all(|&member| holders.iter().any(|holder| holder / TIERS == member))
+        })
+    })
 }
 
 pub fn contexts(state: &State) -> Vec<ContextView> {
@@ -92,7 +116,7 @@ pub fn stats(state: &State) -> [(&'static str, u64); 8] {
         + index.leaving.memory_bytes();
     [
         ("blocks", shown.iter().map(|scope| scope.slots.len() as u64).sum()),
-        ("entries", publishers.map(|one| one.live_entries().saturating_sub(one.groups)).sum()),
+        ("entries", publishers.map(Publisher::shown_entries).sum()),
         ("publishers", state.publishers.len() as u64),
         ("scopes", shown.len() as u64),
         ("holder_sets", holder_sets(&shown)),

@@ -94,7 +94,9 @@ impl<'a> WriteTurn<'a> {
             match event {
                 Event::Stored(stored) => self.store(id, stored, &moves)?,
                 Event::Removed(removed) => self.remove(id, removed, &mut moves)?,
-                Event::Cleared { medium: Some(medium), .. } => self.clear_medium(id, *medium)?,
+                Event::Cleared { medium: Some(medium), .. } => {
+                    self.clear_medium(id, *medium, &mut moves)?;
+                }
                 Event::Cleared { sequence, medium: None } => {
                     self.clear(id)?;
                     cleared = Some(*sequence);
@@ -143,7 +145,7 @@ impl<'a> WriteTurn<'a> {
             return self.store_placeholders(id, event, mask, moves);
         }
         if !event.aliases.is_empty() {
-            return self.store_objects(id, event, mask);
+            return self.store_objects(id, event, mask, moves);
         }
         let Some(mut chain) = start_chain(publisher, index, event, mask) else {
             index.count(Counter::UnknownParent, blocks);
@@ -279,7 +281,7 @@ impl<'a> WriteTurn<'a> {
                     let key = u64::from_le_bytes(hash) ^ mask;
                     let entry = if is_noting { index.find(publisher, key) } else { entry };
                     let held = entry.as_ref().filter(|entry| entry.has(event.tier));
-                    let noted = held.filter(|_| is_noting);
+                    let noted = held.filter(|_| is_noting || publisher.has_aliases);
                     let noted = noted.and_then(|entry| index.block_of(publisher, entry));
                     if let Some(left) = event.left {
                         // One that is named twice may be held no more the second time.
@@ -310,7 +312,12 @@ impl<'a> WriteTurn<'a> {
                         }
                     }
                     if let Some((lora_name, prefix)) = noted {
-                        moves.note(key, lora_name, prefix);
+                        if publisher.has_aliases {
+                            index.forget_aliases(publisher, (&lora_name, prefix), moves);
+                        }
+                        if is_noting {
+                            moves.note(key, lora_name, prefix);
+                        }
                     }
                     index.count(Counter::Removed, 1);
                 }
@@ -325,7 +332,7 @@ impl<'a> WriteTurn<'a> {
     /// Drops all entries of a publisher; returns how many.
     pub fn clear(&mut self, id: u64) -> Result<u64> {
         let (publisher, _) = self.publisher(id)?;
-        let removed = publisher.live_entries();
+        let removed = publisher.live_entries() - publisher.aliases();
         let mut emptied = publisher.memberships.numbers();
         emptied.retain(|&number| {
             publisher.memberships.get(number).is_some_and(|part| part.entries > 0)
@@ -344,15 +351,20 @@ impl<'a> WriteTurn<'a> {
     }
 
     /// Drops a publisher's entries on the tiers of a medium, its own and shared.
-    fn clear_medium(&mut self, id: u64, medium: u32) -> Result<()> {
+    fn clear_medium(&mut self, id: u64, medium: u32, moves: &mut Moves) -> Result<()> {
         for tier in [medium, medium + SHARED] {
             let (publisher, index) = self.publisher(id)?;
             let groups = publisher.memberships.number_of(GROUPS); // stay: there is more than this
+            let is_alias = |entry: &Entry| {
+                let part = publisher.memberships.get(entry.membership);
+                publisher.has_aliases && part.is_some_and(|part| part.aliases)
+            };
             let mut held = Vec::new();
             let mut place = Some(Place::default());
             while let Some(at) = place {
                 let see = |entry: Entry| {
-                    let is_gone = entry.has(tier) && Some(entry.membership) != groups;
+                    let is_of_blocks = Some(entry.membership) != groups && !is_alias(&entry);
+                    let is_gone = entry.has(tier) && is_of_blocks;
                     held.extend(is_gone.then_some(entry.key));
                 };
                 place = publisher.entries.part(at, index.keys(publisher), see);
@@ -362,8 +374,13 @@ impl<'a> WriteTurn<'a> {
             for keys in held.chunks(TURN_BLOCKS) {
                 let (publisher, index) = self.publisher(id)?;
                 for &key in keys {
+                    let entry = index.find(publisher, key).filter(|_| publisher.has_aliases);
+                    let block = entry.and_then(|entry| index.block_of(publisher, &entry));
                     let removed = index.remove_whole(publisher, key, tier);
                     index.count(Counter::Cleared, removed.into());
+                    if let Some((lora_name, prefix)) = block {
+                        index.forget_aliases(publisher, (&lora_name, prefix), moves);
+                    }
                 }
                 self.spend(keys.len());
             }
@@ -514,9 +531,11 @@ fn empty_membership(publisher: &mut Publisher, index: &mut Index, number: u32) {
         membership.own = 0;
         membership.digest = 0;
         membership.uneven = 0;
-        if let Some(waiting) = &mut membership.waiting {
+        if let Some(named) = &mut membership.named {
+            named.clear();
+        }
+        if membership.waits {
             index.waiting -= entries;
-            waiting.clear();
         }
         if membership.left_out {
             index.left_out -= entries;

@@ -3,8 +3,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from schemas.answer_states import AnswerState, Standing
 from schemas.errors import RowCorruptError, RowVersionError
-from schemas.identities import ModelContext, PublisherKey
+from schemas.identities import OBJECTS_WAIT, ModelContext, PublisherKey
 from schemas.positions import Heartbeat, PublisherState
 from schemas.registration import Registered
 from streams.kernel import open_kernel
@@ -15,7 +16,20 @@ from streams.table.rows import contexts
 from streams.table.rows import format as rows
 from streams.table.rows.reader import RowReader
 from streams.table.rows.source import GatheredRows, SkippedRow
-from tests.building import SCOPE, STREAM, cleared, events_record, registration, stored
+from streams.table.scope_states import Source
+from tests.building import (
+    SCOPE,
+    STREAM,
+    cleared,
+    events_record,
+    heartbeat_record,
+    objects,
+    registered_record,
+    registration,
+    report,
+    stored,
+    unregistered_record,
+)
 from tests.fakes import FlushingWorker
 
 
@@ -409,3 +423,54 @@ def test_a_store_without_a_covered_row_that_can_be_read_damages_the_first_partit
     reader = RowReader(open_kernel(1337, name="reference"))
     reader.load(source)
     assert reader.is_of_another_table(0, *covered(0))
+
+
+def test_an_object_of_a_pool_waits_where_it_does_at_all_of_its_members(
+    any_fold: Callable[[], Fold],
+) -> None:
+    pool = registration("pool", kind="Mooncake")
+    members = [
+        msgspec.structs.replace(pool, instance_id=f"pool#{number}", pool="pool")
+        for number in range(2)
+    ]
+    workers = [FlushingWorker(any_fold(), table=b"t") for _ in members]
+    reader = RowReader(any_fold().kernel)
+
+    def flush(partition: int, *records: bytes) -> None:
+        for key, value in workers[partition].flush(*records):
+            reader.put(partition, key, value)
+        if reader.covered(partition) < 0:
+            reader.caught_up(partition)
+
+    def standings() -> set[Standing]:
+        fresh = {Source(number, "b"): 100.0 for number in range(2)}
+        return {reader.states.standing(one.publisher, fresh, 0.0) for one in members}
+
+    for number, member in enumerate(members):
+        named = stored(0, [10 + number], range(4 * number, 4 * number + 4))
+        engine = STREAM._replace(instance_id=f"e{number}")
+        held = objects(0, [100, 101], [10, 11])
+        flush(
+            number,
+            registered_record(member),
+            heartbeat_record("b", 1.0, [report(member)]),
+            events_record(0, 0, [named], stream=engine),
+            events_record(0, 0, [held], stream=member.stream),
+        )
+    exact = Standing(AnswerState.EXACT, "", 900.0)
+    unsure = Standing(AnswerState.UNCONFIRMED, OBJECTS_WAIT, 0.0)
+    assert [dict(reader.publishers[one.publisher].left_out) for one in members] == 2 * [
+        {OBJECTS_WAIT: 1}
+    ]
+    assert standings() == {exact}
+    for number, member in enumerate(members):
+        lost = objects(1, [102], [12])
+        flush(number, events_record(1, 1, [lost], stream=member.stream))
+        assert standings() == ({unsure} if number else {exact})
+    found = stored(1, [12], range(8, 12))
+    flush(0, events_record(1, 1, [found], stream=STREAM._replace(instance_id="e0")))
+    assert standings() == {exact}
+    for number, member in enumerate(members):
+        flush(number, unregistered_record(member))
+    assert not reader._pools
+    assert not reader._pool_of

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::changes::Change;
 use crate::counters::{COUNTER_NAMES, Counter};
-use crate::hashing::{GROUPS_MASK, LEFT_OUT_MASK, REPEATED_MASK};
+use crate::hashing::{ALIASES_MASK, GROUPS_MASK, LEFT_OUT_MASK, REPEATED_MASK};
 use crate::names::{ContextKey, SHARED, ScopeKey, StreamKey, TIERS};
 use told::{Kind, Told};
 
@@ -66,6 +66,13 @@ const REPEATED: &str = "\0repeated";
 const GROUPS: &str = "\0groups";
 const COPIES: &str = "\0left_out:copies_unknown";
 
+/// What the present batch has removed, and what of aliases it no longer remembers, by key.
+#[derive(Default)]
+struct Gone {
+    removed: BTreeMap<u64, Held>,
+    forgotten: BTreeMap<u64, (String, u64)>,
+}
+
 /// Of an instance: its name, its depths, and those of its ranks.
 type Answer = (String, [u64; 4], Vec<(u32, [u64; 4])>);
 
@@ -81,6 +88,10 @@ struct Twin {
 
 fn waiting(lora: &str) -> String {
     format!("\0waiting:{lora}")
+}
+
+fn aliases(lora: &str) -> String {
+    format!("\0aliases:{lora}")
 }
 
 fn is_hidden(lora: &str) -> bool {
@@ -124,7 +135,8 @@ impl Twin {
             let change = Change::clear(owner.dp_rank).encode();
             self.changes.entry(owner.context(lora)).or_default().extend(change);
         }
-        let gone = held.values().map(|held| held.counts.iter().filter(|&&count| count > 0).count());
+        let gone = held.values().filter(|held| !held.lora.starts_with("\0aliases:"));
+        let gone = gone.map(|held| held.counts.iter().filter(|&&count| count > 0).count());
         let gone = gone.sum();
         self.count(Counter::Cleared, gone);
         gone as u64
@@ -140,21 +152,21 @@ impl Twin {
         let mut cleared = None;
         let moving: BTreeSet<i64> =
             events.iter().filter(|event| event.is_placeholder()).map(|one| one.sequence).collect();
-        let mut removed: (i64, BTreeMap<u64, Held>) = (i64::MIN, BTreeMap::new());
+        let mut gone: (i64, Gone) = (i64::MIN, Gone::default());
         for event in events.iter().filter(|event| event.sequence > after) {
-            if removed.0 != event.sequence {
-                removed = (event.sequence, BTreeMap::new());
+            if gone.0 != event.sequence {
+                gone = (event.sequence, Gone::default());
             }
             match event.kind {
-                Kind::Stored => self.store(id, event, &removed.1),
+                Kind::Stored => self.store(id, event, &gone.1),
                 Kind::Removed => {
-                    let gone = self.remove(id, event);
+                    let removed = self.remove(id, event, &mut gone.1);
                     if moving.contains(&event.sequence) {
-                        removed.1.extend(gone);
+                        gone.1.removed.extend(removed);
                     }
                 }
                 Kind::Cleared if event.medium.is_some() => {
-                    self.clear_medium(id, event.medium.unwrap());
+                    self.clear_medium(id, event.medium.unwrap(), &mut gone.1);
                 }
                 Kind::Cleared => {
                     self.clear(id);
@@ -193,7 +205,7 @@ impl Twin {
         }
     }
 
-    fn store(&mut self, id: u64, event: &Told, removed: &BTreeMap<u64, Held>) {
+    fn store(&mut self, id: u64, event: &Told, gone: &Gone) {
         let refusal = self.refusal(id, event);
         let is_sparse = [Counter::SkippedGroup, Counter::TokenCountMismatch].map(Some);
         let names_blocks = !event.is_placeholder() && event.aliases.is_empty();
@@ -219,7 +231,7 @@ impl Twin {
         let keys = event.hashes.iter().map(|&hash| key_of(hash, event.group));
         if event.is_placeholder() {
             for key in keys {
-                match self.owners[&id].held.get(&key).or(removed.get(&key)).cloned() {
+                match self.owners[&id].held.get(&key).or(gone.removed.get(&key)).cloned() {
                     Some(Held { lora, prefix, .. }) => self.hold(id, event, key, &lora, prefix),
                     None => {
                         self.count(Counter::Unresolved, 1);
@@ -229,7 +241,7 @@ impl Twin {
             }
         } else if !event.aliases.is_empty() {
             for (key, &alias) in keys.zip(&event.aliases) {
-                self.store_object(id, event, key, alias);
+                self.store_object(id, event, key, alias, gone);
             }
         } else if event.by_hash {
             for (key, &hash) in keys.zip(&event.hashes) {
@@ -270,13 +282,15 @@ impl Twin {
 
     /// What is left out, by reason.
     fn reasons(&self, id: u64) -> BTreeMap<String, u64> {
-        let mut reasons = BTreeMap::new();
+        let mut reasons: BTreeMap<String, u64> = BTreeMap::new();
         let mut names: BTreeMap<_, u64> = BTreeMap::new();
         let groups = self.left_out(id, GROUPS);
         for held in self.owners[&id].held.values() {
             for tier in (0..TIERS).filter(|&tier| held.counts[tier as usize] > 0) {
                 if let Some(reason) = held.lora.strip_prefix("\0left_out:") {
                     *reasons.entry(reason.to_owned()).or_default() += 1;
+                } else if held.lora.starts_with("\0waiting:") {
+                    *reasons.entry("objects_wait".to_owned()).or_default() += 1;
                 } else if !is_hidden(&held.lora) && groups > 1 {
                     *names.entry((&held.lora, held.prefix, tier)).or_default() += 1;
                 }
@@ -412,7 +426,7 @@ impl Twin {
     }
 
     /// What was removed, by key.
-    fn remove(&mut self, id: u64, event: &Told) -> Vec<(u64, Held)> {
+    fn remove(&mut self, id: u64, event: &Told, moves: &mut Gone) -> Vec<(u64, Held)> {
         let is_skipped = self.owners[&id].skipped.contains(&event.group);
         let mut gone = Vec::new();
         for key in event.hashes.iter().map(|&hash| key_of(hash, event.group)) {
@@ -430,6 +444,7 @@ impl Twin {
                         self.set(id, key, &held.lora, held.prefix, (event.tier, count - 1), true);
                     }
                     self.count(Counter::Removed, 1);
+                    self.forget_aliases(id, &held, moves);
                     gone.push((key, held));
                 }
                 _ if copies.is_some() || (!says_left && self.lower_left_out(id, event, key)) => {
@@ -442,12 +457,14 @@ impl Twin {
         gone
     }
 
-    fn clear_medium(&mut self, id: u64, medium: u32) {
+    fn clear_medium(&mut self, id: u64, medium: u32, moves: &mut Gone) {
         for tier in [medium, medium + SHARED] {
             for (key, held) in self.owners[&id].held.clone() {
-                if held.counts[tier as usize] > 0 && held.lora != GROUPS {
+                let stays = held.lora == GROUPS || held.lora.starts_with("\0aliases:");
+                if held.counts[tier as usize] > 0 && !stays {
                     self.count(Counter::Cleared, 1);
                     self.set(id, key, &held.lora, held.prefix, (tier, 0), true);
+                    self.forget_aliases(id, &held, moves);
                 }
             }
         }
@@ -464,7 +481,8 @@ impl Twin {
         count > 0
     }
 
-    fn store_object(&mut self, id: u64, event: &Told, key: u64, alias: u64) {
+    fn store_object(&mut self, id: u64, event: &Told, key: u64, alias: u64, gone: &Gone) {
+        let is_new = !self.owners[&id].held.contains_key(&key);
         let waits = waiting(&event.lora);
         let (found_in, prefix) = match self.owners[&id].held.get(&key) {
             Some(held) => {
@@ -481,7 +499,7 @@ impl Twin {
                 (held.lora.clone(), held.prefix)
             }
             None if event.by_hash => (event.lora.clone(), alias),
-            None => match self.prefix_of(id, &event.lora, alias) {
+            None => match self.prefix_of(id, &event.lora, alias, gone) {
                 Some(prefix) => (event.lora.clone(), prefix),
                 None => (waits, alias),
             },
@@ -494,22 +512,56 @@ impl Twin {
             self.count(Counter::Waiting, 1);
         }
         self.hold(id, event, key, &found_in, prefix);
+        if is_new && found_in == event.lora && !event.by_hash {
+            self.keep_alias(id, &event.lora, alias, prefix);
+        }
     }
 
-    /// The block that engines of the publisher's domain call so.
-    fn prefix_of(&self, id: u64, lora: &str, alias: u64) -> Option<u64> {
+    fn keep_alias(&mut self, id: u64, lora: &str, alias: u64, prefix: u64) {
+        let key = alias ^ ALIASES_MASK;
+        if !self.owners[&id].held.contains_key(&key) {
+            self.set(id, key, &aliases(lora), prefix, (SHARED, 1), true);
+        }
+    }
+
+    /// What engines call a block of which something was removed, where nothing of it is left.
+    fn forget_aliases(&mut self, id: u64, gone: &Held, moves: &mut Gone) {
+        let (aliases, held) = (aliases(&gone.lora), &self.owners[&id].held);
+        if held.values().any(|held| (&held.lora, held.prefix) == (&gone.lora, gone.prefix)) {
+            return;
+        }
+        let of_block = held.clone().into_iter();
+        let of_block =
+            of_block.filter(|(_, held)| (&held.lora, held.prefix) == (&aliases, gone.prefix));
+        for (key, held) in of_block {
+            moves.forgotten.insert(key, (aliases.clone(), gone.prefix));
+            for tier in (0..TIERS).filter(|&tier| held.counts[tier as usize] > 0) {
+                self.set(id, key, &aliases, held.prefix, (tier, 0), true);
+            }
+        }
+    }
+
+    /// The block that engines of the publisher's domain call so, or that pools know by that.
+    fn prefix_of(&self, id: u64, lora: &str, alias: u64, gone: &Gone) -> Option<u64> {
+        let key = alias ^ ALIASES_MASK;
         let asked = &self.owners[&id];
         let owners = self.owners.values().filter(|owner| {
             owner.domain == asked.domain && owner.stream.scope(lora) == asked.stream.scope(lora)
         });
-        let found = owners.filter_map(|owner| owner.held.get(&alias));
-        let found = found.filter(|held| held.lora == lora && held.prefix != alias);
-        let prefixes: BTreeSet<u64> = found.map(|held| held.prefix).collect();
+        let mut prefixes = BTreeSet::new();
+        for owner in owners {
+            let named = owner.held.get(&alias);
+            let named = named.filter(|held| held.lora == lora && held.prefix != alias);
+            let known = owner.held.get(&key).filter(|held| held.lora == aliases(lora));
+            prefixes.extend(named.into_iter().chain(known).map(|held| held.prefix));
+        }
+        let forgotten = gone.forgotten.get(&key).filter(|(name, _)| *name == aliases(lora));
+        prefixes.extend(forgotten.map(|&(_, prefix)| prefix));
         if prefixes.len() == 1 { prefixes.first().copied() } else { None }
     }
 
     fn join(&mut self, id: u64, lora: &str, alias: u64) {
-        let Some(prefix) = self.prefix_of(id, lora, alias) else { return };
+        let Some(prefix) = self.prefix_of(id, lora, alias, &Gone::default()) else { return };
         let (waits, domain) = (waiting(lora), self.owners[&id].domain);
         let scope = self.owners[&id].stream.scope(lora);
         let mut objects = Vec::new();
@@ -521,6 +573,7 @@ impl Twin {
                 objects.extend(waiting.map(|(&key, held)| (owner, key, held.counts)));
             }
         }
+        let pools: BTreeSet<u64> = objects.iter().map(|&(owner, _, _)| owner).collect();
         for (owner, key, counts) in objects {
             let held: Vec<u32> = (0..TIERS).filter(|&tier| counts[tier as usize] > 0).collect();
             for &tier in &held {
@@ -530,6 +583,9 @@ impl Twin {
                 self.set(owner, key, lora, prefix, (tier, counts[tier as usize]), true);
             }
             self.count(Counter::Joined, held.len());
+        }
+        for owner in pools {
+            self.keep_alias(owner, lora, alias, prefix);
         }
     }
 

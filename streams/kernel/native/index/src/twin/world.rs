@@ -8,7 +8,7 @@ use crate::changes::{Change, decode};
 use crate::core::Core;
 use crate::dumps::Dump;
 use crate::events::read_events;
-use crate::hashing::{LEFT_OUT_MASK, REPEATED_MASK};
+use crate::hashing::{ALIASES_MASK, LEFT_OUT_MASK, REPEATED_MASK};
 use crate::names::{ContextKey, SHARED, StreamKey, TIERS};
 use crate::random::Random;
 use crate::walk::{InstanceDepths, Prompt, RankDepths};
@@ -215,6 +215,36 @@ impl World {
         }
     }
 
+    /// A block of which a pool remembers what engines call it: all that it has of it goes, and
+    /// another object of it comes.
+    fn replace_objects(&mut self, id: u64) -> Vec<Told> {
+        let held = &self.twin.owners[&id].held;
+        let known = held.iter().filter_map(|(key, held)| {
+            let lora = held.lora.strip_prefix("\0aliases:")?;
+            Some((key ^ ALIASES_MASK, lora.to_owned(), held.prefix))
+        });
+        let known: Vec<_> = known.collect();
+        if known.is_empty() {
+            return Vec::new();
+        }
+        let (alias, lora, prefix) = known[self.random.below(known.len())].clone();
+        let event = Told { sequence: self.sequence, ..Told::default() };
+        let held = &self.twin.owners[&id].held;
+        let gone = (0..TIERS).map(|tier| {
+            let of_block = held.iter().filter(|(_, held)| {
+                (&held.lora, held.prefix) == (&lora, prefix) && held.counts[tier as usize] > 0
+            });
+            let hashes = of_block.map(|(&key, _)| key).collect();
+            Told { kind: Kind::Removed, hashes, tier, whole: true, ..event.clone() }
+        });
+        let mut events: Vec<Told> = gone.collect();
+        events.retain(|event| !event.hashes.is_empty());
+        let hashes = vec![alias ^ self.one_of(&[1 << 62, 1 << 62 | 1 << 59])];
+        let tier = self.random.below(TIERS as usize) as u32;
+        events.push(Told { hashes, aliases: vec![alias], block_size: 2, tier, lora, ..event });
+        events
+    }
+
     /// Events of a batch or two, some of which were told before.
     fn apply(&mut self, id: u64) {
         let mut events = Vec::new();
@@ -235,7 +265,15 @@ impl World {
             let mut moved = events[0].clone();
             (moved.kind, moved.block_size) = (Kind::Stored, 2);
             moved.tier = (moved.tier + 1) % SHARED;
+            if self.chance(2) {
+                moved.aliases = moved.hashes.iter().map(|hash| hash ^ 1 << 62).collect();
+                moved.lora = self.one_of(&LORAS).to_owned();
+            }
             events.insert(1, moved);
+        }
+        if self.chance(2) {
+            self.sequence += i64::from(self.chance(2));
+            events.extend(self.replace_objects(id));
         }
         let after = self.sequence - 1 - self.random.below(5) as i64;
         let encoded = encode(&events, self.random.below(20));
@@ -361,7 +399,8 @@ impl World {
         let counts = self.twin.owners.values().flat_map(|owner| owner.held.values());
         for held in counts {
             let tiers = held.counts.iter().filter(|&&count| count > 0).count() as u64;
-            sizes[1] += if held.lora == GROUPS { 0 } else { tiers };
+            let says = held.lora == GROUPS || held.lora.starts_with("\0aliases:");
+            sizes[1] += if says { 0 } else { tiers };
             sizes[5] += if held.lora.starts_with("\0waiting:") { tiers } else { 0 };
             sizes[6] += if held.lora.starts_with("\0left_out:") { tiers } else { 0 };
         }
