@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from bridge.wire.batch import DecodedBatch
@@ -320,5 +322,5 @@ def test_each_bad_field_costs_its_event_only(fields: dict[str, object], reason: 
         {"lora_name": "x" * NAME_BYTES_MAX},
     ],
 )
-def test_what_is_at_a_bound_is_used(fields: dict[str, object]) -> None:
+def test_what_is_at_a_bound_is_used(fields: dict[str, Any]) -> None:
     assert stored(**fields).left_out == ""

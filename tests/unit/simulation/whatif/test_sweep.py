@@ -234,7 +234,7 @@ def test_the_table_has_each_run_with_its_cost_model(reported: Document) -> None:
 
 
 def compared(reported: Document, **means: float) -> Document:
-    """The comparison of these alone, with these means, which grow by a tenth in each part of the trace."""
+    """The comparison of these alone, with these means; they grow from part to part of the trace."""
     trace = reported.traces[0]
     runs = []
     for run in reported.runs:
