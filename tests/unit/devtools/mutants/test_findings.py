@@ -41,7 +41,7 @@ def test_a_line_that_was_not_written_to_its_end_costs_that_one(tmp_path: Path) -
     assert found_in(path, "a", "b", "c") == ["killed", None, "survived"]
 
 
-@pytest.mark.parametrize("line", ["[]", "1", '{"found": 1}', '{"key": [], "found": 1}', "{", "\0"])
+@pytest.mark.parametrize("line", ["[]", '{"found": 1}', '{"key": [], "found": 1}', "{"])
 def test_any_other_line_is_passed_over(tmp_path: Path, line: str) -> None:
     path = tmp_path / "found.jsonl"
     path.write_text(line + "\n")

@@ -180,7 +180,7 @@ def test_all_that_waits_for_the_index_is_folded_once() -> None:
 
 @pytest.mark.parametrize(
     ("count", "p50", "p90", "p99"),
-    [(1, 1, 1, 1), (2, 1, 2, 2), (10, 5, 9, 10), (100, 50, 90, 99), (101, 51, 91, 100)],
+    [(1, 1, 1, 1), (10, 5, 9, 10), (101, 51, 91, 100)],
 )
 def test_percentiles_are_nearest_ranks(count: int, p50: int, p90: int, p99: int) -> None:
     latency = latency_of([float(one) for one in range(count, 0, -1)])

