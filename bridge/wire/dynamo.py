@@ -23,6 +23,9 @@ Several workers behind one address, as of a broker, cannot be told apart: each w
 is registered. The ranks of one may come in one stream: each is registered, and reads what is its
 own. There is no replay.
 
+A publisher numbers what it sends anew, from 1 on; an event that is not a router's has the number of
+the engine, which begins with 0.
+
 Source: ai-dynamo-runtime 1.6.1, `KvEventPublisher` with `event_plane="zmq"`; in ai-dynamo/dynamo
 `lib/runtime/src/transports/event_plane/`, `lib/kv-router/src/protocols.rs`,
 `lib/llm/src/kv_router/publisher/dedup.rs`.
@@ -55,6 +58,9 @@ KIND: Final = PublisherKind("Dynamo")
 PLANE_FRAMES: Final = 4
 _VERSION: Final = 1
 _HEADER: Final = 5
+_FIRST_ID: Final = 1
+"""Of a publisher's events."""
+
 _WORKER: Final = "worker"
 _MEDIA: Final = {
     "device": Medium.GPU,
@@ -182,10 +188,11 @@ class _Reader:
     def _read(self, part: KnownPart, sequence: int) -> ReadEvent:
         routed: _RouterEvent = part.value
         rank, event_id = routed.event.dp_rank, routed.event.event_id
+        start = 0 if routed.worker_id is None else _FIRST_ID
         if rank != self._registration.dp_rank:
-            return ReadEvent((), event_id, routed.worker_id, other_rank=rank)
+            return ReadEvent((), event_id, routed.worker_id, other_rank=rank, start=start)
         event = self._canonical(routed, sequence)
-        return with_unknown(ReadEvent([event], event_id, routed.worker_id), part)
+        return with_unknown(ReadEvent([event], event_id, routed.worker_id, start=start), part)
 
     def _canonical(self, routed: _RouterEvent, sequence: int) -> BlockEvent:
         event = routed.event

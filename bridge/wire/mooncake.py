@@ -47,6 +47,9 @@ KIND: Final = PublisherKind("Mooncake")
 FIRST_NUMBER: Final = 1
 """Of a master's batches."""
 
+_FIRST_ID: Final = 1
+"""Of its events."""
+
 _PER_SECOND: Final = 1000.0
 
 
@@ -243,7 +246,7 @@ class _PoolDecoder(BatchDecoder):
                 return None
             number = Numbers(event.event_id, event.event_id)
             every = number if every is None else every.then(number)
-        return None if every is None else EventIds(every, every)
+        return None if every is None else EventIds(every, every, start=_FIRST_ID)
 
     def _check_envelope(self, engine_time: float, rank: int | None, events: int) -> None:
         super()._check_envelope(engine_time, None, events)

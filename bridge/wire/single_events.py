@@ -46,6 +46,7 @@ class ReadEvent(NamedTuple):
         worker: whose stream that is; None where it does not say.
         dropped: what of it could not be used, where that costs no more than the event.
         other_rank: whose event it is, where it is not the publisher's: nothing of it is used.
+        start: with which number such a stream begins.
     """
 
     events: Sequence[BlockEvent]
@@ -53,6 +54,7 @@ class ReadEvent(NamedTuple):
     worker: int | None = None
     dropped: Sequence[EventError] = ()
     other_rank: int | None = None
+    start: int = 0
 
 
 EventReader = Callable[[msgspec.Raw, int], ReadEvent]
@@ -134,7 +136,7 @@ def _decode(
             if read.event_id is not None:
                 number = Numbers(read.event_id, read.event_id)
                 is_own = read.other_rank is None
-                these = EventIds(number if is_own else None, number, read.worker)
+                these = EventIds(number if is_own else None, number, read.worker, read.start)
                 ids, began_again = (these, False) if ids is None else ids.then(these)
                 events += [Cleared(sequence=sequence)] if began_again else []
             if read.other_rank is not None:
