@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from schemas.engine_facts import EngineFacts
 from schemas.identities import Rank, Text
-from schemas.limits import INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
+from schemas.limits import GROUP_NUMBER_MAX, INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
 
 IncarnationNumber = Annotated[int, Meta(ge=0, le=INCARNATION_MAX)]
 """0 before a publisher's first batch."""
@@ -18,6 +18,9 @@ SequenceNumber = Annotated[int, Meta(ge=-1, le=SEQUENCE_MAX)]
 
 EventCount = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 """Of one batch."""
+
+AttentionWindow = Annotated[int, Meta(ge=0, le=GROUP_NUMBER_MAX)]
+"""In tokens."""
 
 LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
 """-1 for nothing."""
@@ -136,6 +139,8 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         begun: of the batch behind the cursor; None where nothing of it is folded.
         heard: the last batch of the incarnation that came live, and was not replayed; or None.
         other_ranks: of which events came in its stream in this incarnation.
+        window: the largest attention window that its events have named in this incarnation: what it
+            holds is of that one. 0 where they named none; None where there was none, or not known.
     """
 
     incarnation: IncarnationNumber = 0
@@ -150,6 +155,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     begun: Begun | None = None
     heard: Proof | None = None
     other_ranks: tuple[Rank, ...] = ()
+    window: AttentionWindow | None = None
 
     @property
     def cursor(self) -> Cursor:

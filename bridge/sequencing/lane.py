@@ -14,6 +14,7 @@ from bridge.sequencing.pairing import LiveBatch, Pairing
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.waiting import Held, Missing
 from bridge.sequencing.window import Window
+from bridge.sequencing.windows import Windows
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
 from bridge.wire.drop_reasons import DropReason
@@ -64,6 +65,7 @@ class Lane:
         "source",
         "tracker",
         "unplaced",
+        "windows",
     )
 
     def __init__(
@@ -75,6 +77,7 @@ class Lane:
         self.counters = PublisherCounters(registration.service_key)
         self.engine_time = 0.0
         self.numbers = EventNumbers()
+        self.windows = Windows()
         self._begun: Begun | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
         self._has_told_gap = False
@@ -101,6 +104,7 @@ class Lane:
         self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
         self.proof: Proof | None = None  # what follows it may be of another one
         self.pairing = Pairing()
+        self.windows.place(None, is_empty=cursor.sequence < 0)
         self._checkpoint = Checkpoint(self.anchor, False)
 
     @property
@@ -108,7 +112,8 @@ class Lane:
         """The last accepted batch."""
         cursor, begun = self.tracker.cursor, self._begun
         begun_time = begun.engine_time if begun is not None and begun.after == cursor else None
-        return Anchor(cursor, self.engine_time, self.proof, begun_time, self.pairing.heard)
+        heard, window = self.pairing.heard, self.windows.largest
+        return Anchor(cursor, self.engine_time, self.proof, begun_time, heard, window)
 
     def place(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
@@ -119,6 +124,7 @@ class Lane:
             self._proven_link = _NO_LINK
             self.pairing.place(anchor.heard, is_open=anchor.cursor.sequence >= 0)
             self.numbers.forget()
+        self.windows.place(anchor.window, is_empty=anchor.cursor.sequence < 0)
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
         self._begun = None if anchor.begun is None else Begun(anchor.cursor, anchor.begun)
 
@@ -163,6 +169,7 @@ class Lane:
         self.engine_time = 0.0
         self.pairing.begin_incarnation()
         self.numbers.forget()
+        self.windows.forget()
         self.prove(link)
 
     @property
@@ -232,6 +239,7 @@ class Lane:
             self.degraded = False
             self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
             self.pairing.begin_incarnation()
+            self.windows.forget()
         first, last = self.tracker.sequence + 1, cursor.sequence
         if first <= last:
             self.counters.gaps += 1
@@ -379,7 +387,7 @@ class Lane:
             reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
         self.away = ""
-        batch = self.numbers.of_batch(batch)
+        batch = self.windows.of_batch(self.numbers.of_batch(batch))
         lost = counters.count_drops(batch.dropped)
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
@@ -405,6 +413,7 @@ class Lane:
             is_whole=batch.engine_time is None,
             repaired=self.repaired,
             other_ranks=batch.other_ranks,
+            attention_window=self.windows.largest,
         )
         self._note_origin(batch, link)
         return True

@@ -104,6 +104,8 @@ class DecodedBatch(NamedTuple):
         parts: of a large batch its events, of which each part is to be a record of its own.
         ids: None where its events have none.
         other_ranks: than the publisher's, of which it has events, or is.
+        has_windows: whether its events have their attention windows in place of groups, 0 for none;
+            a store of no blocks names one of a cache that has just begun.
     """
 
     sequence: int
@@ -116,6 +118,7 @@ class DecodedBatch(NamedTuple):
     parts: tuple[EventRun, ...] = ()
     ids: EventIds | None = None
     other_ranks: tuple[int, ...] = ()
+    has_windows: bool = False
 
     @classmethod
     def of_events(

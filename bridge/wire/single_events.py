@@ -181,7 +181,7 @@ def with_unknown(read: ReadEvent, unknown: KnownPart) -> ReadEvent:
     if not unknown.unknown:
         return read
     detail = f"Expected no field that is not known, got: {unknown.unknown[:200]}"
-    stores = [event for event in read.events if isinstance(event, Stored)]
+    stores = [event for event in read.events if isinstance(event, Stored) and event.hashes]
     if not stores or unknown.are_empty:
         return read._replace(dropped=[ToleratedError(DropReason.UNKNOWN_FIELD, detail)])
     events = [_named(event) if isinstance(event, Stored) else event for event in read.events]

@@ -83,6 +83,8 @@ ELSEWHERE: dict[DropReason, str] = {
     DropReason.INTERNAL_ERROR: "tests/unit/bridge/sequencing: a window is rolled back, and lost",
     DropReason.REPLAY_DIFFERS: "tests/unit/bridge/sequencing/test_pairing.py",
     DropReason.EVENTS_MISSING: "tests/unit/bridge/sequencing/test_event_numbers.py",
+    DropReason.LARGER_WINDOW: "tests/unit/bridge/sequencing/test_windows.py",
+    DropReason.UNKNOWN_WINDOW: "likewise",
     DropReason.OTHER_WORKER: "tests/unit/bridge/wire/test_dynamo.py",
     DropReason.UNKNOWN_KIND: "no source of that kind: the registration is refused",
     # Nothing is missing without it.
