@@ -38,6 +38,7 @@ import msgspec
 
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.event_ids import EventId
 from bridge.wire.known_part import KnownPart, known_part
 from bridge.wire.opaque import DECODING_ERRORS, either
 from bridge.wire.single_events import (
@@ -101,7 +102,7 @@ class _Data(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
     data: _Data | Literal["cleared"]
-    event_id: int | None = None
+    event_id: EventId | None = None
     dp_rank: int = 0
 
 

@@ -9,10 +9,16 @@ The first number of an engine that has just begun is known, too, by its kind (`E
 the first events are missing where the first number that comes is above it.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import EventError
+
+
+EventId = Annotated[int, msgspec.Meta(ge=0)]
+"""As an engine sends it. One below 0 would say that it has begun its cache again."""
 
 
 class Numbers(NamedTuple):

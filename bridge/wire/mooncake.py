@@ -32,7 +32,7 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.batch import BatchDecoder, DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.event_ids import EventIds, Numbers
+from bridge.wire.event_ids import EventId, EventIds, Numbers
 from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of, medium_of
 from bridge.wire.forms import UnknownStore, WireEvent, forms_of
 from bridge.wire.mooncake_keys import NamedBlock, block_of, low64
@@ -56,7 +56,7 @@ _PER_SECOND: Final = 1000.0
 class _Event(WireEvent, tag_field="event_type", forbid_unknown_fields=True):
     """What all events have."""
 
-    event_id: int | None = None
+    event_id: EventId | None = None
     timestamp: int | None = None
     type: str | None = None
     model_name: str | None = None

@@ -32,6 +32,7 @@ from typing import Annotated, Final
 import msgspec
 
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.event_ids import EventId
 from bridge.wire.fields import name_of
 from bridge.wire.known_part import KnownPart, known_part
 from bridge.wire.opaque import DECODING_ERRORS
@@ -116,7 +117,7 @@ class _Updated(msgspec.Struct, tag_field="type", tag="updated", forbid_unknown_f
 
 
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
-    event_id: int
+    event_id: EventId
     data: _Created | _Stored | _Removed | _Updated
     window_size: Annotated[int, msgspec.Meta(ge=0, le=GROUP_NUMBER_MAX)] | None = None
     attention_dp_rank: int | None = None

@@ -151,6 +151,36 @@ def test_numbers_that_go_back_are_of_another_cache(events: tuple[int, ...], miss
     assert (clears(records), is_incomplete(records)) == (1, missing)
 
 
+@pytest.mark.parametrize("event_id", [-1, -(2**63), None, "3", 1.5])
+def test_what_is_no_number_of_an_event_begins_no_cache_again(event_id: Any) -> None:
+    """One below 0 counted as going back: all blocks were dropped, and what was missing before was
+    forgotten with them.
+    """
+    publisher = Publisher()
+    publisher.sends(trtllm(1))
+    assert publisher.dropped == {DropReason.EVENTS_MISSING: 1}
+    records = publisher.sends(trtllm(event_id))
+    assert clears(records) == 0
+    assert publisher.dropped[DropReason.MALFORMED_EVENT] == 1
+    assert clears(publisher.sends(trtllm(2))) == 0
+
+
+@pytest.mark.parametrize("kind", ["dynamo", "pool"])
+def test_a_number_below_0_is_refused_of_every_kind(kind: str) -> None:
+    publisher: Any = Pool() if kind == "pool" else Publisher(dynamo=True)
+    event: Any = pooled if kind == "pool" else dynamo
+    publisher.sends(event(1))
+    assert clears(publisher.sends(event(-1))) == 0
+    assert publisher.dropped == {DropReason.MALFORMED_EVENT: 1}
+
+
+def test_numbers_above_64_bits_are_numbers() -> None:
+    publisher = Publisher()
+    publisher.sends(trtllm(0))
+    assert is_incomplete(publisher.sends(trtllm(2**64 - 1)))
+    assert publisher.dropped == {DropReason.EVENTS_MISSING: 1}
+
+
 def test_a_pool_that_is_created_is_empty() -> None:
     publisher = Publisher()
     publisher.sends(*map(trtllm, range(8)))
