@@ -16,7 +16,6 @@ import msgspec
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import EventError
 
-
 EventId = Annotated[int, msgspec.Meta(ge=0)]
 """As an engine sends it. One below 0 would say that it has begun its cache again."""
 
