@@ -22,6 +22,9 @@ EventCount = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 AttentionWindow = Annotated[int, Meta(ge=0, le=GROUP_NUMBER_MAX)]
 """In tokens."""
 
+MediaNames = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""See `bridge.wire.fields.MEDIA`."""
+
 LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
 """-1 for nothing."""
 
@@ -141,6 +144,8 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         other_ranks: of which events came in its stream in this incarnation.
         window: the largest attention window that its events have named in this incarnation: what it
             holds is of that one. 0 where they named none; None where there was none, or not known.
+        media: by which names of media that are one tier here it has stored blocks since it cleared,
+            a bit for each.
     """
 
     incarnation: IncarnationNumber = 0
@@ -156,6 +161,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     heard: Proof | None = None
     other_ranks: tuple[Rank, ...] = ()
     window: AttentionWindow | None = None
+    media: MediaNames = 0
 
     @property
     def cursor(self) -> Cursor:

@@ -48,6 +48,7 @@ from schemas.limits import (
 from schemas.positions import (
     AttentionWindow,
     IncarnationNumber,
+    MediaNames,
     ProcessMark,
     Proof,
     Seconds,
@@ -151,7 +152,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
         process: of its engine, where its HTTP address says which.
         heard: see `PublisherState`.
         handover: where it is given to another bridge, or may be.
-        window: see `PublisherState`.
+        window, media: see `PublisherState`.
     """
 
     incarnation: IncarnationNumber
@@ -167,6 +168,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     registered_at: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
     handover: Handover | None = None
     window: AttentionWindow | None = None
+    media: MediaNames = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

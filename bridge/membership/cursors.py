@@ -76,7 +76,7 @@ class LogState:
     Attributes:
         cursor: its last batch, or gap.
         engine_time: of that batch, 0 where it is not known.
-        proof, begun, heard, window: see `Anchor`.
+        proof, begun, heard, window, media: see `Anchor`.
         process: of its engine, where that is known.
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         registered_at: the offset of the record that says so; 0 where it is not known.
@@ -98,6 +98,7 @@ class LogState:
     registered_at: int = 0
     handover: Handover | None = None
     window: int | None = None
+    media: int = 0
     offset: int = 0
     noted: bool = False
     noted_offset: int = 0
@@ -106,12 +107,20 @@ class LogState:
     def anchor(self) -> Anchor:
         """The cursor, with the engine time that identifies its batch."""
         return Anchor(
-            self.cursor, self.engine_time, self.proof, self.begun, self.heard, self.window
+            self.cursor,
+            self.engine_time,
+            self.proof,
+            self.begun,
+            self.heard,
+            self.window,
+            self.media,
         )
 
     @anchor.setter
     def anchor(self, anchor: Anchor) -> None:
-        self.cursor, self.engine_time, self.proof, self.begun, self.heard, self.window = anchor
+        self.cursor, self.engine_time, self.proof = anchor.cursor, anchor.engine_time, anchor.proof
+        self.begun, self.heard = anchor.begun, anchor.heard
+        self.window, self.media = anchor.window, anchor.media
 
     def take(self, record: Record, offset: int) -> None:
         """Follows one record of the publisher in the log; one that is known already is passed over:
@@ -141,6 +150,7 @@ class LogState:
             self.cursor = Cursor(self.cursor.incarnation + 1, -1)
             self.engine_time, self.proof = 0.0, None
         self.begun = self.heard = self.window = None
+        self.media = 0
 
     def note(self) -> CursorNote:
         """What the next bridge needs to know."""
@@ -158,6 +168,7 @@ class LogState:
             heard=self.heard,
             handover=self.handover,
             window=self.window,
+            media=self.media,
         )
 
 
@@ -300,6 +311,7 @@ class Cursors:
             heard=note.heard,
             handover=note.handover,
             window=note.window,
+            media=note.media,
             noted=True,
             noted_offset=note.offset,
         )

@@ -15,7 +15,7 @@ class Anchor(NamedTuple):
         proof: None where it is known to be of its incarnation.
         begun: the timestamp of the next batch, where the log has a part of it; else None.
         heard: the last batch of the incarnation that came live, and was not replayed.
-        window: the largest attention window of the incarnation, see `PublisherState`.
+        window, media: see `PublisherState`.
     """
 
     cursor: Cursor
@@ -24,27 +24,29 @@ class Anchor(NamedTuple):
     begun: float | None = None
     heard: Proof | None = None
     window: int | None = None
+    media: int = 0
 
     @classmethod
     def of(cls, state: PublisherState) -> "Anchor":
         """The one of a table that has folded the whole log."""
         begun = None if state.begun is None else state.begun.engine_time
-        return cls(state.cursor, state.engine_time, state.proof, begun, state.heard, state.window)
+        heard, window, media = state.heard, state.window, state.media
+        return cls(state.cursor, state.engine_time, state.proof, begun, heard, window, media)
 
     def after(self, record: SequencedRecord) -> "Anchor":
         """The one that the record leads to, where it is not older than this."""
         cursor = record.reached
         is_other = cursor.incarnation != self.cursor.incarnation
         heard = None if is_other else self.heard
-        window = None if is_other else self.window
+        window, media = (None, 0) if is_other else (self.window, self.media)
         if not isinstance(record, EventsRecord):
-            return Anchor(cursor, 0.0, heard=heard, window=window)
+            return Anchor(cursor, 0.0, heard=heard, window=window, media=media)
         heard = record.heard or heard
-        window = record.window_after(window)
+        window, media = record.window_after(window), record.media_after(media)
         if is_other:
             if record.is_unfinished:
                 return Anchor(cursor, 0.0, begun=record.engine_time)
-            return Anchor(cursor, record.engine_time, heard=heard, window=window)
+            return Anchor(cursor, record.engine_time, heard=heard, window=window, media=media)
         proof = self.proof
         if record.doubted is True:
             proof = proof or Proof(self.cursor.sequence, self.engine_time)
@@ -53,8 +55,8 @@ class Anchor(NamedTuple):
         if record.is_unfinished:
             # The batch before is the last whole one, and only that proves what this one is of.
             engine_time = self.engine_time if cursor == self.cursor else 0.0
-            return Anchor(cursor, engine_time, proof, record.engine_time, heard, window)
-        return Anchor(cursor, record.engine_time, proof, heard=heard, window=window)
+            return Anchor(cursor, engine_time, proof, record.engine_time, heard, window, media)
+        return Anchor(cursor, record.engine_time, proof, None, heard, window, media)
 
 
 class Joint(NamedTuple):

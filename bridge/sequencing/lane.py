@@ -10,6 +10,7 @@ from bridge.sequencing.causes import JOINED_LATE, MISSED, RECONNECTED, RESTARTED
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.event_numbers import EventNumbers
 from bridge.sequencing.lateness import Lateness
+from bridge.sequencing.media import Media
 from bridge.sequencing.pairing import LiveBatch, Pairing
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.waiting import Held, Missing
@@ -52,6 +53,7 @@ class Lane:
         "lateness",
         "link",
         "live_link",
+        "media",
         "missing",
         "numbers",
         "overflowed",
@@ -78,6 +80,7 @@ class Lane:
         self.engine_time = 0.0
         self.numbers = EventNumbers()
         self.windows = Windows()
+        self.media = Media()
         self._begun: Begun | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
         self._has_told_gap = False
@@ -113,7 +116,8 @@ class Lane:
         cursor, begun = self.tracker.cursor, self._begun
         begun_time = begun.engine_time if begun is not None and begun.after == cursor else None
         heard, window = self.pairing.heard, self.windows.largest
-        return Anchor(cursor, self.engine_time, self.proof, begun_time, heard, window)
+        names = self.media.names
+        return Anchor(cursor, self.engine_time, self.proof, begun_time, heard, window, names)
 
     def place(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
@@ -125,6 +129,7 @@ class Lane:
             self.pairing.place(anchor.heard, is_open=anchor.cursor.sequence >= 0)
             self.numbers.forget()
         self.windows.place(anchor.window, is_empty=anchor.cursor.sequence < 0)
+        self.media.names = anchor.media
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
         self._begun = None if anchor.begun is None else Begun(anchor.cursor, anchor.begun)
 
@@ -170,6 +175,7 @@ class Lane:
         self.pairing.begin_incarnation()
         self.numbers.forget()
         self.windows.forget()
+        self.media.names = 0
         self.prove(link)
 
     @property
@@ -240,6 +246,7 @@ class Lane:
             self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
             self.pairing.begin_incarnation()
             self.windows.forget()
+            self.media.names = 0
         first, last = self.tracker.sequence + 1, cursor.sequence
         if first <= last:
             self.counters.gaps += 1
@@ -324,6 +331,7 @@ class Lane:
 
     def _accept_run(self, run: DecodedRun, window: Window) -> None:
         first, batches = self.tracker.sequence + 1, len(run.digests)
+        self.media.names |= run.media
         window.add_batch(
             incarnation=self.tracker.incarnation,
             sequence=first,
@@ -332,6 +340,7 @@ class Lane:
             run=run.run,
             doubted=self.proof is not None,
             batches=batches,
+            media=self.media.names or None,
         )
         self.tracker.advance(run.digests)
         self.away = ""
@@ -387,7 +396,8 @@ class Lane:
             reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
         self.away = ""
-        batch = self.windows.of_batch(self.numbers.of_batch(batch))
+        had_media = self.media.names
+        batch = self.media.of_batch(self.windows.of_batch(self.numbers.of_batch(batch)))
         lost = counters.count_drops(batch.dropped)
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
@@ -414,6 +424,7 @@ class Lane:
             repaired=self.repaired,
             other_ranks=batch.other_ranks,
             attention_window=self.windows.largest,
+            media=self.media.names if had_media or self.media.names else None,
         )
         self._note_origin(batch, link)
         return True

@@ -32,7 +32,7 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
-from bridge.wire.fields import Origin
+from bridge.wire.fields import Origin, media_bit
 from bridge.wire.forms import (
     ArrayBatch,
     ClearedEvent,
@@ -106,6 +106,8 @@ class DecodedBatch(NamedTuple):
         other_ranks: than the publisher's, of which it has events, or is.
         has_windows: whether its events have their attention windows in place of groups, 0 for none;
             a store of no blocks names one of a cache that has just begun.
+        media: by which names of media they store, see `bridge.wire.fields.media_bit`.
+        settled: of which of them they say what is left, however much was stored.
     """
 
     sequence: int
@@ -119,6 +121,8 @@ class DecodedBatch(NamedTuple):
     ids: EventIds | None = None
     other_ranks: tuple[int, ...] = ()
     has_windows: bool = False
+    media: int = 0
+    settled: int = 0
 
     @classmethod
     def of_events(
@@ -149,12 +153,14 @@ class DecodedRun(NamedTuple):
         engine_time: of the last of them, Unix seconds.
         event_count: of all of them.
         run: their events, as of a `DecodedBatch`.
+        media: likewise.
     """
 
     digests: Sequence[int]
     engine_time: float
     event_count: int
     run: bytes
+    media: int = 0
 
 
 def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
@@ -243,10 +249,10 @@ class BatchDecoder:
         if self._packer is None:
             return None
         packed = self._packer.pack_run(messages, sequence, bytes_max)
-        digests, engine_time, count, run, lora_names = packed
+        digests, engine_time, count, run, lora_names, media = packed
         if not digests or not self._know(lora_names):
             return None
-        return DecodedRun(digests, engine_time, count, run)
+        return DecodedRun(digests, engine_time, count, run, media)
 
     def _check_size(self, payload: bytes) -> int:
         """Raises where it is too large; returns how many values a large one has, 0 for others."""
@@ -269,10 +275,10 @@ class BatchDecoder:
         packed = self._packer.pack(payload, sequence)
         if packed is None:
             return None
-        digest, engine_time, count, clears, run, lora_names = packed
+        digest, engine_time, count, clears, run, lora_names, media = packed
         if not self._know(lora_names):
             return None
-        return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
+        return DecodedBatch(sequence, digest, engine_time, count, clears, run, [], media=media)
 
     def _know(self, lora_names: Sequence[str]) -> bool:
         """Remembers the names; False where there are too many."""
@@ -287,15 +293,21 @@ class BatchDecoder:
         events: list[BlockEvent] = []
         dropped: list[WireError] = []
         engine_time, wire_events = self._read(payload, values, dropped)
+        media = settled = 0
         for wire_event in wire_events:
             try:
                 made = wire_event.events(sequence, self._origin)
                 events += [marked(event, wire_event, self._roots) for event in made]
+                if any(isinstance(event, Stored) for event in made):
+                    media |= media_bit(wire_event.medium_name)
+                elif wire_event.settles_medium:
+                    settled |= media_bit(wire_event.medium_name)
             except EventError as error:
                 _check_apart(len(wire_events), values)
                 kept = self._left_out(wire_event, sequence, error)
                 events += kept
                 is_named = any(isinstance(one, Stored) for one in kept)
+                media |= media_bit(wire_event.medium_name) if is_named else 0
                 named = LeftOutError(error.reason, error.detail) if is_named else error
                 dropped.append(_alone(named))
         digest = xxh3_64_intdigest(payload)
@@ -303,7 +315,8 @@ class BatchDecoder:
         if len(batch.run) > PACKED_BATCH_BYTES_MAX:
             detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
             raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
-        return batch._replace(dropped=dropped, ids=self._ids_of(wire_events))
+        ids = self._ids_of(wire_events)
+        return batch._replace(dropped=dropped, ids=ids, media=media, settled=settled)
 
     def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:
         """The numbers of the events; None where such engines give them none."""

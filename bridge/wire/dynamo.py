@@ -17,7 +17,8 @@ our prefix hash chains (`Stored.token_hashes`). A LoRA, a cache salt and images 
 that such blocks match no plain prompt; which adapter it is the event does not say.
 
 A worker passes all stores of a block on, but of its removals only the last one: so a block that is
-stored again is not counted twice (`Stored.reported`).
+stored again is not counted twice (`Stored.reported`). Nor is one on `disk` and on `external`, which
+are one tier here: where a worker has used both, a removal from one says nothing of the other.
 
 Several workers behind one address, as of a broker, cannot be told apart: each worker's own address
 is registered. The ranks of one may come in one stream: each is registered, and reads what is its
@@ -39,6 +40,7 @@ import msgspec
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventId
+from bridge.wire.fields import media_bit
 from bridge.wire.known_part import KnownPart, known_part
 from bridge.wire.opaque import DECODING_ERRORS, either
 from bridge.wire.single_events import (
@@ -193,7 +195,16 @@ class _Reader:
         if rank != self._registration.dp_rank:
             return ReadEvent((), event_id, routed.worker_id, other_rank=rank, start=start)
         event = self._canonical(routed, sequence)
-        return with_unknown(ReadEvent([event], event_id, routed.worker_id, start=start), part)
+        bit = media_bit(routed.storage_tier)
+        read = ReadEvent(
+            [event],
+            event_id,
+            routed.worker_id,
+            start=start,
+            media=bit if isinstance(event, Stored) else 0,
+            settled=bit if isinstance(event, Removed) else 0,
+        )
+        return with_unknown(read, part)
 
     def _canonical(self, routed: _RouterEvent, sequence: int) -> BlockEvent:
         event = routed.event

@@ -45,6 +45,18 @@ _MEDIA: Final[dict[str | None, Medium]] = {
 }
 
 
+MEDIA: Final = ("CPU", "CPU_PINNED", "DISK", "STORAGE", "FS", "OBJ", "EXTERNAL")
+"""Those of tiers that have several names; what is stored by one has its bit."""
+
+_MEDIA_BITS: Final = {name: 1 << place for place, name in enumerate(MEDIA)}
+
+TIERS: Final = tuple(
+    sum(1 << place for place, name in enumerate(MEDIA) if _MEDIA[name] is medium)
+    for medium in (Medium.CPU, Medium.DISK)
+)
+"""The bits of each tier."""
+
+
 class Origin(NamedTuple):
     """What is known of a publisher.
 
@@ -74,6 +86,16 @@ def medium_of(name: str | None) -> Medium:
     if medium is None:
         raise EventError(DropReason.UNKNOWN_MEDIUM, f"Expected a storage tier, got: {name[:80]}")
     return medium
+
+
+def media_bit(name: str | None) -> int:
+    """Which of the names of its tier it is; 0 where that has no other, or it is none."""
+    return 0 if name is None else _MEDIA_BITS.get(name.partition(":")[0].upper(), 0)
+
+
+def media_of(bits: int) -> str:
+    """Their names, for people."""
+    return ", ".join(name for place, name in enumerate(MEDIA) if bits >> place & 1)
 
 
 def is_remote(locality: str | None) -> bool:

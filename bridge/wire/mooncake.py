@@ -33,7 +33,7 @@ from xxhash import xxh3_64_intdigest
 from bridge.wire.batch import BatchDecoder, DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventId, EventIds, Numbers
-from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of, medium_of
+from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of
 from bridge.wire.forms import UnknownStore, WireEvent, forms_of
 from bridge.wire.mooncake_keys import NamedBlock, block_of, low64
 from schemas.arrays import ArrayPacker
@@ -49,6 +49,9 @@ FIRST_NUMBER: Final = 1
 
 _FIRST_ID: Final = 1
 """Of its events."""
+
+_MEDIA: Final = {"cpu": Medium.CPU, "disk": Medium.DISK}
+"""No other names of a tier: an object is held there once, however often it is announced."""
 
 _PER_SECOND: Final = 1000.0
 
@@ -158,8 +161,8 @@ class _OfObject(_Event, forbid_unknown_fields=True):
 
     def tier(self) -> Medium:
         """Where the object is."""
-        medium = medium_of(self.medium)
-        if medium is Medium.GPU:
+        medium = _MEDIA.get((self.medium or "").lower())
+        if medium is None:
             detail = f"Expected medium `cpu` or `disk`, got: {(self.medium or 'none')[:80]}"
             raise EventError(DropReason.UNKNOWN_MEDIUM, detail)
         return medium

@@ -47,6 +47,7 @@ class ReadEvent(NamedTuple):
         dropped: what of it could not be used, where that costs no more than the event.
         other_rank: whose event it is, where it is not the publisher's: nothing of it is used.
         start: with which number such a stream begins.
+        media, settled: see `DecodedBatch`.
     """
 
     events: Sequence[BlockEvent]
@@ -55,6 +56,8 @@ class ReadEvent(NamedTuple):
     dropped: Sequence[EventError] = ()
     other_rank: int | None = None
     start: int = 0
+    media: int = 0
+    settled: int = 0
 
 
 EventReader = Callable[[msgspec.Raw, int], ReadEvent]
@@ -128,7 +131,7 @@ def _decode(
     events: list[BlockEvent] = []
     errors: list[EventError] = []
     ids: EventIds | None = None
-    bad = tolerated = 0
+    bad = tolerated = media = settled = 0
     others: dict[int, PassedOverError] = {}
     for one in encoded:
         try:
@@ -143,6 +146,7 @@ def _decode(
                 errors.append(others.setdefault(read.other_rank, _of_other(read.other_rank)))
                 continue
             events += read.events
+            media, settled = media | read.media, settled | read.settled
             errors += read.dropped
             tolerated += len(read.dropped)
             if tolerated > BATCH_TOLERATED_MAX:
@@ -160,7 +164,8 @@ def _decode(
         detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
         raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
     batch.dropped.extend(errors)
-    batch = batch._replace(ids=ids, other_ranks=tuple(sorted(others)))
+    ranks = tuple(sorted(others))
+    batch = batch._replace(ids=ids, other_ranks=ranks, media=media, settled=settled)
     if len(batch.run) <= RECORD_BYTES_MAX:
         return batch
     parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, packer)

@@ -179,6 +179,11 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
     ownership: msgspec.Raw = NIL
     remaining_copy_counts: msgspec.Raw = NIL
 
+    @property
+    def settles_medium(self) -> bool:
+        """See `WireEvent`."""
+        return not is_empty(self.remaining_copy_counts)
+
     def events(self, sequence: int, origin: Origin) -> Sequence[BlockEvent]:
         """See `WireEvent`: one for each number of copies that are left, where they say it."""
         removed = self.canonical(sequence, origin)

@@ -237,7 +237,7 @@ class Fold:
         state.degraded_since, state.degraded_at = None, 0.0
         state.left_out, state.left_out_at = {}, 0.0
         state.begun = state.heard = None
-        state.other_ranks, state.window = (), None
+        state.other_ranks, state.window, state.media = (), None, 0
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
         if record.first_sequence > state.sequence + 1:
@@ -270,6 +270,7 @@ class Fold:
             ranks = sorted({*state.other_ranks, *record.other_ranks})
             state.other_ranks = tuple(ranks[:OTHER_RANKS_MAX])
         state.window = record.window_after(state.window)
+        state.media = record.media_after(state.media)
         if not record.is_unfinished:
             state.engine_time = record.engine_time
         elif record.part is not msgspec.UNSET:

@@ -64,6 +64,11 @@ PAYLOADS: dict[DropReason, bytes] = {
     DropReason.BAD_COPY_COUNTS: batch(
         map_event("BlockRemoved", block_hashes=[1], remaining_copy_counts="x")
     ),
+    DropReason.SHARED_TIER: batch(
+        store(block_hashes=[8], medium="FS"),
+        store(block_hashes=[9], medium="OBJ"),
+        map_event("TierBlocksCleared", medium="FS"),
+    ),
     DropReason.NAME_TOO_LONG: batch(store(lora_name="x" * (NAME_BYTES_MAX + 1))),
     DropReason.TOO_MANY_LORA_NAMES: batch(
         *[store(lora_name=f"l{number}") for number in range(LORA_NAMES_MAX + 1)]
