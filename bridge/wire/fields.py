@@ -76,6 +76,11 @@ class Origin(NamedTuple):
         return self.registration.lora_name
 
 
+def is_nil(encoded: msgspec.Raw) -> bool:
+    """Whether the field is nil, or is not there."""
+    return bytes(encoded) == _NIL_BYTES
+
+
 def medium_of(name: str | None) -> Medium:
     """The tier; engines spell it in either case, with a device index (`cpu:0`), or not at all."""
     medium = _MEDIA.get(name)

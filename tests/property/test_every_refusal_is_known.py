@@ -133,6 +133,15 @@ class Followed:
         return [reason for reason, count in lane.counters.dropped.items() if count]
 
 
+@pytest.mark.parametrize("counts", [[], [None], False])
+def test_counts_that_are_empty_are_no_counts(counts: object) -> None:
+    followed = Followed()
+    followed.send(batch(GOOD))
+    followed.send(batch(map_event("BlockRemoved", block_hashes=[1], remaining_copy_counts=counts)))
+    assert followed.dropped() == [DropReason.BAD_COPY_COUNTS]
+    assert followed.is_known_to_miss
+
+
 @pytest.mark.parametrize("reason", PAYLOADS)
 def test_what_the_bridge_drops_is_in_the_state_until_a_clear(reason: DropReason) -> None:
     followed = Followed()

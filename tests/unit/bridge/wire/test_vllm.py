@@ -153,7 +153,6 @@ def named(*hashes: int) -> bytes:
     ("counts", "left"),
     [
         (None, {None: [1, 2, 3]}),
-        ([], {None: [1, 2, 3]}),
         ([1, 2, 1], {1: [1, 3], 2: [2]}),
         ([0, 0, 0], {0: [1, 2, 3]}),
         ([0, 1, 0], {0: [1, 3], 1: [2]}),
@@ -172,7 +171,22 @@ def test_a_removal_may_say_how_many_copies_are_left(
 
 
 @pytest.mark.parametrize(
-    "counts", ["x", 1, [0], [0, 0, 0, 0], [0, -1, 0], [0, 0, None], [1.5, 0, 0], {"a": 1}]
+    "counts",
+    [
+        "x",
+        "",
+        False,
+        1,
+        [],
+        [None] * 3,
+        [[]],
+        [0],
+        [0, 0, 0, 0],
+        [0, -1, 0],
+        [0, 0, None],
+        [1.5, 0, 0],
+        {"a": 1},
+    ],
 )
 def test_counts_that_say_nothing_known_are_missed_and_the_removal_is_applied(
     counts: object,
