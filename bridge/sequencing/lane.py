@@ -56,6 +56,7 @@ class Lane:
         "media",
         "missing",
         "numbers",
+        "out_of_range",
         "overflowed",
         "pairing",
         "proof",
@@ -98,6 +99,7 @@ class Lane:
         self.received_time = 0.0  # the engine's, of the last live batch
         self.received_at = 0.0  # when the last message came, monotonic seconds
         self.heard = 0  # messages that came live
+        self.out_of_range: WireError | None = None  # of a batch whose number no gap can have
         self.unplaced = 0  # the last message without a place, where no batch came behind it
         self.link = 0  # the one that brought the last message
         self.live_link = 0  # the one that is up, or the next
@@ -267,6 +269,8 @@ class Lane:
         except WireError as error:
             self.counters.count_drop(error)
             self.unplaced = self.counters.messages
+            if error.reason == DropReason.SEQUENCE_RANGE:
+                self.out_of_range = WireError(error.reason, error.detail)
             return None
 
     def needs_repair(self, batch: DecodedBatch) -> bool:
@@ -319,6 +323,7 @@ class Lane:
             and self.tracker.sequence >= 0
             and (self.link == self._proven_link or self.proof is not None)
             and (self._begun is None or self._begun.after != self.tracker.cursor)
+            and self.out_of_range is None
         )
 
     def _decode_run(self, messages: list[list[bytes]], window: Window) -> DecodedRun | None:
@@ -399,6 +404,10 @@ class Lane:
         had_media = self.media.names
         batch = self.media.of_batch(self.windows.of_batch(self.numbers.of_batch(batch)))
         lost = counters.count_drops(batch.dropped)
+        # What follows on shows no gap, and may be of the same run: only a clear ends what it held.
+        if self.out_of_range is not None and not batch.clears:
+            lost.append(self.out_of_range)
+        self.out_of_range = None
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
             (unusable,) = batch.dropped

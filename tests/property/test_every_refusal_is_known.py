@@ -77,10 +77,11 @@ PAYLOADS: dict[DropReason, bytes] = {
 """A batch of vLLM's for each."""
 
 ELSEWHERE: dict[DropReason, str] = {
-    # The message has no number, or is not taken: the next one shows a gap, or `unreadable`.
+    # The message has no number that counts, or is not taken: the next one shows a gap, or that it
+    # is missing, or `unreadable`.
     DropReason.FRAME_COUNT: "tests/unit/bridge/test_followed.py: unplaced",
     DropReason.SEQUENCE_LENGTH: "likewise",
-    DropReason.SEQUENCE_RANGE: "likewise",
+    DropReason.SEQUENCE_RANGE: "tests/unit/bridge/sequencing/test_sequencer.py: out_of_range",
     DropReason.INBOX_FULL: "tests/unit/bridge/sockets/test_inbox.py",
     DropReason.HELD_FULL: "tests/unit/bridge/sequencing: overflowed",
     DropReason.TOO_MANY_BLOCKS: "of JSON; else a batch of so many values is undecodable",
