@@ -1,7 +1,7 @@
 """Where a fold stands: cursors of publishers, positions of logs."""
 
 import sys
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -23,7 +23,21 @@ AttentionWindow = Annotated[int, Meta(ge=0, le=GROUP_NUMBER_MAX)]
 """In tokens."""
 
 MediaNames = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-"""See `bridge.wire.fields.MEDIA`."""
+"""See `bridge.wire.fields.MEDIA`; and besides:"""
+
+SHARES: Final = 1 << 7
+"""It has stored blocks for all instances."""
+
+POOL_CLEARED: Final = 1 << 8
+"""Such blocks were dropped with what is its own, though nothing says that they are gone."""
+
+
+def media_of_next(media: int) -> int:
+    """The same of the publisher's next incarnation, which holds nothing: what it has stored for all
+    instances may be there all the same.
+    """
+    return media & SHARES and SHARES | POOL_CLEARED
+
 
 LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
 """-1 for nothing."""
@@ -145,7 +159,8 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         window: the largest attention window that its events have named in this incarnation: what it
             holds is of that one. 0 where they named none; None where there was none, or not known.
         media: by which names of media that are one tier here it has stored blocks since it cleared,
-            a bit for each.
+            a bit for each. With SHARES others depend on it, too; both last until it is registered
+            anew.
     """
 
     incarnation: IncarnationNumber = 0

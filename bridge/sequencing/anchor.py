@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
+from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState, media_of_next
 from schemas.records import EventsRecord, SequencedRecord
 
 
@@ -38,14 +38,15 @@ class Anchor(NamedTuple):
         cursor = record.reached
         is_other = cursor.incarnation != self.cursor.incarnation
         heard = None if is_other else self.heard
-        window, media = (None, 0) if is_other else (self.window, self.media)
+        window = None if is_other else self.window
+        media = media_of_next(self.media) if is_other else self.media
         if not isinstance(record, EventsRecord):
             return Anchor(cursor, 0.0, heard=heard, window=window, media=media)
         heard = record.heard or heard
         window, media = record.window_after(window), record.media_after(media)
         if is_other:
             if record.is_unfinished:
-                return Anchor(cursor, 0.0, begun=record.engine_time)
+                return Anchor(cursor, 0.0, begun=record.engine_time, media=media)
             return Anchor(cursor, record.engine_time, heard=heard, window=window, media=media)
         proof = self.proof
         if record.doubted is True:

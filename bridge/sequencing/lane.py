@@ -177,7 +177,7 @@ class Lane:
         self.pairing.begin_incarnation()
         self.numbers.forget()
         self.windows.forget()
-        self.media.names = 0
+        self.media.forget()
         self.prove(link)
 
     @property
@@ -248,7 +248,7 @@ class Lane:
             self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
             self.pairing.begin_incarnation()
             self.windows.forget()
-            self.media.names = 0
+            self.media.forget()
         first, last = self.tracker.sequence + 1, cursor.sequence
         if first <= last:
             self.counters.gaps += 1

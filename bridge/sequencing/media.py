@@ -5,12 +5,21 @@ all copies on `FS`, or says how many are left there, is applied to the tier, and
 of it is in use, what is counted may be wrong from then on. By which names blocks were stored is
 known here, where batches follow on one another, and in the log
 (`schemas.records.EventsRecord.media`).
+
+So is whether it has stored blocks for all instances, in a pool. A clear of an engine says nothing
+of those, nor does its end: they are dropped with what is its own, since it no longer vouches for
+them, and that is known from then on.
 """
+
+from typing import Final
 
 from bridge.wire import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.fields import TIERS, media_of
+from bridge.wire.fields import TIER_CLEARED, TIERS, media_of
 from schemas.errors import EventError
+from schemas.positions import POOL_CLEARED, SHARES, media_of_next
+
+_LASTING: Final = SHARES | POOL_CLEARED
 
 
 class Media:
@@ -25,10 +34,17 @@ class Media:
     def __init__(self) -> None:
         self.names = 0
 
+    def forget(self) -> None:
+        """What comes next is of another incarnation."""
+        self.names = media_of_next(self.names)
+
     def of_batch(self, batch: DecodedBatch) -> DecodedBatch:
         """The batch; with what is missing, where it may have been of another name."""
         names = self.names | batch.media
-        self.names = batch.media if batch.clears else names
+        self.names = names
+        if batch.clears or batch.settled & TIER_CLEARED:
+            kept = batch.media if batch.clears else names
+            self.names = kept | (names & _LASTING) | (POOL_CLEARED if names & SHARES else 0)
         for tier in TIERS:
             used, settled = names & tier, batch.settled & tier
             if settled and used and (used | settled).bit_count() > 1:

@@ -7,9 +7,10 @@ sequence as 8 bytes, big-endian, and the third the batch in msgpack:
     event   [tag, field, ...] | {"type": tag, field: ...}
 
 The rank and any number of an event's last fields may be missing. Unknown elements of a batch are
-ignored. What is not known of an event is tolerated where that is safe: a removal or a clear is
-applied, since what it names is gone whatever else it says; a store is used where the unknown field
-is null or empty, for else it may change what a block is. Of a store that cannot be used, the blocks
+ignored. What is not known of an event is tolerated where that is safe: a removal is applied, since
+what it names is gone whatever else it says; so is a clear, which may have meant less where an
+unknown field says something: its publisher is degraded; a store is used where the unknown field is
+null or empty, for else it may change what a block is. Of a store that cannot be used, the blocks
 are named as left out.
 
 What is here is the specification. Where the packer has a `BatchPacker`, as the Rust kernel's has,
@@ -32,7 +33,7 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
-from bridge.wire.fields import Origin, media_bit
+from bridge.wire.fields import TIER_CLEARED, Origin, media_bit
 from bridge.wire.forms import (
     ArrayBatch,
     ClearedEvent,
@@ -79,6 +80,7 @@ from schemas.limits import (
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
 )
+from schemas.positions import SHARES
 from schemas.registration import Registration
 
 _timestamp: Final = msgspec.msgpack.Decoder(float)
@@ -298,16 +300,14 @@ class BatchDecoder:
             try:
                 made = wire_event.events(sequence, self._origin)
                 events += [marked(event, wire_event, self._roots) for event in made]
-                if any(isinstance(event, Stored) for event in made):
-                    media |= media_bit(wire_event.medium_name)
-                elif wire_event.settles_medium:
-                    settled |= media_bit(wire_event.medium_name)
+                media |= self._media_of(wire_event, made)
+                settled |= _settled_by(wire_event)
             except EventError as error:
                 _check_apart(len(wire_events), values)
                 kept = self._left_out(wire_event, sequence, error)
                 events += kept
                 is_named = any(isinstance(one, Stored) for one in kept)
-                media |= media_bit(wire_event.medium_name) if is_named else 0
+                media |= self._media_of(wire_event, kept)
                 named = LeftOutError(error.reason, error.detail) if is_named else error
                 dropped.append(_alone(named))
         digest = xxh3_64_intdigest(payload)
@@ -317,6 +317,14 @@ class BatchDecoder:
             raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
         ids = self._ids_of(wire_events)
         return batch._replace(dropped=dropped, ids=ids, media=media, settled=settled)
+
+    def _media_of(self, wire_event: WireEvent, made: Sequence[BlockEvent]) -> int:
+        """By which names of media it stores blocks, and whether for all instances."""
+        stores = [event for event in made if isinstance(event, Stored)]
+        if not stores:
+            return 0
+        is_for_all = stores[0].shared and not self._origin.registration.is_pool
+        return media_bit(wire_event.medium_name) | (SHARES if is_for_all else 0)
 
     def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:
         """The numbers of the events; None where such engines give them none."""
@@ -393,8 +401,8 @@ class BatchDecoder:
                 dropped += [] if isinstance(event, UnknownStore) else [unknown]
         return engine_time, wire_events
 
-    def _read_event(self, encoded: msgspec.Raw) -> tuple[WireEvent, ToleratedError | None]:
-        """The event, and what is not known of it."""
+    def _read_event(self, encoded: msgspec.Raw) -> tuple[WireEvent, EventError | None]:
+        """The event, and what is not known of it: of a clear it may say of what there is more."""
         event, details = self._read_form(encoded)
         if event is not None:
             return event, None
@@ -409,6 +417,9 @@ class BatchDecoder:
             event, details = self._read_form(msgspec.Raw(unknown.rest))
             if event is None:
                 raise EventError(DropReason.MALFORMED_EVENT, either(*details))
+            is_clear = isinstance(event, ClearedEvent | TierClearedEvent)
+            if is_clear and not unknown.are_empty:
+                return event, EventError(DropReason.UNKNOWN_FIELD, detail)
             if not (event.removes or unknown.are_empty):
                 event = UnknownStore(event, detail)
             return event, ToleratedError(DropReason.UNKNOWN_FIELD, detail)
@@ -505,6 +516,13 @@ def _check_apart(events: int, values: int) -> None:
     if events > BATCH_APART_EVENTS_MAX:
         detail = f"Expected no bad event among more than {BATCH_APART_EVENTS_MAX}, got {events}"
         raise BatchError(DropReason.UNDECODABLE, detail)
+
+
+def _settled_by(wire_event: WireEvent) -> int:
+    """See `DecodedBatch.settled`."""
+    bit = media_bit(wire_event.medium_name) if wire_event.settles_medium else 0
+    is_clear = isinstance(wire_event, ClearedEvent | TierClearedEvent)
+    return bit | TIER_CLEARED if bit and is_clear else bit
 
 
 def _fields_of(events: Mapping[str, type[WireEvent]]) -> dict[str, list[str]]:

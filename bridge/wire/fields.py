@@ -57,6 +57,10 @@ TIERS: Final = tuple(
 """The bits of each tier."""
 
 
+TIER_CLEARED: Final = 1 << 9
+"""That nothing is left on such a tier, beside which of its names that was said of."""
+
+
 class Origin(NamedTuple):
     """What is known of a publisher.
 

@@ -48,7 +48,14 @@ from schemas.limits import (
     UNREGISTERED_REMEMBERED_MAX,
 )
 from schemas.memory import MemoryRecord, SegmentKey, SegmentState
-from schemas.positions import Begun, Confirmation, Heartbeat, Proof, PublisherState
+from schemas.positions import (
+    Begun,
+    Confirmation,
+    Heartbeat,
+    Proof,
+    PublisherState,
+    media_of_next,
+)
 from schemas.records import (
     EventsRecord,
     GapRecord,
@@ -237,7 +244,8 @@ class Fold:
         state.degraded_since, state.degraded_at = None, 0.0
         state.left_out, state.left_out_at = {}, 0.0
         state.begun = state.heard = None
-        state.other_ranks, state.window, state.media = (), None, 0
+        state.other_ranks, state.window = (), None
+        state.media = media_of_next(state.media)
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
         if record.first_sequence > state.sequence + 1:

@@ -17,7 +17,7 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import MEDIA, TIERS, media_bit, media_of, medium_of
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.identities import Medium, Offset, PrefixScope
-from schemas.positions import PublisherState
+from schemas.positions import POOL_CLEARED, SHARES, PublisherState
 from schemas.records import encode_record
 from schemas.registration import Registration
 from streams.kernel import array_packer, open_kernel
@@ -170,6 +170,48 @@ def test_another_run_of_the_engine_has_used_no_name(engine: Engine) -> None:
 def test_blocks_that_are_left_out_are_of_their_medium(engine: Engine) -> None:
     engine.send([stored("FS")], [dict(stored("OBJ", block=9), later=1)])
     assert engine.state.media == media_bit("FS") | media_bit("OBJ")
+
+
+REMOTE = {"locality": "REMOTE", "medium": "CPU"}
+
+
+@pytest.mark.parametrize(
+    ("clear", "is_told"),
+    [(ALL, True), (SETTLING["clear"]("CPU"), True), (SETTLING["clear"]("GPU"), False)],
+    ids=["all", "of its tier", "of another tier"],
+)
+def test_what_it_has_stored_for_all_instances_is_not_known_behind_its_clear(
+    engine: Engine, clear: Any, is_told: bool
+) -> None:
+    engine.send([stored()], [dict(stored(), **REMOTE)])
+    assert engine.state.media & (SHARES | POOL_CLEARED) == SHARES
+    engine.restart_bridge()
+    engine.send([clear])
+    assert bool(engine.state.media & POOL_CLEARED) is is_told
+    engine.restart_bridge()
+    engine.send([dict(stored(), **REMOTE)])
+    assert bool(engine.state.media & POOL_CLEARED) is is_told, "others are missing yet"
+
+
+def test_nor_is_it_behind_its_end(engine: Engine) -> None:
+    engine.send([stored()], [dict(stored(), **REMOTE)])
+    engine.send_payloads(msgspec.msgpack.encode([9.5, [stored()], 0]), at=0)
+    assert engine.state.incarnation == 2
+    assert engine.state.media == SHARES | POOL_CLEARED
+    assert Anchor.of(engine.state) == engine.sequencer.anchor(engine.key)
+
+
+def test_an_engine_that_stores_for_itself_may_clear(engine: Engine) -> None:
+    engine.send([stored("CPU")], [ALL], [stored()], [SETTLING["tier"]("CPU")])
+    assert not engine.state.media & (SHARES | POOL_CLEARED)
+
+
+@pytest.mark.parametrize("field", [{"locality": "REMOTE"}, {"group_idx": 1}])
+def test_a_clear_that_may_have_meant_less_degrades(engine: Engine, field: dict[str, Any]) -> None:
+    engine.send([stored()], [{**SETTLING["clear"]("GPU"), **field}])
+    assert (engine.is_held, engine.is_degraded) == (False, True)
+    engine.send([ALL])
+    assert not engine.is_degraded
 
 
 def tiered(kind: str, tier: str, number: int) -> bytes:

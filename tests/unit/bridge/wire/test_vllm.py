@@ -90,10 +90,26 @@ NAMES = {"block_hashes": [7]}
 
 
 @pytest.mark.parametrize(
+    "event",
+    [
+        ["AllBlocksCleared", None, 1],
+        map_event("AllBlocksCleared", later=1),
+        map_event("AllBlocksCleared", locality="REMOTE"),
+        map_event("AllBlocksCleared", group_idx=1),
+    ],
+)
+def test_a_clear_that_may_have_meant_less_is_applied_and_missed(event: object) -> None:
+    batch = decode(event)
+    assert batch.events == [Cleared(sequence=9)]
+    (error,) = batch.dropped
+    assert (type(error), error.reason) == (EventError, DropReason.UNKNOWN_FIELD)
+
+
+@pytest.mark.parametrize(
     ("event", "used"),
     [
-        (["AllBlocksCleared", None, 1], Cleared(sequence=9)),
-        (map_event("AllBlocksCleared", later=1), Cleared(sequence=9)),
+        (["AllBlocksCleared", None, []], Cleared(sequence=9)),
+        (map_event("AllBlocksCleared", later=None), Cleared(sequence=9)),
         (["BlockRemoved", [7], "CPU", 2, "later", 5], "removed"),
         (map_event("BlockRemoved", **NAMES, medium="CPU", group_idx=2, later=[1]), "removed"),
         (["BlockStored", *STORED_FIELDS, None, [], {}], "stored"),

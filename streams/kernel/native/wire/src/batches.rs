@@ -23,6 +23,8 @@ const GPU: &str = "GPU";
 const CPU: &str = "CPU";
 const DISK: &str = "DISK";
 const REMOTE: &str = "REMOTE";
+/// Among media: the blocks are of all instances.
+const SHARES: u32 = 1 << 7;
 const REUSED: &str = "REUSED";
 /// CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page.
 const NOTHING_BEFORE: u64 = 5_740_354_900_026_072_187;
@@ -286,7 +288,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             _ if !event.has_hashes => return None,
             Kind::Removed => self.write_removed(&event),
             Kind::Stored => {
-                self.media |= event.media;
+                self.media |= event.media | if event.shared { SHARES } else { 0 };
                 self.write_stored(&event)?;
             }
         }
