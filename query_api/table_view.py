@@ -18,7 +18,7 @@ from schemas.answer_states import (
 )
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
-from schemas.positions import PublisherState
+from schemas.positions import SHARES, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.ledger import NO_LEDGERS, Ledger
@@ -120,13 +120,15 @@ class TableView:
     def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
         """See `query_api.ports.View`."""
         pools = {one.publisher for one in self._registrations() if one.is_pool}
+        known = self._publishers()
         worst: dict[str, Standing] = {}
         shared: list[Standing] = []
         for publisher in self._states().publishers(scope):
             name, standing = publisher.stream.instance_id, self.standing(publisher)
-            if publisher in pools:
+            state = known.get(publisher)
+            if publisher in pools or (state is not None and state.media & SHARES):
                 shared.append(standing)
-            else:
+            if publisher not in pools:
                 worst[name] = _worse(worst.get(name, standing), standing)
         for standing in shared:  # what every instance holds
             worst = {name: _worse(one, standing) for name, one in worst.items()}

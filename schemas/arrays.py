@@ -25,19 +25,19 @@ class BatchPacker(Protocol):
 
     def pack(
         self, payload: bytes, sequence: int, /
-    ) -> tuple[int, float, int, bool, bytes, Sequence[str]] | None:
+    ) -> tuple[int, float, int, bool, bytes, Sequence[str], int] | None:
         """One encoded batch, without the interpreter's lock where it is large. Cost O(bytes).
 
         Returns:
             The payload's XXH3-64, the engine's time, how many events there are, whether one is a
-            `Cleared`, the events by `schemas.events.encode_run`, and the LoRA names that they give.
-            None where something is bad or unusual.
+            `Cleared`, the events by `schemas.events.encode_run`, the LoRA names that they give, and
+            `DecodedBatch.media`. None where something is bad or unusual.
         """
         ...
 
     def pack_run(
         self, messages: list[list[bytes]], sequence: int, bytes_max: int, /
-    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str]]:
+    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str], int]:
         """As many of the first messages as are plain batches that follow on one another, together:
         three frames, the next number, nothing bad or unusual, and no `Cleared`. Cost O(bytes).
 
@@ -47,8 +47,8 @@ class BatchPacker(Protocol):
             bytes_max: of their events.
 
         Returns:
-            Each one's digest, the last one's time, how many events there are, these, and the LoRA
-            names that they give; as `pack` has them. No digest where the first is not plain.
+            Each one's digest, the last one's time, how many events there are, these, the LoRA names
+            that they give, and `media`; as `pack` has them. No digest where the first is not plain.
         """
         ...
 

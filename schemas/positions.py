@@ -1,14 +1,14 @@
 """Where a fold stands: cursors of publishers, positions of logs."""
 
 import sys
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from schemas.engine_facts import EngineFacts
 from schemas.identities import Rank, Text
-from schemas.limits import INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
+from schemas.limits import GROUP_NUMBER_MAX, INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
 
 IncarnationNumber = Annotated[int, Meta(ge=0, le=INCARNATION_MAX)]
 """0 before a publisher's first batch."""
@@ -18,6 +18,26 @@ SequenceNumber = Annotated[int, Meta(ge=-1, le=SEQUENCE_MAX)]
 
 EventCount = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 """Of one batch."""
+
+AttentionWindow = Annotated[int, Meta(ge=0, le=GROUP_NUMBER_MAX)]
+"""In tokens."""
+
+MediaNames = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""See `bridge.wire.fields.MEDIA`; and besides:"""
+
+SHARES: Final = 1 << 7
+"""It has stored blocks for all instances."""
+
+POOL_CLEARED: Final = 1 << 8
+"""Such blocks were dropped with what is its own, though nothing says that they are gone."""
+
+
+def media_of_next(media: int) -> int:
+    """The same of the publisher's next incarnation, which holds nothing: what it has stored for all
+    instances may be there all the same.
+    """
+    return media & SHARES and SHARES | POOL_CLEARED
+
 
 LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
 """-1 for nothing."""
@@ -136,6 +156,11 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         begun: of the batch behind the cursor; None where nothing of it is folded.
         heard: the last batch of the incarnation that came live, and was not replayed; or None.
         other_ranks: of which events came in its stream in this incarnation.
+        window: the largest attention window that its events have named in this incarnation: what it
+            holds is of that one. 0 where they named none; None where there was none, or not known.
+        media: by which names of media that are one tier here it has stored blocks since it cleared,
+            a bit for each. With SHARES others depend on it, too; both last until it is registered
+            anew.
     """
 
     incarnation: IncarnationNumber = 0
@@ -150,6 +175,8 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     begun: Begun | None = None
     heard: Proof | None = None
     other_ranks: tuple[Rank, ...] = ()
+    window: AttentionWindow | None = None
+    media: MediaNames = 0
 
     @property
     def cursor(self) -> Cursor:

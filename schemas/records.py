@@ -36,10 +36,12 @@ from schemas.engine_facts import EngineFacts
 from schemas.identities import Name, PublisherKey, Rank, StreamKey, Text
 from schemas.memory import MEMORY_VERSION, MemoryRecord
 from schemas.positions import (
+    AttentionWindow,
     Cursor,
     Duration,
     EventCount,
     IncarnationNumber,
+    MediaNames,
     ProcessMark,
     Proof,
     Seconds,
@@ -123,6 +125,9 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     batch these are; the record then is of this batch alone. `repaired`, present where the batches
     had been missing and a replay brought them: why they had been missing. `other_ranks`, present
     where there are some: those of which events came between these batches in the same stream.
+    `window`, present where events name attention windows: the largest one as of the last of these
+    batches, 0 where they have named none. `media`, present where blocks are, or were, stored by
+    names of media that are one tier here: by which, as of the last of these batches.
     """
 
     engine_time: Seconds
@@ -133,11 +138,25 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     repaired: Text | msgspec.UnsetType = msgspec.UNSET
     unusable: tuple[Unusable, ...] | msgspec.UnsetType = msgspec.UNSET
     other_ranks: tuple[Rank, ...] | msgspec.UnsetType = msgspec.UNSET
+    window: AttentionWindow | msgspec.UnsetType = msgspec.UNSET
+    media: MediaNames | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_unfinished(self) -> bool:
         """Whether more of its batch is to come."""
         return self.part is not msgspec.UNSET and self.part.end < self.part.total
+
+    def window_after(self, before: int | None) -> int | None:
+        """The largest attention window as of the last whole batch; as before where it says none."""
+        return before if self.window is msgspec.UNSET or self.is_unfinished else self.window
+
+    def media_after(self, before: int) -> int:
+        """The same of the names of media. Of a batch that is in the log in part, those before and
+        its own: its stores are folded already.
+        """
+        if self.media is msgspec.UNSET:
+            return before
+        return before | self.media if self.is_unfinished else self.media
 
     @property
     def heard(self) -> Proof | None:

@@ -45,7 +45,15 @@ from schemas.limits import (
     ROUTING_RETENTION_MS,
     TOMBSTONE_RETENTION_MS,
 )
-from schemas.positions import IncarnationNumber, ProcessMark, Proof, Seconds, SequenceNumber
+from schemas.positions import (
+    AttentionWindow,
+    IncarnationNumber,
+    MediaNames,
+    ProcessMark,
+    Proof,
+    Seconds,
+    SequenceNumber,
+)
 from schemas.registration import Registration
 
 TRACEPARENT_HEADER: Final = "traceparent"
@@ -144,6 +152,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
         process: of its engine, where its HTTP address says which.
         heard: see `PublisherState`.
         handover: where it is given to another bridge, or may be.
+        window, media: see `PublisherState`.
     """
 
     incarnation: IncarnationNumber
@@ -158,6 +167,8 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     heard: Proof | None = None
     registered_at: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
     handover: Handover | None = None
+    window: AttentionWindow | None = None
+    media: MediaNames = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

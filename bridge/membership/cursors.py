@@ -76,7 +76,7 @@ class LogState:
     Attributes:
         cursor: its last batch, or gap.
         engine_time: of that batch, 0 where it is not known.
-        proof, begun, heard: see `Anchor`.
+        proof, begun, heard, window, media: see `Anchor`.
         process: of its engine, where that is known.
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         registered_at: the offset of the record that says so; 0 where it is not known.
@@ -97,6 +97,8 @@ class LogState:
     registered: int = UNREGISTERED
     registered_at: int = 0
     handover: Handover | None = None
+    window: int | None = None
+    media: int = 0
     offset: int = 0
     noted: bool = False
     noted_offset: int = 0
@@ -104,11 +106,21 @@ class LogState:
     @property
     def anchor(self) -> Anchor:
         """The cursor, with the engine time that identifies its batch."""
-        return Anchor(self.cursor, self.engine_time, self.proof, self.begun, self.heard)
+        return Anchor(
+            self.cursor,
+            self.engine_time,
+            self.proof,
+            self.begun,
+            self.heard,
+            self.window,
+            self.media,
+        )
 
     @anchor.setter
     def anchor(self, anchor: Anchor) -> None:
-        self.cursor, self.engine_time, self.proof, self.begun, self.heard = anchor
+        self.cursor, self.engine_time, self.proof = anchor.cursor, anchor.engine_time, anchor.proof
+        self.begun, self.heard = anchor.begun, anchor.heard
+        self.window, self.media = anchor.window, anchor.media
 
     def take(self, record: Record, offset: int) -> None:
         """Follows one record of the publisher in the log; one that is known already is passed over:
@@ -137,7 +149,8 @@ class LogState:
         if self.cursor.sequence >= 0 or self.begun is not None:
             self.cursor = Cursor(self.cursor.incarnation + 1, -1)
             self.engine_time, self.proof = 0.0, None
-        self.begun = self.heard = None
+        self.begun = self.heard = self.window = None
+        self.media = 0
 
     def note(self) -> CursorNote:
         """What the next bridge needs to know."""
@@ -154,6 +167,8 @@ class LogState:
             process=self.process,
             heard=self.heard,
             handover=self.handover,
+            window=self.window,
+            media=self.media,
         )
 
 
@@ -295,6 +310,8 @@ class Cursors:
             process=note.process,
             heard=note.heard,
             handover=note.handover,
+            window=note.window,
+            media=note.media,
             noted=True,
             noted_offset=note.offset,
         )

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
+from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState, media_of_next
 from schemas.records import EventsRecord, SequencedRecord
 
 
@@ -15,6 +15,7 @@ class Anchor(NamedTuple):
         proof: None where it is known to be of its incarnation.
         begun: the timestamp of the next batch, where the log has a part of it; else None.
         heard: the last batch of the incarnation that came live, and was not replayed.
+        window, media: see `PublisherState`.
     """
 
     cursor: Cursor
@@ -22,25 +23,31 @@ class Anchor(NamedTuple):
     proof: Proof | None = None
     begun: float | None = None
     heard: Proof | None = None
+    window: int | None = None
+    media: int = 0
 
     @classmethod
     def of(cls, state: PublisherState) -> "Anchor":
         """The one of a table that has folded the whole log."""
         begun = None if state.begun is None else state.begun.engine_time
-        return cls(state.cursor, state.engine_time, state.proof, begun, state.heard)
+        heard, window, media = state.heard, state.window, state.media
+        return cls(state.cursor, state.engine_time, state.proof, begun, heard, window, media)
 
     def after(self, record: SequencedRecord) -> "Anchor":
         """The one that the record leads to, where it is not older than this."""
         cursor = record.reached
         is_other = cursor.incarnation != self.cursor.incarnation
         heard = None if is_other else self.heard
+        window = None if is_other else self.window
+        media = media_of_next(self.media) if is_other else self.media
         if not isinstance(record, EventsRecord):
-            return Anchor(cursor, 0.0, heard=heard)
+            return Anchor(cursor, 0.0, heard=heard, window=window, media=media)
         heard = record.heard or heard
+        window, media = record.window_after(window), record.media_after(media)
         if is_other:
             if record.is_unfinished:
-                return Anchor(cursor, 0.0, begun=record.engine_time)
-            return Anchor(cursor, record.engine_time, heard=heard)
+                return Anchor(cursor, 0.0, begun=record.engine_time, media=media)
+            return Anchor(cursor, record.engine_time, heard=heard, window=window, media=media)
         proof = self.proof
         if record.doubted is True:
             proof = proof or Proof(self.cursor.sequence, self.engine_time)
@@ -49,8 +56,8 @@ class Anchor(NamedTuple):
         if record.is_unfinished:
             # The batch before is the last whole one, and only that proves what this one is of.
             engine_time = self.engine_time if cursor == self.cursor else 0.0
-            return Anchor(cursor, engine_time, proof, record.engine_time, heard)
-        return Anchor(cursor, record.engine_time, proof, heard=heard)
+            return Anchor(cursor, engine_time, proof, record.engine_time, heard, window, media)
+        return Anchor(cursor, record.engine_time, proof, None, heard, window, media)
 
 
 class Joint(NamedTuple):

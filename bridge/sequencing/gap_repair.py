@@ -418,8 +418,8 @@ class Repair:
 
     def _differs_from_begun(self, batch: DecodedBatch) -> bool:
         """Whether the log has a part of a batch of this number, and of another time."""
-        cursor, _, _, begun, _ = self._sequencer.anchor(self._publisher)
-        is_next = batch.sequence == cursor.sequence + 1
+        anchor = self._sequencer.anchor(self._publisher)
+        begun, is_next = anchor.begun, batch.sequence == anchor.cursor.sequence + 1
         return begun is not None and is_next and batch.engine_time not in (None, begun)
 
     def _is_anchor(self, batch: DecodedBatch) -> bool:

@@ -10,10 +10,12 @@ from bridge.sequencing.causes import JOINED_LATE, MISSED, RECONNECTED, RESTARTED
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.event_numbers import EventNumbers
 from bridge.sequencing.lateness import Lateness
+from bridge.sequencing.media import Media
 from bridge.sequencing.pairing import LiveBatch, Pairing
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.waiting import Held, Missing
 from bridge.sequencing.window import Window
+from bridge.sequencing.windows import Windows
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
 from bridge.wire.drop_reasons import DropReason
@@ -51,8 +53,10 @@ class Lane:
         "lateness",
         "link",
         "live_link",
+        "media",
         "missing",
         "numbers",
+        "out_of_range",
         "overflowed",
         "pairing",
         "proof",
@@ -64,6 +68,7 @@ class Lane:
         "source",
         "tracker",
         "unplaced",
+        "windows",
     )
 
     def __init__(
@@ -75,6 +80,8 @@ class Lane:
         self.counters = PublisherCounters(registration.service_key)
         self.engine_time = 0.0
         self.numbers = EventNumbers()
+        self.windows = Windows()
+        self.media = Media()
         self._begun: Begun | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
         self._has_told_gap = False
@@ -92,6 +99,7 @@ class Lane:
         self.received_time = 0.0  # the engine's, of the last live batch
         self.received_at = 0.0  # when the last message came, monotonic seconds
         self.heard = 0  # messages that came live
+        self.out_of_range: WireError | None = None  # of a batch whose number no gap can have
         self.unplaced = 0  # the last message without a place, where no batch came behind it
         self.link = 0  # the one that brought the last message
         self.live_link = 0  # the one that is up, or the next
@@ -101,6 +109,7 @@ class Lane:
         self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
         self.proof: Proof | None = None  # what follows it may be of another one
         self.pairing = Pairing()
+        self.windows.place(None, is_empty=cursor.sequence < 0)
         self._checkpoint = Checkpoint(self.anchor, False)
 
     @property
@@ -108,7 +117,9 @@ class Lane:
         """The last accepted batch."""
         cursor, begun = self.tracker.cursor, self._begun
         begun_time = begun.engine_time if begun is not None and begun.after == cursor else None
-        return Anchor(cursor, self.engine_time, self.proof, begun_time, self.pairing.heard)
+        heard, window = self.pairing.heard, self.windows.largest
+        names = self.media.names
+        return Anchor(cursor, self.engine_time, self.proof, begun_time, heard, window, names)
 
     def place(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
@@ -119,6 +130,8 @@ class Lane:
             self._proven_link = _NO_LINK
             self.pairing.place(anchor.heard, is_open=anchor.cursor.sequence >= 0)
             self.numbers.forget()
+        self.windows.place(anchor.window, is_empty=anchor.cursor.sequence < 0)
+        self.media.names = anchor.media
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
         self._begun = None if anchor.begun is None else Begun(anchor.cursor, anchor.begun)
 
@@ -163,6 +176,8 @@ class Lane:
         self.engine_time = 0.0
         self.pairing.begin_incarnation()
         self.numbers.forget()
+        self.windows.forget()
+        self.media.forget()
         self.prove(link)
 
     @property
@@ -232,6 +247,8 @@ class Lane:
             self.degraded = False
             self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
             self.pairing.begin_incarnation()
+            self.windows.forget()
+            self.media.forget()
         first, last = self.tracker.sequence + 1, cursor.sequence
         if first <= last:
             self.counters.gaps += 1
@@ -252,6 +269,8 @@ class Lane:
         except WireError as error:
             self.counters.count_drop(error)
             self.unplaced = self.counters.messages
+            if error.reason == DropReason.SEQUENCE_RANGE:
+                self.out_of_range = WireError(error.reason, error.detail)
             return None
 
     def needs_repair(self, batch: DecodedBatch) -> bool:
@@ -304,6 +323,7 @@ class Lane:
             and self.tracker.sequence >= 0
             and (self.link == self._proven_link or self.proof is not None)
             and (self._begun is None or self._begun.after != self.tracker.cursor)
+            and self.out_of_range is None
         )
 
     def _decode_run(self, messages: list[list[bytes]], window: Window) -> DecodedRun | None:
@@ -316,6 +336,7 @@ class Lane:
 
     def _accept_run(self, run: DecodedRun, window: Window) -> None:
         first, batches = self.tracker.sequence + 1, len(run.digests)
+        self.media.names |= run.media
         window.add_batch(
             incarnation=self.tracker.incarnation,
             sequence=first,
@@ -324,6 +345,7 @@ class Lane:
             run=run.run,
             doubted=self.proof is not None,
             batches=batches,
+            media=self.media.names or None,
         )
         self.tracker.advance(run.digests)
         self.away = ""
@@ -379,8 +401,13 @@ class Lane:
             reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
         self.away = ""
-        batch = self.numbers.of_batch(batch)
+        had_media = self.media.names
+        batch = self.media.of_batch(self.windows.of_batch(self.numbers.of_batch(batch)))
         lost = counters.count_drops(batch.dropped)
+        # What follows on shows no gap, and may be of the same run: only a clear ends what it held.
+        if self.out_of_range is not None and not batch.clears:
+            lost.append(self.out_of_range)
+        self.out_of_range = None
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
             (unusable,) = batch.dropped
@@ -405,6 +432,8 @@ class Lane:
             is_whole=batch.engine_time is None,
             repaired=self.repaired,
             other_ranks=batch.other_ranks,
+            attention_window=self.windows.largest,
+            media=self.media.names if had_media or self.media.names else None,
         )
         self._note_origin(batch, link)
         return True

@@ -44,11 +44,13 @@ class Window:
         "_incarnation",
         "_incomplete",
         "_last",
+        "_media",
         "_other_ranks",
         "_publisher",
         "_records",
         "_repaired",
         "_unusable",
+        "_window",
     )
 
     def __init__(self, publisher: PublisherKey, bridge_time: float) -> None:
@@ -67,6 +69,8 @@ class Window:
         self._events = 0
         self._unusable: list[Unusable] = []
         self._other_ranks: set[int] = set()
+        self._window: int | None = None
+        self._media: int | None = None
 
     @property
     def room_bytes(self) -> int:
@@ -93,12 +97,15 @@ class Window:
         repaired: str = "",
         batches: int = 1,
         other_ranks: Sequence[int] = (),
+        attention_window: int | None = None,
+        media: int | None = None,
     ) -> None:
         """Appends one batch; one without events still moves the cursor. `run`: its events,
         by `schemas.events.encode_run`; `parts`: the same of a large one; `unusable`: why an event
         is left out of it, and `is_whole` whether all are; `repaired`: why it had been missing,
         where a replay brought it; `batches`: where there are several of consecutive numbers, the
-        first of which is `sequence`; `other_ranks`: whose events it has, too.
+        first of which is `sequence`; `other_ranks`: whose events it has, too; `attention_window`:
+        the largest one, where its events name any; `media`: see `Media.names`, None for none.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
@@ -108,6 +115,7 @@ class Window:
         if parts:
             self._flush()
             self._other_ranks.update(other_ranks)
+            self._window, self._media = attention_window, media
             self._add_parts(parts, incarnation, sequence, engine_time, unusable=unusable)
             return
         if self._batches and (
@@ -118,6 +126,10 @@ class Window:
         self._encoded += run
         if other_ranks:
             self._other_ranks.update(other_ranks)
+        if attention_window is not None:
+            self._window = attention_window
+        if media is not None:
+            self._media = media
         if not self._batches:
             self._incarnation = incarnation
             self._first = sequence
@@ -147,7 +159,7 @@ class Window:
         *,
         unusable: str,
     ) -> None:
-        total = sum(count for count, _ in parts)
+        total, named = sum(count for count, _ in parts), (self._window, self._media)
         end = 0
         for count, run in parts:
             first, end = end, end + count
@@ -156,6 +168,7 @@ class Window:
             if unusable:
                 self._add_unusable(Unusable(sequence, sequence, unusable))
             self._encoded += run
+            self._window, self._media = named
             self._flush(Part(first, end, total))
 
     def add_reset(self, *, incarnation: int, reason: str) -> None:
@@ -217,6 +230,8 @@ class Window:
                 unusable=tuple(self._unusable) if self._unusable else msgspec.UNSET,
                 repaired=self._repaired or msgspec.UNSET,
                 other_ranks=self._ranks() or msgspec.UNSET,
+                window=msgspec.UNSET if self._window is None else self._window,
+                media=msgspec.UNSET if self._media is None else self._media,
                 part=msgspec.UNSET if part is None else part,
                 version=RECORD_VERSION if part is None else PART_VERSION,
             )

@@ -9,6 +9,7 @@ from schemas.limits import PORT_MAX
 
 _TCP: Final = "tcp://"
 _IPC: Final = "ipc://"
+_NO_HOST: Final = frozenset(" ;/")
 
 
 def check_endpoint(endpoint: str) -> None:
@@ -20,7 +21,8 @@ def check_endpoint(endpoint: str) -> None:
     if endpoint.startswith(_IPC) and len(endpoint) > len(_IPC):
         return
     host, port = split_endpoint(endpoint)
-    is_host = host not in ("", "*") and host.isprintable() and " " not in host
+    # With `;` libzmq takes what is before it for the address to connect from.
+    is_host = host not in ("", "*") and host.isprintable() and not _NO_HOST.intersection(host)
     if not is_host or not (port.isascii() and port.isdigit()):
         raise EndpointError(
             f"Expected an address such as `tcp://10.0.0.7:5557` or `ipc:///run/engine`, "

@@ -7,9 +7,10 @@ sequence as 8 bytes, big-endian, and the third the batch in msgpack:
     event   [tag, field, ...] | {"type": tag, field: ...}
 
 The rank and any number of an event's last fields may be missing. Unknown elements of a batch are
-ignored. What is not known of an event is tolerated where that is safe: a removal or a clear is
-applied, since what it names is gone whatever else it says; a store is used where the unknown field
-is null or empty, for else it may change what a block is. Of a store that cannot be used, the blocks
+ignored. What is not known of an event is tolerated where that is safe: a removal is applied, since
+what it names is gone whatever else it says; so is a clear, which may have meant less where an
+unknown field says something: its publisher is degraded; a store is used where the unknown field is
+null or empty, for else it may change what a block is. Of a store that cannot be used, the blocks
 are named as left out.
 
 What is here is the specification. Where the packer has a `BatchPacker`, as the Rust kernel's has,
@@ -32,7 +33,7 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
-from bridge.wire.fields import Origin
+from bridge.wire.fields import TIER_CLEARED, Origin, media_bit
 from bridge.wire.forms import (
     ArrayBatch,
     ClearedEvent,
@@ -79,6 +80,7 @@ from schemas.limits import (
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
 )
+from schemas.positions import SHARES
 from schemas.registration import Registration
 
 _timestamp: Final = msgspec.msgpack.Decoder(float)
@@ -104,6 +106,10 @@ class DecodedBatch(NamedTuple):
         parts: of a large batch its events, of which each part is to be a record of its own.
         ids: None where its events have none.
         other_ranks: than the publisher's, of which it has events, or is.
+        has_windows: whether its events have their attention windows in place of groups, 0 for none;
+            a store of no blocks names one of a cache that has just begun.
+        media: by which names of media they store, see `bridge.wire.fields.media_bit`.
+        settled: of which of them they say what is left, however much was stored.
     """
 
     sequence: int
@@ -116,6 +122,9 @@ class DecodedBatch(NamedTuple):
     parts: tuple[EventRun, ...] = ()
     ids: EventIds | None = None
     other_ranks: tuple[int, ...] = ()
+    has_windows: bool = False
+    media: int = 0
+    settled: int = 0
 
     @classmethod
     def of_events(
@@ -146,12 +155,14 @@ class DecodedRun(NamedTuple):
         engine_time: of the last of them, Unix seconds.
         event_count: of all of them.
         run: their events, as of a `DecodedBatch`.
+        media: likewise.
     """
 
     digests: Sequence[int]
     engine_time: float
     event_count: int
     run: bytes
+    media: int = 0
 
 
 def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
@@ -240,10 +251,10 @@ class BatchDecoder:
         if self._packer is None:
             return None
         packed = self._packer.pack_run(messages, sequence, bytes_max)
-        digests, engine_time, count, run, lora_names = packed
+        digests, engine_time, count, run, lora_names, media = packed
         if not digests or not self._know(lora_names):
             return None
-        return DecodedRun(digests, engine_time, count, run)
+        return DecodedRun(digests, engine_time, count, run, media)
 
     def _check_size(self, payload: bytes) -> int:
         """Raises where it is too large; returns how many values a large one has, 0 for others."""
@@ -266,10 +277,10 @@ class BatchDecoder:
         packed = self._packer.pack(payload, sequence)
         if packed is None:
             return None
-        digest, engine_time, count, clears, run, lora_names = packed
+        digest, engine_time, count, clears, run, lora_names, media = packed
         if not self._know(lora_names):
             return None
-        return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
+        return DecodedBatch(sequence, digest, engine_time, count, clears, run, [], media=media)
 
     def _know(self, lora_names: Sequence[str]) -> bool:
         """Remembers the names; False where there are too many."""
@@ -284,15 +295,19 @@ class BatchDecoder:
         events: list[BlockEvent] = []
         dropped: list[WireError] = []
         engine_time, wire_events = self._read(payload, values, dropped)
+        media = settled = 0
         for wire_event in wire_events:
             try:
                 made = wire_event.events(sequence, self._origin)
                 events += [marked(event, wire_event, self._roots) for event in made]
+                media |= self._media_of(wire_event, made)
+                settled |= _settled_by(wire_event)
             except EventError as error:
                 _check_apart(len(wire_events), values)
                 kept = self._left_out(wire_event, sequence, error)
                 events += kept
                 is_named = any(isinstance(one, Stored) for one in kept)
+                media |= self._media_of(wire_event, kept)
                 named = LeftOutError(error.reason, error.detail) if is_named else error
                 dropped.append(_alone(named))
         digest = xxh3_64_intdigest(payload)
@@ -300,7 +315,16 @@ class BatchDecoder:
         if len(batch.run) > PACKED_BATCH_BYTES_MAX:
             detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
             raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
-        return batch._replace(dropped=dropped, ids=self._ids_of(wire_events))
+        ids = self._ids_of(wire_events)
+        return batch._replace(dropped=dropped, ids=ids, media=media, settled=settled)
+
+    def _media_of(self, wire_event: WireEvent, made: Sequence[BlockEvent]) -> int:
+        """By which names of media it stores blocks, and whether for all instances."""
+        stores = [event for event in made if isinstance(event, Stored)]
+        if not stores:
+            return 0
+        is_for_all = stores[0].shared and not self._origin.registration.is_pool
+        return media_bit(wire_event.medium_name) | (SHARES if is_for_all else 0)
 
     def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:
         """The numbers of the events; None where such engines give them none."""
@@ -377,8 +401,8 @@ class BatchDecoder:
                 dropped += [] if isinstance(event, UnknownStore) else [unknown]
         return engine_time, wire_events
 
-    def _read_event(self, encoded: msgspec.Raw) -> tuple[WireEvent, ToleratedError | None]:
-        """The event, and what is not known of it."""
+    def _read_event(self, encoded: msgspec.Raw) -> tuple[WireEvent, EventError | None]:
+        """The event, and what is not known of it: of a clear it may say of what there is more."""
         event, details = self._read_form(encoded)
         if event is not None:
             return event, None
@@ -393,6 +417,9 @@ class BatchDecoder:
             event, details = self._read_form(msgspec.Raw(unknown.rest))
             if event is None:
                 raise EventError(DropReason.MALFORMED_EVENT, either(*details))
+            is_clear = isinstance(event, ClearedEvent | TierClearedEvent)
+            if is_clear and not unknown.are_empty:
+                return event, EventError(DropReason.UNKNOWN_FIELD, detail)
             if not (event.removes or unknown.are_empty):
                 event = UnknownStore(event, detail)
             return event, ToleratedError(DropReason.UNKNOWN_FIELD, detail)
@@ -489,6 +516,13 @@ def _check_apart(events: int, values: int) -> None:
     if events > BATCH_APART_EVENTS_MAX:
         detail = f"Expected no bad event among more than {BATCH_APART_EVENTS_MAX}, got {events}"
         raise BatchError(DropReason.UNDECODABLE, detail)
+
+
+def _settled_by(wire_event: WireEvent) -> int:
+    """See `DecodedBatch.settled`."""
+    bit = media_bit(wire_event.medium_name) if wire_event.settles_medium else 0
+    is_clear = isinstance(wire_event, ClearedEvent | TierClearedEvent)
+    return bit | TIER_CLEARED if bit and is_clear else bit
 
 
 def _fields_of(events: Mapping[str, type[WireEvent]]) -> dict[str, list[str]]:

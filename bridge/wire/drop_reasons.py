@@ -31,6 +31,9 @@ class DropReason(StrEnum):
     # The event; its siblings are used, and its publisher is degraded: until it no longer holds the
     # blocks, where it is a store whose hashes can be read, else until it clears.
     EVENTS_MISSING = "events_missing"  # not of this event: of those before it, which never came
+    LARGER_WINDOW = "larger_window"  # likewise: they were of a smaller one, and are dropped
+    UNKNOWN_WINDOW = "unknown_window"  # likewise: a log of before does not say of which they were
+    SHARED_TIER = "shared_tier"  # it is applied, also to what is elsewhere on the tier
     UNKNOWN_EVENT = "unknown_event"
     UNKNOWN_FIELD = "unknown_field"  # of a store: it may change what its blocks are
     LOOKAHEAD = "lookahead"  # its blocks depend on the tokens behind them, too

@@ -17,11 +17,15 @@ our prefix hash chains (`Stored.token_hashes`). A LoRA, a cache salt and images 
 that such blocks match no plain prompt; which adapter it is the event does not say.
 
 A worker passes all stores of a block on, but of its removals only the last one: so a block that is
-stored again is not counted twice (`Stored.reported`).
+stored again is not counted twice (`Stored.reported`). Nor is one on `disk` and on `external`, which
+are one tier here: where a worker has used both, a removal from one says nothing of the other.
 
 Several workers behind one address, as of a broker, cannot be told apart: each worker's own address
 is registered. The ranks of one may come in one stream: each is registered, and reads what is its
 own. There is no replay.
+
+A publisher numbers what it sends anew, from 1 on; an event that is not a router's has the number of
+the engine, which begins with 0.
 
 Source: ai-dynamo-runtime 1.6.1, `KvEventPublisher` with `event_plane="zmq"`; in ai-dynamo/dynamo
 `lib/runtime/src/transports/event_plane/`, `lib/kv-router/src/protocols.rs`,
@@ -35,6 +39,8 @@ import msgspec
 
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.event_ids import EventId
+from bridge.wire.fields import media_bit
 from bridge.wire.known_part import KnownPart, known_part
 from bridge.wire.opaque import DECODING_ERRORS, either
 from bridge.wire.single_events import (
@@ -55,6 +61,9 @@ KIND: Final = PublisherKind("Dynamo")
 PLANE_FRAMES: Final = 4
 _VERSION: Final = 1
 _HEADER: Final = 5
+_FIRST_ID: Final = 1
+"""Of a publisher's events."""
+
 _WORKER: Final = "worker"
 _MEDIA: Final = {
     "device": Medium.GPU,
@@ -95,7 +104,7 @@ class _Data(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
     data: _Data | Literal["cleared"]
-    event_id: int | None = None
+    event_id: EventId | None = None
     dp_rank: int = 0
 
 
@@ -182,10 +191,20 @@ class _Reader:
     def _read(self, part: KnownPart, sequence: int) -> ReadEvent:
         routed: _RouterEvent = part.value
         rank, event_id = routed.event.dp_rank, routed.event.event_id
+        start = 0 if routed.worker_id is None else _FIRST_ID
         if rank != self._registration.dp_rank:
-            return ReadEvent((), event_id, routed.worker_id, other_rank=rank)
+            return ReadEvent((), event_id, routed.worker_id, other_rank=rank, start=start)
         event = self._canonical(routed, sequence)
-        return with_unknown(ReadEvent([event], event_id, routed.worker_id), part)
+        bit = media_bit(routed.storage_tier)
+        read = ReadEvent(
+            [event],
+            event_id,
+            routed.worker_id,
+            start=start,
+            media=bit if isinstance(event, Stored) else 0,
+            settled=bit if isinstance(event, Removed) else 0,
+        )
+        return with_unknown(read, part)
 
     def _canonical(self, routed: _RouterEvent, sequence: int) -> BlockEvent:
         event = routed.event

@@ -45,6 +45,22 @@ _MEDIA: Final[dict[str | None, Medium]] = {
 }
 
 
+MEDIA: Final = ("CPU", "CPU_PINNED", "DISK", "STORAGE", "FS", "OBJ", "EXTERNAL")
+"""Those of tiers that have several names; what is stored by one has its bit."""
+
+_MEDIA_BITS: Final = {name: 1 << place for place, name in enumerate(MEDIA)}
+
+TIERS: Final = tuple(
+    sum(1 << place for place, name in enumerate(MEDIA) if _MEDIA[name] is medium)
+    for medium in (Medium.CPU, Medium.DISK)
+)
+"""The bits of each tier."""
+
+
+TIER_CLEARED: Final = 1 << 9
+"""That nothing is left on such a tier, beside which of its names that was said of."""
+
+
 class Origin(NamedTuple):
     """What is known of a publisher.
 
@@ -64,6 +80,11 @@ class Origin(NamedTuple):
         return self.registration.lora_name
 
 
+def is_nil(encoded: msgspec.Raw) -> bool:
+    """Whether the field is nil, or is not there."""
+    return bytes(encoded) == _NIL_BYTES
+
+
 def medium_of(name: str | None) -> Medium:
     """The tier; engines spell it in either case, with a device index (`cpu:0`), or not at all."""
     medium = _MEDIA.get(name)
@@ -74,6 +95,16 @@ def medium_of(name: str | None) -> Medium:
     if medium is None:
         raise EventError(DropReason.UNKNOWN_MEDIUM, f"Expected a storage tier, got: {name[:80]}")
     return medium
+
+
+def media_bit(name: str | None) -> int:
+    """Which of the names of its tier it is; 0 where that has no other, or it is none."""
+    return 0 if name is None else _MEDIA_BITS.get(name.partition(":")[0].upper(), 0)
+
+
+def media_of(bits: int) -> str:
+    """Their names, for people."""
+    return ", ".join(name for place, name in enumerate(MEDIA) if bits >> place & 1)
 
 
 def is_remote(locality: str | None) -> bool:

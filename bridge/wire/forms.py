@@ -25,6 +25,17 @@ class WireEvent(msgspec.Struct, gc=False):
     removes: ClassVar[bool] = False
 
     @property
+    def medium_name(self) -> str | None:
+        """As the engine calls it."""
+        name: str | None = getattr(self, "medium", None)
+        return name
+
+    @property
+    def settles_medium(self) -> bool:
+        """Whether it says what is left on its medium, however much was announced there."""
+        return False
+
+    @property
     def has_origin(self) -> bool:
         """Whether it says itself whether its blocks were there before."""
         return False
@@ -60,6 +71,11 @@ class UnknownStore(WireEvent):
 
     event: WireEvent
     detail: str
+
+    @property
+    def medium_name(self) -> str | None:
+        """See `WireEvent`."""
+        return self.event.medium_name
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
@@ -159,6 +175,11 @@ class ClearedEvent(WireEvent):
 
     removes: ClassVar[bool] = True
 
+    @property
+    def settles_medium(self) -> bool:
+        """See `WireEvent`."""
+        return self.medium is not None
+
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
         medium = None if self.medium is None else medium_of(self.medium)
@@ -171,6 +192,11 @@ class TierClearedEvent(WireEvent):
     medium: str
 
     removes: ClassVar[bool] = True
+
+    @property
+    def settles_medium(self) -> bool:
+        """See `WireEvent`."""
+        return True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""

@@ -32,8 +32,8 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.batch import BatchDecoder, DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.event_ids import EventIds, Numbers
-from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of, medium_of
+from bridge.wire.event_ids import EventId, EventIds, Numbers
+from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of
 from bridge.wire.forms import UnknownStore, WireEvent, forms_of
 from bridge.wire.mooncake_keys import NamedBlock, block_of, low64
 from schemas.arrays import ArrayPacker
@@ -47,13 +47,19 @@ KIND: Final = PublisherKind("Mooncake")
 FIRST_NUMBER: Final = 1
 """Of a master's batches."""
 
+_FIRST_ID: Final = 1
+"""Of its events."""
+
+_MEDIA: Final = {"cpu": Medium.CPU, "disk": Medium.DISK}
+"""No other names of a tier: an object is held there once, however often it is announced."""
+
 _PER_SECOND: Final = 1000.0
 
 
 class _Event(WireEvent, tag_field="event_type", forbid_unknown_fields=True):
     """What all events have."""
 
-    event_id: int | None = None
+    event_id: EventId | None = None
     timestamp: int | None = None
     type: str | None = None
     model_name: str | None = None
@@ -155,8 +161,8 @@ class _OfObject(_Event, forbid_unknown_fields=True):
 
     def tier(self) -> Medium:
         """Where the object is."""
-        medium = medium_of(self.medium)
-        if medium is Medium.GPU:
+        medium = _MEDIA.get((self.medium or "").lower())
+        if medium is None:
             detail = f"Expected medium `cpu` or `disk`, got: {(self.medium or 'none')[:80]}"
             raise EventError(DropReason.UNKNOWN_MEDIUM, detail)
         return medium
@@ -243,7 +249,7 @@ class _PoolDecoder(BatchDecoder):
                 return None
             number = Numbers(event.event_id, event.event_id)
             every = number if every is None else every.then(number)
-        return None if every is None else EventIds(every, every)
+        return None if every is None else EventIds(every, every, start=_FIRST_ID)
 
     def _check_envelope(self, engine_time: float, rank: int | None, events: int) -> None:
         super()._check_envelope(engine_time, None, events)

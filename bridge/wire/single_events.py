@@ -46,6 +46,8 @@ class ReadEvent(NamedTuple):
         worker: whose stream that is; None where it does not say.
         dropped: what of it could not be used, where that costs no more than the event.
         other_rank: whose event it is, where it is not the publisher's: nothing of it is used.
+        start: with which number such a stream begins.
+        media, settled: see `DecodedBatch`.
     """
 
     events: Sequence[BlockEvent]
@@ -53,6 +55,9 @@ class ReadEvent(NamedTuple):
     worker: int | None = None
     dropped: Sequence[EventError] = ()
     other_rank: int | None = None
+    start: int = 0
+    media: int = 0
+    settled: int = 0
 
 
 EventReader = Callable[[msgspec.Raw, int], ReadEvent]
@@ -126,7 +131,7 @@ def _decode(
     events: list[BlockEvent] = []
     errors: list[EventError] = []
     ids: EventIds | None = None
-    bad = tolerated = 0
+    bad = tolerated = media = settled = 0
     others: dict[int, PassedOverError] = {}
     for one in encoded:
         try:
@@ -134,13 +139,14 @@ def _decode(
             if read.event_id is not None:
                 number = Numbers(read.event_id, read.event_id)
                 is_own = read.other_rank is None
-                these = EventIds(number if is_own else None, number, read.worker)
+                these = EventIds(number if is_own else None, number, read.worker, read.start)
                 ids, began_again = (these, False) if ids is None else ids.then(these)
                 events += [Cleared(sequence=sequence)] if began_again else []
             if read.other_rank is not None:
                 errors.append(others.setdefault(read.other_rank, _of_other(read.other_rank)))
                 continue
             events += read.events
+            media, settled = media | read.media, settled | read.settled
             errors += read.dropped
             tolerated += len(read.dropped)
             if tolerated > BATCH_TOLERATED_MAX:
@@ -158,7 +164,8 @@ def _decode(
         detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
         raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
     batch.dropped.extend(errors)
-    batch = batch._replace(ids=ids, other_ranks=tuple(sorted(others)))
+    ranks = tuple(sorted(others))
+    batch = batch._replace(ids=ids, other_ranks=ranks, media=media, settled=settled)
     if len(batch.run) <= RECORD_BYTES_MAX:
         return batch
     parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, packer)
@@ -179,7 +186,7 @@ def with_unknown(read: ReadEvent, unknown: KnownPart) -> ReadEvent:
     if not unknown.unknown:
         return read
     detail = f"Expected no field that is not known, got: {unknown.unknown[:200]}"
-    stores = [event for event in read.events if isinstance(event, Stored)]
+    stores = [event for event in read.events if isinstance(event, Stored) and event.hashes]
     if not stores or unknown.are_empty:
         return read._replace(dropped=[ToleratedError(DropReason.UNKNOWN_FIELD, detail)])
     events = [_named(event) if isinstance(event, Stored) else event for event in read.events]

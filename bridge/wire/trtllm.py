@@ -224,13 +224,14 @@ class _Decoder(BatchDecoder):
         sequence, payload = read_frames(frames)
         if not is_json(payload):
             return super().decode(frames)
-        return decode_singly(
+        batch = decode_singly(
             payload,
             sequence,
             self._arrays,
             read_batch=self._api.read_batch,
             read_event=self._api.read_event,
         )
+        return batch._replace(has_windows=True)
 
 
 def open_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:

@@ -17,8 +17,8 @@ missing is a loss, although the forwarder's own sequence has no hole. So whoever
 forwards all.
 
 A model with several attention windows has an event for each. What forms a prefix is the largest:
-the engine names all windows by its first events, which say that the pools were created. So the
-largest that has been seen counts, and the others are sparse.
+the engine names all windows by its first events, which say that the pools were created. Which that
+is `bridge.sequencing.windows` knows: here events have their window in place of a group.
 
 Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer), TensorRT-LLM 1.0 to the main branch of
 2026.
@@ -27,11 +27,12 @@ Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer), TensorRT-LLM 1.0 to t
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.event_ids import EventId
 from bridge.wire.fields import name_of
 from bridge.wire.known_part import KnownPart, known_part
 from bridge.wire.opaque import DECODING_ERRORS
@@ -40,10 +41,9 @@ from schemas.arrays import Token, hash_to_u64, tokens_to_bytes
 from schemas.errors import EventError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
-from schemas.limits import BLOCK_SIZE_MAX
+from schemas.limits import BLOCK_SIZE_MAX, GROUP_NUMBER_MAX
 from schemas.registration import Registration
 
-SPARSE_KIND: Final = "sliding_window"
 _LEVELS: Final = (Medium.GPU, Medium.CPU, Medium.DISK)
 _HEX_DIGITS: Final = 16
 _hex_alphabet: Final = frozenset(string.hexdigits)
@@ -117,9 +117,9 @@ class _Updated(msgspec.Struct, tag_field="type", tag="updated", forbid_unknown_f
 
 
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
-    event_id: int
+    event_id: EventId
     data: _Created | _Stored | _Removed | _Updated
-    window_size: int | None = None
+    window_size: Annotated[int, msgspec.Meta(ge=0, le=GROUP_NUMBER_MAX)] | None = None
     attention_dp_rank: int | None = None
     layer_group_id: int | None = None
     hash_algo: str | None = None
@@ -140,7 +140,6 @@ class ApiReader:
     def __init__(self, registration: Registration) -> None:
         self._dp_rank = registration.dp_rank
         self._lora_name = registration.lora_name
-        self._largest_window = 0
 
     def read_batch(self, payload: bytes, sequence: int) -> tuple[float, Sequence[msgspec.Raw]]:
         """See `single_events.BatchReader`."""
@@ -157,20 +156,19 @@ class ApiReader:
 
     def _canonical(self, event: _Event, sequence: int) -> list[BlockEvent]:
         window = event.window_size or 0
-        self._largest_window = max(self._largest_window, window)
-        is_sparse = window < self._largest_window
         data = event.data
         if isinstance(data, _Created):
-            return [Cleared(sequence=sequence)]
+            named = Stored(sequence=sequence, hashes=b"", group=window)
+            return [Cleared(sequence=sequence), named]
         if isinstance(data, _Stored):
-            return list(self._stored(data, sequence, is_sparse=is_sparse))
+            return list(self._stored(data, sequence, window))
         if isinstance(data, _Removed):
-            return [] if is_sparse else _removed(data, sequence)
-        if data.cache_level is not None and not is_sparse:
-            return _moved(data.block_hash, data.cache_level, sequence)
+            return _removed(data, sequence, window)
+        if data.cache_level is not None:
+            return _moved(data.block_hash, data.cache_level, sequence, window)
         return []
 
-    def _stored(self, data: _Stored, sequence: int, *, is_sparse: bool) -> Iterator[BlockEvent]:
+    def _stored(self, data: _Stored, sequence: int, window: int) -> Iterator[BlockEvent]:
         """One event for each run of blocks of one size and level."""
         check_blocks(len(data.blocks))
         parent = None if data.parent_hash is None else _hash_of(data.parent_hash)
@@ -196,7 +194,7 @@ class ApiReader:
                 block_size=size,
                 medium=_medium_of(level),
                 lora_name=lora_name,
-                spec_kind=SPARSE_KIND if is_sparse else "",
+                group=window,
                 extra_keys=tuple(keys) if any(keys) else (),
             )
             parent = hashes[-1]
@@ -213,18 +211,20 @@ def _read(encoded: msgspec.Raw) -> KnownPart:
             raise EventError(DropReason.MALFORMED_EVENT, str(error)) from other
 
 
-def _removed(data: _Removed, sequence: int) -> list[BlockEvent]:
+def _removed(data: _Removed, sequence: int, window: int) -> list[BlockEvent]:
     """A block is gone from wherever it was: the event names no level."""
     check_blocks(len(data.block_hashes))
     hashes = _packed(map(_hash_of, data.block_hashes))
-    return [Removed(sequence=sequence, hashes=hashes, medium=medium) for medium in _LEVELS]
+    return [
+        Removed(sequence=sequence, hashes=hashes, medium=medium, group=window) for medium in _LEVELS
+    ]
 
 
-def _moved(block_hash: int | str, level: _Diff, sequence: int) -> list[BlockEvent]:
+def _moved(block_hash: int | str, level: _Diff, sequence: int, window: int) -> list[BlockEvent]:
     hashes = _packed([_hash_of(block_hash)])
     return [
-        Stored(sequence=sequence, hashes=hashes, medium=_medium_of(level.new_value)),
-        Removed(sequence=sequence, hashes=hashes, medium=_medium_of(level.old_value)),
+        Stored(sequence=sequence, hashes=hashes, medium=_medium_of(level.new_value), group=window),
+        Removed(sequence=sequence, hashes=hashes, medium=_medium_of(level.old_value), group=window),
     ]
 
 

@@ -31,6 +31,7 @@ from bridge.wire.fields import (
     block_size_of,
     group_of,
     hashes_of,
+    is_nil,
     is_remote,
     lora_name_of,
     medium_of,
@@ -179,11 +180,16 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
     ownership: msgspec.Raw = NIL
     remaining_copy_counts: msgspec.Raw = NIL
 
+    @property
+    def settles_medium(self) -> bool:
+        """See `WireEvent`."""
+        return not is_nil(self.remaining_copy_counts)
+
     def events(self, sequence: int, origin: Origin) -> Sequence[BlockEvent]:
         """See `WireEvent`: one for each number of copies that are left, where they say it."""
         removed = self.canonical(sequence, origin)
         assert isinstance(removed, Removed)
-        if is_empty(self.remaining_copy_counts):
+        if is_nil(self.remaining_copy_counts):
             return (removed,)
         hashes = [removed.hashes[at : at + 8] for at in range(0, len(removed.hashes), 8)]
         by_count: dict[int, list[bytes]] = {}

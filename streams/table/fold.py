@@ -50,7 +50,14 @@ from schemas.limits import (
     UNREGISTERED_REMEMBERED_MAX,
 )
 from schemas.memory import MemoryRecord, SegmentKey, SegmentState
-from schemas.positions import Begun, Confirmation, Heartbeat, Proof, PublisherState
+from schemas.positions import (
+    Begun,
+    Confirmation,
+    Heartbeat,
+    Proof,
+    PublisherState,
+    media_of_next,
+)
 from schemas.records import (
     EventsRecord,
     GapRecord,
@@ -240,7 +247,8 @@ class Fold:
         state.degraded_since, state.degraded_at = None, 0.0
         state.left_out, state.left_out_at = {}, 0.0
         state.begun = state.heard = None
-        state.other_ranks = ()
+        state.other_ranks, state.window = (), None
+        state.media = media_of_next(state.media)
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
         if record.first_sequence > state.sequence + 1:
@@ -273,6 +281,8 @@ class Fold:
         if record.other_ranks is not msgspec.UNSET:
             ranks = sorted({*state.other_ranks, *record.other_ranks})
             state.other_ranks = tuple(ranks[:OTHER_RANKS_MAX])
+        state.window = record.window_after(state.window)
+        state.media = record.media_after(state.media)
         if not record.is_unfinished:
             state.engine_time = record.engine_time
         elif record.part is not msgspec.UNSET:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing, Verdict
 from schemas.identities import OBJECTS_WAIT, UNSURE, PrefixScope, PublisherKey, StreamKey
-from schemas.positions import Confirmation, PublisherState
+from schemas.positions import POOL_CLEARED, Confirmation, PublisherState
 
 Scope = tuple[str, str, int, str]
 """Tenant, model, block size, salt: what the publishers of a query's scope have in common."""
@@ -118,6 +118,8 @@ class ScopeStates:
         doubts = (one for one in UNSURE if one in state.left_out)
         unsure = next((one for one in doubts if waits or one != OBJECTS_WAIT), "")
         unsure_at = state.left_out_at if unsure else 0.0
+        if not unsure and state.media & POOL_CLEARED:
+            unsure = Doubt.POOL_CLEARED
         said = (known.loss, known.degraded_at, known.unsure, known.unsure_at, known.other_ranks)
         is_known = known.stated and said == (
             *(loss, degraded_at, unsure, unsure_at),
@@ -255,7 +257,7 @@ class ScopeStates:
         said = known.confirmation
         since = 0.0 if said is None else said.since
         source = self._source_of(known)
-        if source in UNSURE:
+        if source in (*UNSURE, Doubt.POOL_CLEARED):
             since = known.unsure_at
         if isinstance(source, Doubt):
             return Standing(AnswerState.UNCONFIRMED, source, since)

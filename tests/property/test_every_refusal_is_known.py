@@ -64,6 +64,11 @@ PAYLOADS: dict[DropReason, bytes] = {
     DropReason.BAD_COPY_COUNTS: batch(
         map_event("BlockRemoved", block_hashes=[1], remaining_copy_counts="x")
     ),
+    DropReason.SHARED_TIER: batch(
+        store(block_hashes=[8], medium="FS"),
+        store(block_hashes=[9], medium="OBJ"),
+        map_event("TierBlocksCleared", medium="FS"),
+    ),
     DropReason.NAME_TOO_LONG: batch(store(lora_name="x" * (NAME_BYTES_MAX + 1))),
     DropReason.TOO_MANY_LORA_NAMES: batch(
         *[store(lora_name=f"l{number}") for number in range(LORA_NAMES_MAX + 1)]
@@ -72,10 +77,11 @@ PAYLOADS: dict[DropReason, bytes] = {
 """A batch of vLLM's for each."""
 
 ELSEWHERE: dict[DropReason, str] = {
-    # The message has no number, or is not taken: the next one shows a gap, or `unreadable`.
+    # The message has no number that counts, or is not taken: the next one shows a gap, or that it
+    # is missing, or `unreadable`.
     DropReason.FRAME_COUNT: "tests/unit/bridge/test_followed.py: unplaced",
     DropReason.SEQUENCE_LENGTH: "likewise",
-    DropReason.SEQUENCE_RANGE: "likewise",
+    DropReason.SEQUENCE_RANGE: "tests/unit/bridge/sequencing/test_sequencer.py: out_of_range",
     DropReason.INBOX_FULL: "tests/unit/bridge/sockets/test_inbox.py",
     DropReason.HELD_FULL: "tests/unit/bridge/sequencing: overflowed",
     DropReason.TOO_MANY_BLOCKS: "of JSON; else a batch of so many values is undecodable",
@@ -83,6 +89,8 @@ ELSEWHERE: dict[DropReason, str] = {
     DropReason.INTERNAL_ERROR: "tests/unit/bridge/sequencing: a window is rolled back, and lost",
     DropReason.REPLAY_DIFFERS: "tests/unit/bridge/sequencing/test_pairing.py",
     DropReason.EVENTS_MISSING: "tests/unit/bridge/sequencing/test_event_numbers.py",
+    DropReason.LARGER_WINDOW: "tests/unit/bridge/sequencing/test_windows.py",
+    DropReason.UNKNOWN_WINDOW: "likewise",
     DropReason.OTHER_WORKER: "tests/unit/bridge/wire/test_dynamo.py",
     DropReason.UNKNOWN_KIND: "no source of that kind: the registration is refused",
     # Nothing is missing without it.
@@ -124,6 +132,15 @@ class Followed:
     def dropped(self) -> Sequence[str]:
         lane: Any = self.sequencer._lanes[self.registration.publisher]
         return [reason for reason, count in lane.counters.dropped.items() if count]
+
+
+@pytest.mark.parametrize("counts", [[], [None], False])
+def test_counts_that_are_empty_are_no_counts(counts: object) -> None:
+    followed = Followed()
+    followed.send(batch(GOOD))
+    followed.send(batch(map_event("BlockRemoved", block_hashes=[1], remaining_copy_counts=counts)))
+    assert followed.dropped() == [DropReason.BAD_COPY_COUNTS]
+    assert followed.is_known_to_miss
 
 
 @pytest.mark.parametrize("reason", PAYLOADS)

@@ -37,8 +37,8 @@ class AloneOnly:
 
     def pack_run(
         self, messages: list[list[bytes]], sequence: int, bytes_max: int, /
-    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str]]:
-        return (), 0.0, 0, b"", ()
+    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str], int]:
+        return (), 0.0, 0, b"", (), 0
 
 
 class AlonePacker(ArraysOnly):

@@ -218,6 +218,8 @@ class SimulatedEngine:
             else:
                 reason = odd.reason if odd is not None and odd.effect is Effect.LEFT_OUT else ""
                 self._announce_event(event, reason if number == place else "")
+                if number == place and odd is not None and odd.effect is Effect.LESS:
+                    known.is_lost = True
         known.is_lost |= how == Spoilt.EVENT or (odd is not None and odd.tag == EVENT)
         self._note_known()
 
@@ -324,7 +326,8 @@ class SimulatedEngine:
         if how is Spoilt.BATCH:
             return found
         odd = self.odd.items()
-        return found | {at for (of, at), one in odd if of == life and one.effect is Effect.LOST}
+        lost = (Effect.LOST, Effect.LESS)
+        return found | {at for (of, at), one in odd if of == life and one.effect in lost}
 
     def spoil_next(self, how: Spoilt) -> None:
         """What it publishes next is not as it should be, live and in its buffer."""

@@ -37,6 +37,7 @@ class Effect(Enum):
     USED = "used"  # as if nothing were odd about it
     LEFT_OUT = "left out"  # its blocks are known by their names, and found by nobody
     LOST = "lost"  # what it said is not known
+    LESS = "less"  # used, and it may have meant less: what else there is is not known
 
 
 class Oddity(NamedTuple):
@@ -153,7 +154,8 @@ def _oddities() -> Iterator[Oddity]:
         "unknown attention", store, Effect.USED, "", put("kv_cache_spec_kind", "hyper_attention")
     )
     yield Oddity("field", removal, Effect.USED, "unknown_field", _add("x"))
-    yield Oddity("field", clear, Effect.USED, "unknown_field", _add("x"))
+    yield Oddity("empty field", clear, Effect.USED, "unknown_field", _add(None))
+    yield Oddity("field", clear, Effect.LESS, "unknown_field", _add("x"))
     for something in _SOMETHING:
         yield Oddity("field", store, Effect.LEFT_OUT, "unknown_field", _add(something))
     lookahead = put("lookahead_token_ids", [[7]])

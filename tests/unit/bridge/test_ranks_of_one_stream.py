@@ -33,6 +33,7 @@ from streams.table.scope_states import FreshUntil, Source
 from tests.unit.bridge.messages import map_event, registration
 
 KINDS = [trtllm_wire.KIND, dynamo_wire.KIND]
+FIRST_IDS = {trtllm_wire.KIND: 0, dynamo_wire.KIND: 1}
 TOKENS = [1, 2, 3, 4]
 
 
@@ -117,8 +118,9 @@ def numbered(kind: PublisherKind, ranks: Sequence[int], *, of_each: bool) -> lis
     counts: dict[int, int] = {}
     events = []
     for place, rank in enumerate(ranks):
-        number = counts[rank] = counts.get(rank, 0) + 1
-        events.append(event(kind, rank, number if of_each else place + 1))
+        number = counts.get(rank, 0) if of_each else place
+        counts[rank] = counts.get(rank, 0) + 1
+        events.append(event(kind, rank, FIRST_IDS[kind] + number))
     return events
 
 
@@ -140,7 +142,7 @@ def test_each_rank_has_its_own_and_misses_nothing(
     assert (bench.degraded(), bench.dropped(0), bench.dropped(1)) == (set(), {}, {})
 
 
-@pytest.mark.parametrize("lost", [3, 4])
+@pytest.mark.parametrize("lost", [0, 1, 3, 4])
 @pytest.mark.parametrize("of_each", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_engine_drops_of_a_rank_degrades_it(
@@ -165,7 +167,7 @@ def test_numbers_of_a_rank_that_go_back_are_of_a_cache_that_began_again(
     bench = Bench(kind, 0, 1)
     for one in numbered(kind, [0, 1, 0, 1], of_each=True):
         bench.send(one)
-    bench.send(event(kind, 0, 1, gone=True))
+    bench.send(event(kind, 0, FIRST_IDS[kind], gone=True))
     assert bench.held()[1] == 4
     assert 0 not in bench.degraded()
     assert bench.held().get(0, 0) == 0
@@ -175,9 +177,9 @@ def test_numbers_of_a_rank_that_go_back_are_of_a_cache_that_began_again(
 def test_a_rank_that_is_not_registered_is_known_until_it_is(kind: PublisherKind) -> None:
     bench = Bench(kind, 0)
     (zero,) = bench.publishers
-    bench.send(event(kind, 0, 1))
+    bench.send(event(kind, 0, FIRST_IDS[kind]))
     assert bench.fold.publishers[zero].other_ranks == ()
-    bench.send(event(kind, 1, 2))
+    bench.send(event(kind, 1, FIRST_IDS[kind] + 1))
     assert bench.fold.publishers[zero].other_ranks == (1,)
     assert bench.fold.states.standing(zero, bench.fresh_until, 0.0).reason == Doubt.RANK_MISSING
     assert bench.sequencer.counters()[zero].passed_over == {DropReason.OTHER_RANK: 1}

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from query_api.table_view import TableView
-from schemas.answer_states import AnswerState
+from schemas.answer_states import AnswerState, Doubt
 from schemas.identities import PublisherKey
-from schemas.positions import Confirmation, PublisherState
+from schemas.positions import POOL_CLEARED, SHARES, Confirmation, PublisherState
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.table.scope_states import ScopeStates, Source
@@ -41,10 +41,16 @@ class Shown:
             self.states.list(one.publisher, True)
             self.put(one, sequence=7)
 
-    def put(self, one: Registration, *, sequence: int, degraded: int | None = None) -> None:
+    def put(
+        self, one: Registration, *, sequence: int, degraded: int | None = None, media: int = 0
+    ) -> None:
         said = Confirmation("bridge", "", 0.5)
         state = PublisherState(
-            incarnation=1, sequence=sequence, degraded_since=degraded, confirmation=said
+            incarnation=1,
+            sequence=sequence,
+            degraded_since=degraded,
+            confirmation=said,
+            media=media,
         )
         self.publishers[one.publisher] = state
         self.states.put(one.publisher, state)
@@ -82,3 +88,20 @@ def test_a_pool_is_no_instance_and_what_it_lacks_every_instance_lacks(shown: Sho
     shown.put(MEMBERS[0], sequence=9, degraded=2)
     assert standings() == {"a": AnswerState.DEGRADED}
     assert shown.view.verdict(SCOPE).state is AnswerState.DEGRADED
+
+
+def test_what_an_engine_has_stored_for_all_is_as_well_known_as_the_engine() -> None:
+    other = registration("b", port=7001)
+    shown = Shown(ENGINE, other)
+
+    def standings() -> dict[str, tuple[AnswerState, str]]:
+        found = shown.view.instance_standings(SCOPE)
+        return {name: (one.state, one.reason) for name, one in found.items()}
+
+    shown.put(ENGINE, sequence=9, degraded=2)
+    assert standings()["b"] == (AnswerState.EXACT, ""), "its own blocks only"
+    shown.put(ENGINE, sequence=9, media=SHARES)
+    assert standings() == dict.fromkeys("ab", (AnswerState.EXACT, ""))
+    shown.put(ENGINE, sequence=9, media=SHARES | POOL_CLEARED)
+    assert standings() == dict.fromkeys("ab", (AnswerState.UNCONFIRMED, Doubt.POOL_CLEARED))
+    assert shown.view.verdict(SCOPE).state is AnswerState.UNCONFIRMED

@@ -8,9 +8,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use wire::arrays::{pack_hashes, pack_seconds, pack_tokens};
-use wire::batches::{self, Limits, Roots};
+use wire::batches::{self, Limits, Packed, Roots};
 use wire::layout::Layout;
 use wire::parts;
+use wire::runs::PackedRun;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::convert::{bytes_of, describe};
@@ -155,7 +156,8 @@ impl BatchPacker {
         };
         let run = PyBytes::new(py, &packed.run);
         let names = names_of(py, &packed.lora_names)?;
-        let fields = (digest, packed.engine_time, packed.events, packed.clears, run, names);
+        let Packed { engine_time, events, clears, media, .. } = packed;
+        let fields = (digest, engine_time, events, clears, run, names, media);
         Ok(Some(fields.into_pyobject(py)?))
     }
 
@@ -188,7 +190,8 @@ impl BatchPacker {
             detached_if(is_long, py, || self.packer.pack_run(batches, sequence, bytes_max));
         let run = PyBytes::new(py, &packed.run);
         let names = names_of(py, &packed.lora_names)?;
-        (packed.digests, packed.engine_time, packed.events, run, names).into_pyobject(py)
+        let PackedRun { digests, engine_time, events, media, .. } = packed;
+        (digests, engine_time, events, run, names, media).into_pyobject(py)
     }
 }
 

@@ -12,7 +12,7 @@ from bridge.sequencing.anchor import Anchor
 from brokers.clients import Clients
 from schemas.codec import decode_record
 from schemas.events import encode_events
-from schemas.positions import NO_CURSOR, Cursor, Proof
+from schemas.positions import NO_CURSOR, POOL_CLEARED, SHARES, Cursor, Proof
 from schemas.records import (
     EventsRecord,
     GapRecord,
@@ -183,6 +183,26 @@ def test_a_batch_that_the_log_has_in_part_is_noted_as_begun() -> None:
     topics.record(begun, ended)
     _, states = recover(topics, 0)
     assert states[ONE.publisher].anchor == Anchor(Cursor(2, 8), 108.0, heard=Proof(8, 108.0))
+
+
+def test_a_note_knows_the_attention_window_and_the_media() -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    named = msgspec.structs.replace(events(ONE, 1, 0, 4), window=4096, media=16 | SHARES)
+    records: list[Record] = [registered(ONE), named, events(ONE, 1, 5, 7)]
+    for offset, record in enumerate(records):
+        topics.record(record)
+        made.written(ONE.publisher, record, offset)
+    write_notes(topics, made)
+    _, states = recover(topics, 0)
+    state = states[ONE.publisher]
+    assert (state.anchor.window, state.anchor.media) == (4096, 16 | SHARES)
+    begun = ResetRecord(**envelope(ONE), incarnation=2, first_sequence=-1, last_sequence=-1)
+    state.take(begun, 3)
+    assert (state.anchor.window, state.anchor.media) == (None, SHARES | POOL_CLEARED)
+    state.take(UnregisteredRecord(**envelope(ONE)), 4)
+    state.take(registered(ONE), 5)
+    assert (state.anchor.window, state.anchor.media) == (None, 0)
 
 
 def test_a_registration_begins_again_behind_a_batch_of_which_there_is_only_a_part() -> None:

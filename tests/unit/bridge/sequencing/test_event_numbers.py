@@ -70,20 +70,70 @@ def is_incomplete(records: list[SequencedRecord]) -> bool:
     return [one.reason for one in unusable] == [DropReason.EVENTS_MISSING]
 
 
-@pytest.mark.parametrize("kind", [trtllm, dynamo])
-def test_numbers_that_follow_on_say_nothing(kind: Any) -> None:
+@pytest.mark.parametrize(("kind", "start"), [(trtllm, 0), (dynamo, 1)])
+def test_numbers_that_follow_on_say_nothing(kind: Any, start: int) -> None:
     publisher = Publisher(dynamo=kind is dynamo)
-    for first in (5, 7, 9):
+    for first in (start, start + 2, start + 4):
         records = publisher.sends(kind(first), kind(first + 1))
         assert (clears(records), is_incomplete(records)) == (0, False)
     assert publisher.dropped == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "missing"),
+    [
+        (trtllm(0), False),
+        (trtllm(1), True),
+        (trtllm(2, "created"), True),
+        (dynamo(1), False),
+        (dynamo(2), True),
+        (dynamo(0, None), False),
+        (dynamo(1, None), True),
+    ],
+    ids=["first", "second", "third", "first", "second", "first of its engine", "second of it"],
+)
+def test_the_first_number_of_the_first_message_is_the_first_of_its_kind(
+    first: dict[str, Any], missing: bool
+) -> None:
+    """The engine has dropped its first events before its forwarder took any."""
+    publisher = Publisher(dynamo="type" not in first.get("data", {}))
+    assert is_incomplete(publisher.sends(first)) is missing
+    assert publisher.dropped == ({DropReason.EVENTS_MISSING: 1} if missing else {})
+
+
+def test_the_first_number_may_come_behind_messages_without_events() -> None:
+    publisher = Publisher()
+    publisher.sends()
+    assert is_incomplete(publisher.sends(trtllm(1)))
+    other = Publisher()
+    other.sends()
+    assert not is_incomplete(other.sends(trtllm(0)))
+
+
+def test_the_first_number_of_another_run_counts_likewise() -> None:
+    publisher = Publisher()
+    publisher.sends(trtllm(0))
+    publisher.sends(trtllm(1))
+    assert is_incomplete(publisher.sends(trtllm(2), at=0))
+    assert publisher.sequencer.cursor(publisher.key) == Cursor(2, 0)
+
+
+def test_from_the_middle_on_any_number_is_the_first() -> None:
+    """What was before is a gap, or in the log."""
+    publisher = Publisher()
+    publisher.sends(trtllm(9), at=4)
+    other = Publisher()
+    other.sequencer = Sequencer()
+    other.sequencer.add(other.registration, Cursor(1, 4))
+    other.sends(trtllm(9), at=5)
+    assert (publisher.dropped, other.dropped) == ({}, {})
 
 
 @pytest.mark.parametrize("events", [(4,), (3, 5)])
 def test_a_number_that_is_left_out_is_a_loss(events: tuple[int, ...]) -> None:
     """The engine has dropped events, and the forwarder's own sequence shows nothing."""
     publisher = Publisher()
-    publisher.sends(trtllm(1), trtllm(2))
+    publisher.sends(trtllm(0), trtllm(1), trtllm(2))
     records = publisher.sends(*map(trtllm, events))
     assert is_incomplete(records)
     assert clears(records) == 0
@@ -92,18 +142,48 @@ def test_a_number_that_is_left_out_is_a_loss(events: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "missing"), [((0,), False), ((1,), False), ((2,), True), ((8, 9, 0), False)]
+    ("events", "missing"), [((0,), False), ((1,), True), ((2,), True), ((8, 9, 0), False)]
 )
 def test_numbers_that_go_back_are_of_another_cache(events: tuple[int, ...], missing: bool) -> None:
     publisher = Publisher()
-    publisher.sends(trtllm(6), trtllm(7))
+    publisher.sends(*map(trtllm, range(8)))
     records = publisher.sends(*map(trtllm, events))
     assert (clears(records), is_incomplete(records)) == (1, missing)
 
 
+@pytest.mark.parametrize("event_id", [-1, -(2**63), None, "3", 1.5])
+def test_what_is_no_number_of_an_event_begins_no_cache_again(event_id: Any) -> None:
+    """One below 0 counted as going back: all blocks were dropped, and what was missing before was
+    forgotten with them.
+    """
+    publisher = Publisher()
+    publisher.sends(trtllm(1))
+    assert publisher.dropped == {DropReason.EVENTS_MISSING: 1}
+    records = publisher.sends(trtllm(event_id))
+    assert clears(records) == 0
+    assert publisher.dropped[DropReason.MALFORMED_EVENT] == 1
+    assert clears(publisher.sends(trtllm(2))) == 0
+
+
+@pytest.mark.parametrize("kind", ["dynamo", "pool"])
+def test_a_number_below_0_is_refused_of_every_kind(kind: str) -> None:
+    publisher: Any = Pool() if kind == "pool" else Publisher(dynamo=True)
+    event: Any = pooled if kind == "pool" else dynamo
+    publisher.sends(event(1))
+    assert clears(publisher.sends(event(-1))) == 0
+    assert publisher.dropped == {DropReason.MALFORMED_EVENT: 1}
+
+
+def test_numbers_above_64_bits_are_numbers() -> None:
+    publisher = Publisher()
+    publisher.sends(trtllm(0))
+    assert is_incomplete(publisher.sends(trtllm(2**64 - 1)))
+    assert publisher.dropped == {DropReason.EVENTS_MISSING: 1}
+
+
 def test_a_pool_that_is_created_is_empty() -> None:
     publisher = Publisher()
-    publisher.sends(trtllm(6), trtllm(7))
+    publisher.sends(*map(trtllm, range(8)))
     assert clears(publisher.sends(trtllm(8, "created"))) == 1
     assert publisher.dropped == {}
 
@@ -132,7 +212,7 @@ def test_behind_a_restart_another_worker_and_other_numbers_count() -> None:
 def test_behind_batches_that_are_missing_any_number_follows() -> None:
     """These are told already."""
     publisher = Publisher()
-    publisher.sends(trtllm(1))
+    publisher.sends(trtllm(0))
     records = publisher.sends(trtllm(9), at=5)
     assert isinstance(records[0], GapRecord)
     assert publisher.dropped == {}
@@ -140,10 +220,11 @@ def test_behind_batches_that_are_missing_any_number_follows() -> None:
 
 def test_a_batch_that_comes_twice_says_nothing() -> None:
     publisher = Publisher()
+    publisher.sends(trtllm(0))
     publisher.sends(trtllm(1))
-    publisher.sends(trtllm(2))
-    assert publisher.sends(trtllm(2), at=1) == []
-    assert not is_incomplete(publisher.sends(trtllm(3)))
+    assert publisher.sends(trtllm(1), at=1) == []
+    assert not is_incomplete(publisher.sends(trtllm(2)))
+    assert publisher.dropped == {}
 
 
 def test_events_without_numbers_are_as_before() -> None:
@@ -178,11 +259,18 @@ def pooled(event_id: int | None, **fields: object) -> dict[str, Any]:
 def test_numbers_of_a_pool_are_of_all_that_it_sends() -> None:
     """Also of other models, whose events are passed over, and of fields that are not known."""
     pool = Pool()
-    pool.sends(pooled(5), pooled(6, model_name="another"))
-    stored = pooled(8, event_type="stored", more="x")
-    assert not is_incomplete(pool.sends(pooled(7), stored, pooled(9)))
-    assert not is_incomplete(pool.sends(pooled(10)))
+    pool.sends(pooled(1), pooled(2, model_name="another"))
+    stored = pooled(4, event_type="stored", more="x")
+    assert not is_incomplete(pool.sends(pooled(3), stored, pooled(5)))
+    assert not is_incomplete(pool.sends(pooled(6)))
     assert DropReason.EVENTS_MISSING not in pool.dropped
+
+
+def test_the_first_number_of_a_pool_is_1() -> None:
+    assert not is_incomplete(Pool().sends(pooled(1)))
+    pool = Pool()
+    assert is_incomplete(pool.sends(pooled(4)))
+    assert pool.dropped == {DropReason.EVENTS_MISSING: 1}
 
 
 @pytest.mark.parametrize("events", [(9,), (3, 5), (3, 2)])

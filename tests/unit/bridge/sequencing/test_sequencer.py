@@ -220,6 +220,33 @@ def test_a_message_without_a_place_is_remembered_until_a_batch_shows_what_it_was
     assert after(nowhere, message(0, 5)) == 0, "of another incarnation"
 
 
+@pytest.mark.parametrize(("before", "then"), [(0, 0), (2, 2), (2, 0)])
+def test_a_batch_whose_number_is_out_of_range_is_lost_though_the_next_shows_no_gap(
+    before: int, then: int
+) -> None:
+    """Behind such numbers 0 looks like the first one, or like another run's."""
+    built = sequencer()
+    built.process([message(0, 1), message(1, 2)][:before], 9.0)
+    beyond = RawMessage(ONE.publisher, [b"", b"\xff" * 8, message(0, 1).frames[-1]], 0.0)
+    (*_, last) = built.process([beyond, message(then, 9)], 9.0)
+    assert isinstance(last, EventsRecord)
+    assert isinstance(last.unusable, tuple)
+    assert [one.reason for one in last.unusable] == [DropReason.SEQUENCE_RANGE]
+    assert built.counters()[ONE.publisher].dropped == {DropReason.SEQUENCE_RANGE: 1}
+    (after,) = built.process([message(last.last_sequence + 1, 3)], 9.0)
+    assert isinstance(after, EventsRecord)
+    assert after.unusable is msgspec.UNSET, "it is told once"
+
+
+def test_what_was_out_of_range_is_no_loss_where_the_next_batch_clears() -> None:
+    built = sequencer()
+    beyond = RawMessage(ONE.publisher, [b"", b"\xff" * 8, b""], 0.0)
+    clears = RawMessage(ONE.publisher, frames_of([1.0, [["AllBlocksCleared"]], 0]), 0.0)
+    (record,) = built.process([beyond, clears], 9.0)
+    assert isinstance(record, EventsRecord)
+    assert record.unusable is msgspec.UNSET
+
+
 def test_bad_events_are_counted_and_their_siblings_kept() -> None:
     built = sequencer()
     batch = [1.0, [["BlockRemoved", [1]], ["BlockMoved"], ["BlockRemoved", [2], "TAPE"]], 0]

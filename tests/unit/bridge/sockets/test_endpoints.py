@@ -41,6 +41,12 @@ def test_addresses_of_other_processes_are_accepted(endpoint: str) -> None:
         "tcp://h:55 ",
         "tcp://h:\u0665\u0665",
         "tcp://h:5557/x",
+        "tcp://h/x:5557",
+        "tcp://10.0.0.1:1;127.0.0.1:21750",
+        "tcp://eth0;169.254.169.254:80",
+        "tcp://x;y:1",
+        "tcp://;127.0.0.1:1",
+        "tcp://127.0.0.1;:1",
     ],
 )
 def test_what_can_never_be_reached_is_refused_with_its_text(endpoint: str) -> None:

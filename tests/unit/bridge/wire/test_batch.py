@@ -185,9 +185,7 @@ def test_what_bad_events_cost_is_bounded_whatever_their_number(
     tried = 0
     read = BatchDecoder._read_event
 
-    def counted(
-        self: BatchDecoder, encoded: msgspec.Raw
-    ) -> tuple[WireEvent, ToleratedError | None]:
+    def counted(self: BatchDecoder, encoded: msgspec.Raw) -> tuple[WireEvent, EventError | None]:
         nonlocal tried
         tried += 1
         return read(self, encoded)

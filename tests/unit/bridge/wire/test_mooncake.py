@@ -214,6 +214,8 @@ def test_the_group_in_the_key_is_the_cache_group() -> None:
         ({"medium": "gpu"}, DropReason.UNKNOWN_MEDIUM),
         ({"medium": None}, DropReason.UNKNOWN_MEDIUM),
         ({"medium": "tape"}, DropReason.UNKNOWN_MEDIUM),
+        ({"medium": "storage"}, DropReason.UNKNOWN_MEDIUM),
+        ({"medium": "disk:0"}, DropReason.UNKNOWN_MEDIUM),
         ({"backend_id": None}, DropReason.MALFORMED_EVENT),
         ({"backend_id": ""}, DropReason.MALFORMED_EVENT),
         ({"object_key": 17}, DropReason.MALFORMED_EVENT),

@@ -107,23 +107,24 @@ def test_a_new_priority_says_nothing_of_blocks_and_a_new_pool_holds_none() -> No
     updated = {"type": "updated", "block_hash": 7, "cache_level": None, "priority": priority}
     assert Publisher().events(updated) == []
     created = {"type": "created", "num_blocks_per_cache_level": [9]}
-    assert Publisher().events(created) == [Cleared(sequence=9)]
+    assert Publisher().events(created) == [Cleared(sequence=9), Stored(sequence=9, hashes=b"")]
 
 
-def test_windows_below_the_largest_are_sparse() -> None:
+def test_windows_stand_in_place_of_groups() -> None:
+    """Which is the largest `test_windows.py` has."""
     publisher = Publisher()
-    created = {"type": "created", "num_blocks_per_cache_level": [9, 9]}
-    publisher.events(created, window_size=4096)
-    publisher.events(created, window_size=512)
-    (small,) = publisher.events(stored(block(7, [1])), window_size=512)
-    (large,) = publisher.events(stored(block(7, [1])), window_size=4096)
-    (unnamed,) = publisher.events(stored(block(7, [1])), window_size=8192)
-    assert isinstance(small, Stored)
-    assert isinstance(large, Stored)
-    assert isinstance(unnamed, Stored)
-    kinds = (small.spec_kind, large.spec_kind, unnamed.spec_kind)
-    assert kinds == ("sliding_window", "", "")
-    assert publisher.events({"type": "removed", "block_hashes": [7]}, window_size=512) == []
+    for data in (
+        {"type": "created", "num_blocks_per_cache_level": [9, 9]},
+        stored(block(7, [1])),
+        {"type": "removed", "block_hashes": [7]},
+        {"type": "updated", "block_hash": 7, "cache_level": {"old_value": 0, "new_value": 1}},
+    ):
+        batch = publisher.decode([event(data, window_size=512)])
+        groups = {one.group for one in batch.events if not isinstance(one, Cleared)}
+        assert (batch.has_windows, groups) == (True, {512})
+    for bad in (-1, 2**31, "512"):
+        (error,) = publisher.decode([event(stored(block(7, [1])), window_size=bad)]).dropped
+        assert error.reason == DropReason.MALFORMED_EVENT
 
 
 def test_what_is_no_token_enters_the_hash_of_its_block() -> None:
@@ -176,6 +177,12 @@ def test_a_removal_is_applied_whatever_else_it_says() -> None:
         batch = Publisher().decode([more])
         assert batch.events == Publisher().decode([event(said)]).events
         assert [type(error) for error in batch.dropped] == [ToleratedError]
+
+
+def test_a_field_of_a_new_pool_that_is_not_known_leaves_no_block_out() -> None:
+    data = {"type": "created", "num_blocks_per_cache_level": [9]}
+    (error,) = Publisher().decode([event(data, later=5)]).dropped
+    assert isinstance(error, ToleratedError)
 
 
 @pytest.mark.parametrize("place", ["block", "data"])

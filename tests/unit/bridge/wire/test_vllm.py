@@ -92,10 +92,26 @@ NAMES = {"block_hashes": [7]}
 
 
 @pytest.mark.parametrize(
+    "event",
+    [
+        ["AllBlocksCleared", None, 1],
+        map_event("AllBlocksCleared", later=1),
+        map_event("AllBlocksCleared", locality="REMOTE"),
+        map_event("AllBlocksCleared", group_idx=1),
+    ],
+)
+def test_a_clear_that_may_have_meant_less_is_applied_and_missed(event: object) -> None:
+    batch = decode(event)
+    assert batch.events == [Cleared(sequence=9)]
+    (error,) = batch.dropped
+    assert (type(error), error.reason) == (EventError, DropReason.UNKNOWN_FIELD)
+
+
+@pytest.mark.parametrize(
     ("event", "used"),
     [
-        (["AllBlocksCleared", None, 1], Cleared(sequence=9)),
-        (map_event("AllBlocksCleared", later=1), Cleared(sequence=9)),
+        (["AllBlocksCleared", None, []], Cleared(sequence=9)),
+        (map_event("AllBlocksCleared", later=None), Cleared(sequence=9)),
         (["BlockRemoved", [7], "CPU", 2, "later", 5], "removed"),
         (map_event("BlockRemoved", **NAMES, medium="CPU", group_idx=2, later=[1]), "removed"),
         (["BlockStored", *STORED_FIELDS, None, [], {}], "stored"),
@@ -156,7 +172,6 @@ def named(*hashes: int) -> bytes:
     ("counts", "left"),
     [
         (None, {None: [1, 2, 3]}),
-        ([], {None: [1, 2, 3]}),
         ([1, 2, 1], {1: [1, 3], 2: [2]}),
         ([0, 0, 0], {0: [1, 2, 3]}),
         ([0, 1, 0], {0: [1, 3], 1: [2]}),
@@ -175,7 +190,22 @@ def test_a_removal_may_say_how_many_copies_are_left(
 
 
 @pytest.mark.parametrize(
-    "counts", ["x", 1, [0], [0, 0, 0, 0], [0, -1, 0], [0, 0, None], [1.5, 0, 0], {"a": 1}]
+    "counts",
+    [
+        "x",
+        "",
+        False,
+        1,
+        [],
+        [None] * 3,
+        [[]],
+        [0],
+        [0, 0, 0, 0],
+        [0, -1, 0],
+        [0, 0, None],
+        [1.5, 0, 0],
+        {"a": 1},
+    ],
 )
 def test_counts_that_say_nothing_known_are_missed_and_the_removal_is_applied(
     counts: object,

@@ -23,6 +23,8 @@ const GPU: &str = "GPU";
 const CPU: &str = "CPU";
 const DISK: &str = "DISK";
 const REMOTE: &str = "REMOTE";
+/// Among media: the blocks are of all instances.
+const SHARES: u32 = 1 << 7;
 const REUSED: &str = "REUSED";
 /// CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page.
 const NOTHING_BEFORE: u64 = 5_740_354_900_026_072_187;
@@ -49,6 +51,8 @@ pub struct Packed<'a> {
     pub run: Vec<u8>,
     /// The adapters that they name, each once.
     pub lora_names: Vec<Cow<'a, str>>,
+    /// By what names of media they store, as `bridge.wire.fields` numbers them.
+    pub media: u32,
 }
 
 /// Packs one publisher's batches.
@@ -92,6 +96,8 @@ struct Event<'a> {
     lora_id: Option<LoraId<'a>>,
     lora_name: &'a str,
     medium: &'static str,
+    /// Its name, likewise.
+    media: u32,
     shared: bool,
     reported: bool,
     /// Whether the event itself says whether its blocks were there before.
@@ -113,6 +119,7 @@ impl Default for Event<'_> {
             lora_id: None,
             lora_name: "",
             medium: GPU,
+            media: 0,
             shared: false,
             reported: false,
             has_origin: false,
@@ -136,6 +143,7 @@ pub(crate) struct Batch<'a, 'p> {
     lora_names: HashSet<Cow<'a, str>>,
     /// The same in the order in which they came.
     pub(crate) named: Vec<Cow<'a, str>>,
+    pub(crate) media: u32,
     hashes: Vec<u8>,
     tokens: Vec<u8>,
     /// Where they are pairs, the second ones.
@@ -149,8 +157,8 @@ impl BatchPacker {
         let room = payload.len() + payload.len() / 4;
         let mut batch = Batch::new(self, room, self.limits.packed_bytes);
         let (engine_time, events) = batch.read(payload, sequence)?;
-        let Batch { clears, run, named, .. } = batch;
-        Some(Packed { engine_time, events, clears, run, lora_names: named })
+        let Batch { clears, run, named, media, .. } = batch;
+        Some(Packed { engine_time, events, clears, run, lora_names: named, media })
     }
 }
 
@@ -166,6 +174,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             run_bytes_max,
             lora_names: HashSet::new(),
             named: Vec::new(),
+            media: 0,
             hashes: Vec::new(),
             tokens: Vec::new(),
             seconds: Vec::new(),
@@ -278,7 +287,10 @@ impl<'a, 'p> Batch<'a, 'p> {
             Kind::Cleared => self.write_cleared(),
             _ if !event.has_hashes => return None,
             Kind::Removed => self.write_removed(&event),
-            Kind::Stored => self.write_stored(&event)?,
+            Kind::Stored => {
+                self.media |= event.media | if event.shared { SHARES } else { 0 };
+                self.write_stored(&event)?;
+            }
         }
         Some(())
     }
@@ -358,7 +370,8 @@ impl<'a, 'p> Batch<'a, 'p> {
             }
             Field::BlockSize => event.block_size = read_up_to(reader, limits.block_size)?,
             Field::Group => event.group = read_up_to(reader, limits.group)?,
-            Field::Medium => event.medium = medium(reader.str().ok()?)?,
+            Field::Medium => (event.medium, event.media) = medium(reader.str().ok()?)?,
+            Field::CopyCounts => return None,
             Field::LoraName => event.lora_name = reader.str().ok()?,
             Field::SpecKind => event.spec_kind = read_name(reader, limits.name_bytes)?,
             Field::CacheSalt => event.cache_salt = reader.str().ok()?,
@@ -554,11 +567,12 @@ fn read_name<'a>(reader: &mut Reader<'a>, bytes_max: usize) -> Option<&'a str> {
     reader.str().ok().filter(|name| name.len() <= bytes_max)
 }
 
-/// The tier; engines spell it in either case, with a device index (`cpu:0`).
-fn medium(name: &str) -> Option<&'static str> {
+/// The tier, and which of its names it is; engines spell it in either case, with a device index
+/// (`cpu:0`).
+fn medium(name: &str) -> Option<(&'static str, u32)> {
     match name {
-        GPU => return Some(GPU),
-        CPU => return Some(CPU),
+        GPU => return Some((GPU, 0)),
+        CPU => return Some((CPU, 1)),
         _ => {}
     }
     let tier = name.split(':').next()?;
@@ -566,9 +580,14 @@ fn medium(name: &str) -> Option<&'static str> {
         return None; // Python folds case beyond ASCII, too
     }
     Some(match tier.to_ascii_uppercase().as_str() {
-        "GPU" => GPU,
-        "CPU" | "CPU_PINNED" => CPU,
-        "DISK" | "STORAGE" | "FS" | "OBJ" | "EXTERNAL" => DISK,
+        "GPU" => (GPU, 0),
+        "CPU" => (CPU, 1),
+        "CPU_PINNED" => (CPU, 1 << 1),
+        "DISK" => (DISK, 1 << 2),
+        "STORAGE" => (DISK, 1 << 3),
+        "FS" => (DISK, 1 << 4),
+        "OBJ" => (DISK, 1 << 5),
+        "EXTERNAL" => (DISK, 1 << 6),
         _ => return None,
     })
 }

@@ -21,6 +21,8 @@ pub enum Field {
     Ignored,
     /// What few blocks have: where one has it, the event is left to the specification.
     Unusual,
+    /// Likewise, where it is given at all.
+    CopyCounts,
 }
 
 impl Field {
@@ -46,9 +48,8 @@ impl Field {
             | "session_id"
             | "reason"
             | "component_types" => Self::Ignored,
-            "mm_keys" | "block_mm_infos" | "lookahead_token_ids" | "remaining_copy_counts" => {
-                Self::Unusual
-            }
+            "mm_keys" | "block_mm_infos" | "lookahead_token_ids" => Self::Unusual,
+            "remaining_copy_counts" => Self::CopyCounts,
             _ => return None,
         })
     }
@@ -115,7 +116,8 @@ impl Layout {
                 field = Field::Ignored; // a key says which block it is
             }
             let is_of_all = matches!(field, Field::Hashes | Field::Ignored | Field::Unusual);
-            let is_of_removed = matches!(field, Field::Medium | Field::Group | Field::Locality);
+            let is_of_removed =
+                matches!(field, Field::Medium | Field::Group | Field::Locality | Field::CopyCounts);
             let is_known = match kind {
                 Kind::Stored => true,
                 Kind::Removed => is_of_all || is_of_removed,

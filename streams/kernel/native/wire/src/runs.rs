@@ -17,6 +17,7 @@ pub struct PackedRun<'a> {
     pub events: usize,
     pub run: Vec<u8>,
     pub lora_names: Vec<Cow<'a, str>>,
+    pub media: u32,
 }
 
 impl BatchPacker {
@@ -37,19 +38,20 @@ impl BatchPacker {
             if number != expected.to_be_bytes() {
                 break;
             }
-            let (run, named) = (batch.run.len(), batch.named.len());
+            let (run, named, media) = (batch.run.len(), batch.named.len(), batch.media);
             let read = batch.read(payload, expected).filter(|_| !batch.clears);
             let Some((engine_time, events)) = read else {
                 batch.take_back(run, named);
+                batch.media = media;
                 break;
             };
             last_time = engine_time;
             all_events += events;
             digests.push(xxh3_64(payload));
         }
-        let Batch { run, named, .. } = batch;
+        let Batch { run, named, media, .. } = batch;
         let (engine_time, events) = (last_time, all_events);
-        PackedRun { digests, engine_time, events, run, lora_names: named }
+        PackedRun { digests, engine_time, events, run, lora_names: named, media }
     }
 }
 

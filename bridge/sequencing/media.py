@@ -1,0 +1,54 @@
+"""Names of media that are one tier here: what an event says of one says nothing of the others.
+
+Blocks are counted by tier: a copy on `FS` and one on `OBJ` are two of `DISK`. An event that ends
+all copies on `FS`, or says how many are left there, is applied to the tier, and where another name
+of it is in use, what is counted may be wrong from then on. By which names blocks were stored is
+known here, where batches follow on one another, and in the log
+(`schemas.records.EventsRecord.media`).
+
+So is whether it has stored blocks for all instances, in a pool. A clear of an engine says nothing
+of those, nor does its end: they are dropped with what is its own, since it no longer vouches for
+them, and that is known from then on.
+"""
+
+from typing import Final
+
+from bridge.wire import DecodedBatch
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.fields import TIER_CLEARED, TIERS, media_of
+from schemas.errors import EventError
+from schemas.positions import POOL_CLEARED, SHARES, media_of_next
+
+_LASTING: Final = SHARES | POOL_CLEARED
+
+
+class Media:
+    """Of one publisher, as its batches are accepted; one owner.
+
+    Attributes:
+        names: by which blocks were stored since the last clear, see `bridge.wire.fields.media_bit`.
+    """
+
+    __slots__ = ("names",)
+
+    def __init__(self) -> None:
+        self.names = 0
+
+    def forget(self) -> None:
+        """What comes next is of another incarnation."""
+        self.names = media_of_next(self.names)
+
+    def of_batch(self, batch: DecodedBatch) -> DecodedBatch:
+        """The batch; with what is missing, where it may have been of another name."""
+        names = self.names | batch.media
+        self.names = names
+        if batch.clears or batch.settled & TIER_CLEARED:
+            kept = batch.media if batch.clears else names
+            self.names = kept | (names & _LASTING) | (POOL_CLEARED if names & SHARES else 0)
+        for tier in TIERS:
+            used, settled = names & tier, batch.settled & tier
+            if settled and used and (used | settled).bit_count() > 1:
+                detail = f"Expected one medium of its tier, got {media_of(used | settled)}"
+                error = EventError(DropReason.SHARED_TIER, f"{detail}: which copies are gone?")
+                batch = batch._replace(dropped=[*batch.dropped, error])
+        return batch
