@@ -109,7 +109,7 @@ class PostEndpoint(ABC):
         wire = self._default_wire if form is None else _WIRES[form]
         try:
             if form is None:
-                raise unsupported_content_type()
+                raise unsupported_content_type(content_type)
             message = await receive()
             if is_whole(message):
                 body = message.get("body", b"")
