@@ -910,6 +910,8 @@ GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: the latency that ea
 PROGRESS_LINE_S: Final = 2.0  # between two lines of progress on a terminal without a bar
 SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
 SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
+VALUE_SHOWN_CHARS_MAX: Final = 80  # of a wrong value in a request, in the refusal
+ELEMENTS_PASSED_MAX: Final = 1024  # of an array, to find the wrong one that the refusal shows
 
 # interpreter: its threads and its garbage.
 SWITCH_INTERVAL_S: Final = 0.001  # a thread that waits for the interpreter gets it after that

@@ -33,7 +33,9 @@ class RelayedEngine(msgspec.Struct, frozen=True, kw_only=True):
         except EndpointError as error:
             raise ConfigurationError(f"--engine and --replay: {error}") from error
         if bool(self.replay_endpoint) != bool(self.listen_replay):
-            raise ConfigurationError("Expected one --listen-replay for each --replay")
+            raise ConfigurationError(
+                "Expected one --listen-replay for each --replay, got one of them alone"
+            )
         _check_listen(self.listen, "--listen")
         if self.listen_replay:
             _check_listen(self.listen_replay, "--listen-replay")

@@ -289,6 +289,8 @@ class _Front:
             refusal = self._refusals.refuse(scope["headers"], error)
             await refusal(scope, receive, watch)
         except Exception:
-            logger.exception("Unexpected error in route: %s", scope["path"])
+            logger.exception(
+                "Unexpected error in route %s; its client is answered 500", scope["path"]
+            )
         path = scope["path"]
         self._metrics.count_request(path if path in self._paths else _OTHER_ROUTE, status)

@@ -41,10 +41,13 @@ from schemas.errors import (
     RepriseError,
     StorageError,
 )
-from schemas.limits import BODY_BYTES_MAX, BODY_PIECE_BYTES, BODY_PIECE_S, BODY_RETRY_AFTER_S
-
-SHOWN_CHARS_MAX: Final = 80
-"""Of a value that a refusal repeats."""
+from schemas.limits import (
+    BODY_BYTES_MAX,
+    BODY_PIECE_BYTES,
+    BODY_PIECE_S,
+    BODY_RETRY_AFTER_S,
+    VALUE_SHOWN_CHARS_MAX,
+)
 
 _CLOSE: Final = MappingProxyType({"connection": "close"})
 
@@ -101,13 +104,16 @@ INTERNAL: Final = ErrorEnvelope(error="Internal server error")
 
 def body_too_large() -> RequestError:
     """The body is longer than the bound."""
-    text = f"Expected a body of at most `{BODY_BYTES_MAX}` bytes"
+    text = f"Expected a body of at most `{BODY_BYTES_MAX}` bytes, got more: send it in parts"
     return RequestError("body_too_large", text, status=413, headers=_CLOSE)
 
 
 def body_too_slow() -> RequestError:
     """The body stalls, or takes too long."""
-    text = f"Expected `{BODY_PIECE_BYTES}` bytes of the body, or its end, every {BODY_PIECE_S:g} s"
+    text = (
+        f"Expected `{BODY_PIECE_BYTES}` bytes of the body, or its end, every {BODY_PIECE_S:g} s,"
+        " got less"
+    )
     return RequestError("body_too_slow", text, status=408, headers=_CLOSE)
 
 
@@ -141,7 +147,8 @@ def unsupported_content_type(got: bytes = b"") -> RequestError:
 def shown(value: bytes | str) -> str:
     """What came, cut to what is worth reading; the JSON form escapes what does not print."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
-    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
+    is_short = len(text) <= VALUE_SHOWN_CHARS_MAX
+    return text if is_short else f"{text[:VALUE_SHOWN_CHARS_MAX]}..."
 
 
 def describe(error: RepriseError, *, in_full: bool = False) -> tuple[int, ErrorEnvelope]:

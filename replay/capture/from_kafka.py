@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from brokers.availability import check_access, until_reached
+from brokers.availability import check_access, describe, until_reached
 from brokers.errors import KafkaError
 from brokers.interface import Message
 from brokers.options import ClientOptions, client_options
@@ -78,7 +78,9 @@ async def _capture(
         try:
             await _watch(reading, filling, tell, stopped)
         except KafkaError as error:
-            raise CaptureError(f"Kafka at {settings.bootstrap} went away: {error}") from error
+            raise CaptureError(
+                f"Kafka at {settings.bootstrap} went away: {describe(error)}"
+            ) from error
         finally:
             reading.cancel()
             await asyncio.wait([reading])

@@ -15,6 +15,7 @@ import msgspec
 from bridge.engine_http.client import NoAnswerError, ask
 from reprise.cli.terminal import printable
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, EndpointError
 from schemas.limits import (
     EXPLAIN_S,
@@ -135,7 +136,7 @@ def _tls_context() -> ssl.SSLContext:
             context.load_cert_chain(certificate)
     except (OSError, ValueError) as error:
         names = f"{AUTHORITY_VARIABLE} and {CERTIFICATE_VARIABLE}"
-        raise ConfigurationError(f"Expected PEM files in {names}: {error}") from error
+        raise ConfigurationError(f"Expected PEM files in {names}: {cause_of(error)}") from error
     return context
 
 
@@ -167,12 +168,18 @@ def asked(
         found = asyncio.run(ServiceClient(url).ask(asked_for, body, wait_s=wait_s))
     except (RefusedError, ConfigurationError) as error:
         raise click.ClickException(printable(str(error))) from error
-    except (NoAnswerError, EndpointError) as error:
-        message = f"Cannot ask {url}: {error}. Is the service up?"
+    except EndpointError as error:
+        message = f"{error}. Give the service's address as --url or {URL_VARIABLE}"
+        raise click.ClickException(printable(message)) from error
+    except NoAnswerError as error:
+        message = f"Cannot ask {url}: {error}. Is the service up, and is that its address?"
         raise click.ClickException(printable(message)) from error
     try:
         return msgspec.json.decode(found, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         method = "GET" if body is None else "POST"
-        message = f"Expected what {method} {path} answers of {url}: {error}"
+        message = (
+            f"Expected {url} to answer {method} {path} as a Reprise of this version does, but"
+            f" {cause_of(error)}. Is a Reprise there, and of which version?"
+        )
         raise click.ClickException(printable(message)) from error

@@ -78,7 +78,7 @@ def gaps(
     by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
     source = kafka if by_flag else None
     if sum(one is not None for one in (file, url, data, source)) > 1:
-        raise click.UsageError("Expected one of --url, --data, --kafka and FILE")
+        raise click.UsageError("Expected one of --url, --data, --kafka and FILE, got several")
     wanted, is_whole = Wanted(tenant, model, instance), True
     try:
         if file is not None:

@@ -66,7 +66,9 @@ def registrations_of(
         )
     for text in (*given.values(), *instances):
         if isinstance(text, str) and len(text.encode()) > NAME_BYTES_MAX:
-            raise click.UsageError(f"Expected names of at most {NAME_BYTES_MAX} bytes")
+            raise click.UsageError(
+                f"Expected names of at most {NAME_BYTES_MAX} bytes, got: {text[:80]}..."
+            )
     kind = str(given.pop("kind", "vLLM"))
     kinds = {known.lower(): known for known in KINDS}
     if kind.lower() not in kinds:

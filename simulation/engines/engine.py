@@ -300,7 +300,10 @@ class Engine:
 
     def _set_costs(self, costs: Costs) -> object:
         if self.options.costs is None:
-            raise RequestError("Expected an engine whose prompts take time: start it with --costs")
+            raise RequestError(
+                "Expected an engine whose prompts take time, but it has no costs: start it with"
+                " --costs"
+            )
         for rank in self._ranks:
             rank.costs = costs
         return {"status": "costs set"}

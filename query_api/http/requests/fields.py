@@ -14,10 +14,15 @@ from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
-from query_api.http.errors import SHOWN_CHARS_MAX, RequestError, shown
+from query_api.http.errors import RequestError, shown
 from query_api.http.wire import Field, Wire, malformed
 from schemas.arrays import Token, to_little_endian, tokens_to_bytes
-from schemas.limits import NAME_BYTES_MAX, QUERY_TOKENS_MAX
+from schemas.limits import (
+    ELEMENTS_PASSED_MAX,
+    NAME_BYTES_MAX,
+    QUERY_TOKENS_MAX,
+    VALUE_SHOWN_CHARS_MAX,
+)
 
 INT64_MAX: Final = 2**63 - 1
 _U64_MASK: Final = 2**64 - 1
@@ -62,7 +67,7 @@ def decode(decoder: Callable[[Raw], ValueT], field: Field, wire: Wire, rule: str
 
 def got(field: Field) -> str:
     """What a refusal in JSON says of the value that came."""
-    return f", got: {shown(bytes(memoryview(field.raw)[: 4 * SHOWN_CHARS_MAX]))}"
+    return f", got: {shown(bytes(memoryview(field.raw)[: 4 * VALUE_SHOWN_CHARS_MAX]))}"
 
 
 def read_text(field: Field, wire: Wire) -> str:
@@ -199,8 +204,8 @@ def _expect_array(field: Field, wire: Wire) -> None:
             more = f" of integers{got(field)}"
             raise RequestError("not_array", message, field=field.name, more=more)
     elif not (0x90 <= head[0] <= 0x9F or head in (b"\xdc", b"\xdd")):
-        message = f"{field.name} must be a bin or an array"
-        raise RequestError("invalid_type", message, field=field.name)
+        text = f"{field.name} must be a bin or an array"
+        raise RequestError("invalid_type", text, field=field.name)
 
 
 _ELEMENT: Final = re.compile(r"at `\$\[(\d+)\]")
@@ -230,15 +235,12 @@ def _refuse_element(
     raise RequestError("out_of_range", message, field=name, index=index, more=more) from cause
 
 
-_SHOWN_ELEMENTS_MAX: Final = 1024
-"""Elements that are passed over to find one that is to be shown."""
-
 _VALUE: Final = re.compile(rb'\s*("(?:[^"\\]|\\.){0,100}"?|[^,\]\s]{0,100})')
 
 
 def _got_element(field: Field, index: int) -> str:
     """What stands at an index of an array in JSON of which all before it are numbers."""
-    raw = bytes(memoryview(field.raw)[: 32 * _SHOWN_ELEMENTS_MAX])
+    raw = bytes(memoryview(field.raw)[: 32 * ELEMENTS_PASSED_MAX])
     start = 0
     for _ in range(index):
         start = raw.find(b",", start + 1)

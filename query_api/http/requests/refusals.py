@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from query_api.http.errors import SHOWN_CHARS_MAX, RequestError, shown
+from query_api.http.errors import RequestError, shown
 from query_api.http.requests.queries import missing, unknown_field
 from query_api.http.wire import Wire
-from schemas.limits import NAME_BYTES_MAX
+from schemas.limits import NAME_BYTES_MAX, VALUE_SHOWN_CHARS_MAX
 
 _PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
 _UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")
@@ -157,7 +157,7 @@ def _value_at(body: bytes, where: str, wire: Wire) -> str:
             else:
                 raw = decode(raw, type=dict[str, msgspec.Raw])[step]
         if wire is Wire.JSON:
-            return f", got: {shown(bytes(memoryview(raw)[: 4 * SHOWN_CHARS_MAX]).strip())}"
+            return f", got: {shown(bytes(memoryview(raw)[: 4 * VALUE_SHOWN_CHARS_MAX]).strip())}"
         return (
             f", got: {shown(repr(decode(raw)))}" if len(memoryview(raw)) <= NAME_BYTES_MAX else ""
         )
