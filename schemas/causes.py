@@ -82,12 +82,7 @@ def _of_system(error: OSError) -> str:
         return str(error)
     # asyncio puts the address that it tried in the place of the system's words.
     told = "" if "Connect call" in str(error) else error.strerror
-    return _lower(told or os.strerror(number))
-
-
-def _lower(text: str) -> str:
-    """Of a sentence that goes on behind others; an abbreviation stays."""
-    return text if text[:2].isupper() else text[:1].lower() + text[1:]
+    return told or os.strerror(number)
 
 
 def _of_decoder(text: str) -> str:

@@ -977,6 +977,7 @@ RATE_BURST_S: Final = 1.0  # what a bucket holds, in seconds of its rate
 RATE_BUCKETS_MAX: Final = 65_536  # names whose rate is known
 TLS_HANDSHAKE_S: Final = 10.0
 TLS_HANDSHAKES_MAX: Final = 256  # at once; each holds some 40 KiB
+TLS_PEEKED_BYTES: Final = 8  # looked at, to tell plain HTTP from a handshake
 TLS_ACCEPTS_AT_ONCE_MAX: Final = 64  # in one turn of the loop
 TLS_FILES_CHECK_S: Final = 10.0  # between two looks whether a certificate has changed
 CERTIFICATE_NAMES_MAX: Final = 32  # of a client that are looked for among the keys

@@ -170,6 +170,8 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     async def gaps(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
         given = dict(read_parameters(request.scope["query_string"], errors="strict"))
+        if "modelname" in given:
+            given.setdefault("model", given["modelname"])
         wanted = Wanted(**{name: given[name] for name in Wanted._fields if name in given})
         admits = access_of(request).admits
         found = [one for one in view.ledgers() if admits(one.publisher.stream.tenant_id)]

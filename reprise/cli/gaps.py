@@ -43,7 +43,7 @@ _KINDS = ("lost", "repaired", "incomplete")
 )
 @kafka_options(required=False, makes_topics=False)
 @click.option("--tenant", default="", help="Only publishers of this tenant.")
-@click.option("--model", default="", help="Only publishers of this model.")
+@click.option("--model", "--modelname", "model", default="", help="Only publishers of this model.")
 @click.option("--instance", default="", help="Only publishers of this instance.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of GET /gaps.")
 @click.pass_context

@@ -20,7 +20,7 @@ def registration_options(command: Callable[..., R]) -> Callable[..., R]:
     """
     options = (
         click.option("--tenant", "tenant_id", help="The tenant."),
-        click.option("--model", "model_name", help="The model."),
+        click.option("--model", "--modelname", "model_name", help="The model."),
         click.option(
             "--instance",
             "instances",

@@ -20,7 +20,7 @@ from schemas.errors import RepriseError
     help="In place of --kafka: a data directory of `reprise up`, which may be running.",
 )
 @click.option("--tenant", help="Only records of this tenant.")
-@click.option("--model", help="Only records of this model.")
+@click.option("--model", "--modelname", "model", help="Only records of this model.")
 @click.option("--instance", help="Only records of this instance.")
 @click.option("--follow", is_flag=True, help="Start at the end and print new records until Ctrl-C.")
 @click.option("--from-beginning", is_flag=True, help="With --follow: start at the oldest record.")

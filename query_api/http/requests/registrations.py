@@ -151,6 +151,10 @@ def read_register_command(
         _check_blank(modelname=model_name, instance_id=instance_id)
     block_size = _read_block_size(fields, wire)
     replay_endpoint = _text(fields, "replay_endpoint", wire)
+    if wire is Wire.JSON and replay_endpoint and "://" not in replay_endpoint:
+        text = "replay_endpoint must be an address such as tcp://10.0.0.7:5558"
+        more = f", got: {shown(replay_endpoint)}"
+        raise RequestError("invalid_value", text, field="replay_endpoint", more=more)
     _check_files((("endpoint", endpoint), ("replay_endpoint", replay_endpoint)), access)
     http_endpoint = _text(fields, "http_endpoint", wire)
     lora_name = read_lora_name(fields["lora_name"], wire) if "lora_name" in fields else ""
@@ -243,7 +247,7 @@ def _check_blank(**names: str) -> None:
     """A name of blanks is a mistake, and cannot be told from another one on any page."""
     for name, text in names.items():
         if not text.strip():
-            more = f", got {len(text)} blanks"
+            more = f', got: "{shown(text)}"'
             message = f"{name} must not be empty"
             raise RequestError("invalid_value", message, field=name, more=more)
 

@@ -326,7 +326,7 @@ BASE = {**BODY, "endpoint": "tcp://127.0.0.1:5557"}
         (
             "/register",
             {**BASE, "instance_id": " "},
-            "must not be empty, got 1 blanks",
+            'must not be empty, got: " "',
             "instance_id",
         ),
         (
