@@ -7,7 +7,7 @@ of which the sources do not tell the text stand as `{expression}`, too.
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ ROOMS: Final = (
     "streams",
 )
 LOGGED: Final = ("info", "warning", "error", "exception", "critical", "log")
-_ECHOES: Final = ("echo", "secho", "confirm", "prompt", "tell")
+_ECHOES: Final = ("echo", "secho", "confirm", "prompt", "tell", "print")
 _VARIANTS_MAX: Final = 24
 _KEYWORDS: Final = ("detail", "more", "text", "message", "what", "remedy", "cause")
 
@@ -62,9 +62,6 @@ class Message(NamedTuple):
         return f"{self.place}: {self.kind}: {self.text}"
 
 
-Names = Mapping[str, list[str]]
-
-
 @cache
 def messages(root: Path = ROOT) -> tuple[Message, ...]:
     """All of them, by place."""
@@ -79,7 +76,8 @@ def messages(root: Path = ROOT) -> tuple[Message, ...]:
 def messages_of(source: str, place: str) -> Iterator[Message]:
     """Those of one module."""
     tree = ast.parse(source)
-    yield from _Reader(place, _assigned(tree)).read(tree, {}, ())
+    names = _Names(tree)
+    yield from _Reader(place).read(tree, names, ())
 
 
 @cache
@@ -94,28 +92,48 @@ def own_errors(root: Path = ROOT) -> frozenset[str]:
     )
 
 
-def _assigned(scope: ast.AST) -> dict[str, list[str]]:
-    """Texts that names of the scope may have."""
-    found: dict[str, list[str]] = {}
-    for node in _of_scope(scope):
-        target: ast.expr | None = None
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target = node.targets[0]
-        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
-            target = node.target
-        if isinstance(target, ast.Name) and getattr(node, "value", None) is not None:
-            texts = _texts(node.value, found)  # type: ignore[attr-defined]
-            if isinstance(node, ast.AugAssign):
-                before = found.get(target.id, [])
-                texts = [one + more for one in before for more in texts][:_VARIANTS_MAX]
-                texts = before + texts
-            found[target.id] = [*found.get(target.id, []), *texts][:_VARIANTS_MAX]
-        elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):  # type: ignore[attr-defined]
-            pairs = zip(target.elts, node.value.elts, strict=False)  # type: ignore[attr-defined]
-            for name, value in pairs:
-                if isinstance(name, ast.Name):
-                    found.setdefault(name.id, []).extend(_texts(value, found))
-    return found
+class _Names:
+    """Texts that the names of a scope may have, each from its line on.
+
+    A name that is assigned before several errors means at each what was assigned since the one
+    before.
+    """
+
+    def __init__(self, scope: ast.AST, outer: "_Names | None" = None) -> None:
+        self._outer = outer
+        self._texts: dict[str, list[tuple[int, str]]] = {}
+        nodes = list(_of_scope(scope))
+        self._raised = [node.lineno for node in nodes if isinstance(node, ast.Raise)]
+        for node in nodes:
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                self._assign(node.targets[0], node.value)
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                self._assign(node.target, node.value)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                before = self.of(node.target.id, node.lineno)
+                more = _texts(node.value, self)
+                texts = [one + end for one in before for end in more]
+                self._add(node.target.id, node.lineno, texts)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self._add(target.id, value.lineno, _texts(value, self))
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            for name, part in zip(target.elts, value.elts, strict=False):
+                self._assign(name, part)
+
+    def _add(self, name: str, line: int, texts: list[str]) -> None:
+        known = self._texts.setdefault(name, [])
+        known += [(line, text) for text in texts][:_VARIANTS_MAX]
+
+    def of(self, name: str, line: int) -> list[str]:
+        """What the name may say at a line."""
+        if name not in self._texts:
+            return self._outer.of(name, 10**9) if self._outer is not None else []
+        before = [(at, text) for at, text in self._texts[name] if at <= line]
+        since = max((at for at in self._raised if at < line), default=0)
+        recent = [text for at, text in before if at >= since]
+        return recent or [text for _, text in before or self._texts[name]]
 
 
 def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
@@ -127,7 +145,7 @@ def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _of_scope(child)
 
 
-def _texts(node: ast.expr | None, names: Names) -> list[str]:
+def _texts(node: ast.expr | None, names: _Names) -> list[str]:
     """What an expression may say; [] for what is no text as far as the source tells."""
     if isinstance(node, ast.Constant):
         return [node.value] if isinstance(node.value, str) else []
@@ -141,7 +159,7 @@ def _texts(node: ast.expr | None, names: Names) -> list[str]:
     if isinstance(node, ast.IfExp):
         return [*_texts(node.body, names), *_texts(node.orelse, names)]
     if isinstance(node, ast.Name):
-        return list(names.get(node.id, []))
+        return names.of(node.id, node.lineno)
     if isinstance(node, ast.Call):
         name = ast.unparse(node.func)
         if name in ("str", "repr", "printable", "detail_of") and node.args:
@@ -152,7 +170,7 @@ def _texts(node: ast.expr | None, names: Names) -> list[str]:
     return []
 
 
-def _part(node: ast.expr, names: Names) -> list[str]:
+def _part(node: ast.expr, names: _Names) -> list[str]:
     if isinstance(node, ast.Constant):
         return [str(node.value)]
     assert isinstance(node, ast.FormattedValue)
@@ -187,14 +205,13 @@ def _joined(parts: Iterable[list[str]]) -> list[str]:
 
 
 class _Reader:
-    def __init__(self, path: str, constants: Names) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._constants = constants
 
-    def read(self, node: ast.AST, names: Names, caught: tuple[str, ...]) -> Iterator[Message]:
+    def read(self, node: ast.AST, names: _Names, caught: tuple[str, ...]) -> Iterator[Message]:
         """What stands below a node."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            names = {**names, **_assigned(node)}
+            names = _Names(node, names)
             if any(
                 "command" in ast.unparse(one) or "group" in ast.unparse(one)
                 for one in node.decorator_list
@@ -204,11 +221,11 @@ class _Reader:
             types = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
             caught = tuple(ast.unparse(one).removeprefix("*") for one in types)
         elif isinstance(node, ast.Call):
-            yield from self._call(node, {**self._constants, **names}, caught)
+            yield from self._call(node, names, caught)
         for child in ast.iter_child_nodes(node):
             yield from self.read(child, names, caught)
 
-    def _call(self, node: ast.Call, names: Names, caught: tuple[str, ...]) -> Iterator[Message]:
+    def _call(self, node: ast.Call, names: _Names, caught: tuple[str, ...]) -> Iterator[Message]:
         function = ast.unparse(node.func)
         name = function.rpartition(".")[2]
         if name in LOGGED and "logger" in function:
@@ -228,7 +245,7 @@ class _Reader:
                 yield from self._told("help", node, _texts(keyword.value, names), caught)
 
     def _log(
-        self, level: str, node: ast.Call, names: Names, caught: tuple[str, ...]
+        self, level: str, node: ast.Call, names: _Names, caught: tuple[str, ...]
     ) -> Iterator[Message]:
         arguments = node.args[1:] if level == "log" else node.args
         if level == "log" and ast.unparse(node.args[0]) == "logging.DEBUG":
@@ -237,7 +254,7 @@ class _Reader:
         values = tuple(ast.unparse(one) for one in arguments[1:])
         yield from self._told(f"log {level}", node, texts, caught, values)
 
-    def _arguments(self, node: ast.Call, names: Names) -> Iterator[str]:
+    def _arguments(self, node: ast.Call, names: _Names) -> Iterator[str]:
         """What an error says, each way: its arguments that are texts, with what is said behind."""
         texts: list[str] = []
         for argument in node.args:

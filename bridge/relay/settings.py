@@ -64,7 +64,7 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
         bound += [one.listen_replay for one in self.engines if one.listen_replay]
         for address in bound:
             if bound.count(address) > 1:
-                raise ConfigurationError(f"Expected another address each, got {address} twice")
+                raise ConfigurationError(f"Expected another address for each, got {address} twice")
 
 
 def _check_listen(address: str, option: str) -> None:

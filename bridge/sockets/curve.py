@@ -114,7 +114,8 @@ class CurveClient:
         if not server_key:
             if self.required:
                 raise CurveError(
-                    "Expected a curve_server_key: --require-curve lets engines be followed through"
+                    "Expected a curve_server_key, got none: --require-curve lets engines be"
+                    " followed by"
                     " `reprise relay` only"
                 )
             return

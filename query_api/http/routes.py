@@ -141,8 +141,7 @@ def _with_remedy(error: RegistrationConflictError, wire: Wire, *, replace: bool)
         return error
     text = f"{error}. GET /services shows the other one; POST /unregister ends it"
     if not replace:
-        text += '. Or send "replace": true: it takes the place of the one with the same instance_id'
-        text += " and dp_rank"
+        text += '. Or send "replace": true: it replaces the one of the same instance_id and dp_rank'
     return RequestError("invalid_registration", text)
 
 

@@ -59,7 +59,10 @@ def registrations_of(
     if not given and not instances:
         return [None] * len(endpoints)
     if "model_name" not in given or "block_size" not in given:
-        raise click.UsageError("Expected --model and --block-size, which say what the engine is")
+        raise click.UsageError(
+            "Expected --model and --block-size, which say what the engine is, got one of them"
+            " or neither"
+        )
     if len(instances) not in (0, len(endpoints)):
         raise click.UsageError(
             f"Expected --instance for each of {len(endpoints)} engines, got {len(instances)}"

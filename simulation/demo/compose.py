@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from schemas.causes import cause_of
 from simulation.demo.demo import CURL_TOKENS
 from simulation.engines.engine import EngineReady, EngineState
 from simulation.traffic.conversations import Conversations, Traffic
@@ -208,7 +209,7 @@ class ComposeDemo:
                     return msgspec.json.decode(answer.body, type=EngineState)
                 except (OSError, msgspec.MsgspecError) as error:
                     if time.monotonic() >= deadline or self.stop.wait(_RETRY_S):
-                        raise OSError(f"{url}: {error}") from error
+                        raise OSError(f"no engine answers at {url}: {cause_of(error)}") from error
         finally:
             connection.close()
 

@@ -34,6 +34,7 @@ from typing import Final
 import msgspec
 import zmq
 
+from schemas.causes import cause_of
 from simulation.engines.cache import CacheSizes, EngineCache, Offload
 from simulation.engines.control import EngineServer, JsonRoute, RequestError
 from simulation.engines.parent_watch import ParentWatch
@@ -318,7 +319,9 @@ def _costs(text: str) -> Costs | None:
     try:
         return msgspec.json.decode(text, type=Costs) if text else None
     except msgspec.MsgspecError as error:
-        raise argparse.ArgumentTypeError(f"Expected costs in JSON: {error}") from error
+        raise argparse.ArgumentTypeError(
+            f"Expected costs in JSON, got: {cause_of(error)}"
+        ) from error
 
 
 def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:

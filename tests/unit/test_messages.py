@@ -103,6 +103,8 @@ def says_what_came(message: Message) -> bool:
         return True
     if not re.search(r"\b[Ee]xpected\b|\bmust\b", PLACEHOLDER.sub("", message.text)):
         return True
+    if re.search(r"\}; expected: ", message.text):
+        return True  # what came stands in front of it
     rest = re.split(r"\b[Ee]xpected\b|\bmust\b", message.text, maxsplit=1)[1]
     return CAME.search(rest) is not None
 

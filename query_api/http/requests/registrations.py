@@ -436,12 +436,12 @@ def _check_profile(profile: HashProfile) -> None:
         more = f"; expected: {_PROJECTION}"
         raise RequestError("invalid_value", message, field="index_projection", more=more)
     seed = profile.python_hash_seed
-    more = f", got: {shown(seed)}"
+    came = f", got: {shown(seed)}"
     if seed == "random":
         return
     if not (seed.isascii() and seed.isdigit()):
         message = 'python_hash_seed must be "random" or ASCII decimal text in 0..4294967295'
-        raise RequestError("invalid_value", message, field="python_hash_seed", more=more)
+        raise RequestError("invalid_value", message, field="python_hash_seed", more=came)
     if int(seed) > _SEED_MAX:
         message = "python_hash_seed must be in range 0..4294967295"
-        raise RequestError("invalid_value", message, field="python_hash_seed", more=more)
+        raise RequestError("invalid_value", message, field="python_hash_seed", more=came)
