@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bridge.delivery.producer import ReplaceableProducer
-from brokers.availability import describe
+from brokers.availability import describe, quiet_client
 from brokers.clients import Clients, partition_of
 from brokers.errors import AWAY
 from brokers.options import client_options
@@ -175,6 +175,7 @@ def load_into_kafka(
     survey = _survey(make_records())
     if not local_sockets:
         _refuse_local(survey.local)
+    quiet_client()
     return asyncio.run(_load_into_kafka(make_records, survey, settings, force, tell, stopped))
 
 

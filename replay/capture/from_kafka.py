@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from brokers.availability import check_access, describe, until_reached
+from brokers.availability import check_access, describe, quiet_client, until_reached
 from brokers.errors import KafkaError
 from brokers.interface import Message
 from brokers.options import ClientOptions, client_options
@@ -38,6 +38,7 @@ def capture_kafka(
         CaptureError: the file is there, a position is not one of this log, or Kafka went away.
         DiskError: the file cannot be written; what was written before can be read.
     """
+    quiet_client()
     return asyncio.run(_capture(settings, path, asked, created_by, replace, tell, stopped))
 
 

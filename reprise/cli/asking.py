@@ -186,7 +186,7 @@ def asked(
         message = f"{error}. Give the service's address as --url or {URL_VARIABLE}"
         raise click.ClickException(printable(message)) from error
     except NoAnswerError as error:
-        remedy = "Is the service up, and is that its address?"
+        remedy = f"Is the service up? --url or {URL_VARIABLE} names it"
         if "certificate is not trusted" in str(error):
             remedy = f"{AUTHORITY_VARIABLE} names the PEM of the authority that it is trusted by"
         message = f"Cannot ask {url}: {error}. {remedy}"
