@@ -7,6 +7,8 @@ from query_api.http.errors import RequestError, describe
 from query_api.http.requests.refusals import body_refusal
 from query_api.http.routing.requests import LoadBody, RouteBody, read_feedback, read_load
 from query_api.http.wire import Wire
+from tests.unit.query_api.http.routing.conftest import Service
+from tests.unit.query_api.http.routing.test_endpoint import register
 
 EVENTS = "dispatched, first_token, progress, completed, failed, cancelled"
 PROMPT: dict[str, object] = {"model": "m", "block_size": 16, "token_ids": [1]}
@@ -78,3 +80,22 @@ def test_what_came_is_cut() -> None:
     text = told(RouteBody, {**PROMPT, "block_size": "x" * 5000})
     assert len(text) < 200
     assert text.endswith("...")
+
+
+def test_the_model_may_be_named_as_in_register(service: Service) -> None:
+    register(service, "a", blocks=2)
+    body = {"modelname": "m", "block_size": 16, "token_ids": list(range(32))}
+    for reply in (
+        service.client.post_json("/route", body),
+        service.client.post_msgpack("/route", body),
+    ):
+        assert reply.status == 200
+    reply = service.client.post_json("/route", {"block_size": 16, "token_ids": [1]})
+    assert reply.document()["error"].startswith("model is required: the name by which engines")
+
+
+def test_where_no_engine_can_be_chosen_the_reasons_are_counted(service: Service) -> None:
+    register(service, "a")
+    body = {"model": "m", "block_size": 16, "token_ids": [1], "candidates": []}
+    text = service.client.post_json("/route", body).document()["error"]
+    assert text == "no candidate is there: no engine fits"
