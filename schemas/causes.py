@@ -99,7 +99,7 @@ def _of_decoder(text: str) -> str:
     if found := _RANGE.match(text):
         kind, bound = _NAMED_TYPES.get(found["kind"], found["kind"]), found["bound"]
         sign, _, number = bound.partition(" ")
-        return f"{found['at'] or 'it'} must be {kind} {_SIGNS.get(sign, sign)} {number}"
+        return f"{found['at'] or 'it'} must be {kind} {_SIGNS.get(sign, sign)} {number.removesuffix('.0')}"
     if found := _FIELD.match(text):
         name = found["name"]
         return f"{found['at'] + '.' + name if found['at'] else name} is required"

@@ -196,7 +196,7 @@ def asked(
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         method = "GET" if body is None else "POST"
         message = (
-            f"Expected {url} to answer {method} {path} as a Reprise of this version does, but"
-            f" {cause_of(error)}. Is a Reprise there, and of which version?"
+            f"Expected what {method} {path} answers of {url}, but {cause_of(error)}. Is a Reprise"
+            " there, and of this version?"
         )
         raise click.ClickException(printable(message)) from error

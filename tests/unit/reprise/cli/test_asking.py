@@ -38,7 +38,7 @@ def test_a_document_is_asked_for_with_the_parameters_that_are_given(url: str) ->
 @pytest.mark.parametrize("body", [b"", b"{", b'{"count": "x"}', b"[]", b'"\xff"'])
 def test_another_answer_is_refused_with_what_was_expected(url: str, body: bytes) -> None:
     Handler.answer = 200, body
-    with pytest.raises(click.ClickException, match="to answer GET /it as a Reprise of this"):
+    with pytest.raises(click.ClickException, match="Expected what GET /it answers"):
         ask(url)
 
 
