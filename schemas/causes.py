@@ -98,8 +98,8 @@ def _of_decoder(text: str) -> str:
         return f"{found['at'] or 'it'} must be {wanted}, got {got}"
     if found := _RANGE.match(text):
         kind, bound = _NAMED_TYPES.get(found["kind"], found["kind"]), found["bound"]
-        sign, _, number = bound.partition(" ")
-        return f"{found['at'] or 'it'} must be {kind} {_SIGNS.get(sign, sign)} {number.removesuffix('.0')}"
+        sign, _, number = bound.removesuffix(".0").partition(" ")
+        return f"{found['at'] or 'it'} must be {kind} {_SIGNS.get(sign, sign)} {number}"
     if found := _FIELD.match(text):
         name = found["name"]
         return f"{found['at'] + '.' + name if found['at'] else name} is required"
