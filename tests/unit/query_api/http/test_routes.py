@@ -8,7 +8,7 @@ from prometheus_client import Metric, parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from query_api.http.app import create_app
-from schemas.errors import RegistrationError, StorageError
+from schemas.errors import AddressRefusedError, RegistrationError, StorageError
 from schemas.positions import PublisherState
 from schemas.registration import HashProfile, Label, PublisherKind, Registration
 from tests.fakes import AsgiClient, FakeTable, registration
@@ -87,6 +87,11 @@ def test_an_endpoint_that_cannot_be_connected_to_is_a_500_to_conductors_clients_
     [
         (StorageError("disk full"), 503, {"error": "disk full", "reason": "storage"}),
         (RegistrationError("no"), 400, {"error": "no", "reason": "invalid_registration"}),
+        (
+            AddressRefusedError("not there"),
+            403,
+            {"error": "not there", "reason": "address_refused"},
+        ),
         (RuntimeError("boom"), 500, {"error": "Internal server error"}),
     ],
 )
