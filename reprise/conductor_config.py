@@ -65,9 +65,9 @@ def load(path: Path, *, required: bool) -> Configuration:
         message = f"Cannot read {path}: {cause_of(error)}. Give --config another file"
         if not required:
             message = (
-                f"Cannot read {path}, where Conductor's configuration is looked for as long as"
-                f" neither --config nor CONDUCTOR_CONFIG_PATH names a file: {cause_of(error)}. Let"
-                " this user read it, or name another file"
+                f"Cannot read {path}: {cause_of(error)}. Conductor's configuration is looked for"
+                " there unless --config or CONDUCTOR_CONFIG_PATH names another file: let this user"
+                " read it, or name one"
             )
         raise ConfigurationError(message) from error
     try:
