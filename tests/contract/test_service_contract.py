@@ -354,7 +354,7 @@ def test_a_registration_is_shown_and_the_same_one_again_changes_nothing(
     shown = ("Endpoint", "Type", "ModelName", "InstanceID", "BlockSize", "DPRank")
     assert [service[name] for name in shown] == [publisher.endpoint, "vLLM", "m", "a", 16, 0]
     status, answer = tenant.register(publisher, instance_id="b")
-    assert (status, answer["error"].partition(". POST /unregister")[0]) == (
+    assert (status, answer["error"].partition(". GET /services")[0]) == (
         400,
         f"conflicting active registration for endpoint: {publisher.endpoint}",
     )

@@ -374,7 +374,7 @@ def test_a_registration_at_one_replica_is_in_the_topic_and_seen_by_all(
         -1,
     )
     status, answer = replicas[1].register_one(registration("b"))
-    assert (status, str(answer["error"]).partition(". POST /unregister")[0]) == (
+    assert (status, str(answer["error"]).partition(". GET /services")[0]) == (
         400,
         f"conflicting active registration for endpoint: {one.endpoint}",
     )
