@@ -342,7 +342,8 @@ class Pump:
                 continue  # a later batch has shown the gap
             incarnation = max(self.sequencer.cursor(publisher).incarnation, 1)
             _logger.warning(
-                "The inbox was full: batches of %s up to %d were dropped; a gap, or replayed",
+                "The inbox was full: batches of %s up to %d were dropped; they are replayed, or a"
+                " gap stands for them",
                 publisher,
                 sequence,
             )

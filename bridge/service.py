@@ -95,7 +95,7 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.window_ms < 0 or self.spool_bytes < 0 or self.session_s < SESSION_MIN_S:
             raise ConfigurationError(
                 "Expected a window and a spool of at least 0 and a session of at least"
-                f" {SESSION_MIN_S:g} s, got: {self.window_ms} ms, {self.spool_bytes} bytes,"
+                f" {SESSION_MIN_S:g} s, got: {self.window_ms:g} ms, {self.spool_bytes} bytes,"
                 f" {self.session_s:g} s"
             )
         if self.scrape_load_s:

@@ -6,9 +6,10 @@ refused credentials, a certificate that cannot be trusted, a mechanism that is n
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiokafka.conn import (  # type: ignore[import-untyped]
     AIOKafkaConnection,
@@ -28,6 +29,7 @@ from brokers.backoff import Backoff
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
 from brokers.outages import Outage
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import (
     ERROR_CAUSES_MAX,
@@ -38,6 +40,16 @@ from schemas.limits import (
 )
 
 T = TypeVar("T")
+
+_CLIENTS_TEXT: Final = re.compile(r"(?:\[Error -?\d+\] )?(?P<name>\w+Error)(?:: (?P<text>.*))?$")
+_GENERIC: Final = {
+    "kafka": "Kafka's client failed",
+    "kafka connection": "it closed the connection",
+    "kafka timeout": "no answer in time",
+}
+"""Types of errors, in words, that say nothing beside a text; and what they say without one."""
+
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[a-z ]+")
 
 
 async def until_reached(
@@ -76,7 +88,8 @@ async def until_reached(
             ) from failure
         if patience_s is not None and loop.time() - started_at >= patience_s:
             raise ConfigurationError(
-                f"Expected Kafka to answer at {servers}, got: {describe(failure)}"
+                f"Expected Kafka to answer at {servers}, got: {describe(failure)}. Start it, or"
+                " name another server"
             ) from failure
         outage.begin(describe(failure))
         await backoff.wait()
@@ -169,14 +182,29 @@ def quiet_client() -> None:
 def describe(error: BaseException) -> str:
     """One line with the error's first cause, which says more than its effects."""
     cause = list(_causes(error))[-1]
-    text = str(cause) or str(error)
+    text = cause_of(cause if str(cause) else error)
+    if isinstance(cause, KafkaError):
+        text = _without_type(text)
     hint = ""
     if isinstance(cause, asyncio.IncompleteReadError | ConnectionResetError | ssl.SSLEOFError):
         text = "it closed the connection"
         hint = " (is the security protocol that of its listener?)"
     elif isinstance(cause, TimeoutError):
         text = "no answer in time"
-    return " ".join(text.split())[:500] + hint or type(cause).__name__
+    elif text.startswith("Unable to bootstrap from"):
+        text = "none of its servers answers"
+    return text + hint
+
+
+def _without_type(text: str) -> str:
+    """An error of the client without its number; its type in words, where the text needs it."""
+    found = _CLIENTS_TEXT.match(text)
+    if found is None:
+        return text
+    name = " ".join(_WORD.findall(found["name"].removesuffix("Error"))).lower()
+    if found["text"] and name in _GENERIC:
+        return found["text"]
+    return f"{name}: {found['text']}" if found["text"] else _GENERIC.get(name, name)
 
 
 def _refusal(error: Exception) -> str:

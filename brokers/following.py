@@ -97,7 +97,7 @@ class Following:
             found = await reader.getmany(timeout_ms=self._poll_ms)
         except DamagedError as error:
             self.damaged += 1
-            logger.warning("Passing over damage: %s", error)
+            logger.warning("Part of a topic is damaged: %s. Reading on behind it", error)
             after = error.readable_from or error.offset + 1
             self._next[error.partition] = after
             reader.seek(error.partition, after)

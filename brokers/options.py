@@ -8,6 +8,7 @@ import ssl
 from typing import Final, TypedDict
 
 from brokers.settings import KafkaSettings, Secret
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 
 _SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -68,7 +69,9 @@ def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
                 settings.ssl_certfile, settings.ssl_keyfile, password=_refuse_password
             )
     except (OSError, ValueError) as error:  # an SSLError is an OSError
-        raise ConfigurationError(f"Expected TLS files in PEM, got {named}: {error}") from error
+        raise ConfigurationError(
+            f"Expected TLS files in PEM, got {named}: {cause_of(error)}"
+        ) from error
     return context
 
 

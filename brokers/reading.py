@@ -343,5 +343,6 @@ async def _poll(
 def _stalled(partition: Partition) -> KafkaTimeoutError:
     waited_s = READ_STALLED_POLLS_MAX * READ_POLL_MS // 1000
     return KafkaTimeoutError(
-        f"No message of {partition.topic}:{partition.partition} in {waited_s} s, though it has more"
+        f"No message of {partition.topic}:{partition.partition} in {waited_s:d} s, though it has"
+        " more"
     )

@@ -79,7 +79,11 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f" got: {self.topic_prefix}"
             )
         if min(self.events_partitions, self.registry_partitions, self.replication) < 1:
-            raise ConfigurationError("Expected at least 1 partition and 1 copy of each topic")
+            raise ConfigurationError(
+                "Expected at least 1 partition and 1 copy of each topic, got"
+                f" {self.events_partitions} and {self.registry_partitions} partitions,"
+                f" {self.replication} copies"
+            )
         self._check_security()
 
     def _check_security(self) -> None:

@@ -30,7 +30,7 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
     for_code,
 )
 
-from brokers.availability import check_access, until_reached
+from brokers.availability import check_access, describe, until_reached
 from brokers.clients import Clients
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
@@ -199,11 +199,11 @@ async def _create(admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec], replic
                 logger.info("Created topic %s", name)
         elif error in _REFUSALS:
             raise ConfigurationError(
-                f"Cannot create topic {name}: {error.__name__}: {message or ''}."
+                f"Cannot create topic {name}: {_why(error, message)}."
                 " Create it beforehand, as docs/topics.md says, or allow this user to create it"
             )
         else:  # as too few brokers for the copies: more may be on their way
-            raise error(f"topic {name} cannot be created: {message or error.__name__}")
+            raise error(f"topic {name} cannot be created: {_why(error, message)}")
 
 
 async def _check_configs(admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec]) -> None:
@@ -235,3 +235,8 @@ def _check_config(spec: TopicSpec, got: dict[str, str]) -> None:
             f" in topic: {spec.name}. Fix it with kafka-configs.sh --alter --entity-type topics"
             f" --entity-name {spec.name} --add-config {largest}={spec.configs[largest]}"
         )
+
+
+def _why(error: type[Exception], message: str | None) -> str:
+    """The broker's own words, or its error's name in words."""
+    return message or describe(error())

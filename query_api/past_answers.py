@@ -55,7 +55,9 @@ class PastAnswers:
         if self._waiting >= HISTORY_ANSWERS_MAX:
             raise PastError(
                 "as_of_busy",
-                f"Expected at most {HISTORY_ANSWERS_MAX} queries of the past at once; try again",
+                f"Expected at most {HISTORY_ANSWERS_MAX} queries of the past at once, got one"
+                " more; try"
+                " again",
                 status=503,
             )
         self._waiting += 1

@@ -119,7 +119,7 @@ class Chains:
         link = known.get((event.group, event.parent))
         if link is None:
             self.counters["unknown_parent"] += len(event.hashes) // _U64
-            place = f"{publisher}/{event.group}/{event.parent}"
+            place = f"{publisher!r}/{event.group}/{event.parent}"
             link = Link(xxh3_64_intdigest(place.encode(), self._seed), 0, None, is_whole=False)
         return link
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bridge.delivery.producer import ReplaceableProducer
+from brokers.availability import describe, quiet_client
 from brokers.clients import Clients, partition_of
 from brokers.errors import AWAY
 from brokers.options import client_options
@@ -174,6 +175,7 @@ def load_into_kafka(
     survey = _survey(make_records())
     if not local_sockets:
         _refuse_local(survey.local)
+    quiet_client()
     return asyncio.run(_load_into_kafka(make_records, survey, settings, force, tell, stopped))
 
 
@@ -190,7 +192,10 @@ async def _load_into_kafka(
         async with asyncio.timeout(TAIL_REACH_S):
             await ensure_topics(settings)
     except TimeoutError as error:
-        raise ConfigurationError(f"Expected Kafka to answer at {settings.bootstrap}") from error
+        raise ConfigurationError(
+            f"Expected Kafka to answer at {settings.bootstrap}, got no answer within"
+            f" {TAIL_REACH_S:g} s"
+        ) from error
     partitions = await count_partitions(options, topic)
     if not force:
         bounds = await offset_bounds(options, topic, range(partitions))
@@ -254,8 +259,8 @@ async def _within(
         task.result()
     except AWAY as error:
         raise CaptureError(
-            f"Kafka at {settings.bootstrap} did not take the records: {error}. What it took stays;"
-            " load again with --force to go on"
+            f"Kafka at {settings.bootstrap} did not take the records: {describe(error)}. What it"
+            " took stays; load again with --force to go on"
         ) from error
 
 

@@ -43,7 +43,9 @@ def rising(endpoint: str, number: int) -> str:
         raise CaptureError(f"Expected an address such as `tcp://127.0.0.1:5557`, got: {endpoint}")
     wanted = int(port) + number if int(port) else 0
     if wanted > PORT_MAX:
-        raise CaptureError(f"Expected {number + 1} ports from {endpoint} on, of at most {PORT_MAX}")
+        raise CaptureError(
+            f"Expected {number + 1} ports from {endpoint} on, but the last port is {PORT_MAX}"
+        )
     return f"tcp://{host}:{wanted}"
 
 
@@ -142,7 +144,12 @@ class CapturePublisher:
             except zmq.Again:
                 return
             if len(request) != 3 or request[1] or len(request[2]) != 8:
-                _logger.warning("Ignoring a replay request of %d frames", len(request))
+                _logger.warning(
+                    "Expected a replay request of 3 frames, with a number of 8 bytes, got %d"
+                    " frames;"
+                    " it is not answered",
+                    len(request),
+                )
                 continue
             self._replay(self._router, request[0], int.from_bytes(request[2], "big"))
 

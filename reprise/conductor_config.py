@@ -23,6 +23,7 @@ from query_api.http.requests.registrations import (
 )
 from query_api.http.wire import Wire
 from reprise.settings import DEFAULT_PORT
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import SETTINGS_FILE_BYTES_MAX
 from schemas.registration import Registration
@@ -56,16 +57,24 @@ def load(path: Path, *, required: bool) -> Configuration:
     except FileNotFoundError as error:
         if required:
             raise ConfigurationError(
-                f"Expected a configuration file, got none at: {path}"
+                f"Expected a configuration file of Conductor, got none at: {path}. Give --config"
+                " another one, or leave it and CONDUCTOR_CONFIG_PATH out"
             ) from error
         return Configuration()
     except OSError as error:
-        raise ConfigurationError(f"Cannot read {path}: {error.strerror}") from error
+        message = f"Cannot read {path}: {cause_of(error)}. Give --config another file"
+        if not required:
+            message = (
+                f"Cannot read {path}: {cause_of(error)}. Conductor's configuration is looked for"
+                " there unless --config or CONDUCTOR_CONFIG_PATH names another file: let this user"
+                " read it, or name one"
+            )
+        raise ConfigurationError(message) from error
     try:
         parsed = msgspec.json.decode(text, type=_File)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigurationError(
-            f"Expected Conductor's configuration in {path}, got: {error}"
+            f"Expected Conductor's configuration in {path}, got: {cause_of(error)}"
         ) from error
     if not 0 <= parsed.http_server_port <= 65_535:
         raise ConfigurationError(
@@ -83,5 +92,9 @@ def _entry(path: Path, name: str, fields: dict[str, Any]) -> Registration | None
     try:
         return read_registration(body, Wire.JSON, KINDS)
     except RequestError as error:
-        logger.warning("Skipping the publisher `%s` of %s: %s", name, path, error)
+        logger.warning(
+            "Cannot register `%s` of %s: %s. It is left out; correct the file, or POST /register"
+            " it",
+            *(name, path, error.message + error.more),
+        )
         return None

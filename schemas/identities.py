@@ -120,6 +120,15 @@ class PublisherKey(NamedTuple):
     stream: StreamKey
     dp_rank: Rank
 
+    def __str__(self) -> str:
+        """As logs name it; what does not print is escaped, so that a name cannot end the line."""
+        tenant, model, block_size, _, instance = self.stream
+        names = [repr(name)[1:-1] for name in (instance, model, tenant)]
+        return (
+            f"{names[0]} rank {self.dp_rank} (model {names[1]}, tenant {names[2]}, block_size"
+            f" {block_size})"
+        )
+
 
 class PrefixScope(NamedTuple):
     """A ModelContext without its instance: what one query walks, over all instances at once."""

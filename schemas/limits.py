@@ -911,6 +911,8 @@ PROGRESS_LINE_S: Final = 2.0  # between two lines of progress on a terminal with
 PROGRESS_ELSEWHERE_S: Final = 10.0  # the same where there is no terminal
 SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
 SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
+VALUE_SHOWN_CHARS_MAX: Final = 80  # of a wrong value in a request, in the refusal
+ELEMENTS_PASSED_MAX: Final = 1024  # of an array, to find the wrong one that the refusal shows
 
 # interpreter: its threads and its garbage.
 SWITCH_INTERVAL_S: Final = 0.001  # a thread that waits for the interpreter gets it after that
@@ -976,6 +978,7 @@ RATE_BURST_S: Final = 1.0  # what a bucket holds, in seconds of its rate
 RATE_BUCKETS_MAX: Final = 65_536  # names whose rate is known
 TLS_HANDSHAKE_S: Final = 10.0
 TLS_HANDSHAKES_MAX: Final = 256  # at once; each holds some 40 KiB
+TLS_PEEKED_BYTES: Final = 8  # looked at, to tell plain HTTP from a handshake
 TLS_ACCEPTS_AT_ONCE_MAX: Final = 64  # in one turn of the loop
 TLS_FILES_CHECK_S: Final = 10.0  # between two looks whether a certificate has changed
 CERTIFICATE_NAMES_MAX: Final = 32  # of a client that are looked for among the keys

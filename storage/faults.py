@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from schemas.causes import cause_of
 from schemas.errors import (
     DamagedError,
     DataDirectoryInUseError,
@@ -69,7 +70,7 @@ def opening_error(name: str, path: Path, error: Exception) -> StorageError:
     if _says(error, _OUTSIDE) or not path.is_dir():
         remedy = ". Mount it for writing, or give a directory elsewhere by --data"
         return StorageError(
-            f"Cannot open {name} at {path} for reading and writing: {error}"
+            f"Cannot open {name} at {path} for reading and writing: {cause_of(error)}"
             f"{remedy if _says(error, _READ_ONLY) else ''}"
         )
     return damaged(f"open {name}", path, error)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from bridge.delivery.partition_lag import PartitionLag
+from brokers.availability import describe
 from brokers.errors import AWAY
 from schemas.identities import PublisherKey
 from schemas.limits import LAG_LOOK_MAX_S, LAG_LOOK_S, LAG_SILENT_S
@@ -76,7 +77,9 @@ class LagWatch:
         except AWAY as error:
             level = logging.DEBUG if self._is_failing else logging.INFO
             _logger.log(
-                level, "Cannot see how far the workers are; not waiting for them: %r", error
+                level,
+                "Cannot read how far the workers have folded: %s. Not waiting for them; retrying",
+                describe(error),
             )
             self._is_failing = True
         else:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from schemas.causes import cause_of
 from schemas.codec import KEY_MISMATCH, MALFORMED_KEY, decode_publisher, decode_record
 from schemas.errors import (
     DamagedError,
@@ -196,10 +197,11 @@ class Spool:
                 self.unusable_entries += 1
                 if self.unusable_entries <= ENTRIES_NAMED_MAX:
                     _logger.warning(
-                        "Skipping the entry of the spool in %s at key %s: %r",
+                        "Skipping an entry of the spool in %s, at key %s: %s. The engine is asked"
+                        " for its batch, or a gap stands for it",
                         self._path,
                         key[:64].hex(),
-                        error,
+                        f"no usable entry, {cause_of(error)}",
                     )
                 if key[:1] in (_LANE, _RECORD):  # others may be a newer version's
                     unusable.append(key)

@@ -55,10 +55,11 @@ def drop_unreadable(
     if dropped:
         spool.dropped[publisher, SPOOL_UNREADABLE] += dropped
         _logger.warning(
-            "Dropped %d spooled records of %s that cannot be read: %s",
+            "Dropped %d spooled records of %s that cannot be read (%s): the engine is asked for"
+            " them, or a gap stands for them",
             dropped,
             publisher,
-            dict(reasons),
+            ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items())),
         )
     return dropped
 

@@ -36,6 +36,7 @@ from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.traced_batch import TracedBatch
 from bridge.delivery.unreadable_records import drop_unreadable
 from bridge.sequencing.anchor import NO_ANCHOR, Anchor
+from brokers.availability import describe
 from brokers.clients import partition_of
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, Producer
@@ -207,8 +208,7 @@ class Writer:
             if self._complaints.is_news(publisher, reason, time.monotonic()):
                 _logger.warning(
                     "Dropping records of %s (%s), until a replay or a gap can replace them",
-                    publisher,
-                    reason,
+                    *(publisher, reason),
                 )
             before = self._last.get(publisher, NO_ANCHOR)
             loss = self.losses[publisher] = Loss.beginning(before, record)
@@ -681,9 +681,9 @@ class Writer:
 
     def _handle_failure(self, queue: PartitionQueue, error: BaseException) -> None:
         self.produce_errors += 1
-        place = (self._topic.name, queue.partition)
+        place = (self._topic.name, queue.partition, describe(error))
         level = logging.DEBUG if queue.failing else logging.WARNING
-        _logger.log(level, "Cannot write to %s, partition %d; retrying: %r", *place, error)
+        _logger.log(level, "Cannot write to %s, partition %d, retrying: %s", *place)
         queue.failing = True
         if isinstance(error, MessageSizeTooLargeError) and len(queue.in_flight) == 1:
             (pending,) = queue.in_flight  # the topic's limit is below ours

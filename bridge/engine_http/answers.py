@@ -284,7 +284,9 @@ def read_kv_events(body: bytes, url: BaseUrl) -> list[PublisherSource]:
 def _by_rank(sources: list[PublisherSource], url: BaseUrl) -> list[PublisherSource]:
     by_rank = {source.dp_rank: source for source in sources}
     if len(by_rank) < len(sources):
-        raise RegistrationError(f"Expected one publisher for each rank from {url.authority}")
+        raise RegistrationError(
+            f"Expected one publisher for each rank from {url.authority}, got several for one"
+        )
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 

@@ -22,9 +22,9 @@ from bridge.engine_http.address import BaseUrl, read_base_url
 from bridge.sockets.allowed import ALLOWED
 from bridge.sockets.endpoints import names_host, split_endpoint
 from bridge.sockets.lookup import LOOKUPS
+from schemas.causes import cause_of
 from schemas.errors import AddressRefusedError, EndpointError, RepriseError
 from schemas.limits import (
-    ERROR_DETAIL_CHARS_MAX,
     HTTP_BODIES_BYTES_MAX,
     HTTP_ENGINE_BYTES_MAX,
     HTTP_ENGINE_READ_BYTES,
@@ -274,7 +274,9 @@ async def _answered(
     except TimeoutError as error:
         raise NoAnswerError(f"{url.authority} did not answer within {wait_s:g} s") from error
     except (OSError, ssl.SSLError, ValueError) as error:
-        detail = str(error)[:ERROR_DETAIL_CHARS_MAX]
+        detail = cause_of(error)
+        if url.scheme == "https" and "without TLS" in detail:
+            detail += f": ask it as http://{url.authority}"
         raise NoAnswerError(f"cannot reach {url.authority}: {detail}") from error
 
 
@@ -368,7 +370,9 @@ async def _read(
                 break
             read_bytes += len(data)
             if not bound.room.take(len(data)):
-                raise NoAnswerError(f"others answer with so much that {url.authority} has to wait")
+                raise NoAnswerError(
+                    f"the answers of other engines fill the room that {url.authority} needs"
+                )
             is_cut = read_bytes > bound.bytes_max
             if is_cut and not bound.cut:
                 raise _too_large(url, bound)
@@ -376,7 +380,9 @@ async def _read(
                 with suppress(httptools.HttpParserUpgrade):
                     parser.feed_data(data)
             except httptools.HttpParserError as error:
-                raise NoAnswerError(f"{url.authority} answers with what is not HTTP") from error
+                hint = "" if url.scheme == "https" else f": if it has TLS, https://{url.authority}"
+                text = f"{url.authority} answers with what is not HTTP{hint}"
+                raise NoAnswerError(text) from error
             if parsed.has_head and (not with_body or parser.get_status_code() in _NO_BODY):
                 break
         if is_cut and not parsed.has_head:
@@ -385,7 +391,8 @@ async def _read(
         bound.room.give_back(read_bytes)
     if not parsed.has_head:
         kind = NoAnswerError if read_bytes else _ClosedError
-        raise kind(f"{url.authority} closed the connection without an answer")
+        hint = "" if url.scheme == "https" else f": if it has TLS, https://{url.authority}"
+        raise kind(f"{url.authority} closed the connection without an answer{hint}")
     if parsed.answers > 1:
         raise NoAnswerError(f"{url.authority} answers with more than it was asked for")
     has_body = with_body and parser.get_status_code() not in _NO_BODY

@@ -116,7 +116,10 @@ class FactsWatch:
             _logger.debug("%s does not say what it is: %s", registration.http_url, error)
         except Exception:
             self._on_fault()
-            _logger.exception("Unexpected error while %s was asked", registration.http_url)
+            _logger.exception(
+                "Unexpected error while %s was asked what it is; asking it again later",
+                registration.http_url,
+            )
             return
         for one, facts in zip(its, found, strict=True):
             one.facts = facts

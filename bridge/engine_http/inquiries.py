@@ -127,7 +127,9 @@ class Inquiries:
             await ask()
         except Exception:
             self._on_fault()
-            _logger.exception("Unexpected error while asking the engine of %s", publisher)
+            _logger.exception(
+                "Unexpected error while asking the engine of %s; asking again later", publisher
+            )
         finally:
             if self._under_way.get(publisher) is asyncio.current_task():
                 del self._under_way[publisher]

@@ -52,6 +52,13 @@ _logger = logging.getLogger(__name__)
 _NOT_FOUND: Final = (404, 405)
 _NOT_ALLOWED: Final = (401, 403)  # SGLang's metrics need no key
 
+_LOAD_REMEDIES: Final = {
+    "vLLM": "vLLM does at /metrics: start it without --disable-log-stats",
+    "SGLang": "SGLang does at /v1/loads, or at /metrics with --enable-metrics",
+    "TensorRT-LLM": "TensorRT-LLM does at /prometheus/metrics",
+}
+"""What makes an engine of a kind say its load."""
+
 OnSamples = Callable[[list[LoadSample]], None]
 
 
@@ -295,9 +302,9 @@ class LoadWatch:
     def _tell_period(self) -> None:
         is_stretched = self.period_s > self._wanted_s
         if is_stretched and not self._is_stretched:
-            _logger.info(
-                "%d engines are asked for their load every %.1f s, not every %g: it is to take no"
-                " more than %g %% of a core",
+            _logger.debug(
+                "Asking %d engines for their load every %.1f s, not every %g s as configured: so"
+                " many would take more than %g %% of a core",
                 self.servers,
                 self.period_s,
                 self._wanted_s,
@@ -312,11 +319,14 @@ class LoadWatch:
                 reason = await self._ask_each_way(asked)
         except Exception:
             self.faults += 1
-            _logger.exception("Unexpected error while %s was asked for its load", asked.server.url)
+            _logger.exception(
+                "Unexpected error while %s was asked for its load; asking it again later",
+                asked.server.url,
+            )
             reason = "internal_error"
         if reason:
             self.failures[reason] += 1
-            self._name(asked.server, reason)
+            self._name(asked, reason)
         asked.failures = asked.failures + 1 if reason else 0
         if reason == "silent" and asked.failures >= LOAD_AWAY_FAILURES:
             self._note_away(asked)
@@ -379,18 +389,20 @@ class LoadWatch:
             for target in asked.targets:
                 self._ready[target] = LoadSample(target, now, LoadSource.SCRAPED, is_away=True)
 
-    def _name(self, server: Server, reason: str) -> None:
+    def _name(self, asked: _Asked, reason: str) -> None:
         """What does not pass by itself is logged once."""
+        server = asked.server
         if reason == "silent" or len(self._named) >= LOAD_NAMED_MAX:
             return
         if (server, reason) not in self._named:
             self._named.add((server, reason))
             _logger.warning(
-                "%s (%s) does not say how much it carries: %s. SGLang does at /v1/loads, or"
-                " with --enable-metrics",
-                server.url,
+                "The %s engine at %s does not say its load (%s); it is routed to by what this"
+                " service has sent there. %s",
                 server.kind,
+                server.url,
                 reason,
+                _remedy(asked, reason),
             )
 
     # To the loop
@@ -406,10 +418,27 @@ class LoadWatch:
             self.on_samples(samples)
         except Exception:
             self.faults += 1
-            _logger.exception("Unexpected error while samples of load were taken")
+            _logger.exception("Unexpected error while samples of load were taken; dropping them")
             return
         self.samples += len(samples)
         self.last.update({sample.target: sample for sample in samples})
         if len(self.last) > len(self._targets):
             kept = self._targets
             self.last = {target: one for target, one in self.last.items() if target in kept}
+
+
+def _remedy(asked: _Asked, reason: str) -> str:
+    """What makes it say its load."""
+    if reason == "refused":
+        return "It answers by an error status: let its metrics be read without a key"
+    if reason == "internal_error":
+        return "Its answer could not be read: the line before says why"
+    ranks = len(asked.targets)
+    if ranks > 1:
+        return (
+            f"{ranks} ranks are registered at that address, and its answer names none of them:"
+            " register each with its own `http_endpoint`"
+        )
+    paths = " or ".join(way.path.partition("?")[0] for way in WAYS[asked.server.kind])
+    known = _LOAD_REMEDIES.get(asked.server.kind, f"It was asked for {paths}")
+    return f"{known}; POST /load says it in its place"

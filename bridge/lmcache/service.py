@@ -147,7 +147,9 @@ class LmcacheService:
         if self._thread.ident is not None:
             self._thread.join(LMCACHE_STOP_S)
         if self._thread.is_alive():
-            _logger.error("LMCache's sockets did not close within %g s", LMCACHE_STOP_S)
+            _logger.error(
+                "LMCache's sockets did not close within %g s; ending without them", LMCACHE_STOP_S
+            )
         else:
             self.sockets.close()
 
@@ -221,7 +223,9 @@ class LmcacheService:
                     self._take(told)
                 except Exception:
                     self.own_faults += 1
-                    _logger.exception("Unexpected error with records of LMCache; writing them anew")
+                    _logger.exception(
+                        "Unexpected error with records of LMCache; writing them again"
+                    )
                     self._rewrite([one.publisher for one in told if not one.is_gone])
 
     def _take(self, told: Sequence[Told]) -> None:

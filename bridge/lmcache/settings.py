@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.identities import DEFAULT_TENANT, BlockSize, Name, StreamKey, Text
 from schemas.limits import PORT_MAX, SETTINGS_FILE_BYTES_MAX
@@ -148,7 +149,9 @@ def read_models(path: Path | None, model_name: str | None = None) -> Models:
         except OSError as error:
             raise ConfigurationError(f"Cannot read {path}: {error.strerror}") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"Expected LMCache's models in {path}: {error}") from error
+            raise ConfigurationError(
+                f"Expected LMCache's models in {path}: {cause_of(error)}"
+            ) from error
     if model_name is not None:
         default = msgspec.structs.replace(models.default, modelname=model_name)
         models = msgspec.structs.replace(models, default=default)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Generic, NamedTuple, TypeVar
 
+from schemas.causes import cause_of
 from schemas.errors import RepriseError, StorageError
 from schemas.limits import COMMANDS_MAX
 
@@ -90,7 +91,9 @@ async def _carry_out(waiting: _Waiting[T]) -> None:
         future.set_exception(error)
     except Exception as error:
         _logger.exception("Unexpected error in a command; refusing it")
-        future.set_exception(StorageError(f"the command failed: {error!r}"))
+        future.set_exception(
+            StorageError(f"the command failed unexpectedly ({cause_of(error)}); the log has more")
+        )
     except asyncio.CancelledError:
         future.set_exception(StorageError("the service is stopping"))
         raise

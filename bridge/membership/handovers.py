@@ -37,6 +37,7 @@ from bridge.membership.handover import Arrival, Departure
 from bridge.pump import Pump
 from bridge.sequencing.anchor import Joint
 from bridge.supervision import cancel
+from brokers.availability import describe
 from brokers.client_internals import start_client
 from brokers.errors import AWAY
 from brokers.interface import Consumer, Partition
@@ -120,7 +121,11 @@ class Handovers:
             async with asyncio.timeout(BRIDGE_LEAVE_S):
                 offsets = await self._cursors.store(self._producer, homes)
         except AWAY as error:
-            _logger.info("Cannot say that publishers are kept for other bridges: %r", error)
+            _logger.info(
+                "Cannot tell other bridges that publishers are kept for them: %s. They begin"
+                " without this bridge's batches",
+                describe(error),
+            )
             return
         if not self._writer.may_write or any(offset < 0 for offset in offsets.values()):
             return  # another bridge may have begun without having read it
@@ -381,7 +386,11 @@ class Handovers:
                     noted = [one for one in last if one in departures]
                     await self._cursors.store(self._producer, noted)
             except AWAY as error:
-                _logger.info("Cannot say that publishers are handed over: %r", error)
+                _logger.info(
+                    "Cannot note that publishers are handed over: %s. Their next owner goes by the"
+                    " log",
+                    describe(error),
+                )
         gone = [one for one in publishers if departures.pop(one, None) is not None]
         for publisher in gone:
             self._cursors.drop(publisher)

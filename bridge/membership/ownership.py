@@ -170,7 +170,9 @@ class Ownership:
             try:
                 await self._run_order()
             except StorageError as error:
-                _logger.warning("Taking over again once the spool can be written: %s", error)
+                _logger.warning(
+                    "Cannot write the spool: %s. Taking the publishers over once it can be", error
+                )
                 await asyncio.sleep(BRIDGE_RETRY_S)
             except Exception:
                 self.faults += 1
@@ -370,7 +372,8 @@ class Ownership:
                 anchors[publisher] = resolve(spool, publisher, state)
             except StorageError as error:
                 _logger.warning(
-                    "Taking over %s once its spool can be written: %s", publisher, error
+                    "Cannot write the spool of %s: %s. Taking it over once that can be",
+                    *(publisher, error),
                 )
                 registration, home = wanted[publisher]
                 self._changes.try_again(publisher, Change(home, registration, forget=False))
@@ -402,7 +405,9 @@ class Ownership:
         except RegistrationError as error:
             self.refused += 1
             key = registration.service_key
-            _logger.warning("Cannot follow the registered publisher %s: %s", key, error)
+            _logger.warning(
+                "Cannot follow the registered publisher %s: %s. Register it again", key, error
+            )
 
     async def _recover(self, homes: Mapping[PublisherKey, int]) -> dict[PublisherKey, LogState]:
         while True:

@@ -103,7 +103,9 @@ class Registrar:
         try:
             await self._pump.follow(registration)
         except RegistrationError as error:
-            _logger.warning("Cannot follow the registered publisher %s: %s", key, error)
+            _logger.warning(
+                "Cannot follow the registered publisher %s: %s. Register it again", key, error
+            )
         except Exception:
             _logger.exception("Unexpected error with %s; going on with the other publishers", key)
         if registration.publisher in self._pump.followed:

@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from brokers.availability import describe
 from brokers.backoff import Backoff
 from brokers.client_internals import start_client
 from brokers.clients import Clients, subscribe
@@ -165,7 +166,7 @@ class RegistryReader:
             except AWAY as error:
                 level = logging.DEBUG if self._failing else logging.WARNING
                 self.connected, self._failing = False, True
-                _logger.log(level, "Cannot read %s, retrying: %r", self._topic, error)
+                _logger.log(level, "Cannot read %s, retrying: %s", self._topic, describe(error))
             except Exception:
                 await self.on_partitions_revoked(set())
                 raise

@@ -55,7 +55,8 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
     if contradicts:
         _logger.warning(
             "Dropped %d spooled records of %s: another bridge has begun the same incarnation in the"
-            " log, maybe of another run; the engine is asked for what is missing, or a gap stands"
+            " log, or one of another run has; the engine is asked for what is missing, or a gap"
+            " stands"
             " for it",
             len(written),
             publisher,

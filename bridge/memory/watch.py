@@ -18,6 +18,7 @@ import msgspec
 from bridge.delivery.log_sink import LogSink
 from bridge.memory.poller import SegmentPoller
 from bridge.memory.reading import DEFAULT_PREFIX, EMPTY, LOCKED, TOO_MANY, Scan, read_segments
+from schemas.causes import cause_of
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError
 from schemas.limits import (
@@ -196,8 +197,10 @@ class MemoryWatch:
         try:
             scan = self._read(self.names)
         except Exception as error:
-            _logger.exception("Unexpected error while memory segments were read")
-            scan = _NOTHING._replace(error=f"memory segments: {error!r}", reason="internal_error")
+            _logger.exception("Unexpected error while memory segments were read; reading again")
+            scan = _NOTHING._replace(
+                error=f"memory segments: {cause_of(error)}", reason="internal_error"
+            )
         self._found = scan, time.time()
         self.looks += 1
         self.busy_s += time.monotonic() - begun
@@ -230,7 +233,8 @@ class MemoryWatch:
             if reason not in _NOT_NAMED and len(self._named) < MEMORY_SEGMENTS_READ_MAX:
                 if (name, reason) not in self._named:
                     _logger.warning(
-                        "Leaving out %s of %s: %s", name, self.settings.directory, reason
+                        "Cannot use the segment %s of %s (%s); it is left out",
+                        *(name, self.settings.directory, reason),
                     )
                 self._named.add((name, reason))
 

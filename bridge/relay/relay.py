@@ -148,7 +148,9 @@ class Relay:
         for connection, answers in self._probing.ended():
             connection.note_answer(answers=answers)
         if self.bridge_keys.look():
-            _logger.info("A bridge is listed no more: all links are made anew")
+            _logger.info(
+                "A bridge is no longer listed: closing all links, which listed bridges make again"
+            )
             for publication in self.publications:
                 publication.drop_links()
             for replays in self.replays:

@@ -131,7 +131,10 @@ class Replays:
         try:
             socket = self._context.socket(zmq.DEALER)
         except zmq.ZMQError as error:
-            _logger.warning("Cannot ask an engine for a replay now: %s", error.strerror)
+            _logger.warning(
+                "Cannot open a socket to ask an engine for a replay: %s. Its bridge asks again",
+                error.strerror,
+            )
             return None
         socket.linger = 0
         socket.maxmsgsize = MESSAGE_BYTES_MAX
@@ -172,8 +175,8 @@ class Replays:
         except zmq.ZMQError as error:
             bound.close()
             raise ConfigurationError(
-                f"Cannot listen on {self._engine.listen_replay}: {error.strerror}. Stop whatever"
-                " uses it, or choose another address with --listen-replay"
+                f"Cannot listen on {self._engine.listen_replay}: {error.strerror}. Stop what"
+                " listens there, or choose another address with --listen-replay"
             ) from error
         self._bound = bound
 

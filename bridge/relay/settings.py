@@ -33,7 +33,9 @@ class RelayedEngine(msgspec.Struct, frozen=True, kw_only=True):
         except EndpointError as error:
             raise ConfigurationError(f"--engine and --replay: {error}") from error
         if bool(self.replay_endpoint) != bool(self.listen_replay):
-            raise ConfigurationError("Expected one --listen-replay for each --replay")
+            raise ConfigurationError(
+                "Expected one --listen-replay for each --replay, got one of them alone"
+            )
         _check_listen(self.listen, "--listen")
         if self.listen_replay:
             _check_listen(self.listen_replay, "--listen-replay")
@@ -62,7 +64,7 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
         bound += [one.listen_replay for one in self.engines if one.listen_replay]
         for address in bound:
             if bound.count(address) > 1:
-                raise ConfigurationError(f"Expected another address each, got {address} twice")
+                raise ConfigurationError(f"Expected another address for each, got {address} twice")
 
 
 def _check_listen(address: str, option: str) -> None:

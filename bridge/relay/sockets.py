@@ -56,6 +56,6 @@ def check_bindable(
         except zmq.ZMQError as error:
             host, port = split_endpoint(address)
             raise ConfigurationError(
-                f"Cannot listen on {host}:{port}: {error.strerror}. Stop whatever uses it, or"
-                f" choose another address with {option}"
+                f"Cannot listen on {host}:{port}: {error.strerror}. Stop what listens there,"
+                f" or choose another address with {option}"
             ) from error

@@ -41,7 +41,8 @@ class PublisherCounters:
         """Counts what is dropped, and logs the first of each kind."""
         if things and not self.dropped[error.reason]:
             _logger.warning(
-                "Dropping from %s (further ones are only counted): %s", self.publisher, error
+                "Dropped something of %s: %s. More of this kind is only counted",
+                *(self.publisher, error),
             )
         self.dropped[error.reason] += things
 

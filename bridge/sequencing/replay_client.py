@@ -135,7 +135,9 @@ class Replayer:
             check_endpoint(endpoint)
             return await self._repair(publisher, ReplaySocket(endpoint, server_key), emit)
         except EndpointError as error:
-            _logger.warning("Cannot ask %s for a replay: %s", publisher, error)
+            _logger.warning(
+                "Cannot ask %s for a replay: %s. A gap stands for what is missing", publisher, error
+            )
             return Repaired(Doubt.REPLAY_SILENT, heard_all=False)
 
     def _note(self, publisher: PublisherKey, *, is_silent: bool) -> None:
@@ -324,7 +326,10 @@ class Replayer:
         try:
             return self._context.socket(zmq.DEALER)
         except zmq.ZMQError as error:
-            _logger.warning("Cannot ask an engine for a replay now: %s", error.strerror)
+            _logger.warning(
+                "Cannot open a socket to ask an engine for a replay: %s. Trying again",
+                error.strerror,
+            )
             await asyncio.sleep(self._idle_s)
             raise TimeoutError from error
 

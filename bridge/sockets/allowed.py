@@ -62,7 +62,8 @@ class AllowedEngines:
         """
         if len(patterns) > ALLOWED_ENGINES_MAX:
             raise ConfigurationError(
-                f"Expected at most {ALLOWED_ENGINES_MAX} networks and names in --allow-engines"
+                f"Expected at most {ALLOWED_ENGINES_MAX} networks and names in --allow-engines, got"
+                f" {len(patterns)}"
             )
         networks, names = [], []
         for pattern in patterns:

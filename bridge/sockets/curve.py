@@ -58,8 +58,8 @@ def read_key_pair(path: Path) -> KeyPair:
         )
     if not (is_key(public) and is_key(secret)) or zmq.curve_public(secret) != public:
         raise ConfigurationError(
-            f"Expected two keys of 40 characters that belong together in {path}; make others with"
-            " `reprise curve-key`"
+            f"Expected two keys of 40 characters that belong together in {path}, got others; make a"
+            " pair with `reprise curve-key`"
         )
     return KeyPair(public, secret)
 
@@ -114,7 +114,8 @@ class CurveClient:
         if not server_key:
             if self.required:
                 raise CurveError(
-                    "Expected a curve_server_key: --require-curve lets engines be followed through"
+                    "Expected a curve_server_key, got none: --require-curve lets engines be"
+                    " followed by"
                     " `reprise relay` only"
                 )
             return

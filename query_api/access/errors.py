@@ -43,7 +43,7 @@ Chromium reads no further than the first scheme of a line, and does not ask if i
 
 def no_key() -> AccessError:
     """Nothing says who asks."""
-    text = "Expected a key: `Authorization: Bearer rk_...`; `reprise keys add` makes one"
+    text = "Expected a key: `Authorization: Bearer rk_...`, got none; `reprise keys add` makes one"
     return AccessError("no_key", text, status=401, headers=_CHALLENGE)
 
 

@@ -187,7 +187,7 @@ class Guard:
         news = self.refused - self._logged
         self._log_at, self._logged = now, self.refused.copy()
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(news.items()))
-        logger.warning("Requests were refused to their callers: %s", counts)
+        logger.warning("Requests were refused, by reason: %s; their callers are told", counts)
 
 
 def _nobody(header: bytes, seconds: float, tenants: list[str] | None) -> None:

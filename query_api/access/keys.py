@@ -197,7 +197,9 @@ def read_keys(text: str, name: str) -> dict[str, Key]:
         )
     entries = document.get("key", [])
     if not isinstance(entries, list) or len(entries) > KEYS_MAX:
-        raise ConfigurationError(f"Expected at most {KEYS_MAX} tables [[key]] in {name}")
+        raise ConfigurationError(
+            f"Expected at most {KEYS_MAX} tables [[key]] in {name}, got {_came(entries)}"
+        )
     keys: dict[str, Key] = {}
     certificates: set[str] = set()
     for number, entry in enumerate(entries, 1):
@@ -216,7 +218,7 @@ def read_keys(text: str, name: str) -> dict[str, Key]:
 
 def _read_key(entry: Any, where: str) -> Key:
     if not isinstance(entry, dict):
-        raise ConfigurationError(f"Expected a table as {where}")
+        raise ConfigurationError(f"Expected a table as {where}, got {_came(entry)}")
     for unknown in sorted(entry.keys() - _FIELDS):
         known = ", ".join(sorted(_FIELDS))
         shown = unknown[:SETTING_SHOWN_CHARS_MAX]
@@ -226,18 +228,21 @@ def _read_key(entry: Any, where: str) -> Key:
     certificate = _text(entry, "certificate", where) if "certificate" in entry else ""
     if certificate and not 0 < len(certificate.encode()) <= NAME_BYTES_MAX:
         raise ConfigurationError(
-            f"Expected a certificate's name of at most {NAME_BYTES_MAX} bytes in {where}"
+            f"Expected a certificate's name of 1 to {NAME_BYTES_MAX} bytes in {where}, got"
+            f" {len(certificate.encode())}"
         )
     digest = _text(entry, "sha256", where)
     if not _DIGEST.fullmatch(digest):
-        raise ConfigurationError(f"Expected sha256 of 64 hex digits in {where}")
+        raise ConfigurationError(
+            f"Expected sha256 of 64 hex digits in {where}, got {len(digest)} characters"
+        )
     tenants = None
     if "tenants" in entry:
         tenants = check_tenants(frozenset(_texts(entry, "tenants", where)), where)
     rate = entry.get("rate")
     if rate is not None:
         if isinstance(rate, bool) or not isinstance(rate, int | float):
-            raise ConfigurationError(f"Expected rate to be a number in {where}")
+            raise ConfigurationError(f"Expected rate to be a number in {where}, got {_came(rate)}")
         rate = check_rate(rate, where)
     return Key(
         digest=bytes.fromhex(digest),
@@ -248,17 +253,32 @@ def _read_key(entry: Any, where: str) -> Key:
     )
 
 
+def _came(value: object) -> str:
+    """What TOML has in place of what was expected; of a text not what it says: it may be a key."""
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, str):
+        return "a text"
+    return "a table" if isinstance(value, dict) else "a date or a time"
+
+
 def _text(entry: dict[str, Any], field: str, where: str) -> str:
     value = entry.get(field)
     if not isinstance(value, str):
-        raise ConfigurationError(f"Expected {field} to be a text in {where}")
+        raise ConfigurationError(f"Expected {field} to be a text in {where}, got {_came(value)}")
     return value
 
 
 def _texts(entry: dict[str, Any], field: str, where: str) -> list[str]:
     values = entry.get(field)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ConfigurationError(f"Expected {field} to be a list of texts in {where}")
+        raise ConfigurationError(
+            f"Expected {field} to be a list of texts in {where}, got {_came(values)}"
+        )
     return values
 
 
@@ -280,6 +300,9 @@ def _expires(entry: dict[str, Any], where: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        text = f"Expected expires to be a date with a time, as 2027-06-01T00:00:00Z, in {where}"
+        text = (
+            f"Expected expires to be a date with a time, as 2027-06-01T00:00:00Z, in {where}, got"
+            f" {_came(value)}"
+        )
         raise ConfigurationError(text)
     return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()

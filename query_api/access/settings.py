@@ -63,7 +63,7 @@ def check_loopback(
         return
     raise ConfigurationError(
         f"Expected a loopback address as {option}, got: {host}. To listen beyond loopback,"
-        f" {remedy} where nobody but its users reaches it"
+        f" {remedy} where only its users reach it"
     )
 
 

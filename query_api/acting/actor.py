@@ -108,7 +108,10 @@ class Actor:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
-            logger.error("What acts on advice did not end within %.0f s", SHUTDOWN_S)
+            logger.error(
+                "The thread that acts on advice did not end within %.0f s; stopping without it",
+                SHUTDOWN_S,
+            )
             return
         self._loop.close()
 
@@ -171,7 +174,9 @@ class Actor:
         except (RequestError, StorageError) as error:
             self.unread += 1
             level = logging.WARNING if self._is_read else logging.DEBUG
-            logger.log(level, "Nothing is done by advice meanwhile: %s", error)
+            logger.log(
+                level, "Cannot read what advice is about: %s. Nothing is done meanwhile", error
+            )
             self._is_read = False
             return
         self._is_read = True
@@ -262,7 +267,9 @@ class Actor:
         except StorageError as error:
             # The log may have it all the same, so it counts as begun.
             self._begun(act, past)
-            logger.warning("Cannot tell whether an advice was carried out: %s", error)
+            logger.warning(
+                "Cannot tell whether an advice was carried out: %s. It counts as begun", error
+            )
             return Suppressed.UNWRITTEN
         self._begun(act, past)
         self.acted[advice.action] += 1
@@ -287,7 +294,9 @@ class Actor:
         try:
             found = await self._commands.ended(command_id)
         except (RequestError, StorageError) as error:
-            logger.warning("Cannot tell what became of command %s: %s", command_id, error)
+            logger.warning(
+                "Cannot tell what became of command %s: %s. It counts as failed", command_id, error
+            )
             found = None
         act = None if found is None else act_of(found)
         if act is None:

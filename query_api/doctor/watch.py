@@ -67,7 +67,9 @@ class OutcomeWatch:
                 self.look()
             except Exception:
                 self._on_fault()
-                logger.exception("Unexpected error while outcomes were looked at")
+                logger.exception(
+                    "Unexpected error while the doctor looked at outcomes; it looks again"
+                )
 
     def look(self) -> None:
         """Sets or clears the condition. Cost O(rows of promises of the last minutes); where an

@@ -181,7 +181,7 @@ class Calls:
         except GrpcRefusal:
             raise
         except Exception as error:
-            logger.exception("Unexpected error in a gRPC call")
+            logger.exception("Unexpected error in a gRPC call; its client is answered INTERNAL")
             raise internal() from error
 
     async def _abort(self, method: str, refusal: GrpcRefusal, context: Context) -> NoReturn:

@@ -22,7 +22,9 @@ class GrpcRefusal(Exception):
 
 def malformed(expected: str) -> GrpcRefusal:
     """A message that is none."""
-    return GrpcRefusal(grpc.StatusCode.INVALID_ARGUMENT, "malformed", f"Expected {expected}")
+    return GrpcRefusal(
+        grpc.StatusCode.INVALID_ARGUMENT, "malformed", f"Expected {expected}, got something else"
+    )
 
 
 def not_ready() -> GrpcRefusal:
@@ -39,7 +41,7 @@ def too_large(most: int) -> GrpcRefusal:
     return GrpcRefusal(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "too_large",
-        f"Expected hashes packed as i64, or at most {most} bytes of them as text",
+        f"Expected hashes packed as i64, or at most {most} bytes of them as text, got more",
     )
 
 
@@ -57,7 +59,7 @@ def not_read(seconds: float) -> GrpcRefusal:
     return GrpcRefusal(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "answer_not_read",
-        f"Expected the last answer to be read within {seconds:.0f} s",
+        f"Expected the last answer to be read within {seconds:.0f} s, but it was not",
     )
 
 

@@ -17,6 +17,7 @@ from query_api.grpc.credentials import GrpcTls, server_credentials
 from query_api.grpc.key_check import KeyCheck
 from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import (
     GRPC_CALLS_MAX,
@@ -119,8 +120,8 @@ class GrpcServer:
         except RuntimeError as error:
             bound.set_exception(
                 ConfigurationError(
-                    f"Cannot listen on {host}:{settings.port}. Stop whatever uses it, or choose"
-                    f" another address with --grpc: {error}"
+                    f"Cannot listen on {host}:{settings.port}. Stop what listens there, or"
+                    f" choose another address with --grpc: {cause_of(error)}"
                 )
             )
             return

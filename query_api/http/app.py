@@ -25,6 +25,7 @@ from query_api.http.errors import (
     ClientGoneError,
     ErrorEnvelope,
     RequestError,
+    shown,
 )
 from query_api.http.health import package_version
 from query_api.http.lmcache.command_routes import command_routes
@@ -214,6 +215,10 @@ class _Refusals:
                 return Response(NOT_FOUND.error, status_code=404)
         envelopes = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}
         envelope = envelopes.get(status, ErrorEnvelope(str(error.detail)))
+        if wire is Wire.JSON and status in envelopes:
+            path, allowed = shown(request.url.path), (headers or {}).get("Allow", "")
+            more = f"{path} takes {allowed}" if allowed else f"nothing is at {path}"
+            envelope = ErrorEnvelope(f"{envelope.error}: {more}. GET /docs lists what there is")
         body = encode(envelope, wire)
         return Response(body, status_code=status, media_type=wire.value, headers=headers)
 
@@ -288,7 +293,9 @@ class _Front:
             if status == 0:
                 await self._refusals.refuse(scope["headers"], _stopping())(scope, receive, watch)
         except Exception:
-            logger.exception("Unexpected error in route: %s", scope["path"])
+            logger.exception(
+                "Unexpected error in route %s; its client is answered 500", scope["path"]
+            )
         path = scope["path"]
         self._metrics.count_request(path if path in self._paths else _OTHER_ROUTE, status)
 

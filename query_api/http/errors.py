@@ -8,7 +8,8 @@ request.
     RegistrationError          400  invalid_registration       conflicts included; Conductor's texts
     AddressRefusedError        403  address_refused
     OpenFilesError             503  open_files
-    EndpointError              500  (no reason)                `Failed to subscribe: ...`
+    EndpointError              500  (no reason)                `Failed to subscribe: ...`; in JSON
+                               400, see `routes`
     PastError                  400, or 503 where it may be tried again  with reason
     NotRegisteredError         404  (no reason)                `service not found: a|default|0`
     StorageError               503  storage
@@ -18,6 +19,9 @@ request.
 
 Where msgpack is the default (`app.create_app`), an unknown path is answered in text, as Conductor
 does it.
+
+The texts that Conductor has are the same in both wire forms. The JSON form, which people read, goes
+on behind them: what came, what could have come, what to do (`RequestError.more`).
 """
 
 from collections.abc import Mapping
@@ -37,7 +41,13 @@ from schemas.errors import (
     RepriseError,
     StorageError,
 )
-from schemas.limits import BODY_BYTES_MAX, BODY_PIECE_BYTES, BODY_PIECE_S, BODY_RETRY_AFTER_S
+from schemas.limits import (
+    BODY_BYTES_MAX,
+    BODY_PIECE_BYTES,
+    BODY_PIECE_S,
+    BODY_RETRY_AFTER_S,
+    VALUE_SHOWN_CHARS_MAX,
+)
 
 _CLOSE: Final = MappingProxyType({"connection": "close"})
 
@@ -49,6 +59,7 @@ class RequestError(RepriseError):
         reason: one word that a client can switch on; Conductor's vocabulary where it has one.
         field: the field of the body at fault, or None.
         index: 0-based place in that field's array, or None.
+        more: what the JSON form says behind the message, with what separates the two.
         headers: of the answer, beside those that all answers have.
     """
 
@@ -61,7 +72,9 @@ class RequestError(RepriseError):
         index: int | None = None,
         status: int = 400,
         headers: Mapping[str, str] = MappingProxyType({}),
+        more: str = "",
     ) -> None:
+        self.more = more
         self.reason = reason
         self.message = message
         self.field = field
@@ -91,13 +104,16 @@ INTERNAL: Final = ErrorEnvelope(error="Internal server error")
 
 def body_too_large() -> RequestError:
     """The body is longer than the bound."""
-    text = f"Expected a body of at most `{BODY_BYTES_MAX}` bytes"
+    text = f"Expected a body of at most `{BODY_BYTES_MAX}` bytes, got more: send it in parts"
     return RequestError("body_too_large", text, status=413, headers=_CLOSE)
 
 
 def body_too_slow() -> RequestError:
     """The body stalls, or takes too long."""
-    text = f"Expected `{BODY_PIECE_BYTES}` bytes of the body, or its end, every {BODY_PIECE_S:g} s"
+    text = (
+        f"Expected `{BODY_PIECE_BYTES}` bytes of the body, or its end, every {BODY_PIECE_S:g} s,"
+        " got less"
+    )
     return RequestError("body_too_slow", text, status=408, headers=_CLOSE)
 
 
@@ -122,16 +138,29 @@ def no_history() -> RequestError:
     return RequestError("no_history", text)
 
 
-def unsupported_content_type() -> RequestError:
+def unsupported_content_type(got: bytes = b"") -> RequestError:
     """Neither of the two wire forms."""
     text = "Content-Type must be application/json or application/msgpack"
-    return RequestError("unsupported_content_type", text)
+    return RequestError("unsupported_content_type", text, more=f", got: {shown(got)}")
 
 
-def describe(error: RepriseError) -> tuple[int, ErrorEnvelope]:
-    """Status and envelope of an error; the table is in the module's docstring."""
+def shown(value: bytes | str) -> str:
+    """What came, cut to what is worth reading; the JSON form escapes what does not print."""
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    is_short = len(text) <= VALUE_SHOWN_CHARS_MAX
+    return text if is_short else f"{text[:VALUE_SHOWN_CHARS_MAX]}..."
+
+
+def describe(error: RepriseError, *, in_full: bool = False) -> tuple[int, ErrorEnvelope]:
+    """Status and envelope of an error; the table is in the module's docstring.
+
+    Args:
+        error: of the request.
+        in_full: whether the text is to have what only the JSON form says.
+    """
     if isinstance(error, RequestError):
-        return error.status, ErrorEnvelope(error.message, error.reason, error.field, error.index)
+        text = error.message + (error.more if in_full else "")
+        return error.status, ErrorEnvelope(text, error.reason, error.field, error.index)
     if isinstance(error, AccessError):
         return error.status, ErrorEnvelope(error.message, error.reason, error.field)
     text = str(error)

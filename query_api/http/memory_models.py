@@ -25,8 +25,8 @@ class MemorySegment(msgspec.Struct, kw_only=True):
     state: Annotated[
         Literal["live", "orphaned", "stale", "gone"],
         Meta(
-            description="`orphaned`: its writer has ended without removing it. `stale`: nobody has"
-            " read it for a while. `gone`: it was removed."
+            description="`orphaned`: its writer has ended without removing it. `stale`: it was not"
+            " read for a while. `gone`: it was removed."
         ),
     ]
     total: Annotated[int, Meta(description="The limit.")]
@@ -35,7 +35,7 @@ class MemorySegment(msgspec.Struct, kw_only=True):
     pressure: Annotated[float, Meta(description="(used + preallocated) / total.")]
     instances: Annotated[
         list[MemoryInstance],
-        Meta(description="By `memory_segment` of their registrations; empty: nobody names it."),
+        Meta(description="By `memory_segment` of their registrations; empty: no engine names it."),
     ]
     writer: Annotated[
         str,

@@ -43,6 +43,7 @@ _CACHE_SALT = (
     "Everywhere else it is the request's own salt, which enters the hash of the first block. "
     "null and the empty string are none."
 )
+_MODEL = "In JSON, `modelname` says the same."
 _TOKEN_IDS = (
     "Prompt tokens; a trailing partial block does not count. In msgpack preferably a `bin` of "
     "little-endian int32. A negative token is its 32 bits, so -1 and 4294967295 are the same."
@@ -57,7 +58,7 @@ _SEQ_HASHES = (
 class QueryRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What one prompt could reuse, by its tokens. msgpack takes Conductor's fields alone."""
 
-    model: Name
+    model: Annotated[Name, Meta(description=_MODEL)]
     block_size: BlockSize
     token_ids: Annotated[list[Token], Meta(max_length=QUERY_TOKENS_MAX, description=_TOKEN_IDS)]
     tenant_id: Text = "default"
@@ -77,7 +78,7 @@ class QueryRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 class HashQueryRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What one prompt could reuse, by the hashes of its blocks."""
 
-    model: Name
+    model: Annotated[Name, Meta(description=_MODEL)]
     block_size: BlockSize
     seq_hashes: Annotated[list[int], Meta(max_length=QUERY_TOKENS_MAX, description=_SEQ_HASHES)]
     tenant_id: Text = "default"

@@ -14,7 +14,7 @@ Hash = Annotated[str, Meta(description="Decimal, u64.")]
 class BucketDocument(msgspec.Struct, kw_only=True):
     """How many were at most so much, and above the bucket before."""
 
-    le: Annotated[float | None, Meta(description="null: whatever is above the last one.")]
+    le: Annotated[float | None, Meta(description="null: all that is above the last one.")]
     count: int
 
 
@@ -26,7 +26,9 @@ class PromisedTokens(msgspec.Struct, kw_only=True):
     predicted: Annotated[int, Meta(description="Of these, those that only decisions said it held.")]
     actual: Annotated[int, Meta(description="That the engine had.")]
     fetched: Annotated[int, Meta(description="That were to be fetched from elsewhere, and came.")]
-    unpromised: Annotated[int, Meta(description="That it had though nobody had said so.")]
+    unpromised: Annotated[
+        int, Meta(description="That it had, though no event or decision had said so.")
+    ]
 
 
 class LostToRouting(msgspec.Struct, kw_only=True):

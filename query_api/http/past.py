@@ -69,7 +69,8 @@ def _question(query: Query, view: View, *, pairs: bool = False) -> Question:
     if not query.instance_id:
         raise missing("instance_id")
     if not _blocks(query):
-        text = f"Expected at least one whole block of `{query.block_size}` tokens"
+        count = len(query.content) // 4
+        text = f"Expected at least one whole block of `{query.block_size}` tokens, got {count}"
         raise RequestError("invalid_value", text, field="token_ids")
     scope, salted = named_scope(view.kernel, query)
     first_key = extra_key([query.cache_salt]) if salted else b""

@@ -109,7 +109,7 @@ class PostEndpoint(ABC):
         wire = self._default_wire if form is None else _WIRES[form]
         try:
             if form is None:
-                raise unsupported_content_type()
+                raise unsupported_content_type(content_type)
             message = await receive()
             if is_whole(message):
                 body = message.get("body", b"")
@@ -129,7 +129,7 @@ class PostEndpoint(ABC):
             if isinstance(error, RequestError | AccessError):
                 headers += [(k.encode(), v.encode()) for k, v in error.headers.items()]
         except Exception:
-            logger.exception("Unexpected error in route: %s", path)
+            logger.exception("Unexpected error in route %s; its client is answered 500", path)
             status, answer = 500, encode(INTERNAL, wire)
             headers = [TYPE_HEADERS[wire]]
         body = b""  # a client that does not read its answer holds no body

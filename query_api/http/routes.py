@@ -25,8 +25,14 @@ from query_api.http.requests.registrations import read_register_command, read_un
 from query_api.http.route_table import Routes
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
 from query_api.ports import PublisherRegistry, View, positions_text
-from schemas.errors import EndpointError, RegistrationConflictError, RepriseError
+from schemas.errors import (
+    AddressRefusedError,
+    EndpointError,
+    RegistrationConflictError,
+    RepriseError,
+)
 from schemas.identities import PrefixScope
+from schemas.registration import Registration
 
 BOTH_WIRES: Final = (Wire.JSON, Wire.MSGPACK)
 
@@ -57,9 +63,10 @@ async def read_request(request: Request, bodies: Bodies, default_wire: Wire) -> 
         RequestError: another Content-Type, or as `Bodies.read` has it.
     """
     headers = request.headers.raw
-    wire = body_wire(header(headers, b"content-type"), default_wire)
+    content_type = header(headers, b"content-type")
+    wire = body_wire(content_type, default_wire)
     if wire is None:
-        raise unsupported_content_type()
+        raise unsupported_content_type(content_type)
     return await bodies.read(request.receive, headers), wire
 
 
@@ -86,10 +93,13 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
             await registry.register(command.registration, replace=command.replace)
         except RegistrationConflictError as error:
             raise _with_remedy(error, wire, replace=command.replace) from error
+        except AddressRefusedError:
+            raise
         except EndpointError as error:
             if wire is not Wire.JSON:  # Conductor's clients know it as an error of the server
                 raise
-            raise RequestError("invalid_value", str(error)) from error
+            field = _field_at_fault(str(error), command.registration)
+            raise RequestError("invalid_value", str(error), field=field) from error
         status = "registered successfully"
         instance_id = command.registration.instance_id
         return respond({"status": status, "instance_id": instance_id}, wire)
@@ -116,13 +126,22 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
     return router
 
 
+def _field_at_fault(text: str, registration: Registration) -> str:
+    """Which address a refusal is about: the one that it repeats, as far as it does."""
+    for field in ("replay_endpoint", "http_endpoint", "curve_server_key"):
+        given = getattr(registration, field)
+        if given and given != registration.endpoint and given[:80] in text:
+            return field
+    return "curve_server_key" if "curve_server_key" in text else "endpoint"
+
+
 def _with_remedy(error: RegistrationConflictError, wire: Wire, *, replace: bool) -> RepriseError:
     """Conductor's text alone for its own clients."""
     if wire is not Wire.JSON:
         return error
-    text = f"{error}. POST /unregister the other one first: GET /services shows it"
+    text = f"{error}. GET /services shows the other one; POST /unregister ends it"
     if not replace:
-        text += '. Or say "replace": true, where it has the same instance_id and dp_rank'
+        text += '. Or send "replace": true: it replaces the one of the same instance_id and dp_rank'
     return RequestError("invalid_registration", text)
 
 
@@ -150,6 +169,8 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     async def gaps(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
         given = dict(read_parameters(request.scope["query_string"], errors="strict"))
+        if "modelname" in given:
+            given.setdefault("model", given["modelname"])
         wanted = Wanted(**{name: given[name] for name in Wanted._fields if name in given})
         admits = access_of(request).admits
         found = [one for one in view.ledgers() if admits(one.publisher.stream.tenant_id)]

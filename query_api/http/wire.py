@@ -5,6 +5,7 @@ to be wanted, so a small hostile body (deep nesting, a length of 2**32) cannot c
 can a large one cost much time: how many fields it has is bounded before the first is read.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -87,15 +88,61 @@ def encode(value: object, wire: Wire) -> bytes:
 
 def encode_error(error: RepriseError, wire: Wire) -> tuple[int, bytes]:
     """Status and body of the answer to a request that failed."""
-    status, envelope = describe(error)
+    status, envelope = describe(error, in_full=wire is Wire.JSON)
     return status, encode(envelope, wire)
 
 
-def malformed(wire: Wire) -> RequestError:
-    """The body cannot be decoded at all."""
-    if wire is Wire.JSON:
-        return RequestError("invalid_json", "Invalid JSON object")
-    return RequestError("invalid_msgpack", "Invalid msgpack object")
+_BYTE: Final = re.compile(r"^JSON is malformed: (.*) \(byte (\d+)\)$")
+_OTHER_TYPE: Final = re.compile(r"^Expected `object`, got `(\w+)`$")
+
+
+def malformed(
+    wire: Wire, error: Exception | None = None, body: bytes = b"{}", *, field: str | None = None
+) -> RequestError:
+    """The body cannot be decoded at all.
+
+    Args:
+        wire: its form.
+        error: the decoder's.
+        body: what was decoded.
+        field: whose value that is; None: it is all of the body.
+    """
+    if wire is Wire.MSGPACK:
+        return RequestError("invalid_msgpack", "Invalid msgpack object")
+    more = _fault(error, body)
+    if more and field is not None:
+        more += f" of the value of {field}"
+    return RequestError("invalid_json", "Invalid JSON object", more=more)
+
+
+def _fault(error: Exception | None, body: bytes) -> str:
+    """What is wrong with a text in JSON, and at which byte, from 0 on."""
+    if isinstance(error, UnicodeDecodeError):
+        return (
+            f": expected UTF-8, got a byte 0x{error.object[error.start]:02x} at byte {error.start}"
+        )
+    if isinstance(error, RecursionError):
+        return ": its values are nested too deep"
+    text = str(error or "")
+    if place := _BYTE.match(text):
+        return f": {place[1]} at byte {place[2]}"
+    if other := _OTHER_TYPE.match(text):
+        return f": expected an object, as {{...}}, got {_TYPES.get(other[1], other[1])}"
+    if not body.strip():
+        return ": the body is empty"
+    if "truncated" in text:
+        return f": it ends at byte {len(body)}, within a value"
+    return ": expected UTF-8, got other bytes" if "utf-8" in text.lower() else ""
+
+
+_TYPES: Final = {
+    "array": "an array",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a number",
+    "null": "null",
+    "str": "a string",
+}
 
 
 def split_fields(body: bytes, wire: Wire) -> list[Field]:
@@ -114,7 +161,7 @@ def split_fields(body: bytes, wire: Wire) -> list[Field]:
     try:
         fields = _json_fields.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(wire) from error
+        raise malformed(wire, error, body) from error
     return [Field(name, raw) for name, raw in fields.items()]
 
 

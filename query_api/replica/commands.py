@@ -152,7 +152,10 @@ class ReplicaCommands:
             record = decode_command(message.value or b"")
         except RecordError as error:
             self.dropped += 1
-            logger.warning("Passing over offset %d of %s: %s", message.offset, topic, error)
+            logger.warning(
+                "Cannot read the message at offset %d of %s: %s. It is left out",
+                *(message.offset, topic, error),
+            )
             return
         if isinstance(record, CommandRecord) != (topic == self._commands.name):
             self.dropped += 1

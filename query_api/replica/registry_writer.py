@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
+from brokers.availability import describe
 from brokers.clients import Clients, partition_of
 from brokers.errors import AWAY
 from brokers.interface import EntryProducer
@@ -164,7 +165,7 @@ class RegistryWriter:
             )
         except AWAY as error:
             raise StorageError(
-                f"Cannot write the registry entry to Kafka at {self._servers}: {error!r}"
+                f"Cannot write the registry entry to Kafka at {self._servers}: {describe(error)}"
             ) from error
         place = TopicPartition(Topic.REGISTRY, written.partition)
         self._replica.loading.put_written(place, written.offset, publisher, registration)

@@ -32,6 +32,7 @@ from brokers.topics import ensure_topics_now
 from query_api.replica.shared_condition import SharedCondition
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
+from schemas.causes import cause_of
 from schemas.codec import decode_routing
 from schemas.errors import ConfigurationError, RecordError
 from schemas.identities import Offset
@@ -127,13 +128,16 @@ class RoutingReader:
             except ConfigurationError as error:
                 self._condition.note(READER, "refused", str(error))
             except (OffsetOutOfRangeError, NoOffsetForPartitionError, _LogLostError) as error:
-                logger.warning("The routing log is read again from its checkpoint: %s", error)
+                logger.warning(
+                    "Cannot read the routing log on: %s. Reading it again from its checkpoint",
+                    error,
+                )
                 self._is_begun = False
             except AWAY as error:
                 self._note_away(error)
             except Exception as error:
                 logger.exception("Unexpected error while reading the routing log; it goes on")
-                self._condition.note(READER, "unexpected", f"unexpected error: {error!r}")
+                self._condition.note(READER, "unexpected", f"unexpected error: {cause_of(error)}")
             await backoff.wait()
 
     def _note_away(self, error: BaseException) -> None:
@@ -217,8 +221,10 @@ class RoutingReader:
         except RecordError as error:
             self._skip(offset, str(error))
         except Exception as error:
-            logger.exception("Unexpected error in the fold of the routing log")
-            self._skip(offset, repr(error))
+            logger.exception(
+                "Unexpected error in the fold of the routing log; leaving the record out"
+            )
+            self._skip(offset, cause_of(error))
         self.next = offset + 1
 
     def _apply(self, offset: int, record: RoutingRecord) -> None:
@@ -229,7 +235,9 @@ class RoutingReader:
     def _skip(self, offset: int, problem: str) -> None:
         self.skipped += 1
         level = logging.WARNING if self.skipped <= ENTRIES_NAMED_MAX else logging.DEBUG
-        logger.log(level, "Skipped record %d of the routing log: %s", offset, problem)
+        logger.log(
+            level, "Cannot read record %d of the routing log: %s. It is left out", offset, problem
+        )
 
     def _merge_when_there(self) -> None:
         if self.is_following or self.next < self.end:

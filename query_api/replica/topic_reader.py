@@ -34,6 +34,7 @@ from brokers.settings import KafkaSettings
 from brokers.tasks import first_of
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Snapshot, Topic, TopicPartition
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, EntryError
 from schemas.limits import (
     ENTRIES_NAMED_MAX,
@@ -115,7 +116,9 @@ class TopicReader:
             self._loop.call_soon_threadsafe(self._cancel)
             self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
-            logger.error("The Kafka reader did not stop within %.0f s", SHUTDOWN_S)
+            logger.error(
+                "The Kafka reader did not stop within %.0f s; stopping without it", SHUTDOWN_S
+            )
         else:
             self._loop.close()  # of a thread that never ran, too
 
@@ -165,7 +168,11 @@ class TopicReader:
                 await self._prepare()
                 await self._read_and_check()
             except _OffsetsLostError as error:
-                logger.warning("Reading the table and the registry from the beginning: %s", error)
+                logger.warning(
+                    "Cannot read the topics on: %s. Reading the table and the registry from the"
+                    " beginning",
+                    error,
+                )
                 self._replica.reload()
                 continue
             except ConfigurationError as error:
@@ -176,9 +183,9 @@ class TopicReader:
             except (*AWAY, _StalledError) as error:
                 self._note_failure(describe(error))
             except Exception as error:
-                logger.exception("Unexpected error while reading from Kafka")
+                logger.exception("Unexpected error while reading from Kafka; trying again")
                 self._replica.internal_errors += 1
-                self._note_failure(f"unexpected error: {error!r}")
+                self._note_failure(f"unexpected error: {cause_of(error)}")
             await backoff.wait()
 
     def _note_failure(self, problem: str) -> None:
@@ -272,7 +279,7 @@ class TopicReader:
             self._replica.changed()
             remedy = ": a newer Reprise wrote it, upgrade this one"
             logger.warning(
-                "Skipped a row of the table (%s) in partition %d with key: %s%s",
+                "Cannot use a row of the table (%s), in partition %d with key %s; it is left out%s",
                 skipped.reason,
                 skipped.partition,
                 skipped.key.hex(),
@@ -296,7 +303,7 @@ class TopicReader:
             is_named = snapshot.registry.skipped[error.reason] <= ENTRIES_NAMED_MAX
             logger.log(
                 logging.WARNING if is_named else logging.DEBUG,
-                "Skipping the registry entry at offset %d of partition %d: %s",
+                "Cannot read the registry entry at offset %d of partition %d: %s. It is left out",
                 record.offset,
                 place.partition,
                 error,

@@ -24,6 +24,7 @@ from brokers.outages import UNREACHABLE
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics_now
 from query_api.replica.topic_reader import TopicReader
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import (
     CLIENT_LEAVE_S,
@@ -58,7 +59,7 @@ def stop_writers(reader: TopicReader, writers: "Iterable[WindowWriter[Any]]") ->
         try:
             closed.result(max(end - time.monotonic(), 0.0))
         except (TimeoutError, CancelledError, RuntimeError) as error:
-            logger.error("Cannot write the last %s: %r", name, error)
+            logger.error("Cannot write the last %s: %s. They are lost", name, describe(error))
 
 
 class WindowTopic(NamedTuple):
@@ -159,7 +160,7 @@ class WindowWriter(ABC, Generic[ItemT]):
                 self.note(UNREACHABLE, self._said(error))
             except Exception as error:
                 logger.exception("Unexpected error while writing %s; it goes on", self._topic.name)
-                self.note("unexpected", f"unexpected error: {error!r}")
+                self.note("unexpected", f"unexpected error: {cause_of(error)}")
             await self._abandon()
             await backoff.wait()
 
@@ -198,7 +199,10 @@ class WindowWriter(ABC, Generic[ItemT]):
             try:
                 entry = self.encode(item)
             except Exception:  # a value that no record can have: the others are written
-                logger.exception("Dropped %d %s that cannot be written", count, self._topic.name)
+                logger.exception(
+                    "Dropped %d %s that no record can have; the others are written",
+                    *(count, self._topic.name),
+                )
                 self.unwritten += count
                 del self._waiting[items]
                 continue
@@ -267,7 +271,9 @@ class WindowWriter(ABC, Generic[ItemT]):
         left = self._drop(len(self._waiting))
         self.unwritten += left
         if left:
-            logger.warning("Dropped %d %s that Kafka did not take in time", left, self._topic.name)
+            logger.warning(
+                "Kafka did not take %d %s in time; they are dropped", left, self._topic.name
+            )
 
     def _said(self, error: BaseException) -> str:
         topic = self._topic

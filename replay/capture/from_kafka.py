@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from brokers.availability import check_access, until_reached
+from brokers.availability import check_access, describe, quiet_client, until_reached
 from brokers.errors import KafkaError
 from brokers.interface import Message
 from brokers.options import ClientOptions, client_options
@@ -38,6 +38,7 @@ def capture_kafka(
         CaptureError: the file is there, a position is not one of this log, or Kafka went away.
         DiskError: the file cannot be written; what was written before can be read.
     """
+    quiet_client()
     return asyncio.run(_capture(settings, path, asked, created_by, replace, tell, stopped))
 
 
@@ -78,7 +79,9 @@ async def _capture(
         try:
             await _watch(reading, filling, tell, stopped)
         except KafkaError as error:
-            raise CaptureError(f"Kafka at {settings.bootstrap} went away: {error}") from error
+            raise CaptureError(
+                f"Kafka at {settings.bootstrap} went away: {describe(error)}"
+            ) from error
         finally:
             reading.cancel()
             await asyncio.wait([reading])

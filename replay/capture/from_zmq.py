@@ -256,7 +256,10 @@ class _Recorder:
                 came,
             )
         except EndpointError as error:
-            _logger.warning("Cannot ask for what was sent before: %s", error)
+            _logger.warning(
+                "Cannot ask for what was sent before: %s. The capture begins with what comes now",
+                error,
+            )
 
     def _add(self, lane: _Lane, time_of: float, frames: list[bytes], flags: int) -> None:
         self._writer.add(Entry(lane.number, lane.position, time_of, encode_frames(frames), flags))

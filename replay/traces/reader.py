@@ -95,7 +95,9 @@ def read_trace(
                 try:
                     if request := _request_of(line, decoder):
                         if len(requests) >= TRACE_REQUESTS_MAX:
-                            raise ValueError(f"expected at most {TRACE_REQUESTS_MAX:,} requests")
+                            raise ValueError(
+                                f"expected at most {TRACE_REQUESTS_MAX:,} requests, got more"
+                            )
                         requests.append(request)
                         unordered += request.timestamp < latest
                         latest = max(latest, request.timestamp)
@@ -118,7 +120,7 @@ def read_trace(
 def _request_of(line: bytes, decoder: "msgspec.json.Decoder[TraceRequest]") -> TraceRequest | None:
     """None of an empty line; a ValueError says what is wrong."""
     if len(line) > TRACE_LINE_BYTES_MAX:
-        raise ValueError(f"expected a line of at most {TRACE_LINE_BYTES_MAX:,} bytes")
+        raise ValueError(f"expected a line of at most {TRACE_LINE_BYTES_MAX:,} bytes, got more")
     if not line.strip():
         return None
     try:

@@ -18,7 +18,7 @@ INSECURE_OPTION: Final = click.option(
     envvar="REPRISE_INSECURE",
     show_envvar=True,
     is_flag=True,
-    help="Listen beyond loopback without keys: whoever reaches the address may ask, and change what"
+    help="Listen beyond loopback without keys: all who reach the address may ask, and change what"
     " is followed.",
 )
 _OPTIONS: Final = (
@@ -43,7 +43,7 @@ _OPTIONS: Final = (
         envvar="REPRISE_OPEN_PROBES",
         show_envvar=True,
         is_flag=True,
-        help="Say at /health and /ready to whoever has no key whether the service is up, and"
+        help="Say at /health and /ready to callers without a key whether the service is up, and"
         " nothing else; to loopback it always does.",
     ),
 )

@@ -15,6 +15,7 @@ import msgspec
 from bridge.engine_http.client import NoAnswerError, ask
 from reprise.cli.terminal import printable
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, EndpointError
 from schemas.limits import (
     EXPLAIN_S,
@@ -91,7 +92,7 @@ class ServiceClient:
             wait_s: for all of the answer.
 
         Raises:
-            RefusedError: it refuses; the text is the answer's, as it came.
+            RefusedError: it refuses; the text is the answer's.
             NoAnswerError: it does not answer, or with more than SERVICE_ANSWER_BYTES_MAX.
             EndpointError: its URL is none.
         """
@@ -112,13 +113,26 @@ class ServiceClient:
         )
         if reply.status < HTTPStatus.MULTIPLE_CHOICES:
             return reply.body
-        text = reply.body[:REFUSAL_CHARS_MAX].decode(errors="replace").strip()
+        text = _refusal_of(reply.body)
         if reply.status < HTTPStatus.BAD_REQUEST:
             where = f" to {reply.location[:REFUSAL_CHARS_MAX]}" if reply.location else ""
             text = f"{self.url}{path} answers {reply.status}, a redirect{where}: ask there"
         elif reply.status == HTTPStatus.UNAUTHORIZED:
             text = f"{self.url} wants a key that it knows: set REPRISE_KEY. It says: {text}"
         raise RefusedError(reply.status, text or f"{self.url}{path} answers {reply.status}")
+
+
+class _Refusal(msgspec.Struct):
+    error: str
+
+
+def _refusal_of(body: bytes) -> str:
+    """What a refusal says: of an envelope its text, else what came."""
+    try:
+        text = msgspec.json.decode(body, type=_Refusal).error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        text = body[: 4 * REFUSAL_CHARS_MAX].decode(errors="replace")
+    return text[:REFUSAL_CHARS_MAX].strip()
 
 
 def _tls_context() -> ssl.SSLContext:
@@ -134,8 +148,9 @@ def _tls_context() -> ssl.SSLContext:
         if certificate:
             context.load_cert_chain(certificate)
     except (OSError, ValueError) as error:
-        names = f"{AUTHORITY_VARIABLE} and {CERTIFICATE_VARIABLE}"
-        raise ConfigurationError(f"Expected PEM files in {names}: {error}") from error
+        given = {AUTHORITY_VARIABLE: authority, CERTIFICATE_VARIABLE: certificate}
+        names = " and ".join(f"{name} ({path[:200]})" for name, path in given.items() if path)
+        raise ConfigurationError(f"Expected PEM files in {names}: {cause_of(error)}") from error
     return context
 
 
@@ -167,12 +182,21 @@ def asked(
         found = asyncio.run(ServiceClient(url).ask(asked_for, body, wait_s=wait_s))
     except (RefusedError, ConfigurationError) as error:
         raise click.ClickException(printable(str(error))) from error
-    except (NoAnswerError, EndpointError) as error:
-        message = f"Cannot ask {url}: {error}. Is the service up?"
+    except EndpointError as error:
+        message = f"{error}. Give the service's address as --url or {URL_VARIABLE}"
+        raise click.ClickException(printable(message)) from error
+    except NoAnswerError as error:
+        remedy = f"Is the service up? --url or {URL_VARIABLE} names it"
+        if "certificate is not trusted" in str(error):
+            remedy = f"{AUTHORITY_VARIABLE} names the PEM of the authority that it is trusted by"
+        message = f"Cannot ask {url}: {error}. {remedy}"
         raise click.ClickException(printable(message)) from error
     try:
         return msgspec.json.decode(found, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         method = "GET" if body is None else "POST"
-        message = f"Expected what {method} {path} answers of {url}: {error}"
+        message = (
+            f"Expected what {method} {path} answers of {url}, but {cause_of(error)}. Is a Reprise"
+            " there, and of this version?"
+        )
         raise click.ClickException(printable(message)) from error

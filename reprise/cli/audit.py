@@ -56,7 +56,7 @@ def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | 
     """  # noqa: D301
     by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
     if data is not None and by_flag:
-        raise click.UsageError("Expected one of --data and --kafka")
+        raise click.UsageError("Expected one of --data and --kafka, got both")
     if data is None and kafka is None:
         data = _found_data()
     decisions = _run(lambda tell: _decisions(data, kafka, tell))

@@ -77,10 +77,10 @@ def _range_options(command: Callable[..., R]) -> Callable[..., R]:
     "--for",
     "seconds",
     type=Amount(min=0.0, min_open=True, max=3600 * OPTION_HOURS_MAX),
-    help="With --from-zmq: end after so many seconds.",
+    help="With --from-zmq: end after this many seconds.",
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), help="With --from-zmq: after so many messages."
+    "--limit", type=click.IntRange(min=1), help="With --from-zmq: end after this many messages."
 )
 @click.pass_context
 def capture(
@@ -114,13 +114,18 @@ def capture(
     kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
     sources = [data is not None, kafka_by_flag, bool(endpoints)]
     if sum(sources) > 1 or not (any(sources) or kafka):
-        raise click.UsageError("Expected one of --data, --kafka and --from-zmq")
+        raise click.UsageError(
+            f"Expected one of --data, --kafka and --from-zmq, got {sum(sources) or 'none'}"
+        )
     of_log = {"--since": since, "--until": until, "--from": first, "--to": last}
     of_zmq = {"--for": seconds, "--limit": limit, "--replay": replay_endpoints or None}
     for option, value in (of_log if endpoints else of_zmq).items():
         if value is not None:
             other = "a log" if endpoints else "--from-zmq"
-            raise click.UsageError(f"Expected {option} with {other} only")
+            raise click.UsageError(
+                f"Expected {option} with {other} only, not with"
+                f" {'--from-zmq' if endpoints else 'a log'}"
+            )
     try:
         if endpoints:
             publishers = _publishers(endpoints, replay_endpoints, of_publishers)
@@ -149,7 +154,7 @@ def _asked(
     for option in ("kind", "block_size", "dp_rank", "lora_name", "additional_salt"):
         if of_publishers[option] is not None:
             flag = option.replace("_", "-").replace("kind", "type")
-            raise click.UsageError(f"Expected --{flag} with --from-zmq only")
+            raise click.UsageError(f"Expected --{flag} with --from-zmq only, not with a log")
     instances = of_publishers["instances"]
     assert isinstance(instances, tuple)
     if len(instances) > 1:

@@ -25,7 +25,7 @@ def curve_key(name: Path) -> None:
         path = name.with_name(name.name + suffix)
         if path.exists():
             raise click.ClickException(
-                f"Expected a new name, but {path} is there: whoever uses it would lose its key"
+                f"Expected a new name, but {path} is there: what uses it would lose its key"
             )
     umask = os.umask(0o077)
     try:

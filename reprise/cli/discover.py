@@ -37,7 +37,8 @@ from schemas.errors import RepriseError
     type=Amount(0, 86_400),
     default=10.0,
     show_default=True,
-    help="For so many seconds a pod that is gone stays registered, unless another takes its name.",
+    help="For this many seconds a pod that is gone stays registered, unless another takes its"
+    " name.",
 )
 @click.option(
     "--api-server",

@@ -8,6 +8,7 @@ import msgspec
 
 from reprise.cli.asking import asked, url_option
 from reprise.cli.terminal import printable, say_json
+from schemas.causes import cause_of
 from schemas.limits import BODY_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def explain(url: str, instance: str, as_of: str, as_json: bool, query: IO[bytes]
             raise ValueError("it is no object")
     except (ValueError, RecursionError) as error:
         raise click.ClickException(
-            f"Expected the JSON body of a query in {query.name}: {error}"
+            f"Expected the JSON body of a query in {query.name}: {cause_of(error)}"
         ) from error
     body["instance_id"] = instance
     parameters = {"as_of": as_of}

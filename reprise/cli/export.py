@@ -39,7 +39,7 @@ _INTERRUPTED: Final = 130
     "--join",
     "join_s",
     type=Amount(min=0, max=3600 * OPTION_HOURS_MAX),
-    help="With --mooncake: what goes on where a request ended, within so many seconds, is part of"
+    help="With --mooncake: what goes on where a request ended, within this many seconds, is part of"
     f" it.  [default: {EXPORT_JOIN_S:g}]",
 )
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
@@ -73,10 +73,11 @@ def export(
     from replay.chains import Chains
 
     if (parquet is None) == (mooncake is None):
-        raise click.UsageError("Expected one of --parquet and --mooncake")
+        got = "neither" if parquet is None else "both"
+        raise click.UsageError(f"Expected one of --parquet and --mooncake, got {got}")
     for option, value in {"--trace-block-size": trace_block_size, "--join": join_s}.items():
         if value is not None and mooncake is None:
-            raise click.UsageError(f"Expected {option} with --mooncake only")
+            raise click.UsageError(f"Expected {option} with --mooncake only, got it with --parquet")
     try:
         _check(file, parquet or mooncake)
         with Capture(file) as capture, asked_to_stop() as stopped:

@@ -43,7 +43,7 @@ _KINDS = ("lost", "repaired", "incomplete")
 )
 @kafka_options(required=False, makes_topics=False)
 @click.option("--tenant", default="", help="Only publishers of this tenant.")
-@click.option("--model", default="", help="Only publishers of this model.")
+@click.option("--model", "--modelname", "model", default="", help="Only publishers of this model.")
 @click.option("--instance", default="", help="Only publishers of this instance.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of GET /gaps.")
 @click.pass_context
@@ -78,7 +78,7 @@ def gaps(
     by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
     source = kafka if by_flag else None
     if sum(one is not None for one in (file, url, data, source)) > 1:
-        raise click.UsageError("Expected one of --url, --data, --kafka and FILE")
+        raise click.UsageError("Expected one of --url, --data, --kafka and FILE, got several")
     wanted, is_whole = Wanted(tenant, model, instance), True
     try:
         if file is not None:

@@ -67,7 +67,8 @@ def load(
 
     kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
     if (data is None and kafka is None) or (data is not None and kafka_by_flag):
-        raise click.UsageError("Expected one of --kafka and --data")
+        got = "neither" if data is None else "both"
+        raise click.UsageError(f"Expected one of --kafka and --data, got {got}")
     try:
         with Capture(file) as capture:
             say_notes(capture)

@@ -83,7 +83,7 @@ def list_(
     show_default=True,
     help="Seconds between two looks.",
 )
-@click.option("--looks", type=click.IntRange(min=1), help="Stop after so many.  [default: none]")
+@click.option("--looks", type=click.IntRange(min=1), help="Stop after this many.  [default: none]")
 def watch(
     url: str,
     directory: Path | None,

@@ -25,13 +25,13 @@ _NUMBERS: Final = frozenset(_HEADER)
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="At most so many of each scope.",
+    help="At most this many of each scope.",
 )
 @click.option(
     "--depth",
     type=click.IntRange(min=0),
     default=0,
-    help="Only prefixes of at least so many tokens.",
+    help="Only prefixes of at least this many tokens.",
 )
 @click.option("--instance", default="", help="Only prefixes that this instance holds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of GET /prefixes.")

@@ -37,8 +37,8 @@ def promises(url: str, by: str, since: float | None, as_json: bool) -> None:
     """Say what decisions promised, what came of it, and where the tokens went that were computed.
 
     Of each prompt's tokens: promised and actual are those that were to be in the cache, and were.
-    The others nobody held (workload), another instance held (routing), or the index said were held
-    and the engine did not have (index).
+    The others no instance held (workload), another instance held (routing), or the index said were
+    held and the engine did not have (index).
 
     \b
     reprise promises --by policy

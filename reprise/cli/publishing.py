@@ -41,7 +41,7 @@ def say_notes(capture: "Capture") -> None:
     if capture.is_partial:
         click.echo(
             "note: the range begins after its log did: blocks that were stored before are not in"
-            " it, and who may hold some is degraded",
+            " it, and instances that may hold some are degraded",
             err=True,
         )
 

@@ -20,7 +20,7 @@ def registration_options(command: Callable[..., R]) -> Callable[..., R]:
     """
     options = (
         click.option("--tenant", "tenant_id", help="The tenant."),
-        click.option("--model", "model_name", help="The model."),
+        click.option("--model", "--modelname", "model_name", help="The model."),
         click.option(
             "--instance",
             "instances",
@@ -59,14 +59,19 @@ def registrations_of(
     if not given and not instances:
         return [None] * len(endpoints)
     if "model_name" not in given or "block_size" not in given:
-        raise click.UsageError("Expected --model and --block-size, which say what the engine is")
+        raise click.UsageError(
+            "Expected --model and --block-size, which say what the engine is, got one of them"
+            " or neither"
+        )
     if len(instances) not in (0, len(endpoints)):
         raise click.UsageError(
             f"Expected --instance for each of {len(endpoints)} engines, got {len(instances)}"
         )
     for text in (*given.values(), *instances):
         if isinstance(text, str) and len(text.encode()) > NAME_BYTES_MAX:
-            raise click.UsageError(f"Expected names of at most {NAME_BYTES_MAX} bytes")
+            raise click.UsageError(
+                f"Expected names of at most {NAME_BYTES_MAX} bytes, got: {text[:80]}..."
+            )
     kind = str(given.pop("kind", "vLLM"))
     kinds = {known.lower(): known for known in KINDS}
     if kind.lower() not in kinds:

@@ -71,14 +71,15 @@ _INTERRUPTED = 130
     "--wait",
     "wait_s",
     type=Amount(min=0.0, max=3600 * OPTION_HOURS_MAX),
-    help="With --as-publisher: begin after so many seconds.  [default: with the first subscriber"
+    help="With --as-publisher: begin after this many seconds.  [default: with the first subscriber"
     " of each]",
 )
 @click.option(
     "--stay",
     "stay_s",
     type=Amount(min=0.0, max=3600 * OPTION_HOURS_MAX),
-    help="With --as-publisher: answer replay requests for so many seconds after the end.  [default:"
+    help="With --as-publisher: answer replay requests for this many seconds after the end. "
+    " [default:"
     " until Ctrl-C]",
 )
 @click.option(
@@ -172,11 +173,11 @@ def _check_options(
 ) -> None:
     chosen = {"--serve": serve, "--as-publisher": as_publisher is not None}
     if sum([*chosen.values(), compare is not None]) > 1:
-        raise click.UsageError("Expected one of --compare, --serve and --as-publisher")
+        raise click.UsageError("Expected one of --compare, --serve and --as-publisher, got several")
     for main, others in options.items():
         for option, value in others.items():
             if value is not None and not chosen[main]:
-                raise click.UsageError(f"Expected {option} with {main} only")
+                raise click.UsageError(f"Expected {option} with {main} only, got it without")
 
 
 def _serve(
@@ -243,7 +244,9 @@ def records_of(capture: "Capture", of_publishers: dict[str, object]) -> "Capture
     endpoints = [(one.endpoint, one.replay_endpoint) for one in publishers]
     given = registrations_of(of_publishers, endpoints)
     if not publishers and any(value not in (None, ()) for value in of_publishers.values()):
-        raise click.UsageError("Expected --model and the like for a capture of frames only")
+        raise click.UsageError(
+            "Expected --model and the like for a capture of frames only, but it has records"
+        )
     named = {lane: one for lane, one in enumerate(given) if one is not None}
     return CaptureRecords(capture, array_packer(), named)
 

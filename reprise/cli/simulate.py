@@ -13,6 +13,7 @@ from replay.capture.progress import Progress
 from reprise.cli.param_types import Amount
 from reprise.cli.progress import progress_shown
 from reprise.cli.terminal import printable
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
 
@@ -301,7 +302,7 @@ def _setup_of(
             from_attributes=True,
         )
     except ValueError as error:  # msgspec's are
-        raise ConfigurationError(f"{error}") from error
+        raise ConfigurationError(f"Cannot use the options: {cause_of(error)}") from error
 
 
 def _read_all(paths: Sequence[Path], block_size: int, ignore_unknown: bool) -> "list[Trace]":

@@ -20,7 +20,7 @@ from schemas.errors import RepriseError
     help="In place of --kafka: a data directory of `reprise up`, which may be running.",
 )
 @click.option("--tenant", help="Only records of this tenant.")
-@click.option("--model", help="Only records of this model.")
+@click.option("--model", "--modelname", "model", help="Only records of this model.")
 @click.option("--instance", help="Only records of this instance.")
 @click.option("--follow", is_flag=True, help="Start at the end and print new records until Ctrl-C.")
 @click.option("--from-beginning", is_flag=True, help="With --follow: start at the oldest record.")
@@ -43,7 +43,7 @@ def tail(
 ) -> None:
     """Print the log's records as JSON lines, from the oldest to the newest.
 
-    What cannot be decoded is printed with its offset and the reason, whatever the filters.
+    What cannot be decoded is printed with its offset and the reason, filtered or not.
     Partitions of Kafka are read side by side; within each the order is that of the log.
 
     \b
@@ -55,7 +55,8 @@ def tail(
 
     kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
     if (data is None and kafka is None) or (data is not None and kafka_by_flag):
-        raise click.UsageError("Expected one of --kafka and --data")
+        got = "neither" if data is None else "both"
+        raise click.UsageError(f"Expected one of --kafka and --data, got {got}")
     options = TailOptions(
         wanted=StreamFilter(tenant, model, instance),
         follow=follow,

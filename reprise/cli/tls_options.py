@@ -65,10 +65,13 @@ def _decorated(command: Callable[..., R], prefix: str, what: str, signal: str) -
         key = options.pop(f"{name}_key")
         authority = options.pop(f"{name}_client_ca")
         if (cert is None) != (key is None):
-            raise click.UsageError(f"Expected --{prefix}tls-cert and --{prefix}tls-key together")
+            raise click.UsageError(
+                f"Expected --{prefix}tls-cert and --{prefix}tls-key together, got one of them"
+            )
         if authority is not None and cert is None:
             raise click.UsageError(
-                f"Expected --{prefix}tls-cert and --{prefix}tls-key beside --{prefix}tls-client-ca"
+                f"Expected --{prefix}tls-cert and --{prefix}tls-key beside --{prefix}tls-client-ca,"
+                " got it alone"
             )
         tls = None
         if cert is not None:

@@ -25,7 +25,7 @@ _ORDERS = ("name", "state", "blocks", "hits", "wait", "requests", "kv", "pressur
 )
 @click.option("--once", is_flag=True, help="Print it once.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON a look.")
-@click.option("--looks", type=click.IntRange(min=1), help="With --json: stop after so many.")
+@click.option("--looks", type=click.IntRange(min=1), help="With --json: stop after this many.")
 @click.option(
     "--sort", type=click.Choice(_ORDERS), default="name", show_default=True, help="By what."
 )
@@ -59,7 +59,9 @@ def top(
         _print_once(url, sort, wanted)
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("Expected a terminal to draw on: use --once or --json elsewhere")
+        raise click.UsageError(
+            "Expected a terminal to draw on, got a file or a pipe: use --once or --json there"
+        )
     _follow(url, interval, sort, wanted)
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import aiohttp
 
 from reprise.discovery.membership import Source
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import API_SERVER_S, SETTINGS_FILE_BYTES_MAX, WATCH_S
 from storage.files import read_file
@@ -66,8 +67,8 @@ def pod_settings(environment: Mapping[str, str] = os.environ) -> ApiSettings:
     token = SERVICE_ACCOUNT / "token"
     if not host or not port or not token.exists():
         raise ConfigurationError(
-            "Expected to run in a pod with a service account, or --api-server: `kubectl proxy`"
-            " makes one at http://127.0.0.1:8001"
+            "Expected to run in a pod with a service account, or --api-server, got neither:"
+            " `kubectl proxy` makes one at http://127.0.0.1:8001"
         )
     host = f"[{host}]" if ":" in host else host
     return ApiSettings(f"https://{host}:{port}", token, SERVICE_ACCOUNT / "ca.crt")
@@ -94,7 +95,9 @@ class ApiServer:
             data = None if authority is None else _text_of(authority)
             context = ssl.create_default_context(cadata=data)
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"Expected a PEM file at {authority}: {error}") from error
+            raise ConfigurationError(
+                f"Expected a PEM file at {authority}: {cause_of(error)}"
+            ) from error
         connector = aiohttp.TCPConnector(ssl=context)
         self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
         return self

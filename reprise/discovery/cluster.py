@@ -111,7 +111,9 @@ class Follower:
             found += [one for one in document["items"] if isinstance(one, dict)]
             meta = part(document, "metadata")
             if len(found) > DISCOVERED_PODS_MAX:
-                text = f"expected at most {DISCOVERED_PODS_MAX} of them: narrow the selector"
+                text = (
+                    f"expected at most {DISCOVERED_PODS_MAX} of them, got more: narrow the selector"
+                )
                 raise ValueError(text)
             more = meta.get("continue") or ""
             if not more:
@@ -167,7 +169,7 @@ async def _pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     async for piece in answer.content.iter_any():
         size_bytes += len(piece)
         if size_bytes > API_ANSWER_BYTES_MAX:
-            raise ValueError(f"expected at most {API_ANSWER_BYTES_MAX} bytes of a list")
+            raise ValueError(f"expected at most {API_ANSWER_BYTES_MAX} bytes of a list, got more")
         yield piece
 
 
@@ -177,7 +179,7 @@ async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     async for piece in answer.content.iter_any():
         kept += piece
         if len(kept) > API_ANSWER_BYTES_MAX:
-            raise ValueError(f"expected at most {API_ANSWER_BYTES_MAX} bytes of an event")
+            raise ValueError(f"expected at most {API_ANSWER_BYTES_MAX} bytes of an event, got more")
         while (end := kept.find(b"\n")) >= 0:
             line = bytes(kept[:end])
             del kept[: end + 1]

@@ -95,7 +95,7 @@ class Said:
         now = time.monotonic()
         self._complaints.ended(now)
         if self._complaints.is_news(uid, text, now):
-            logger.warning("Not registered, %s", text)
+            logger.warning("Not registered: %s. It is tried again when that changes", text)
 
 
 class Discovery:

@@ -9,6 +9,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from schemas.causes import cause_of
 from schemas.errors import BackupError, DamagedError
 from schemas.limits import BACKUP_MANIFEST_BYTES_MAX, DATABASE_OPENING_BYTES, MIB
 from schemas.positions import Seconds
@@ -120,7 +121,9 @@ def read_manifest(backup: Path) -> Manifest:
     try:
         content = read_file(path, BACKUP_MANIFEST_BYTES_MAX)
     except OSError as error:
-        raise BackupError(f"Expected a backup with a {MANIFEST}, got none: {error}") from error
+        raise BackupError(
+            f"Expected a backup with a {MANIFEST}, got none: {cause_of(error)}"
+        ) from error
     try:
         version = msgspec.json.decode(content, type=dict)["version"]
         if isinstance(version, int) and version > VERSION:
@@ -130,7 +133,10 @@ def read_manifest(backup: Path) -> Manifest:
             )
         return _manifests.decode(content)
     except (msgspec.MsgspecError, KeyError, UnicodeDecodeError, RecursionError) as error:
-        raise BackupError(f"Expected a backup's {MANIFEST}, got {error}: {path}") from error
+        why = "no version" if isinstance(error, KeyError) else cause_of(error)
+        raise BackupError(
+            f"Expected a backup's {MANIFEST}, got another file ({why}): {path}"
+        ) from error
 
 
 _manifests: Final = msgspec.json.Decoder(Manifest)

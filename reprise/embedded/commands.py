@@ -108,7 +108,10 @@ class EmbeddedCommands:
                 self.issued.take(decode_command(entry.value))
             except RecordError as error:
                 self.book.ignored[UNREADABLE] += 1
-                logger.warning("Passing over record %d of commands: %s", entry.offset, error)
+                logger.warning(
+                    "Cannot read record %d of the log of commands: %s. It is left out",
+                    *(entry.offset, error),
+                )
         for command_id in self.book.pending():
             self._put(ClosedRecord(command_id=command_id, reason=RESTARTED, at=time.time()))
 
@@ -123,13 +126,17 @@ class EmbeddedCommands:
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
-            logger.error("The log of commands did not close within %.0f s", SHUTDOWN_S)
+            logger.error(
+                "The log of commands did not close within %.0f s; stopping without it", SHUTDOWN_S
+            )
             return
         self._loop.close()
         try:
             self._log.close()
         except StorageError as error:
-            logger.error("Cannot close the log of commands: %s", error)
+            logger.error(
+                "Cannot close the log of commands: %s. What it has not written is lost", error
+            )
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -176,7 +183,11 @@ class EmbeddedCommands:
         except StorageError as error:
             self._is_failed = True
             self.book.ignored[UNWRITTEN] += 1
-            logger.warning("Cannot write what became of a command: %s", error)
+            logger.warning(
+                "Cannot write what became of a command: %s. A restart says that it was not"
+                " answered",
+                error,
+            )
         self.issued.take(record)
 
     async def _issue(self, command: CommandRecord) -> None:
@@ -203,7 +214,9 @@ class EmbeddedCommands:
             pass
         except Exception:
             self.executor.faults += 1
-            logger.exception("Unexpected error with command %s", command.command_id)
+            logger.exception(
+                "Unexpected error with command %s; it ends as not answered", command.command_id
+            )
         if not self.book.is_closed(command.command_id):
             closed = ClosedRecord(command_id=command.command_id, reason=UNANSWERED, at=time.time())
             self._put(closed)
@@ -264,6 +277,7 @@ def _opened(path: Path) -> EmbeddedLog:
 def _begun_anew(path: Path, error: DamagedError) -> EmbeddedLog:
     aside = move_aside(path, "the log of commands")
     logger.warning(
-        "%s. It was moved to %s: commands begin anew, and nothing else is lost", error, aside
+        "%s. It was moved to %s: the log of commands begins empty, and nothing else is lost",
+        *(error, aside),
     )
     return EmbeddedLog(path, segment_bytes=COMMANDS_SEGMENT_BYTES)

@@ -54,7 +54,7 @@ class LossWatch:
             f" {until}"
         )
         self._conditions.set(Part.LOSS, "records_lost", message, logged=False)
-        logger.error("Records are lost: %s", message)
+        logger.error("Records are lost, and answers say so: %s", message)
 
     def covers(self, scope: PrefixScope) -> bool:
         """Whether answers in the scope may lack what was lost."""

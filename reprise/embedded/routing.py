@@ -129,7 +129,9 @@ class RoutingLog(WindowLog):
             fold.apply(entry.offset, decode_routing(entry.value))
         except RecordError as error:
             self.skipped += 1
-            logger.warning("Skipped record %d of the routing log: %s", entry.offset, error)
+            logger.warning(
+                "Cannot read record %d of the routing log: %s. It is left out", entry.offset, error
+            )
 
     @property
     def lag(self) -> int:
@@ -152,7 +154,9 @@ class RoutingLog(WindowLog):
                 encoded.append(encode_routing(record))
             except Exception:  # a value that no record can have: the others are written
                 self.unwritten += items_of(record)
-                logger.exception("Cannot write a record of %s", self._options.name)
+                logger.exception(
+                    "A record of %s cannot be written; it is dropped", self._options.name
+                )
             else:
                 self._taken.append(record)
         return encoded

@@ -328,5 +328,6 @@ def _log_refusal(registration: Registration, done: "Future[list[Registration]]")
     error = done.exception()
     if error is not None:
         logger.warning(
-            "Configured publisher %s was not registered: %s", registration.service_key, error
+            "Cannot register the configured publisher %s: %s. Correct the file, or POST /register",
+            *(registration.service_key, error),
         )

@@ -116,7 +116,9 @@ class WindowLog(ABC):
                     self.maintain()
                 self._log.close()
         except StorageError as error:
-            logger.error("Cannot close %s: %s", self._options.name, error)
+            logger.error(
+                "Cannot close %s: %s. What it has not written is lost", self._options.name, error
+            )
 
     def _run(self) -> None:
         while not self._stopping.wait(WINDOW_LOG_S):

@@ -297,7 +297,7 @@ class WriteThread:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
         except Exception:
-            logger.exception("Unexpected error while closing the sockets")
+            logger.exception("Unexpected error while closing the sockets; stopping without it")
         try:
             with contextlib.ExitStack() as closing:  # one that fails keeps no other open
                 closing.callback(self.log.close)

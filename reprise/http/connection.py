@@ -51,18 +51,22 @@ from schemas.limits import (
 )
 
 HEAD_TOO_LARGE: Final = RequestError(
-    "head_too_large", f"Expected a head of at most `{HTTP_HEAD_BYTES_MAX}` bytes", status=431
+    "head_too_large",
+    f"Expected a head of at most `{HTTP_HEAD_BYTES_MAX}` bytes, got more",
+    status=431,
 )
 TOO_MANY_FIELDS: Final = RequestError(
-    "too_many_fields", f"Expected at most `{HTTP_HEAD_FIELDS_MAX}` header fields", status=431
+    "too_many_fields",
+    f"Expected at most `{HTTP_HEAD_FIELDS_MAX}` header fields, got more",
+    status=431,
 )
 URL_TOO_LONG: Final = RequestError(
-    "url_too_long", f"Expected a URL of at most `{HTTP_URL_BYTES_MAX}` bytes", status=414
+    "url_too_long", f"Expected a URL of at most `{HTTP_URL_BYTES_MAX}` bytes, got more", status=414
 )
 HEAD_TOO_SLOW: Final = RequestError(
-    "head_too_slow", f"Expected a complete head within {HTTP_HEAD_S:.0f} s", status=408
+    "head_too_slow", f"Expected a complete head within {HTTP_HEAD_S:.0f} s, got less", status=408
 )
-MALFORMED: Final = RequestError("malformed", "Expected a request of HTTP/1.1")
+MALFORMED: Final = RequestError("malformed", "Expected a request of HTTP/1.1, got other bytes")
 STOPPING: Final = RequestError(
     "stopping", "The service stops, and the request was not complete; try again", status=503
 )

@@ -244,4 +244,7 @@ class Connections:
         self._log_at = now
         self._logged = self.refused.copy()
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(news.items()))
-        logger.warning("HTTP requests or connections were refused or ended: %s", counts)
+        logger.warning(
+            "HTTP requests or connections were refused, or ended, by reason: %s; clients are told",
+            counts,
+        )

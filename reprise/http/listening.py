@@ -2,6 +2,7 @@
 
 import socket
 
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 
 
@@ -28,8 +29,8 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
             raise
     except OSError as error:
         raise ConfigurationError(
-            f"Cannot listen on {host}:{port}: {error.strerror or error}."
-            f" Stop whatever uses it, or choose another port with {option}"
+            f"Cannot listen on {host}:{port}: {cause_of(error)}."
+            f" Stop what listens there, or choose another port with {option}"
         ) from error
     listening.set_inheritable(True)
     return listening

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from reprise.http.tls_settings import TlsSettings
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import CERTIFICATE_NAMES_MAX, SETTINGS_FILE_BYTES_MAX, TLS_FILES_CHECK_S
 from storage.files import FileVersion, read_file, version_of
@@ -79,7 +80,7 @@ class Tls:
                 read_file(path, SETTINGS_FILE_BYTES_MAX)  # OpenSSL would wait for what is no file
             except OSError as error:
                 raise ConfigurationError(
-                    f"Expected a file of PEM, got {path}: {_reason(error)}"
+                    f"Expected a file of PEM, got {path}: {cause_of(error)}"
                 ) from error
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -91,7 +92,7 @@ class Tls:
         except (OSError, ValueError) as error:
             names = f"{settings.certificate} and {settings.key}"
             raise ConfigurationError(
-                f"Expected a certificate and its key as PEM in {names}: {_reason(error)}"
+                f"Expected a certificate and its key as PEM in {names}: {cause_of(error)}"
             ) from error
         if settings.client_authority is not None:
             context.verify_mode = ssl.CERT_REQUIRED
@@ -100,7 +101,7 @@ class Tls:
             except (OSError, ValueError) as error:
                 raise ConfigurationError(
                     "Expected certificates of authorities as PEM in"
-                    f" {settings.client_authority}: {_reason(error)}"
+                    f" {settings.client_authority}: {cause_of(error)}"
                 ) from error
         return context
 
@@ -110,12 +111,6 @@ class Tls:
 
 def _no_password() -> bytes:
     raise ValueError("the key has a password; write it without one")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return error.reason or str(error)
-    return getattr(error, "strerror", None) or str(error)
 
 
 def names_of(certificate: dict[str, Any] | None) -> tuple[str, ...]:

@@ -5,15 +5,34 @@ ours sees them.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Final
 
+from query_api.http.errors import ErrorEnvelope
+from query_api.http.wire import Wire, encode
 from reprise.http.connection import Connection
 from reprise.http.connections import Connections
 from reprise.http.tls import Tls
-from schemas.limits import TLS_ACCEPTS_AT_ONCE_MAX, TLS_HANDSHAKE_S, TLS_HANDSHAKES_MAX
+from schemas.limits import (
+    HTTP_HEAD_BYTES_MAX,
+    TLS_ACCEPTS_AT_ONCE_MAX,
+    TLS_HANDSHAKE_S,
+    TLS_HANDSHAKES_MAX,
+    TLS_PEEKED_BYTES,
+)
+
+_PLAIN_BODY: Final = encode(
+    ErrorEnvelope("Expected TLS, got plain HTTP: ask this address by https://", "malformed"),
+    Wire.JSON,
+)
+_PLAIN_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_PLAIN_BODY), _PLAIN_BODY)
+)
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +99,12 @@ class TlsListener:
         stream.setblocking(False)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            async with asyncio.timeout(TLS_HANDSHAKE_S):
+                is_plain = _is_http(await self._first_bytes(stream))
+            if is_plain:
+                self._connections.count("tls_handshake")
+                _answer_plain(stream)
+                return
             await self._loop.connect_accepted_socket(
                 self._make,
                 stream,
@@ -96,3 +121,26 @@ class TlsListener:
         except Exception:
             logger.exception("Unexpected error in a handshake; going on")
             stream.close()
+
+    async def _first_bytes(self, stream: socket.socket) -> bytes:
+        """What a client sends first, which stays to be read."""
+        arrived = asyncio.Event()
+        self._loop.add_reader(stream.fileno(), arrived.set)
+        try:
+            await arrived.wait()
+        finally:
+            self._loop.remove_reader(stream.fileno())
+        return stream.recv(TLS_PEEKED_BYTES, socket.MSG_PEEK)
+
+
+def _is_http(first: bytes) -> bool:
+    """Whether a request without TLS begins so: by a method; a handshake begins with byte 22."""
+    return first[:1].isalpha() and first[:1].isupper()
+
+
+def _answer_plain(stream: socket.socket) -> None:
+    """Says by plain HTTP that TLS is spoken here, and closes."""
+    with stream, contextlib.suppress(OSError):
+        stream.recv(HTTP_HEAD_BYTES_MAX)  # or closing it would reset it, and the answer be lost
+        stream.send(_PLAIN_ANSWER)
+        stream.shutdown(socket.SHUT_WR)

@@ -107,7 +107,7 @@ class ReplayedService(TableView):
             self.conditions.set(Part.RECOVERY, "unreadable", str(error), Level.DEGRADED)
             return
         except Exception:
-            logger.exception("Unexpected error in the replay")
+            logger.exception("Unexpected error in the replay; nothing of the capture is answered")
             self.conditions.set(Part.INTERNAL, "replay", "The replay failed", Level.UNAVAILABLE)
             return
         self._is_folded = True

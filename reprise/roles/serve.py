@@ -267,11 +267,14 @@ def _log_refusal(registration: Registration, done: "Future[None]") -> None:
     error = done.exception()
     if isinstance(error, RegistrationError):
         logger.warning(
-            "Configured publisher %s was not registered: %s", registration.service_key, error
+            "Cannot register the configured publisher %s: %s. Correct the file, or POST /register",
+            *(registration.service_key, error),
         )
     elif error is not None:
         logger.error(
-            "Cannot register configured publisher %s", registration.service_key, exc_info=error
+            "Cannot register the configured publisher %s; POST /register it, or start again",
+            registration.service_key,
+            exc_info=error,
         )
 
 

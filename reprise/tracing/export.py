@@ -14,6 +14,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import SPAN_EXPORT_MAX, SPAN_EXPORT_S, SPAN_LEAVE_S, SPAN_QUEUE_MAX
 
@@ -107,7 +108,7 @@ class SpanQueue(SpanProcessor):
                 self._under_way = 0
         if self.dropped:
             logger.warning(
-                "Spans that the collector did not get: %s",
+                "Spans were dropped, as the collector did not take them: %s",
                 ", ".join(f"{reason} {count}" for reason, count in sorted(self.dropped.items())),
             )
 
@@ -153,7 +154,7 @@ class SpanQueue(SpanProcessor):
         try:
             result = self._exporter.export(spans)
         except Exception as error:  # noqa: BLE001 -- logged by the caller
-            return repr(error)
+            return cause_of(error)
         return "" if result is SpanExportResult.SUCCESS else "it did not take them"
 
     def _note(self, failure: str) -> None:

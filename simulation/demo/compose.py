@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from schemas.causes import cause_of
 from simulation.demo.board import Board
 from simulation.demo.sample import Sampler, curl_command
 from simulation.engines.engine import EngineReady, EngineState
@@ -211,7 +212,7 @@ class ComposeDemo:
                     return msgspec.json.decode(answer.body, type=EngineState)
                 except (OSError, msgspec.MsgspecError) as error:
                     if time.monotonic() >= deadline or self.stop.wait(_RETRY_S):
-                        raise OSError(f"{url}: {error}") from error
+                        raise OSError(f"no engine answers at {url}: {cause_of(error)}") from error
         finally:
             connection.close()
 

@@ -37,6 +37,7 @@ from typing import Final
 import msgspec
 import zmq
 
+from schemas.causes import cause_of
 from simulation.engines.cache import CacheSizes, EngineCache, Offload
 from simulation.engines.control import EngineServer, JsonRoute, RequestError
 from simulation.engines.parent_watch import ParentWatch
@@ -337,7 +338,10 @@ class Engine:
 
     def _set_costs(self, costs: Costs) -> object:
         if self.options.costs is None:
-            raise RequestError("Expected an engine whose prompts take time: start it with --costs")
+            raise RequestError(
+                "Expected an engine whose prompts take time, but it has no costs: start it with"
+                " --costs"
+            )
         for rank in self._ranks:
             rank.costs = costs
         return {"status": "costs set"}
@@ -352,7 +356,9 @@ def _costs(text: str) -> Costs | None:
     try:
         return msgspec.json.decode(text, type=Costs) if text else None
     except msgspec.MsgspecError as error:
-        raise argparse.ArgumentTypeError(f"Expected costs in JSON: {error}") from error
+        raise argparse.ArgumentTypeError(
+            f"Expected costs in JSON, got: {cause_of(error)}"
+        ) from error
 
 
 def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:

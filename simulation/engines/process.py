@@ -76,7 +76,7 @@ class EngineProcess:
         assert self._process.stdout is not None, "the process was started with a pipe"
         name = self.options.instance_id
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
-            raise EngineStartError(f"Engine `{name}` was not ready within {timeout_s} s")
+            raise EngineStartError(f"Engine `{name}` was not ready within {timeout_s:g} s")
         line = self._process.stdout.readline()
         if not line:
             raise EngineStartError(f"Engine `{name}` ended before it was ready")

@@ -73,4 +73,4 @@ class JsonConnection:
             raise
         except http.client.HTTPException as error:
             self._connection.close()
-            raise OSError(f"{method} {path}: {error!r}") from error
+            raise OSError(f"{method} {path}: no HTTP answered ({error})") from error

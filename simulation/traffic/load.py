@@ -307,7 +307,7 @@ def main(arguments: Sequence[str]) -> int:
     load = encode_load(plan)
     encode_seconds = time.perf_counter() - encode_start
     if not publisher.wait_for_subscriber(given.wait_s):
-        print(f"simulation.traffic.load: no subscriber in {given.wait_s} s", file=sys.stderr)
+        print(f"simulation.traffic.load: no subscriber in {given.wait_s:g} s", file=sys.stderr)
         publisher.close(0)
         return 1
     time.sleep(given.delay_s)

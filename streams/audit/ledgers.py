@@ -5,8 +5,11 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
 
+from brokers.availability import describe, quiet_client
+from brokers.errors import AWAY
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
+from schemas.errors import StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from schemas.positions import Position, PublisherState
@@ -60,8 +63,13 @@ def ledgers_of_topic(settings: KafkaSettings, seed: int) -> FoldedLedgers:
 
     Raises:
         ConfigurationError: no broker answers or lets us in, or there is no such topic.
+        StorageError: Kafka went away.
     """
-    return asyncio.run(_of_topic(settings, seed))
+    quiet_client()
+    try:
+        return asyncio.run(_of_topic(settings, seed))
+    except AWAY as error:
+        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
 
 
 async def _of_topic(settings: KafkaSettings, seed: int) -> FoldedLedgers:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from heapq import heappop, heappush
 
-from brokers.availability import check_access, until_reached
+from brokers.availability import check_access, describe, quiet_client, until_reached
 from brokers.errors import AWAY
 from brokers.interface import Partition
 from brokers.options import ClientOptions, client_options
@@ -212,10 +212,11 @@ def verify_topics(settings: KafkaSettings, on_progress: Tell = silent) -> Verifi
         ConfigurationError: no broker answers or lets us in, or there is no such topic.
         StorageError: Kafka went away, or retention dropped meanwhile what is read.
     """
+    quiet_client()
     try:
         return asyncio.run(_verify_topics(settings, on_progress))
     except AWAY as error:
-        raise StorageError(f"Kafka at {settings.bootstrap} went away: {error!r}") from error
+        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
 
 
 async def _verify_topics(settings: KafkaSettings, on_progress: Tell) -> Verified:
@@ -273,10 +274,11 @@ def verify_routing_topic(settings: KafkaSettings, on_progress: Tell = silent) ->
         ConfigurationError: no broker answers or lets us in.
         StorageError: Kafka went away, or retention dropped meanwhile what is read.
     """
+    quiet_client()
     try:
         return asyncio.run(_verify_routing_topic(settings, on_progress))
     except AWAY as error:
-        raise StorageError(f"Kafka at {settings.bootstrap} went away: {error!r}") from error
+        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
 
 
 async def _verify_routing_topic(settings: KafkaSettings, on_progress: Tell) -> VerifiedDecisions:

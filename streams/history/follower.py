@@ -30,6 +30,7 @@ from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
 from brokers.tasks import first_of
+from schemas.causes import cause_of
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, StorageError, TableLostError
 from schemas.identities import Offset
@@ -149,7 +150,10 @@ class HistoryFollower:
         if self._thread.is_alive():
             self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
-            logger.error("The past did not stop being recorded within %.0f s", SHUTDOWN_S)
+            logger.error(
+                "The thread that records the past did not end within %.0f s; stopping without it",
+                SHUTDOWN_S,
+            )
             return
         self._loop.close()  # of a thread that never ran, too
         self.tables.forget()
@@ -190,9 +194,9 @@ class HistoryFollower:
             except (StorageError, ConfigurationError) as error:
                 self._note_failure("disk", str(error))
             except Exception as error:
-                logger.exception("Unexpected error while the past is recorded")
+                logger.exception("Unexpected error while the past is recorded; trying again")
                 self.internal_errors += 1
-                self._note_failure("internal_error", repr(error))
+                self._note_failure("internal_error", cause_of(error))
             await backoff.wait()
             with suppress(*AWAY):  # how far it is behind meanwhile
                 await self.logs.fetch_bounds()

@@ -153,7 +153,7 @@ class HistoryRecorder:
         known = self._store.runs(self._partition)
         if known and max(bounds.last for bounds in known) >= log.end:
             _logger.warning(
-                "The log of partition %d was made anew: the past of the one before is dropped",
+                "The log of partition %d is another one now: the past of the one before is dropped",
                 self._partition,
             )
             self._store.drop_all(self._partition)

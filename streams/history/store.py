@@ -126,7 +126,7 @@ class HistoryStore:
             move_aside(path, HISTORY.name, path.with_name(path.name + ".corrupt"))
             self._db = Database(path, HISTORY)
             _logger.warning(
-                "%s. It was moved aside: the past begins anew, and nothing else is lost",
+                "%s. It was moved aside: the history begins empty, and nothing else is lost",
                 self.damage,
             )
         with disk_errors("read the history", path):

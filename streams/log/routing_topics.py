@@ -56,7 +56,9 @@ async def recover_fold(options: ClientOptions, topics: RoutingTopics) -> Recover
     async with opened_reader(options, committed=True) as consumer:
         await read_to_end(consumer, topics.state.name, {ROUTING_PARTITION: 0}, take, corrupt)
     if reader.skipped:
-        logger.warning("Skipped %d messages of %s", reader.skipped, topics.state.name)
+        logger.warning(
+            "Cannot read %d messages of %s; they are left out", reader.skipped, topics.state.name
+        )
     bounds = await log_bounds(options, topics.log.name, [ROUTING_PARTITION])
     fold, newer = _fold_of(reader)
     if newer is not None:

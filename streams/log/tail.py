@@ -12,12 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from brokers.availability import check_access, until_reached
+from brokers.availability import check_access, describe, quiet_client, until_reached
+from brokers.errors import KafkaError
 from brokers.interface import Partition
 from brokers.options import ClientOptions, client_options
 from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
+from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import TAIL_POLL_S, TAIL_REACH_S, TAIL_RECORDS_MAX
 from storage.rocksdb import LOG, Database, disk_errors
@@ -56,8 +58,13 @@ def tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> N
 
     Raises:
         ConfigurationError: no broker answers or lets us in, or there is no such topic.
+        StorageError: Kafka went away.
     """
-    asyncio.run(_tail_kafka(settings, options, write))
+    quiet_client()
+    try:
+        asyncio.run(_tail_kafka(settings, options, write))
+    except (KafkaError, TimeoutError) as error:  # an OSError is of who takes the lines
+        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
 
 
 async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> None:

@@ -4,6 +4,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from schemas.causes import cause_of
+
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 _SWITCHES: Final = {"on": "true", "off": "false"}
@@ -30,7 +32,7 @@ def parse_assignments(text: str, kind: type[StructT]) -> StructT:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{error}, in: {text}") from error
+        raise ValueError(f"{cause_of(error)}, in: {text}") from error
 
 
 def describe_fields(kind: type[msgspec.Struct]) -> list[str]:

@@ -46,11 +46,11 @@ class SkipLog:
         count = self._logged[skipped.reason] = self._logged.get(skipped.reason, 0) + 1
         if count <= SKIPPED_RECORDS_NAMED_MAX:
             at = f"{place}:{skipped.offset}" if place != "" else f"offset {skipped.offset}"
-            text = "Skipped the record at %s (%s): %s"
+            text = "Cannot use the record at %s (%s): %s. It is left out"
             logger.warning(text, at, skipped.reason, skipped.detail, exc_info=skipped.error)
         elif count == SKIPPED_RECORDS_NAMED_MAX + 1:
             logger.warning(
-                "Skipping more records (%s); only counting them for %.0f s",
+                "More records cannot be used (%s); they are only counted for %.0f s",
                 skipped.reason,
                 SKIPPED_RECORDS_WINDOW_S,
             )

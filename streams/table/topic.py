@@ -41,6 +41,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from brokers.availability import describe
 from brokers.client_internals import start_client, stop_producer
 from brokers.clients import Clients
 from brokers.errors import AWAY
@@ -170,7 +171,7 @@ class KafkaTableTopic:
             with self._logged_if_slow("write"):
                 yield
         except AWAY as error:
-            raise TableLostError(f"{type(error).__name__}: {error}") from error
+            raise TableLostError(f"Kafka failed: {describe(error)}") from error
 
     async def _write(self, written: list[RowWrite], ahead: Sequence[RowWrite]) -> list[int]:
         if self._producer is None:
@@ -221,7 +222,7 @@ class KafkaTableTopic:
             await self._spoil(self._producer)
             raise TableLostError(
                 f"expected to write at {self._next} of {self._part.topic}, wrote at {first}: it is"
-                " another topic of that name, or somebody else has written"
+                " another topic of that name, or another process has written"
             )
         self._next = first + len(written)
         return list(range(first, self._next))

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+from schemas.causes import cause_of
 from schemas.errors import RepriseError
 
 
@@ -45,7 +46,7 @@ class Outcome:
         """Faust has ended by itself; from any thread, and once for each of its services."""
         if self.crashed_by is None:
             self.crashed_by = reason
-            error = FaustCrashedError(f"Faust ended by {type(reason).__name__}: {reason}")
+            error = FaustCrashedError(f"Faust ended by itself: {cause_of(reason)}")
             error.__cause__ = reason
             self.fail(error)
 

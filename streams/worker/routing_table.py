@@ -10,8 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from brokers.availability import describe
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
+from schemas.causes import cause_of
 from schemas.codec import decode_routing
 from schemas.errors import RecordError, RepriseError
 from schemas.limits import (
@@ -110,7 +112,11 @@ class RoutingTable:
                 async with asyncio.timeout(ROUTING_LEAVE_S):
                     await self._keep()
             except (RepriseError, *AWAY) as error:
-                logger.info("Left the routing fold without a checkpoint: %r", error)
+                logger.info(
+                    "Left the routing fold without a checkpoint: %s. Its next owner folds from the"
+                    " one before",
+                    describe(error),
+                )
 
     async def close(self) -> None:
         """See `PartitionOwner`."""
@@ -181,15 +187,19 @@ class RoutingTable:
         except RecordError as error:
             self._skip(entry.offset, str(error))
         except Exception as error:
-            logger.exception("Unexpected error in the fold of the routing log")
-            self._skip(entry.offset, repr(error))
+            logger.exception(
+                "Unexpected error in the fold of the routing log; leaving the record out"
+            )
+            self._skip(entry.offset, cause_of(error))
         self._next = entry.offset + 1
         return record
 
     def _skip(self, offset: int, problem: str) -> None:
         self.counters["skipped"] += 1
         level = logging.WARNING if self.counters["skipped"] <= ENTRIES_NAMED_MAX else logging.DEBUG
-        logger.log(level, "Skipped record %d of the routing log: %s", offset, problem)
+        logger.log(
+            level, "Cannot read record %d of the routing log: %s. It is left out", offset, problem
+        )
 
     async def _keep(self) -> None:
         """A checkpoint, where there is something new."""

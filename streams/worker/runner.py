@@ -17,6 +17,7 @@ from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from schemas.causes import cause_of
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import (
     ConfigurationError,
@@ -225,10 +226,12 @@ async def _clean(app: WorkerApp, others: set["asyncio.Task[object]"]) -> None:
     while not app.outcome.has_left and time.monotonic() < end:  # noqa: ASYNC110 -- another thread
         await asyncio.sleep(WORKER_POLL_S)  # the broker answers its farewell in its own time
     if left or not app.outcome.has_left:
+        crash = app.outcome.crashed_by
+        why = "no error is known" if crash is None else cause_of(crash)
         consumer = "has ended" if app.outcome.has_left else "has not ended"
         raise LoopSpoiledError(
-            f"Faust crashed by {app.outcome.crashed_by!r}, and {len(left)} of its tasks do not end;"
-            f" its consumer {consumer}"
+            f"Faust crashed ({why}), and {len(left)} of its tasks do not end; its consumer"
+            f" {consumer}"
         ) from app.outcome.crashed_by
 
 

@@ -162,7 +162,7 @@ class PartitionTables:
             if other := await self._other_log(partition, table.fold):
                 logger.error(
                     "The log of partition %d is not the one that its table was folded from: %s."
-                    " The table is built anew; what engines hold that went on is not known",
+                    " The table is built again; what engines hold that went on is not known",
                     partition,
                     other,
                 )
@@ -210,7 +210,9 @@ class PartitionTables:
                 owned.table.close()
             except DiskError as error:  # what was flushed is in the topic; the others close, too
                 logger.warning(
-                    "Closed partition %d without a clean local store: %s", partition, error
+                    "Cannot close the local store of partition %d: %s. Its next owner reads the"
+                    " table from Kafka",
+                    *(partition, error),
                 )
             if owned.topic is not None:
                 await owned.topic.stop()

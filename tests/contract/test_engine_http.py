@@ -177,7 +177,7 @@ def test_two_instances_cannot_have_one_engines_rank(tenant: Tenant, engine: Engi
     status, answer = tenant.api.post(
         "/register", body | {"endpoint": engine.url, "tenant_id": tenant.tenant_id}
     )
-    assert (status, answer["error"].partition(". POST /unregister")[0]) == (
+    assert (status, answer["error"].partition(". GET /services")[0]) == (
         400,
         f"conflicting active registration for endpoint: {engine.url}",
     )

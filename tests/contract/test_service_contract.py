@@ -354,7 +354,7 @@ def test_a_registration_is_shown_and_the_same_one_again_changes_nothing(
     shown = ("Endpoint", "Type", "ModelName", "InstanceID", "BlockSize", "DPRank")
     assert [service[name] for name in shown] == [publisher.endpoint, "vLLM", "m", "a", 16, 0]
     status, answer = tenant.register(publisher, instance_id="b")
-    assert (status, answer["error"].partition(". POST /unregister")[0]) == (
+    assert (status, answer["error"].partition(". GET /services")[0]) == (
         400,
         f"conflicting active registration for endpoint: {publisher.endpoint}",
     )
@@ -427,7 +427,7 @@ def test_publishers_of_conductors_configuration_file_are_followed(
             publisher.publish([chain(1, TOKENS)])
             here.await_longest(TOKENS, 64, instance_id="node1")
             assert [one["InstanceID"] for one in here.services()] == ["node1"]
-            assert "Skipping the publisher `bad`" in configured.log()
+            assert "Cannot register `bad`" in configured.log()
     finally:
         configured.close()
 
@@ -490,15 +490,13 @@ def test_a_conductor_client_that_speaks_msgpack_works_unchanged(
 
 
 def test_a_bad_query_is_refused_in_conductors_envelope(tenant: Tenant) -> None:
-    assert tenant.api.post("/query", {"model": "m", "block_size": 16, "token_ids": [1, 2.5]}) == (
-        400,
-        {
-            "error": "token_ids element must be a JSON integer",
-            "reason": "invalid_type",
-            "field": "token_ids",
-            "index": 1,
-        },
-    )
+    query = {"model": "m", "block_size": 16, "token_ids": [1, 2.5]}
+    envelope = {"reason": "invalid_type", "field": "token_ids", "index": 1}
+    text = "token_ids element must be a JSON integer, got 2.5 at index 1"
+    assert tenant.api.post("/query", query) == (400, {"error": text, **envelope})
+    status, body, _ = tenant.api.request("POST", "/query", msgpack.packb(query), MSGPACK)
+    text = "token_ids element must be an integer"
+    assert (status, msgpack.unpackb(body)) == (400, {"error": text, **envelope})
 
 
 def test_health_readiness_and_answers_say_how_much_of_the_log_they_know(

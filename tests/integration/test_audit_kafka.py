@@ -188,7 +188,7 @@ def test_while_kafka_is_away_queries_go_on_and_what_they_got_is_proven_later(
         own_broker.kill()
         ask([replica], load, 10)
         terminate(replica)
-        assert "answers that Kafka did not take in time" in replica.output()
+        assert "Kafka did not take" in replica.output()
     finally:
         load.close()
         for role in (*made, replica):

@@ -212,7 +212,7 @@ def test_a_pod_that_cannot_be_registered_is_named_once_and_the_others_are(
     cluster.put(pod("b", "4", events_port="6000"))
     discover.until({"a/0": "3", "b/0": "4"})
     assert discover.log().count("reprise.dev/block-size from 1 to") == 1
-    assert discover.log().count("Not registered, metadata rank 0") == 1
+    assert discover.log().count("Not registered: metadata rank 0") == 1
 
 
 def test_many_pods_are_listed_in_pages(discover: Discover, cluster: ApiServer) -> None:

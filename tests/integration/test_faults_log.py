@@ -200,7 +200,7 @@ def broken_events(value: bytes, *, sequences: int = 0, incarnations: int = 0) ->
 
 def named(workers: Sequence[Role]) -> Counter[tuple[Place, str]]:
     """The records that the workers' logs name, with the reasons."""
-    found = re.compile(r"Skipped the record at (\d+):(\d+) \((\w+)\)")
+    found = re.compile(r"Cannot use the record at (\d+):(\d+) \((\w+)\)")
     return Counter(
         (Place(int(partition), int(offset)), reason)
         for worker in workers

@@ -272,7 +272,7 @@ def check_what_is_said(deployment: Deployment, load: Load) -> None:
     assert worker.metric("reprise_worker_records_total", outcome="skipped_newer_version") > 0
     for replica in deployment.replicas:
         assert replica.metric("reprise_registry_skipped_total") > 30
-        assert "Skipped a row of the table (corrupt_rows)" in replica.output()
+        assert "Cannot use a row of the table (corrupt_rows)" in replica.output()
     for role in (bridge, worker, *deployment.replicas):
         assert role.health()["conditions"] == [], role.name
         assert role.metric("reprise_internal_errors_total") == 0, role.name

@@ -374,7 +374,7 @@ def test_a_registration_at_one_replica_is_in_the_topic_and_seen_by_all(
         -1,
     )
     status, answer = replicas[1].register_one(registration("b"))
-    assert (status, str(answer["error"]).partition(". POST /unregister")[0]) == (
+    assert (status, str(answer["error"]).partition(". GET /services")[0]) == (
         400,
         f"conflicting active registration for endpoint: {one.endpoint}",
     )
@@ -420,8 +420,8 @@ def test_corrupt_rows_and_entries_are_skipped_counted_and_named(
     assert replica.metric("reprise_registry_skipped_total") == 3.0
     log = replica.log()
     for offset in range(3):
-        assert f"Skipping the registry entry at offset {offset} of partition 0" in log
-    assert "Skipped a row of the table (corrupt_rows) in partition 0" in log
+        assert f"Cannot read the registry entry at offset {offset} of partition 0" in log
+    assert "Cannot use a row of the table (corrupt_rows), in partition 0" in log
 
 
 @pytest.mark.smoke
@@ -457,7 +457,7 @@ def test_publishers_of_the_configuration_file_are_registered_where_missing(
         replica = start_replica(settings, "--config", str(config))
         replica.await_ready()
         replica.await_services("node1")
-        replica.await_log("Configured publisher node2|default|0 was not registered")
+        replica.await_log("Cannot register the configured publisher node2|default|0")
     assert len(consume(settings, settings.topics.registry)) == 1
 
 

@@ -54,7 +54,7 @@ def test_a_malformed_configuration_is_told_at_once(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"http_server_port": "many"}')
     text = refused("--config", str(config), "--data", str(tmp_path / "data"))
-    assert "Expected `int`, got `str` - at `$.http_server_port`" in text
+    assert "http_server_port must be an integer, got a string" in text
 
 
 def test_no_name_writes_a_line_of_its_own_into_the_log(service: Service) -> None:

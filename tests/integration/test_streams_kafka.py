@@ -268,7 +268,7 @@ def test_corrupt_and_newer_records_are_skipped_and_named_by_partition_and_offset
     worker = deployment.worker()
     follower = deployment.check()
     assert len(follower.publishers) == 1
-    named = [line for line in worker.log().splitlines() if "Skipped the record at" in line]
+    named = [line for line in worker.log().splitlines() if "Cannot use the record at" in line]
     assert len(named) == 2
     assert ":0 (malformed_record)" in named[0]
     assert ":1 (newer_version)" in named[1]

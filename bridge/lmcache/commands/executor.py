@@ -205,7 +205,9 @@ class Executor:
             return Reply(Outcome.TIMEOUT, code=ANSWERED_BY_ERROR, detail=str(error))
         except Exception:
             self.faults += 1
-            _logger.exception("Unexpected error with a command to %s", endpoint)
+            _logger.exception(
+                "Unexpected error with a command to %s; it counts as not answered", endpoint
+            )
             return Reply(Outcome.TIMEOUT, code=ANSWERED_BY_ERROR, detail="An unexpected error")
         return read_reply(action, answer)
 

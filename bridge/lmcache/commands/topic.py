@@ -112,7 +112,10 @@ class CommandTopic:
             record = decode_command(message.value or b"")
         except RecordError as error:
             self.dropped[error.reason] += 1
-            _logger.warning("Passing over offset %d of %s: %s", message.offset, topic, error)
+            _logger.warning(
+                "Cannot read the message at offset %d of %s: %s. It is left out",
+                *(message.offset, topic, error),
+            )
             return
         if not isinstance(record, CommandRecord):
             self.dropped["not_a_command"] += 1
@@ -135,7 +138,10 @@ class CommandTopic:
             return
         except Exception:
             self.faults += 1
-            _logger.exception("Unexpected error with command %s", command.command_id)
+            _logger.exception(
+                "Unexpected error with command %s; what became of it is not told",
+                command.command_id,
+            )
 
     async def _write(self, instance_id: str, result: ResultRecord) -> None:
         try:
@@ -149,7 +155,8 @@ class CommandTopic:
         except AWAY as error:
             self.dropped["result_not_written"] += 1
             _logger.warning(
-                "Kafka does not have what became of %s: %s", result.command_id, describe(error)
+                "Cannot write to Kafka what became of command %s: %s. It ends as not answered",
+                *(result.command_id, describe(error)),
             )
 
     async def _open(self) -> EntryProducer:

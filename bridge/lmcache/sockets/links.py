@@ -127,7 +127,10 @@ class Links:
                 continue
             if link.received.taken_bytes() - link.taken_bytes > LMCACHE_LINK_BYTES:
                 self.broken += 1
-                _logger.warning("Closing a link that has brought a message without an end")
+                _logger.warning(
+                    "A worker of LMCache sent a message longer than %d bytes; closing its link",
+                    LMCACHE_LINK_BYTES,
+                )
                 link.is_shut = True
                 shut(descriptor)
 

@@ -114,8 +114,8 @@ class ControllerSockets:
             bound.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as error:
             raise ConfigurationError(
-                f"Cannot listen on {self._address.host}:{port}: {error.strerror}. Stop whatever"
-                " uses it, or choose other ports with --lmcache HOST:PULL,REPLY,HEARTBEAT"
+                f"Cannot listen on {self._address.host}:{port}: {error.strerror}. Stop what"
+                " listens there, or choose other ports with --lmcache HOST:PULL,REPLY,HEARTBEAT"
             ) from error
         endpoint = bound.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(endpoint, bytes), "libzmq tells it as bytes"

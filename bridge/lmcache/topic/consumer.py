@@ -180,7 +180,7 @@ class TopicService:
             )
         except DamagedError as error:
             self._drop(CORRUPT)
-            _logger.warning("Passing over damage in LMCache's topic: %s", error)
+            _logger.warning("Part of LMCache's topic is damaged: %s. Reading on behind it", error)
             reader.seek(error.partition, error.readable_from or error.offset + 1)
             return
         for messages in found.values():
@@ -200,7 +200,9 @@ class TopicService:
         except Exception:
             self._drop(UNEXPECTED)
             self.faults += 1
-            _logger.exception("Unexpected error with offset %d of LMCache's topic", message.offset)
+            _logger.exception(
+                "Unexpected error with offset %d of LMCache's topic; leaving it out", message.offset
+            )
 
     def _note_progress(
         self, positions: dict[Partition, int], ends: dict[Partition, int], asked_at: float
@@ -231,7 +233,9 @@ class TopicService:
                 )
                 self._unnoted = False
             except StorageError as error:
-                _logger.warning("Cannot note the publishers of LMCache's topic: %s", error)
+                _logger.warning(
+                    "Cannot note the publishers of LMCache's topic: %s. Trying again", error
+                )
         self._append(told)
 
     def _append(self, told: Sequence[Told]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from query_api.http.errors import RequestError
+from query_api.http.errors import RequestError, shown
 from query_api.http.requests.fields import (
     bounded_text,
     decode,
@@ -127,7 +127,7 @@ def _read_action(field: Field, wire: Wire) -> Action:
     try:
         return Action(text)
     except ValueError as error:
-        message = f"action must be one of {', '.join(Action)}"
+        message = f"action must be one of {', '.join(Action)}, got: {shown(text)}"
         raise RequestError("invalid_value", message, field=field.name) from error
 
 
@@ -135,7 +135,9 @@ def _read_place(field: Field, wire: Wire) -> Place:
     decoder = _MODULES[wire].Decoder(tuple[str, str]).decode
     names = decode(decoder, field, wire, "an array of instance and location")
     if not all(names):
-        message = f"{field.name} must name an instance and a location"
+        message = (
+            f"{field.name} must name an instance and a location, got: {shown(', '.join(names))}"
+        )
         raise RequestError("invalid_value", message, field=field.name)
     return Place(*(bounded_text(field.name, name) for name in names))
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from query_api.http import lmcache_models as models
 from query_api.http import openapi
-from query_api.http.errors import RequestError, recovering
+from query_api.http.errors import RequestError, recovering, shown
 from query_api.http.lmcache.command_requests import read_ranks
 from query_api.http.lmcache.hashes import chunk_hashes, unknown
 from query_api.http.lmcache.workers import WorkerSource, workers_of
@@ -196,7 +196,7 @@ def _read_filter(request: Request) -> tuple[str | None, int | None]:
     if worker_id is None:
         return texts.get("instance_id"), None
     if not (worker_id.isascii() and worker_id.isdigit() and len(worker_id) < 11):
-        text = "Expected worker_id to be a number"
+        text = f"Expected worker_id to be a number, got: {shown(worker_id)}"
         raise RequestError("invalid_value", text, field="worker_id")
     return texts.get("instance_id"), int(worker_id)
 

@@ -14,10 +14,15 @@ from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
-from query_api.http.errors import RequestError
+from query_api.http.errors import RequestError, shown
 from query_api.http.wire import Field, Wire, malformed
 from schemas.arrays import Token, to_little_endian, tokens_to_bytes
-from schemas.limits import NAME_BYTES_MAX, QUERY_TOKENS_MAX
+from schemas.limits import (
+    ELEMENTS_PASSED_MAX,
+    NAME_BYTES_MAX,
+    QUERY_TOKENS_MAX,
+    VALUE_SHOWN_CHARS_MAX,
+)
 
 INT64_MAX: Final = 2**63 - 1
 _U64_MASK: Final = 2**64 - 1
@@ -53,11 +58,16 @@ def decode(decoder: Callable[[Raw], ValueT], field: Field, wire: Wire, rule: str
         return decoder(field.raw)
     except msgspec.ValidationError as error:
         message = f"{field.name} must be {rule}"
-        if "Integer value out of range" in str(error):
-            raise RequestError("out_of_range", message, field=field.name) from error
-        raise RequestError("invalid_type", message, field=field.name) from error
+        is_too_large = "Integer value out of range" in str(error)
+        reason = "out_of_range" if is_too_large else "invalid_type"
+        raise RequestError(reason, message, field=field.name, more=got(field)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(wire) from error
+        raise malformed(wire, error, bytes(field.raw), field=field.name) from error
+
+
+def got(field: Field) -> str:
+    """What a refusal in JSON says of the value that came."""
+    return f", got: {shown(bytes(memoryview(field.raw)[: 4 * VALUE_SHOWN_CHARS_MAX]))}"
 
 
 def read_text(field: Field, wire: Wire) -> str:
@@ -70,7 +80,8 @@ def read_name(field: Field, wire: Wire) -> str:
     """A string that is not empty."""
     text = read_text(field, wire)
     if not text:
-        raise RequestError("invalid_value", f"{field.name} must not be empty", field=field.name)
+        message = f"{field.name} must not be empty"
+        raise RequestError("invalid_value", message, field=field.name, more=', got: ""')
     return text
 
 
@@ -98,7 +109,8 @@ def bounded_text(name: str, text: str, most: int = NAME_BYTES_MAX) -> str:
     """
     if len(text) * 4 > most and len(text.encode()) > most:
         message = f"{name} must be at most {most} bytes"
-        raise RequestError("out_of_range", message, field=name)
+        more = f" of UTF-8, got {len(text.encode(errors='replace'))}: {shown(text)}"
+        raise RequestError("out_of_range", message, field=name, more=more)
     return text
 
 
@@ -115,9 +127,9 @@ def read_tokens(field: Field, wire: Wire) -> bytes:
     try:
         tokens = _DECODERS[wire].tokens(field.raw)
     except msgspec.ValidationError as error:
-        _refuse_array(field.name, wire, error)
+        _refuse_array(field, wire, error)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(wire) from error
+        raise malformed(wire, error, bytes(field.raw), field=field.name) from error
     _check_count(field.name, len(tokens))
     return tokens_to_bytes(tokens)
 
@@ -131,15 +143,15 @@ def read_hashes(field: Field, wire: Wire) -> bytes:
     try:
         hashes = _DECODERS[wire].hashes(field.raw)
     except msgspec.ValidationError as error:
-        _refuse_array(field.name, wire, error)
+        _refuse_array(field, wire, error)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(wire) from error
+        raise malformed(wire, error, bytes(field.raw), field=field.name) from error
     _check_count(field.name, len(hashes))
     with suppress(OverflowError):
         return to_little_endian(array("Q", hashes))
     for index, value in enumerate(hashes):
         if not -(2**63) <= value < 2**64:
-            _refuse_element(field.name, index, width=64)
+            _refuse_element(field, index, width=64)
     return to_little_endian(array("Q", [value & _U64_MASK for value in hashes]))
 
 
@@ -159,7 +171,7 @@ def checked_binary(name: str, packed: bytes, *, width: int) -> bytes:
     """
     if len(packed) % width:
         message = f"{name} bin size must be a multiple of {width}"
-        raise RequestError("invalid_value", message, field=name)
+        raise RequestError("invalid_value", message, field=name, more=f", got {len(packed)} bytes")
     _check_count(name, len(packed) // width)
     return packed
 
@@ -167,7 +179,8 @@ def checked_binary(name: str, packed: bytes, *, width: int) -> bytes:
 def _check_count(name: str, count: int) -> None:
     if count > QUERY_TOKENS_MAX:
         message = f"{name} must have at most {QUERY_TOKENS_MAX} elements"
-        raise RequestError("too_many_elements", message, field=name, status=413)
+        more = f", got {count}"
+        raise RequestError("too_many_elements", message, field=name, status=413, more=more)
 
 
 def _check_length(field: Field, wire: Wire) -> None:
@@ -188,30 +201,50 @@ def _expect_array(field: Field, wire: Wire) -> None:
     if wire is Wire.JSON:
         if head != b"[":
             message = f"{field.name} must be an array"
-            raise RequestError("not_array", message, field=field.name)
+            more = f" of integers{got(field)}"
+            raise RequestError("not_array", message, field=field.name, more=more)
     elif not (0x90 <= head[0] <= 0x9F or head in (b"\xdc", b"\xdd")):
-        message = f"{field.name} must be a bin or an array"
-        raise RequestError("invalid_type", message, field=field.name)
+        text = f"{field.name} must be a bin or an array"
+        raise RequestError("invalid_type", text, field=field.name)
 
 
 _ELEMENT: Final = re.compile(r"at `\$\[(\d+)\]")
 
 
-def _refuse_array(name: str, wire: Wire, error: msgspec.ValidationError) -> NoReturn:
+def _refuse_array(field: Field, wire: Wire, error: msgspec.ValidationError) -> NoReturn:
     """Turns the decoder's refusal of an element, which ends in its place "at `$[3]`", into ours."""
     place = _ELEMENT.search(str(error))
     index = int(place[1]) if place else 0
+    name = field.name
     if not str(error).startswith("Expected `int`, got"):
-        _refuse_element(name, index, width=32 if name == "token_ids" else 64, cause=error)
+        _refuse_element(field, index, width=32 if name == "token_ids" else 64, cause=error)
     kind = "a JSON integer" if wire is Wire.JSON else "an integer"
     message = f"{name} element must be {kind}"
-    raise RequestError("invalid_type", message, field=name, index=index) from error
+    more = _got_element(field, index)
+    raise RequestError("invalid_type", message, field=name, index=index, more=more) from error
 
 
 def _refuse_element(
-    name: str, index: int, *, width: int = 32, cause: Exception | None = None
+    field: Field, index: int, *, width: int = 32, cause: Exception | None = None
 ) -> NoReturn:
     """A number that does not fit. A token above int32 does, which Conductor refuses."""
-    domain = "int32" if width == 32 else "64-bit"
-    message = f"{name} element is outside the {domain} range"
-    raise RequestError("out_of_range", message, field=name, index=index) from cause
+    name = field.name
+    message = f"{name} element is outside the {'int32' if width == 32 else '64-bit'} range"
+    bounds = "-2**31 to 2**32-1" if width == 32 else "-2**63 to 2**64-1"
+    more = f", {bounds}{_got_element(field, index)}"
+    raise RequestError("out_of_range", message, field=name, index=index, more=more) from cause
+
+
+_VALUE: Final = re.compile(rb'\s*("(?:[^"\\]|\\.){0,100}"?|[^,\]\s]{0,100})')
+
+
+def _got_element(field: Field, index: int) -> str:
+    """What stands at an index of an array in JSON of which all before it are numbers."""
+    raw = bytes(memoryview(field.raw)[: 32 * ELEMENTS_PASSED_MAX])
+    start = 0
+    for _ in range(index):
+        start = raw.find(b",", start + 1)
+        if start < 0:
+            return f" at index {index}"
+    found = _VALUE.match(raw, start + 1)
+    return f", got {shown(found[1]) if found else '?'} at index {index}"

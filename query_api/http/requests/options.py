@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
-from query_api.http.errors import RequestError
+from query_api.http.errors import RequestError, shown
 from query_api.ports import AsOf
 from schemas.limits import AS_OF_CHARS_MAX, URL_PARAMETERS_MAX
 from schemas.positions import Position
@@ -55,11 +55,14 @@ def read_parameters(url_query: bytes, *, errors: str = "replace") -> list[tuple[
         )
     except UnicodeDecodeError as error:
         raise RequestError(
-            "invalid_parameter", "expected URL parameters in UTF-8, percent-encoded"
+            "invalid_parameter",
+            "expected URL parameters in UTF-8, percent-encoded, got the byte"
+            f" 0x{error.object[error.start]:02x}",
         ) from error
     except ValueError as error:
         raise RequestError(
-            "too_many_parameters", f"expected at most {URL_PARAMETERS_MAX} URL parameters"
+            "too_many_parameters",
+            f"expected at most {URL_PARAMETERS_MAX} URL parameters, got more",
         ) from error
 
 
@@ -77,16 +80,16 @@ def read_options(query_string: bytes, default: AnswerOptions) -> AnswerOptions:
     for name, value in read_parameters(query_string):
         if name in ("detail", "hits_only"):
             if value not in _YES + _NO:
-                raise RequestError("invalid_parameter", f"{name} must be 1 or 0, got: {value[:64]}")
+                text = f"{name} must be 1 or 0, got: {shown(value)}"
+                raise RequestError("invalid_parameter", text, field=name)
             if name == "detail":
                 options = options._replace(detail=value in _YES)
             else:
                 options = options._replace(hits_only=value in _YES)
         elif name == "only":
             if value not in ("exact", "all"):
-                raise RequestError(
-                    "invalid_parameter", f"only must be exact or all, got: {value[:64]}"
-                )
+                text = f"only must be exact or all, got: {shown(value)}"
+                raise RequestError("invalid_parameter", text, field=name)
             options = options._replace(only_exact=value == "exact")
         elif name == "as_of":
             options = options._replace(as_of=read_as_of(value))
@@ -116,5 +119,6 @@ def read_as_of(text: str) -> AsOf:
     raise RequestError(
         "invalid_parameter",
         "as_of must be a position (0:592), Unix seconds or a time (2026-11-24T21:00:00Z),"
-        f" got: {text[:64]}",
+        f" got: {shown(text)}",
+        field="as_of",
     )

@@ -1,12 +1,12 @@
 """A query: its body checked as Conductor checks it, its scope, and the kernel's answer."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from query_api.access.rights import OPEN, Access
-from query_api.http.errors import RequestError
+from query_api.http.errors import RequestError, shown
 from query_api.http.requests.fields import (
     INT64_MAX,
     bounded_text,
@@ -34,9 +34,13 @@ _URL_FIELDS: Final = frozenset(
         "lora_id",
         "lora_name",
         "model",
+        "modelname",
         "tenant_id",
     }
 )
+_BODY_FIELDS: Final = tuple(sorted(_URL_FIELDS))
+"""Of a body in JSON, beside its tokens or hashes: the same."""
+
 _NUMBER: Final = re.compile(r"-?[0-9]{1,100}")
 
 
@@ -131,7 +135,7 @@ def _read(
         elif field.name == "lora_id" and wire is Wire.JSON:
             lora_id = _read_lora_id(field, wire)
         else:
-            texts[field.name] = _read_option(field, wire)
+            texts[field.name] = _read_option(field, wire, (*aliases, *_BODY_FIELDS))
     if model is None:
         raise missing("model")
     if block_size is None:
@@ -154,12 +158,15 @@ def read_octets_query(
     }
     for name in texts:
         if name not in _URL_FIELDS:
-            raise unknown_field(name)
+            raise unknown_field(name, _URL_FIELDS)
+    if "modelname" in texts:
+        texts.setdefault("model", texts.pop("modelname"))
     for name in ("model", "block_size"):
         if name not in texts:
             raise missing(name)
     if not texts["model"]:
-        raise RequestError("invalid_value", "model must not be empty", field="model")
+        message = "model must not be empty"
+        raise RequestError("invalid_value", message, field="model", more=', got: ""')
     lora_id = None if "lora_id" not in texts else _check_lora_id(_url_integer(texts, "lora_id"))
     block_size = _check_block_size(_url_integer(texts, "block_size"))
     name, width = ("seq_hashes", 8) if by_hash else ("token_ids", 4)
@@ -173,7 +180,7 @@ def url_query(texts: dict[str, str], access: Access = OPEN) -> Query:
     """
     numbers = texts.pop("token_ids", None)
     if numbers is None:
-        raise missing("token_ids")
+        raise missing("token_ids", "numbers with commas between, as token_ids=1,2,3")
     body = b'{"model":"-","block_size":1,"token_ids":[' + numbers.encode() + b"]}"
     content = read_query(body, Wire.JSON).content
     parameters = urlencode(texts).encode()
@@ -203,11 +210,12 @@ def _query(
 def _url_integer(texts: dict[str, str], name: str) -> int:
     text = texts[name]
     if not _NUMBER.fullmatch(text):
-        raise RequestError("invalid_type", f"{name} must be an integer", field=name)
+        message = f"{name} must be an integer"
+        raise RequestError("invalid_type", message, field=name, more=f", got: {shown(text)}")
     return int(text)
 
 
-def _read_option(field: Field, wire: Wire) -> str:
+def _read_option(field: Field, wire: Wire, known: Sequence[str]) -> str:
     if field.name in ("tenant_id", "instance_id"):
         return read_text(field, wire)
     if field.name == "lora_name":
@@ -216,7 +224,7 @@ def _read_option(field: Field, wire: Wire) -> str:
         return read_optional_text(field, wire)
     if field.name == "additional_salt" and wire is Wire.JSON:
         return read_text(field, wire)
-    raise unknown_field(field.name)
+    raise unknown_field(field.name, known)
 
 
 def read_lora_name(field: Field, wire: Wire) -> str:
@@ -231,7 +239,7 @@ def _read_block_size(field: Field, wire: Wire) -> int:
 def _check_block_size(block_size: int) -> int:
     if not 0 < block_size <= INT64_MAX:
         message = "block_size must be a positive integer"
-        raise RequestError("out_of_range", message, field="block_size")
+        raise RequestError("out_of_range", message, field="block_size", more=f", got: {block_size}")
     return block_size
 
 
@@ -242,7 +250,7 @@ def _read_lora_id(field: Field, wire: Wire) -> int:
 def _check_lora_id(lora_id: int) -> int:
     if not 0 <= lora_id <= INT64_MAX:
         message = "lora_id must be a non-negative integer"
-        raise RequestError("out_of_range", message, field="lora_id")
+        raise RequestError("out_of_range", message, field="lora_id", more=f", got: {lora_id}")
     return lora_id
 
 
@@ -251,19 +259,35 @@ def _lora_level(lora_name: str, lora_id: int | None) -> str:
         return lora_name
     if lora_name:
         message = "lora_id must not be used together with lora_name"
-        raise RequestError("invalid_value", message, field="lora_id")
+        more = f", got {lora_id} and {shown(lora_name)}: leave one of them out"
+        raise RequestError("invalid_value", message, field="lora_id", more=more)
     return f"lora_id:{lora_id}"
 
 
-def missing(name: str) -> RequestError:
-    """A required field is not there."""
-    return RequestError("missing", f"{name} is required", field=name)
+_EXPECTED: Final = {
+    "block_size": "how many tokens a block of the engine has, a positive integer",
+    "endpoint": "where the engine publishes its events, as tcp://10.0.0.7:5557, or its URL",
+    "instance_id": "the name of the engine, a string",
+    "model": "the name by which engines serve the model, a string (modelname says the same)",
+    "modelname": "the name by which the engine serves the model, a string (model says the same)",
+    "seq_hashes": "the hashes of the prompt's blocks, an array of integers",
+    "token_ids": "the tokens of the prompt, an array of integers",
+}
 
 
-def unknown_field(name: str) -> RequestError:
+def missing(name: str, expected: str = "") -> RequestError:
+    """A required field is not there; what is expected is said of those that most requests have."""
+    expected = expected or _EXPECTED.get(name, "")
+    more = f": {expected}" if expected else ""
+    return RequestError("missing", f"{name} is required", field=name, more=more)
+
+
+def unknown_field(name: str, known: Iterable[str]) -> RequestError:
     """A field that the endpoint does not have; its name is cut to a length worth reading."""
     name = name[:NAME_BYTES_MAX]
-    return RequestError("unknown_field", f"unsupported request field: {name}", field=name)
+    more = f"; expected: {', '.join(sorted(known))}"
+    message = f"unsupported request field: {name}"
+    return RequestError("unknown_field", message, field=name, more=more)
 
 
 def answer_query(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, list[InstanceMatch]]:

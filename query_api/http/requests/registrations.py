@@ -10,9 +10,10 @@ from typing import Final, NamedTuple, get_args
 
 from query_api.access.errors import AccessError
 from query_api.access.rights import OPEN, Access, Right
-from query_api.http.errors import RequestError
+from query_api.http.errors import RequestError, shown
 from query_api.http.requests.fields import (
     bounded_text,
+    got,
     read_integer,
     read_name,
     read_optional_integer,
@@ -88,6 +89,8 @@ _UNREGISTER_FIELDS: Final = frozenset(
 _OWN_UNREGISTER_FIELDS: Final = frozenset({"model"})
 _PROFILE_FIELDS: Final = ("strategy", "algorithm", "python_hash_seed", "index_projection")
 _ALGORITHMS: Final = ("sha256", "sha256_cbor")
+_STRATEGY: Final = "vllm_v1"
+_PROJECTION: Final = "low64_be"
 _SEED_MAX: Final = 2**32 - 1
 
 FieldMap = dict[str, Field]
@@ -144,8 +147,14 @@ def read_register_command(
         kind = _required_name(fields, "type", wire)
     model_name = _required_name(fields, "modelname", wire)
     instance_id = _required_name(fields, "instance_id", wire)
+    if wire is Wire.JSON:
+        _check_blank(modelname=model_name, instance_id=instance_id)
     block_size = _read_block_size(fields, wire)
     replay_endpoint = _text(fields, "replay_endpoint", wire)
+    if wire is Wire.JSON and replay_endpoint and "://" not in replay_endpoint:
+        text = "replay_endpoint must be an address such as tcp://10.0.0.7:5558"
+        more = f", got: {shown(replay_endpoint)}"
+        raise RequestError("invalid_value", text, field="replay_endpoint", more=more)
     _check_files((("endpoint", endpoint), ("replay_endpoint", replay_endpoint)), access)
     http_endpoint = _text(fields, "http_endpoint", wire)
     lora_name = read_lora_name(fields["lora_name"], wire) if "lora_name" in fields else ""
@@ -216,7 +225,7 @@ def _known_fields(fields: list[Field], allowed: frozenset[str]) -> FieldMap:
     by_name: FieldMap = {}
     for field in fields:
         if field.name not in allowed:
-            raise unknown_field(field.name)
+            raise unknown_field(field.name, allowed)
         by_name.setdefault(field.name, field)
     return by_name
 
@@ -234,6 +243,15 @@ def _required_name(fields: FieldMap, name: str, wire: Wire) -> str:
     return read_name(fields[name], wire)
 
 
+def _check_blank(**names: str) -> None:
+    """A name of blanks is a mistake, and cannot be told from another one on any page."""
+    for name, text in names.items():
+        if not text.strip():
+            more = f', got: "{shown(text)}"'
+            message = f"{name} must not be empty"
+            raise RequestError("invalid_value", message, field=name, more=more)
+
+
 def _text(fields: FieldMap, name: str, wire: Wire) -> str:
     return read_text(fields[name], wire) if name in fields else ""
 
@@ -247,7 +265,7 @@ def _check_no_events(fields: FieldMap) -> None:
     for name in _OF_EVENTS:
         if _text(fields, name, Wire.JSON):
             message = f"{name} must be left out where type is {NO_EVENTS}: nothing is followed"
-            raise RequestError("invalid_value", message, field=name)
+            raise RequestError("invalid_value", message, field=name, more=got(fields[name]))
 
 
 def _kind(name: str, kinds: Collection[PublisherKind], wire: Wire) -> PublisherKind:
@@ -256,7 +274,8 @@ def _kind(name: str, kinds: Collection[PublisherKind], wire: Wire) -> PublisherK
         name = by_lower.get(name.lower(), name)
     if name not in kinds:
         expected = " or ".join((*kinds, NO_EVENTS) if wire is Wire.JSON else kinds)
-        raise RequestError("invalid_value", f"type must be {expected}", field="type")
+        more = f", got: {shown(name)}"
+        raise RequestError("invalid_value", f"type must be {expected}", field="type", more=more)
     return PublisherKind(name)
 
 
@@ -266,24 +285,29 @@ def _report_mode(name: str) -> ReportMode:
             found: ReportMode = mode
             return found
     detail = "kv_cache_report_mode must be full or incremental"
-    raise RequestError("invalid_value", detail, field="kv_cache_report_mode")
+    more = f", got: {shown(name)}"
+    raise RequestError("invalid_value", detail, field="kv_cache_report_mode", more=more)
 
 
 def _curve_server_key(key: str, endpoint: str) -> str:
     field = "curve_server_key"
     if key and endpoint.startswith(("http://", "https://")):
         message = f"endpoint must be a relay's ZMQ address, as tcp://10.0.0.7:6557, with {field}"
-        raise RequestError("invalid_value", message, field="endpoint")
+        more = f", got: {shown(endpoint)}"
+        raise RequestError("invalid_value", message, field="endpoint", more=more)
     if key and not is_curve_key(key):
         message = f"{field} must be a public key of CURVE, 40 characters of Z85"
-        raise RequestError("invalid_value", message, field=field)
+        more = f", got {len(key)}: {shown(key)}"
+        raise RequestError("invalid_value", message, field=field, more=more)
     return key
 
 
 def _read_replace(fields: FieldMap) -> bool:
     raw = bytes(memoryview(fields["replace"].raw)) if "replace" in fields else b"false"
     if raw not in (b"true", b"false"):
-        raise RequestError("invalid_type", "replace must be true or false", field="replace")
+        more = got(fields["replace"])
+        message = "replace must be true or false"
+        raise RequestError("invalid_type", message, field="replace", more=more)
     return raw == b"true"
 
 
@@ -293,7 +317,8 @@ def _read_role(fields: FieldMap, wire: Wire) -> Role:
         if name == role:
             found: Role = role  # the very object of the default, which no record has then
             return found
-    raise RequestError("invalid_value", "role must be combined, prefill or decode", field="role")
+    message = "role must be combined, prefill or decode"
+    raise RequestError("invalid_value", message, field="role", more=f", got: {shown(name)}")
 
 
 def _read_labels(fields: FieldMap, wire: Wire) -> Labels:
@@ -302,19 +327,20 @@ def _read_labels(fields: FieldMap, wire: Wire) -> Labels:
     raw = bytes(memoryview(fields["labels"].raw))
     if not is_map(raw, wire):
         message = "labels must be an object of strings"
-        raise RequestError("invalid_type", message, field="labels")
+        raise RequestError("invalid_type", message, field="labels", more=got(fields["labels"]))
     given = {field.name: field for field in split_fields(raw, wire)}
     if len(given) > LABELS_MAX:
         message = f"labels must have at most {LABELS_MAX} entries"
-        raise RequestError("out_of_range", message, field="labels")
+        raise RequestError("out_of_range", message, field="labels", more=f", got {len(given)}")
     return tuple(_read_label(name, given[name], wire) for name in sorted(given))
 
 
 def _read_label(name: str, field: Field, wire: Wire) -> Label:
     if not name:
-        raise RequestError("invalid_value", "labels must have names", field="labels")
+        more = ", got one whose name is empty"
+        raise RequestError("invalid_value", "labels must have names", field="labels", more=more)
     bounded_text("labels", name, LABEL_BYTES_MAX)
-    value = read_text(Field("labels", field.raw), wire)
+    value = read_text(Field(f"labels.{name}", field.raw), wire)
     return Label(name, bounded_text("labels", value, LABEL_BYTES_MAX))
 
 
@@ -322,7 +348,8 @@ def _read_size(fields: FieldMap, name: str, wire: Wire, most: int) -> int:
     """A number that may be unknown: 0, as where it is missing."""
     size = read_integer(fields[name], wire) if name in fields else 0
     if not 0 <= size <= most:
-        raise RequestError("out_of_range", f"{name} must be from 0 to {most}", field=name)
+        message = f"{name} must be from 0 to {most}"
+        raise RequestError("out_of_range", message, field=name, more=f", got: {size}")
     return size
 
 
@@ -336,7 +363,7 @@ def _read_block_size(fields: FieldMap, wire: Wire) -> int:
     elif block_size > BLOCK_SIZE_MAX:
         message = f"block_size must be at most {BLOCK_SIZE_MAX}"
     if message:
-        raise RequestError("out_of_range", message, field="block_size")
+        raise RequestError("out_of_range", message, field="block_size", more=f", got: {block_size}")
     return block_size
 
 
@@ -348,7 +375,8 @@ def _read_rank(fields: FieldMap, wire: Wire) -> int:
     dp_rank = read_integer(fields["dp_rank"], wire)
     if not 0 <= dp_rank <= DP_RANK_MAX:
         message = "dp_rank must be a non-negative int"
-        raise RequestError("out_of_range", message, field="dp_rank")
+        more = f" of at most {DP_RANK_MAX}, got: {dp_rank}"
+        raise RequestError("out_of_range", message, field="dp_rank", more=more)
     return dp_rank
 
 
@@ -359,8 +387,8 @@ def _read_target_rank(fields: FieldMap, wire: Wire) -> int:
     except RequestError as error:
         if error.field is None or error.reason == "missing":
             raise
-        message = "dp_rank must be a non-negative int"
-        raise RequestError("invalid_value", message, field="dp_rank") from error
+        message, more = "dp_rank must be a non-negative int", error.more
+        raise RequestError("invalid_value", message, field="dp_rank", more=more) from error
 
 
 def _check_cache_group(fields: FieldMap, wire: Wire) -> None:
@@ -368,8 +396,8 @@ def _check_cache_group(fields: FieldMap, wire: Wire) -> None:
         return
     group = read_optional_integer(fields["cache_group"], wire)
     if group:
-        message = "only cache group zero is supported"
-        raise RequestError("unsupported", message, field="cache_group")
+        message, more = "only cache group zero is supported", f", got: {group}"
+        raise RequestError("unsupported", message, field="cache_group", more=more)
 
 
 def _read_hash_profile(fields: FieldMap, wire: Wire) -> HashProfile | None:
@@ -384,7 +412,7 @@ def _read_hash_profile(fields: FieldMap, wire: Wire) -> HashProfile | None:
     if not is_map(raw, wire):
         kind = "an object" if wire is Wire.JSON else "a map"
         message = f"hash_profile must be {kind}"
-        raise RequestError("invalid_type", message, field="hash_profile")
+        raise RequestError("invalid_type", message, field="hash_profile", more=got(field))
     profile_fields = _known_fields(split_fields(raw, wire), frozenset(_PROFILE_FIELDS))
     profile = HashProfile(
         **{name: _required_name(profile_fields, name, wire) for name in _PROFILE_FIELDS}
@@ -397,19 +425,23 @@ def _check_profile(profile: HashProfile) -> None:
     """The recipes that Conductor knows, in its order of checks."""
     if profile.algorithm not in _ALGORITHMS:
         message = f"unsupported hash algorithm: {profile.algorithm}"
-        raise RequestError("invalid_value", message, field="algorithm")
-    if profile.strategy != "vllm_v1":
+        more = f"; expected: {' or '.join(_ALGORITHMS)}"
+        raise RequestError("invalid_value", message, field="algorithm", more=more)
+    if profile.strategy != _STRATEGY:
         message = f"unsupported hash strategy: {profile.strategy}"
-        raise RequestError("invalid_value", message, field="strategy")
-    if profile.index_projection != "low64_be":
+        more = f"; expected: {_STRATEGY}"
+        raise RequestError("invalid_value", message, field="strategy", more=more)
+    if profile.index_projection != _PROJECTION:
         message = f"unsupported index projection: {profile.index_projection}"
-        raise RequestError("invalid_value", message, field="index_projection")
+        more = f"; expected: {_PROJECTION}"
+        raise RequestError("invalid_value", message, field="index_projection", more=more)
     seed = profile.python_hash_seed
+    came = f", got: {shown(seed)}"
     if seed == "random":
         return
     if not (seed.isascii() and seed.isdigit()):
         message = 'python_hash_seed must be "random" or ASCII decimal text in 0..4294967295'
-        raise RequestError("invalid_value", message, field="python_hash_seed")
+        raise RequestError("invalid_value", message, field="python_hash_seed", more=came)
     if int(seed) > _SEED_MAX:
         message = "python_hash_seed must be in range 0..4294967295"
-        raise RequestError("invalid_value", message, field="python_hash_seed")
+        raise RequestError("invalid_value", message, field="python_hash_seed", more=came)

@@ -58,7 +58,7 @@ class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
     prompt_tokens: Tokens
     chosen: Annotated[PlacedDocument | None, Meta(description="Who computes the prompt.")]
     decode: Annotated[PlacedDocument | None, Meta(description="Who decodes, if another one.")]
-    refused: Annotated[str, Meta(description="Why nobody was chosen; empty: somebody was.")]
+    refused: Annotated[str, Meta(description="Why no engine was chosen; empty: one was.")]
     candidates: int
     promised_tokens: Annotated[int, Meta(description="That the chosen one was said to hold.")]
     held_tokens: Annotated[int, Meta(description="The most that any instance held.")]

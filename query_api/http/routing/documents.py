@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
@@ -311,6 +312,10 @@ def refusal_document(routed: Routed, unknown: Unknown | None = None) -> RefusalD
     text = _REFUSALS[decision.refused]
     if unknown is not None:
         text += f": no engine has {unknown.text}"
+    elif decision.refused is Refused.NO_CANDIDATE:
+        reasons = Counter(reason for one in candidates for reason in one.reasons)
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        text += f": of {len(candidates)} engines, {counts}" if counts else ": no engine fits"
     plan = _plan(routed.plan)
     return RefusalDocument(text, decision.refused.value, after, best, candidates, plan)
 

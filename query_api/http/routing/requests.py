@@ -4,11 +4,10 @@ Types say what passes, and msgspec refuses the rest with its place. Tokens alone
 objects of: they stay encoded, and are read as `/query` reads them.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +17,7 @@ from query_api.http.errors import RequestError
 from query_api.http.post_endpoint import HttpHeaders
 from query_api.http.requests.fields import bounded_text, read_hashes, read_tokens
 from query_api.http.requests.queries import Query, answer_hash_query, missing, named_scope
+from query_api.http.requests.refusals import body_refusal
 from query_api.http.wire import Field, Wire, header, malformed
 from query_api.routing.candidates import is_in_the_future, sample_of
 from query_api.routing.interface import Offered, PostedLoad, RouteRequest
@@ -42,14 +42,13 @@ from schemas.routing_records import (
 )
 from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
 
+DecodedT = TypeVar("DecodedT", covariant=True)
+
 Name = Annotated[str, Meta(min_length=1)]
 Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
 RequestTokens = Annotated[int, Meta(ge=0, le=ROUTE_TOKENS_MAX)]
 
 _SLO_HEADER: Final = b"x-llm-d-slo-ttft-ms"
-_PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
-_UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")
-_MISSING: Final = re.compile(r"missing required field `([^`]*)`")
 _SCANNED_HEAD: Final = b'{"model":"-","block_size":1,"token_ids":'
 
 
@@ -61,10 +60,13 @@ class Objectives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `POST /route`. `token_ids` or `block_hashes` as in `/query`, `/query_by_hash`."""
+    """The body of `POST /route`. `token_ids` or `block_hashes` as in `/query`, `/query_by_hash`;
+    `modelname` is `model`, where that is not given, as `/register` calls it.
+    """
 
-    model: Name
     block_size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    model: Name = ""
+    modelname: Name = ""
     token_ids: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     block_hashes: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     prompt_tokens: RequestTokens | None = None
@@ -130,16 +132,25 @@ class LoadBody(PostedLoad, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class _Decoders(NamedTuple):
-    route: Callable[[bytes], RouteBody]
-    feedback: Callable[[bytes], FeedbackBody | list[FeedbackBody]]
-    load: Callable[[bytes], LoadBody | list[LoadBody]]
+    route: "Decoder[RouteBody]"
+    feedback: "Decoder[FeedbackBody | list[FeedbackBody]]"
+    load: "Decoder[LoadBody | list[LoadBody]]"
+
+
+class Decoder(Protocol[DecodedT]):
+    """Of one form of bodies; msgspec's, of either wire form."""
+
+    type: Any
+
+    def decode(self, body: bytes, /) -> DecodedT:
+        """The body, checked."""
 
 
 def _decoders(module: Any) -> _Decoders:
     return _Decoders(
-        module.Decoder(RouteBody).decode,
-        module.Decoder(FeedbackBody | list[FeedbackBody]).decode,
-        module.Decoder(LoadBody | list[LoadBody]).decode,
+        module.Decoder(RouteBody),
+        module.Decoder(FeedbackBody | list[FeedbackBody]),
+        module.Decoder(LoadBody | list[LoadBody]),
     )
 
 
@@ -149,38 +160,18 @@ _DECODERS: Final = {
 }
 
 
-ValueT = TypeVar("ValueT")
-
-
-def decode_body(decode: Callable[[bytes], ValueT], body: bytes, wire: Wire) -> ValueT:
+def decode_body(decoder: Decoder[DecodedT], body: bytes, wire: Wire) -> DecodedT:
     """What the body says.
 
     Raises:
         RequestError: the first thing that is wrong, with its place.
     """
     try:
-        return decode(body)
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from error
+        raise body_refusal(decoder.type, error, body, wire) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(wire) from error
-
-
-def _refusal(text: str) -> RequestError:
-    place = _PLACE.search(text)
-    where = place[1] if place else ""
-    unknown, lacking = _UNKNOWN.search(text), _MISSING.search(text)
-    if unknown:
-        name = _inner(where, unknown[1])[:NAME_BYTES_MAX]
-        return RequestError("unknown_field", f"unsupported request field: {name}", field=name)
-    if lacking:
-        return missing(_inner(where, lacking[1]))
-    reason = "invalid_type" if ", got" in text else "out_of_range"
-    return RequestError(reason, text[:NAME_BYTES_MAX], field=where or None)
-
-
-def _inner(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
+        raise malformed(wire, error, body) from error
 
 
 # /route
@@ -210,7 +201,7 @@ def read_route(
         AccessError: it is about a tenant that is not the caller's.
     """
     asked = decode_body(_DECODERS[wire].route, body, wire)
-    return route_request(asked, wire, headers, kernel, access, is_ready=is_ready)
+    return route_request(_with_model(asked), wire, headers, kernel, access, is_ready=is_ready)
 
 
 def route_request(
@@ -250,6 +241,14 @@ def route_request(
     )
 
 
+def _with_model(asked: RouteBody) -> RouteBody:
+    if asked.model:
+        return asked
+    if not asked.modelname:
+        raise missing("model")
+    return msgspec.structs.replace(asked, model=asked.modelname)
+
+
 def _check_texts(asked: RouteBody) -> None:
     for name in ("model", "request_id", "tenant_id", "session_id", "policy"):
         bounded_text(name, getattr(asked, name))
@@ -262,9 +261,9 @@ def _query(
 ) -> Query:
     content = asked.block_hashes if by_hash else asked.token_ids
     if content is msgspec.UNSET:
-        raise missing("token_ids")
+        raise missing("token_ids", "the tokens of the prompt, or block_hashes for it")
     if by_hash and asked.token_ids is not msgspec.UNSET:
-        text = "expected token_ids or block_hashes, got both"
+        text = "expected token_ids or block_hashes, got both: leave one of them out"
         raise RequestError("invalid_value", text, field="block_hashes")
     assert isinstance(content, msgspec.Raw)
     packed = _read_content(content, wire, kernel, by_hash=by_hash)
@@ -354,7 +353,8 @@ def _objectives(asked: RouteBody, headers: HttpHeaders) -> tuple[float, float]:
             ttft = _milliseconds(text)
     for name, value in (("slo.ttft_ms", ttft), ("slo.tbt_ms", slo.tbt_ms)):
         if value == 0:
-            raise RequestError("out_of_range", f"{name} must be above 0", field=name)
+            text = f"{name} must be above 0, got: 0; leave it out where there is no objective"
+            raise RequestError("out_of_range", text, field=name)
     return (ttft or 0.0) / 1000.0, (slo.tbt_ms or 0.0) / 1000.0
 
 
@@ -409,7 +409,8 @@ def read_feedback(body: bytes, wire: Wire, access: Access = OPEN) -> list[Told]:
 
 def _told(one: FeedbackBody, index: int, access: Access) -> Told:
     if (one.decision_id is None) == (one.request_id is None):
-        text = "expected one of decision_id and request_id"
+        given = "neither" if one.decision_id is None else "both"
+        text = f"expected one of decision_id and request_id, got {given}"
         raise RequestError("invalid_value", text, field="decision_id", index=index)
     for name in ("decision_id", "request_id", "tenant_id", "instance_id", "error"):
         bounded_text(name, getattr(one, name) or "")
@@ -452,7 +453,10 @@ def read_load(body: bytes, wire: Wire, now: float, access: Access = OPEN) -> lis
         bounded_text("instance_id", one.instance_id)
         bounded_text("tenant_id", one.tenant_id)
         if is_in_the_future(one.observed_at, now):
-            text = f"expected observed_at to be past, got {one.observed_at:.3f} at {now:.3f}"
+            text = (
+                f"expected observed_at to be past, in Unix seconds, got {one.observed_at:.3f}, when"
+                f" this machine's clock says {now:.3f}: leave it out, or set the clocks"
+            )
             raise RequestError("in_the_future", text, field="observed_at", index=index)
     return [
         sample_of(
@@ -468,4 +472,6 @@ def read_load(body: bytes, wire: Wire, now: float, access: Access = OPEN) -> lis
 def _check_count(count: int, what: str) -> None:
     if not 0 < count <= FEEDBACK_MAX:
         text = f"expected 1 to {FEEDBACK_MAX} {what}, got {count}"
+        if count:
+            text += ": send them in several requests"
         raise RequestError("too_many_elements" if count else "invalid_value", text)

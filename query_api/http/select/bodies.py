@@ -122,7 +122,7 @@ class WorkerBody(msgspec.Struct, frozen=True, kw_only=True):
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 
 _decoders: Final[dict[type, Any]] = {
-    body: msgspec.json.Decoder(body).decode
+    body: msgspec.json.Decoder(body)
     for body in (PromptBody, SelectBody, ReservationBody, OutputBlockBody, WorkerBody)
 }
 
@@ -220,7 +220,7 @@ def _hashes_of(asked: PromptBody, kernel: ReadOnlyKernel) -> msgspec.Raw:
     if asked.isl_tokens is None:
         raise missing("isl_tokens")
     if not asked.isl_tokens:
-        text = "isl_tokens must be greater than 0"
+        text = "isl_tokens must be greater than 0, got: 0"
         raise RequestError("out_of_range", text, field="isl_tokens")
     hashes = asked.block_hashes
     if hashes is None:
@@ -234,7 +234,7 @@ def _hashes_of(asked: PromptBody, kernel: ReadOnlyKernel) -> msgspec.Raw:
         )
         raise RequestError("invalid_value", text, field="block_hashes")
     if len(hashes) > QUERY_TOKENS_MAX:
-        text = f"block_hashes must have at most {QUERY_TOKENS_MAX} elements"
+        text = f"block_hashes must have at most {QUERY_TOKENS_MAX} elements, got {len(hashes)}"
         raise RequestError("too_many_elements", text, field="block_hashes", status=413)
     chained = kernel.chain_hashes(to_little_endian(array("q", hashes)))
     return msgspec.Raw(msgspec.msgpack.encode(chained))

@@ -374,7 +374,7 @@ def _worker_routes(routes: Routes, catalogue: Catalogue, bodies: Bodies) -> None
     @routes.patch("/workers/{worker_id}", summary="Dynamo: change a worker; not implemented")
     async def change(worker_id: int) -> Response:
         catalogue.worker(worker_id)
-        text = "Expected DELETE and POST of a worker: a registration cannot be changed"
+        text = "Expected DELETE and POST of a worker, got PATCH: a registration cannot be changed"
         raise RequestError("unsupported", text, status=501)
 
     @routes.delete("/workers/{worker_id}", summary="Dynamo: forget a worker")

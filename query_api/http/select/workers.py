@@ -171,7 +171,10 @@ class Catalogue:
             text = f"Expected the number of a worker, got: {worker_id}"
             raise RequestError("not_found", text, field="worker_id", status=404)
         if len(found) > 1:
-            text = f"Expected a worker of one model and routing group; {worker_id} is one of each"
+            text = (
+                f"Expected a worker of one model and routing group, got {worker_id}, which is in"
+                f" {len(found)}"
+            )
             raise RequestError("conflict", text, field="worker_id", status=409)
         return _document(found[0], [True] * len(found[0])), found[0]
 
@@ -208,7 +211,10 @@ def registrations_of(asked: WorkerBody, kinds: Collection[PublisherKind]) -> lis
     has_events = bool(asked.kv_events_endpoint or asked.kv_events_endpoints)
     for rank in range(first, first + count):
         if has_events and str(rank) not in endpoints:
-            text = f"Expected where rank {rank} publishes its events, or of no rank where"
+            text = (
+                "Expected an address in kv_events_endpoints for each rank, or for none, got none"
+                f" for rank {rank}"
+            )
             raise RequestError("unsupported", text, field="kv_events_endpoints", status=501)
         body = {
             "endpoint": endpoints[str(rank)] if has_events else "",

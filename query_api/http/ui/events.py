@@ -185,14 +185,14 @@ class EventProducer(Collector):
                 a key that is for some tenants, or the service stops.
         """
         if self._is_closed or len(self._streams) >= EVENT_STREAMS_MAX:
-            text = f"Expected at most {EVENT_STREAMS_MAX} streams of events; close a page"
+            text = f"Expected at most {EVENT_STREAMS_MAX} streams, got one more; close a page"
             if self._is_closed:
                 text = "The service stops; try again"
             raise _too_many(text)
         if access.tenants is not None:
             of_key = sum(one.access.key_id == access.key_id for one in self._streams)
             if of_key >= EVENT_STREAMS_OF_KEY_MAX:
-                text = f"Expected at most {EVENT_STREAMS_OF_KEY_MAX} streams of events of a key"
+                text = f"Expected at most {EVENT_STREAMS_OF_KEY_MAX} streams of a key, got one more"
                 raise RequestError(
                     "too_many_streams", text, status=503, headers={"retry-after": "5"}
                 )

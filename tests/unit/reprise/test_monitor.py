@@ -192,7 +192,9 @@ def test_it_is_encrypted_for_those_who_have_a_certificate(tmp_path: Path) -> Non
         assert ready(context) == 200
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
             ready(stranger)
-        assert one.send(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n") == b"", "nothing is said plainly"
+        told = one.send(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert told.startswith(b"HTTP/1.1 400 "), "nothing but that TLS is spoken here"
+        assert b"Expected TLS, got plain HTTP" in told
         assert ready(context) == 200
     assert connections.refused["tls_handshake"] >= 1
 

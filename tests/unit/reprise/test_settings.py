@@ -124,6 +124,18 @@ def test_a_configuration_that_is_no_file_or_is_too_deep_is_refused_at_once(tmp_p
             conductor_config.load(path, required=True)
 
 
+def test_a_configuration_file_that_nobody_named_and_nobody_can_read_says_why_it_is_read(
+    tmp_path: Path,
+) -> None:
+    text = "unless --config or CONDUCTOR_CONFIG_PATH names another file"
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        conductor_config.load(tmp_path, required=False)
+    assert str(caught.value).startswith(f"Cannot read {tmp_path}: Is a directory. ")
+    assert conductor_config.load(tmp_path / "none", required=False).registrations == ()
+    with pytest.raises(ConfigurationError, match="--config"):
+        conductor_config.load(tmp_path / "none", required=True)
+
+
 def test_the_configuration_file_is_where_the_variable_or_mooncake_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -138,5 +138,5 @@ def test_where_it_cannot_be_asked_for_nobody_waits_and_that_is_said_once(
         bench.hold(2, TWO)
 
     play(scenario)
-    told = [one for one in caplog.records if "how far the workers are" in one.message]
+    told = [one for one in caplog.records if "how far the workers have folded" in one.message]
     assert len(told) == 1

@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from bridge.engine_http import load_watch
 from bridge.engine_http.load import WAYS
 from bridge.engine_http.load_watch import LoadWatch, Server, scraped, servers_of
 from bridge.engine_http.watch import EngineWatch
@@ -420,3 +421,21 @@ def test_one_that_does_not_answer_twice_is_away_and_others_are_not_told_of_so() 
             assert all(one.is_away and one.waiting is None for one in watched.taken)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "reason", "text"),
+    [
+        ("vLLM", 1, "no_load", "vLLM does at /metrics: start it without --disable-log-stats"),
+        ("vLLM", 2, "no_load", "2 ranks are registered at that address, and its answer names none"),
+        ("SGLang", 1, "no_load", "SGLang does at /v1/loads, or at /metrics with --enable-metrics"),
+        ("vLLM", 1, "refused", "It answers by an error status"),
+        (NO_EVENTS, 1, "no_load", "It was asked for "),
+    ],
+)
+def test_what_does_not_say_its_load_is_told_what_would(
+    kind: str, ranks: int, reason: str, text: str
+) -> None:
+    asked = load_watch._Asked(Server(PublisherKind(kind), "http://127.0.0.1:1"))
+    asked.targets = tuple(Target("default", "a", rank) for rank in range(ranks))
+    assert load_watch._remedy(asked, reason).startswith(text)

@@ -108,7 +108,7 @@ def test_a_file_that_is_left_out_is_named_once(caplog: pytest.LogCaptureFixture)
     watch, conditions = watch_of(Directory(scan_of(skipped=skipped)))
     looked(watch, 3)
     assert [record.getMessage() for record in caplog.records] == [
-        "Leaving out file-wrong_size of /none: wrong_size"
+        "Cannot use the segment file-wrong_size of /none (wrong_size); it is left out"
     ], "what passes by itself is not named"
     assert conditions.all() == ()
     assert watch.status().skipped == skipped

@@ -24,7 +24,8 @@ GETS = ["/services", "/global_view", "/health", "/ready", "/metrics", "/digest"]
 
 def test_unknown_paths_are_404_in_the_wire_form_of_the_request(client: AsgiClient) -> None:
     reply = client.get("/nowhere")
-    assert (reply.status, reply.document()) == (404, {"error": "404 Not Found"})
+    text = "404 Not Found: nothing is at /nowhere. GET /docs lists what there is"
+    assert (reply.status, reply.document()) == (404, {"error": text})
     for path in ("/v2", "/query/", "/query/x"):
         reply = client.post_msgpack(path, {})
         assert reply.headers["content-type"] == "application/msgpack"
@@ -34,7 +35,8 @@ def test_unknown_paths_are_404_in_the_wire_form_of_the_request(client: AsgiClien
 @pytest.mark.parametrize("path", POSTS)
 def test_get_of_a_post_route_is_405(client: AsgiClient, path: str) -> None:
     reply = client.get(path)
-    assert (reply.status, reply.document()) == (405, {"error": "Method not allowed"})
+    text = f"Method not allowed: {path} takes POST. GET /docs lists what there is"
+    assert (reply.status, reply.document()) == (405, {"error": text})
     assert reply.headers["allow"] == "POST"
 
 

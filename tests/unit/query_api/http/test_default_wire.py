@@ -76,7 +76,9 @@ def test_get_for_post_and_post_for_get_are_405_in_msgpack(
     assert (answer.status_code, answer.headers["content-type"]) == (405, MSGPACK)
     assert msgpack.unpackb(answer.content) == METHOD_NOT_ALLOWED
     json = conductor(method, path, headers={"Accept": JSON})
-    assert (json.status_code, json.json()) == (405, METHOD_NOT_ALLOWED)
+    assert json.status_code == 405
+    allowed = {"GET": "POST", "POST": "GET"}[method]
+    assert json.json()["error"].startswith(f"Method not allowed: {path} takes {allowed}. ")
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,7 @@ def test_another_content_type_is_refused(client: AsgiClient) -> None:
     reply = client.post("/query", b"{}", content_type="text/plain", x_request_id="7")
     assert reply.status == 400
     assert reply.document() == {
-        "error": "Content-Type must be application/json or application/msgpack",
+        "error": "Content-Type must be application/json or application/msgpack, got: text/plain",
         "reason": "unsupported_content_type",
     }
     assert reply.headers["x-request-id"] == "7"

@@ -8,7 +8,7 @@ from prometheus_client import Metric, parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from query_api.http.app import create_app
-from schemas.errors import RegistrationError, StorageError
+from schemas.errors import AddressRefusedError, RegistrationError, StorageError
 from schemas.positions import PublisherState
 from schemas.registration import HashProfile, Label, PublisherKind, Registration
 from tests.fakes import AsgiClient, FakeTable, registration
@@ -56,7 +56,7 @@ def test_conflicting_registrations_have_conductors_texts_and_a_remedy_in_json(
     body = {**BODY, "hash_profile": PROFILE}
     client.post_json("/register", body)
     for reply, text in (
-        (client.post_json("/register", body | changes), f"{error}. POST /unregister the other"),
+        (client.post_json("/register", body | changes), f"{error}. GET /services shows the other"),
         (client.post_msgpack("/register", body | changes), error),
     ):
         found = reply.document()
@@ -77,6 +77,7 @@ def test_an_endpoint_that_cannot_be_connected_to_is_a_500_to_conductors_clients_
     assert reply.document() == {
         "error": "Expected a ZMQ address, got: nonsense",
         "reason": "invalid_value",
+        "field": "endpoint",
     }
 
 
@@ -92,6 +93,12 @@ def test_an_endpoint_that_cannot_be_connected_to_is_a_500_to_conductors_clients_
         ),
         ("/register", RuntimeError("boom"), 500, {"error": "Internal server error"}),
         ("/unregister", RuntimeError("boom"), 500, {"error": "Internal server error"}),
+        (
+            "/register",
+            AddressRefusedError("not there"),
+            403,
+            {"error": "not there", "reason": "address_refused"},
+        ),
     ],
 )
 def test_failures_of_the_registry_are_answered(
@@ -126,7 +133,8 @@ def test_malformed_bodies_have_the_same_envelope_on_every_route(client: AsgiClie
     for path in ("/register", "/unregister", "/query", "/query_by_hash"):
         reply = client.post(path, b"{", content_type="application/json")
         assert reply.status == 400
-        assert reply.document() == {"error": "Invalid JSON object", "reason": "invalid_json"}
+        text = "Invalid JSON object: it ends at byte 1, within a value"
+        assert reply.document() == {"error": text, "reason": "invalid_json"}
         reply = client.post(path, b"\xc1", content_type="application/msgpack")
         assert reply.status == 400
         expected = {"error": "Invalid msgpack object", "reason": "invalid_msgpack"}
@@ -303,3 +311,97 @@ def test_one_registry_serves_one_app(table: FakeTable) -> None:
     create_app(table, table)
     with pytest.raises(ValueError, match="reprise_http_requests"):
         create_app(table, table)
+
+
+PROMPT = {"model": "m", "block_size": 16, "token_ids": [1]}
+BASE = {**BODY, "endpoint": "tcp://127.0.0.1:5557"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "error", "field"),
+    [
+        # Conductor's text, and behind it what came and what could have
+        ("/register", {**BASE, "block_size": "16"}, 'must be an integer, got: "16"', "block_size"),
+        ("/register", {**BASE, "block_size": 0}, "greater than zero, got: 0", "block_size"),
+        ("/register", {**BASE, "dp_rank": -1}, "of at most 2147483647, got: -1", "dp_rank"),
+        ("/register", {**BASE, "cache_group": 3}, "zero is supported, got: 3", "cache_group"),
+        ("/register", {**BASE, "type": "foo"}, " or none, got: foo", "type"),
+        ("/register", {**BASE, "role": "both"}, "prefill or decode, got: both", "role"),
+        (
+            "/register",
+            {**BASE, "labels": {"a": 1}},
+            "labels.a must be a string, got: 1",
+            "labels.a",
+        ),
+        ("/register", {**BASE, "replace": "yes"}, 'true or false, got: "yes"', "replace"),
+        (
+            "/register",
+            {**BASE, "instance_id": " "},
+            'must not be empty, got: " "',
+            "instance_id",
+        ),
+        (
+            "/register",
+            {**BASE, "blocksize": 1},
+            "blocksize; expected: additionalsalt, block_size",
+            "blocksize",
+        ),
+        ("/register", {**BASE, "endpoint": "nonsense"}, "got: nonsense", "endpoint"),
+        ("/query", {**PROMPT, "token_ids": "a"}, 'an array of integers, got: "a"', "token_ids"),
+        ("/query", {**PROMPT, "token_ids": [1, "a,b"]}, 'got "a,b" at index 1', "token_ids"),
+        ("/query", {**PROMPT, "token_ids": [2**33]}, "got 8589934592 at index 0", "token_ids"),
+        ("/query", {**PROMPT, "model": ""}, 'model must not be empty, got: ""', "model"),
+        (
+            "/query",
+            {**PROMPT, "blocksize": 1},
+            "expected: additional_salt, block_size",
+            "blocksize",
+        ),
+        (
+            "/query",
+            {"model": "m", "block_size": 16},
+            "required: the tokens of the prompt",
+            "token_ids",
+        ),
+        ("/query?only=some", PROMPT, "only must be exact or all, got: some", "only"),
+        ("/query?as_of=yesterday", PROMPT, "got: yesterday", "as_of"),
+    ],
+)
+def test_a_refusal_in_json_says_what_came_and_what_could_have(
+    client: AsgiClient, path: str, body: dict[str, object], error: str, field: str
+) -> None:
+    document = client.post_json(path, body).document()
+    assert error in document["error"]
+    assert document["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"", "the body is empty"),
+        (b'{"a":1,}', "at byte 7"),
+        (b'{"a":', "it ends at byte 5, within a value"),
+        (b"[1]", "expected an object, as {...}, got an array"),
+        (b'"a"', "expected an object, as {...}, got a string"),
+        (b'{"a":' + b"[" * 100_000, "nested too deep"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/query", "/register"])
+def test_a_body_that_is_no_json_object_is_told_where(
+    client: AsgiClient, path: str, body: bytes, error: str
+) -> None:
+    reply = client.post(path, body, content_type="application/json")
+    assert (reply.status, reply.document()["reason"]) == (400, "invalid_json")
+    assert reply.document()["error"].startswith("Invalid JSON object: ")
+    assert error in reply.document()["error"]
+
+
+def test_the_model_has_two_names_in_json_and_one_in_msgpack(client: AsgiClient) -> None:
+    body = {"modelname": "m", "block_size": 16, "token_ids": [1]}
+    assert client.post_json("/query", body).status == 200
+    packed = client.post_msgpack("/query", body)
+    assert packed.document()["error"] == "unsupported request field: modelname"
+    octets = client.post(
+        "/query?modelname=m&block_size=16", bytes(4), content_type="application/octet-stream"
+    )
+    assert octets.status == 200

@@ -188,7 +188,7 @@ def test_what_no_record_can_have_is_dropped_and_counted_and_the_others_are_writt
     writing.queue.push_outcomes([(RUN, outcome(0))])
     asyncio.run(writing.until(lambda: writing.writer.written_items == 1))
     assert writing.writer.unwritten == 1
-    assert "Dropped 1 decisions that cannot be written" in caplog.text
+    assert "Dropped 1 decisions that no record can have; the others" in caplog.text
     (entry,) = writing.broker.entries
     assert isinstance(decode_routing(entry[1]), OutcomesRecord)
     assert not writing.conditions.has(Part.ROUTING)

@@ -93,14 +93,14 @@ def test_an_unknown_field_says_how_to_pass_over_it(path: Path) -> None:
 def test_a_line_that_is_too_long_is_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replay.traces.reader.TRACE_LINE_BYTES_MAX", 200)
     trace = read_trace(write(path, GOOD, "x" * 300, GOOD))
-    assert str(trace.problem) == f"{path}:2: expected a line of at most 200 bytes"
+    assert str(trace.problem) == f"{path}:2: expected a line of at most 200 bytes, got more"
 
 
 def test_a_trace_has_a_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replay.traces.reader.TRACE_REQUESTS_MAX", 2)
     trace = read_trace(write(path, *[GOOD] * 3))
     assert len(trace.requests) == 2
-    assert str(trace.problem) == f"{path}:3: expected at most 2 requests"
+    assert str(trace.problem) == f"{path}:3: expected at most 2 requests, got more"
 
 
 def test_an_empty_file_is_refused(path: Path) -> None:

@@ -50,9 +50,35 @@ def test_a_refusal_is_shown_without_what_could_move_the_cursor(url: str) -> None
     assert "\x1b" not in raised.value.message
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}", "nonsense", "http://127.0.0.1:x"])
-def test_a_service_that_cannot_be_asked_is_said(url: str) -> None:
+def test_a_refusal_has_its_text_without_the_json(url: str) -> None:
+    Handler.answer = 400, b'{"error":"limit must be 1 to 9, got: x","reason":"invalid_value"}'
+    with pytest.raises(click.ClickException, match=r"^limit must be 1 to 9, got: x$"):
+        ask(url)
+
+
+UP = r"Connection refused\. Is the service up\? --url or REPRISE_URL names it$"
+ADDRESS = (
+    r"^Expected a URL such as `http://.*`, got: .*\. Give the service's address as --url or RE"
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("http://127.0.0.1:{port}", UP),
+        ("nonsense", ADDRESS),
+        ("127.0.0.1:{port}", ADDRESS),
+        ("ftp://127.0.0.1:{port}", ADDRESS),
+        ("http://127.0.0.1:x", ADDRESS),
+    ],
+)
+def test_a_service_that_cannot_be_asked_is_said(url: str, text: str) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # and nobody listens
-        with pytest.raises(click.ClickException, match="Is the service up"):
+        with pytest.raises(click.ClickException, match=text):
             ask(url.format(port=held.getsockname()[1]))
+
+
+def test_tls_to_a_service_without_it_is_said(url: str) -> None:
+    with pytest.raises(click.ClickException, match=r"it answers without TLS: ask it as http://"):
+        ask(url.replace("http:", "https:"))

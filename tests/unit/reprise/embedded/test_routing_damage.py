@@ -124,5 +124,5 @@ def test_what_no_record_can_have_costs_itself_alone(
     routing.write()
     assert (routing.unwritten, routing.written) == (1, 1)
     assert routing.folded.read(lambda fold: len(fold.bookings)) == 1
-    assert "Cannot write a record of the routing log" in caplog.text
+    assert "A record of the routing log cannot be written; it is dropped" in caplog.text
     routing.stop()

@@ -708,7 +708,7 @@ def test_refusals_are_logged_together(caplog: pytest.LogCaptureFixture) -> None:
         server.connect()[0].data_received(b"NONSENSE\r\n\r\n")
         server.connections.sweep(1.0)
         assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
-            "100 malformed"
+            "100 malformed; clients are told"
         ]
         server.connections.sweep(REFUSALS_LOG_S + 1)
         assert "1 malformed" in caplog.records[-1].getMessage()

@@ -361,7 +361,7 @@ def test_what_is_wrong_in_the_url_is_named(
 
 @pytest.mark.parametrize("url_query", [b"model=%ff&block_size=1", b"model=\xff&block_size=1"])
 def test_names_in_the_url_are_utf_8(url_query: bytes) -> None:
-    expected = "expected URL parameters in UTF-8, percent-encoded"
+    expected = "expected URL parameters in UTF-8, percent-encoded, got the byte 0xff"
     assert octets_refusal(url_query) == ErrorEnvelope(expected, "invalid_parameter")
 
 

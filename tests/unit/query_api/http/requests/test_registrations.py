@@ -151,7 +151,7 @@ def test_what_is_said_to_be_the_default_is_no_other_registration_and_no_other_re
         ("memory_segment", 7, "memory_segment must be a string", "invalid_type"),
         ("memory_segment", "x" * 1025, "memory_segment must be at most 1024 bytes", "out_of_range"),
         ("labels", ["a"], "labels must be an object of strings", "invalid_type"),
-        ("labels", {"a": 1}, "labels must be a string", "invalid_type"),
+        ("labels", None, "labels must be an object of strings", "invalid_type"),
         ("labels", {"": "a"}, "labels must have names", "invalid_value"),
         ("labels", {"a": "x" * 129}, "labels must be at most 128 bytes", "out_of_range"),
         ("labels", {"é" * 65: "a"}, "labels must be at most 128 bytes", "out_of_range"),

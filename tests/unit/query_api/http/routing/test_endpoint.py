@@ -603,7 +603,7 @@ def test_one_whose_address_does_not_answer_is_no_candidate_until_it_does(service
     target = Target("default", "a", 0)
     sample = LoadSample(target, service.clock.now, LoadSource.SCRAPED, is_away=True)
     service.router.observe([sample])
-    assert route(service, 503)["reason"] == "no_candidate"
+    assert route(service, 503)["error"] == "no candidate is there: of 1 engines, 1 unreachable"
     service.write()
     service.clock.now += 1.0
     service.router.observe([LoadSample(target, service.clock.now, LoadSource.SCRAPED, running=1)])
