@@ -19,7 +19,14 @@ from query_api.http.wire import Wire, reply_wire
 from query_api.routing.recent import RecentDecision
 from query_api.routing.router import Router
 from schemas.limits import RECENT_DECISIONS_MAX
-from schemas.routing_records import Decision, Outcome, decision_id, parse_decision_id
+from schemas.routing_records import (
+    CandidateRecord,
+    Decision,
+    Outcome,
+    decision_id,
+    parse_decision_id,
+)
+from streams.routing.key_terms import key_terms, key_unit
 
 _SHOWN: Final = 50
 
@@ -68,6 +75,15 @@ class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
     tracestate: Annotated[str, Meta(description="That came with it; empty: none.")]
 
 
+class ConsideredDocument(CandidateDocument, frozen=True):
+    """A candidate, with what its key was made of. The lowest key wins."""
+
+    key_terms: Annotated[
+        dict[str, float],
+        Meta(description="The policy's own, in `key_unit`: they add up to `key`."),
+    ]
+
+
 class DecisionDocument(DecisionSummary, kw_only=True, frozen=True):
     """One decision, with each candidate and what the policy made of it."""
 
@@ -78,7 +94,14 @@ class DecisionDocument(DecisionSummary, kw_only=True, frozen=True):
     priority: int
     ttft_slo_ms: Annotated[float, Meta(description="0: none was set.")]
     tbt_slo_ms: float
-    considered: list[CandidateDocument]
+    key_unit: Annotated[
+        str, Meta(description="Of keys: `s`, `tokens`, `blocks`, `turns`; empty: plain numbers.")
+    ]
+    kept_session: Annotated[
+        bool,
+        Meta(description="Whether it went where the session was, which was nearly the best."),
+    ]
+    considered: list[ConsideredDocument]
 
 
 class DecisionsDocument(msgspec.Struct, kw_only=True, frozen=True):
@@ -107,7 +130,9 @@ def decision_document(recent: RecentDecision) -> DecisionDocument:
         priority=decision.priority,
         ttft_slo_ms=1000.0 * decision.ttft_slo_s,
         tbt_slo_ms=1000.0 * decision.tbt_slo_s,
-        considered=[candidate_document(one, decision) for one in decision.candidates],
+        key_unit=key_unit(decision.policy),
+        kept_session=_kept_session(decision),
+        considered=[_considered(one, decision) for one in decision.candidates],
     )
 
 
@@ -135,6 +160,25 @@ def _fields(recent: RecentDecision) -> dict[str, Any]:
         "traceparent": decision.traceparent,
         "tracestate": decision.tracestate,
     }
+
+
+def _considered(one: CandidateRecord, decision: Decision) -> ConsideredDocument:
+    document = candidate_document(one, decision)
+    terms = {}
+    if document.key is not None:
+        terms = key_terms(decision.policy, one, decision.prompt_tokens)
+    return ConsideredDocument(**msgspec.structs.asdict(document), key_terms=terms)
+
+
+def _kept_session(decision: Decision) -> bool:
+    """Whether a lower key was there, and the session's last place was chosen instead."""
+    if decision.chosen < 0 or decision.last is None:
+        return False
+    one = decision.candidates[decision.chosen]
+    if (one.instance_id, one.dp_rank) != (decision.last.instance_id, decision.last.dp_rank):
+        return False
+    keys = [candidate_document(held, decision).key for held in decision.candidates]
+    return one.key > min(key for key in keys if key is not None)
 
 
 def _placed(decision: Decision, index: int) -> PlacedDocument | None:

@@ -35,6 +35,22 @@ def test_a_decision_is_shown_as_route_answered_it(service: Service) -> None:
     assert {name: whole[name] for name in one} == one
     assert {held["instance_id"] for held in whole["considered"]} == {"a", "b"}
     assert all(held["terms"] for held in whole["considered"])
+    assert (whole["key_unit"], whole["kept_session"]) == ("s", False)
+    for held in whole["considered"]:
+        assert set(held["key_terms"]) == {"wait", "load", "fetch", "prefill", "work", "others"}
+        assert sum(held["key_terms"].values()) == pytest.approx(held["key"])
+
+
+def test_one_that_stayed_with_its_session_is_not_the_lowest(service: Service) -> None:
+    register(service, "a")
+    register(service, "b")
+    first = route(service, session_id="s", token_ids=[1] * 8)["prefill"]["instance_id"]
+    answer = route(service, session_id="s", token_ids=[2] * 8)
+    assert answer["prefill"]["instance_id"] == first
+    kept = shown(service, f"/decisions/{answer['decision_id']}")
+    keys = {held["instance_id"]: held["key"] for held in kept["considered"]}
+    assert keys[first] > min(keys.values())
+    assert kept["kept_session"]
 
 
 def test_reports_are_shown_together(service: Service) -> None:
