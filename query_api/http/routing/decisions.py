@@ -10,7 +10,7 @@ from starlette.responses import Response
 from query_api.http import openapi
 from query_api.http.caller import access_of
 from query_api.http.errors import RequestError
-from query_api.http.models_routing import Time, Tokens
+from query_api.http.models_routing import Hash, Time, Tokens
 from query_api.http.requests.options import read_parameters
 from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, respond
@@ -75,6 +75,13 @@ class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
     tracestate: Annotated[str, Meta(description="That came with it; empty: none.")]
 
 
+class MarkDocument(msgspec.Struct, kw_only=True, frozen=True):
+    """A prefix of the prompt, as `GET /prefixes` counts it."""
+
+    tokens: Tokens
+    prefix_hash: Hash
+
+
 class ConsideredDocument(CandidateDocument, frozen=True):
     """A candidate, with what its key was made of. The lowest key wins."""
 
@@ -101,6 +108,7 @@ class DecisionDocument(DecisionSummary, kw_only=True, frozen=True):
         bool,
         Meta(description="Whether it went where the session was, which was nearly the best."),
     ]
+    prefixes: Annotated[list[MarkDocument], Meta(description="By rising depth.")]
     considered: list[ConsideredDocument]
 
 
@@ -132,6 +140,12 @@ def decision_document(recent: RecentDecision) -> DecisionDocument:
         tbt_slo_ms=1000.0 * decision.tbt_slo_s,
         key_unit=key_unit(decision.policy),
         kept_session=_kept_session(decision),
+        prefixes=[
+            MarkDocument(
+                tokens=mark.blocks * decision.scope.block_size, prefix_hash=str(mark.prefix)
+            )
+            for mark in decision.marks
+        ],
         considered=[_considered(one, decision) for one in decision.candidates],
     )
 
@@ -223,7 +237,12 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
     async def decisions(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
         given = dict(read_parameters(request.scope["query_string"], errors="strict"))
-        found = router.live.recent(_limit(given.get("limit", "")), access_of(request).admits)
+        limit, prefix = _limit(given.get("limit", "")), _prefix(given.get("prefix", ""))
+        wanted = limit if prefix is None else RECENT_DECISIONS_MAX
+        found = router.live.recent(wanted, access_of(request).admits)
+        if prefix is not None:
+            found = [one for one in found if any(mark[1] == prefix for mark in one.decision.marks)]
+            found = found[:limit]
         document = DecisionsDocument(decisions=[decision_summary(one) for one in found])
         return respond(document, wire)
 
@@ -245,6 +264,16 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
         return respond(decision_document(found), wire)
 
     return routes
+
+
+def _prefix(text: str) -> int | None:
+    """The hash of a prefix of which prompts are wanted; None: of any."""
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        message = f"expected prefix to be a prefix hash, as /prefixes has it, got: {text[:80]}"
+        raise RequestError("invalid_value", message, field="prefix")
+    return int(text)
 
 
 def _limit(text: str) -> int:

@@ -101,6 +101,24 @@ def test_the_latest_come_first_as_many_as_are_asked_for(service: Service) -> Non
     assert found == [answers[2]["decision_id"], answers[1]["decision_id"]]
 
 
+def test_those_of_a_prefix(service: Service) -> None:
+    register(service, "a")
+    one = route(service, token_ids=[1] * 16)
+    route(service, token_ids=[2] * 16)
+    marks = shown(service, f"/decisions/{one['decision_id']}")["prefixes"]
+    assert [mark["tokens"] for mark in marks] == [16]
+    for mark in marks:
+        (found,) = shown(service, f"/decisions?prefix={mark['prefix_hash']}")["decisions"]
+        assert found["decision_id"] == one["decision_id"]
+    assert shown(service, "/decisions?prefix=1")["decisions"] == []
+
+
+@pytest.mark.parametrize("prefix", ["-1", "x", "1" * 21, "1.5"])
+def test_a_wrong_prefix_is_named(service: Service, prefix: str) -> None:
+    reply = service.client.get(f"/decisions?prefix={prefix}")
+    assert (reply.status, reply.document()["field"]) == (400, "prefix")
+
+
 def test_those_of_other_services_come_by_the_log(service: Service) -> None:
     other = Service(FakeTable())
     register(other, "a")
