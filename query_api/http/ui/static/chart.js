@@ -3,7 +3,8 @@
 import { color, Figure, legend, time } from "./dom.js";
 import { figures, moment } from "./table.js";
 
-const HEIGHT = 150, LABEL_PX = 74, SPAN_MIN_S = 20;
+const HEIGHT = 150, SPAN_MIN_S = 20;
+const MINUTES_PX = 54, SECONDS_PX = 76; // of a label, with some room
 const STEPS_S = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800];
 
 export class LineChart {
@@ -80,8 +81,8 @@ export class LineChart {
 
 // At whole minutes, or parts of one, of the clock on the wall; as many as there is room for.
 export function timeTicks(from, to, widthPx) {
-  const room = Math.max(widthPx / LABEL_PX, 1);
-  const step = STEPS_S.find((one) => (to - from) / one <= room) ?? 3600;
+  const room = (step) => Math.max(widthPx / (step % 60 ? SECONDS_PX : MINUTES_PX), 1);
+  const step = STEPS_S.find((one) => (to - from) / one <= room(one)) ?? 3600;
   const offset = -60 * new Date(1000 * to).getTimezoneOffset();
   const ticks = [];
   for (let at = Math.ceil((from + offset) / step) * step - offset; at <= to; at += step) ticks.push(at);

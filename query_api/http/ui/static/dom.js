@@ -50,7 +50,8 @@ export class Pages {
     this.body = el("div");
     this.more = el("button", { type: "button", onclick: () => this.grow() }, "More");
     this.said = el("span", { class: "small" });
-    this.element = el("div", {}, this.body, el("div", { class: "bar-row" }, this.said, this.more));
+    this.bar = el("div", { class: "bar-row" }, this.said, this.more);
+    this.element = el("div", {}, this.body, this.bar);
   }
   grow() {
     this.shown += this.size;
@@ -63,7 +64,7 @@ export class Pages {
     this.body.replaceChildren(rows.length ? this.draw(rows.slice(0, this.shown)) : el("p", {}, `No ${this.noun}.`));
     if (scrolled) this.body.querySelector(".scroll").scrollLeft = scrolled;
     if (focused) this.body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
-    this.more.hidden = rows.length <= this.shown;
+    this.bar.hidden = rows.length <= this.shown;
     this.said.textContent = rows.length > this.shown
       ? `${count(this.shown)} of ${count(rows.length)} ${this.noun}` : "";
   }

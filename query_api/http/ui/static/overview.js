@@ -125,7 +125,6 @@ export class OverviewView {
     if (isTold || !queries) this.hero("Hit rate", percent(now.actual), isTold ? `of the last minute; promised ${percent(now.promised)}` : "not for a key of some tenants");
     else this.hero("Hit rate", percent(now.index), known(now.index) ? "of what was asked of the index; no outcome is reported" : "nothing was asked in the last minute");
     this.hero("p99", ms(now.p99), queries ? `of the answers of the last 10 s; half take up to ${ms(now.p50)}` : "not for a key of some tenants");
-    this.fact("Instances", count(instances));
     if (queries) {
       this.fact("Answers a second", rate(now.answers));
       this.fact("Prompt tokens found in a cache", percent(now.index));

@@ -28,8 +28,9 @@ export class Table {
       title: "All rows, separated by tabs", onclick: () => this.copy() }, "Copy");
     this.more = el("button", { type: "button", onclick: () => this.grow() }, "More");
     this.said = el("span", { class: "small" });
+    this.bar = el("div", { class: "bar-row" }, this.said, this.more);
     this.element = el("div", { class: "data" }, el("div", { class: "data-bar" }, this.told, this.copies),
-      this.empty, this.scroll, el("div", { class: "bar-row" }, this.said, this.more));
+      this.empty, this.scroll, this.bar);
     this.setColumns(columns);
   }
   setColumns(columns) {
@@ -74,7 +75,7 @@ export class Table {
     if (focused) this.body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
     this.empty.hidden = rows.length > 0;
     this.scroll.hidden = this.copies.hidden = !rows.length;
-    this.more.hidden = rows.length <= this.shown;
+    this.bar.hidden = rows.length <= this.shown;
     this.said.textContent = rows.length > this.shown ? `${count(this.shown)} of ${count(rows.length)} ${this.noun}` : "";
   }
   line(row, before) {
