@@ -1,7 +1,8 @@
 """`GET /events`: what the live page shows, as it changes, in a stream of server-sent events.
 
-    history     {"points": [...]}: a `HistoryPoint` for each ten seconds of the last hour; first of
-                all, and not for who may see some tenants
+    history     {"points": [...], "counted": [...]}: a `HistoryPoint` for each ten seconds of the
+                last hour, and what was counted in the last minute; first of all, and not for who
+                may see some tenants
     summary     a `Summary`, about once a second
     instances   {"whole": ..., "rows": [...], "gone": [[tenant, instance], ...]}: those that have
                 changed since the last such event; all of them first, and after something was lost
@@ -207,7 +208,8 @@ class EventProducer(Collector):
         self.begin()
         stream = EventStream(access, self._told(last_id))
         if access.tenants is None:
-            stream.put("history", self.run, _encode({"points": self.history.points()}))
+            told = {"points": self.history.points(), "counted": self.history.counted()}
+            stream.put("history", self.run, _encode(told))
         self._streams.add(stream)
         self._look_soon.set()
         if self._looking is None:

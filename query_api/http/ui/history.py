@@ -39,6 +39,10 @@ class History:
         """The oldest first."""
         return list(self._points)
 
+    def counted(self) -> list[Counted]:
+        """What was counted in the last minute, the oldest first: rates go on from it."""
+        return list(self._counted)
+
     def note(self, now: Counted) -> None:
         """One more point, from what is counted now. Counts that fall, or a clock that is set back,
         begin anew.

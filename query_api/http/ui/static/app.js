@@ -30,7 +30,7 @@ let open = null, shown = "";
 function show() {
   const [name, given] = location.hash.slice(1).split("?");
   const wanted = views[name] ? name : "overview";
-  if (open?.go && shown === wanted && open.go(new URLSearchParams(given ?? ""))) return;
+  if (open?.go && shown === wanted && open.go(new URLSearchParams(given ?? ""))) return false;
   open?.close();
   shown = wanted;
   const [title, View] = views[wanted];
@@ -42,6 +42,7 @@ function show() {
   }
   document.title = `${title} - Reprise`;
   open.update("opened");
+  return true;
 }
 
 // How it is: [class, role, a sentence for each thing].
@@ -98,8 +99,8 @@ Object.entries(views).forEach(([key, [title]], index) => {
   document.getElementById("tabs").append(el("li", {}, link));
 });
 addEventListener("hashchange", () => {
-  show();
-  if (!place.contains(document.activeElement)) place.focus();
+  if (show()) scrollTo(0, 0);
+  if (!place.contains(document.activeElement)) place.focus({ preventScroll: true });
 });
 addEventListener("keydown", (event) => {
   const isWriting = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";

@@ -19,7 +19,6 @@ export class Feed extends EventTarget {
     this.decisions = [];
     this.skipped = 0; // decisions that nobody was told
     this.history = []; // {at, answers, p50, p99, index, promised, actual, lag}, of the last hour
-    this.remembers = false; // whether the service has told of the time before the page
     this.awaySince = 0; // Unix seconds; 0: Kafka is there
     this.heardAt = 0; // by performance.now()
     this.problem = "";
@@ -109,7 +108,7 @@ export class Feed extends EventTarget {
     if (id) this.lastId = id;
     if (event === "all") {
       if (!this.leads) Object.assign(this, data, { rows: new Map(data.rows) });
-    } else if (event === "history") this.remember(data.points);
+    } else if (event === "history") this.remember(data);
     else if (event === "summary") this.note(data);
     else if (event === "instances") {
       if (data.whole) this.rows.clear();
@@ -124,15 +123,15 @@ export class Feed extends EventTarget {
   }
 
   all() {
-    const { summary, decisions, skipped, history, lastId, summaries, remembers, awaySince } = this;
-    return { summary, decisions, skipped, history, lastId, summaries, remembers, awaySince, rows: [...this.rows] };
+    const { summary, decisions, skipped, history, lastId, summaries, awaySince } = this;
+    return { summary, decisions, skipped, history, lastId, summaries, awaySince, rows: [...this.rows] };
   }
 
   // What the service has kept, where this page has no points of its own.
-  remember(points) {
+  remember({ points, counted }) {
+    if (!this.summaries.length) this.summaries = counted;
     const own = new Set(this.history.map((one) => Math.floor(one.at / 10)));
     this.history = [...this.history, ...points.filter((one) => !own.has(Math.floor(one.at / 10)))].sort((one, other) => one.at - other.at);
-    this.remembers ||= points.length > 0;
   }
 
   // An hour is kept; of what is older than some minutes, each tenth second.
@@ -155,10 +154,8 @@ export class Feed extends EventTarget {
     this.summaries.push(summary);
     while (this.summaries.length > 1 && this.summaries[1].at <= summary.at - HIT_RATES_S) this.summaries.shift();
     this.awaySince = isAway(summary) ? this.awaySince || awaySince(summary) : 0;
-    const tenAgo = this.summaries.find((one) => one.at >= summary.at - QUANTILES_S - 0.5);
+    const tenAgo = this.summaries.findLast((one) => one.at <= summary.at - QUANTILES_S + 0.5) ?? this.summaries[0];
     const oldest = this.summaries[0];
-    // Rates of a moment would not go on from what the service has kept.
-    if (this.remembers && summary.at - oldest.at < QUANTILES_S - 0.5) return;
     const ratio = (part, whole) => {
       const all = value(summary, whole) - value(oldest, whole);
       return all > 0 ? (value(summary, part) - value(oldest, part)) / all : null;

@@ -99,6 +99,9 @@ def test_a_client_is_first_told_of_the_hour_before_it_came(
         await asyncio.sleep(0.1)
         _, history = await first(producer.open(EVERYTHING).events(), "history")
         assert len(history["points"]) > 3
+        assert [one["at"] for one in history["counted"]][1:] == [
+            one["at"] for one in history["points"]
+        ]
         assert {point["answers"] for point in history["points"]} == {0.0}
         first_block = [block async for block in _blocks(producer.open(OF_ACME), 2)][1]
         assert read(first_block)[0] == "summary", "figures of all are not for who sees some"
