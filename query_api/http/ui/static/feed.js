@@ -150,6 +150,7 @@ export class Feed extends EventTarget {
     const last = this.summary;
     const restarted = last && (summary.at < last.at || total(summary) < total(last));
     if (restarted) this.summaries = [];
+    if (this.history.at(-1)?.at > summary.at) this.history = this.history.filter((one) => one.at < summary.at); // a clock was set back
     this.summary = summary;
     this.summaries.push(summary);
     while (this.summaries.length > 1 && this.summaries[1].at <= summary.at - HIT_RATES_S) this.summaries.shift();
