@@ -16,7 +16,9 @@ from streams.routing.prefix import WeightedParameters
 from streams.routing.table import POLICIES, PolicyError, parse_policy
 
 Terms = dict[str, float]
-"""By name, in the unit of the key; negative ones speak for a candidate."""
+"""By name, in the unit of the key. None is negative but `at best`, which is the same for all: where
+keys are, the others say by how much each candidate is worse than the best there could be.
+"""
 
 _TOLERANCE: Final = 1e-9
 
@@ -127,11 +129,12 @@ def _sticky(one: CandidateRecord, prompt: int, parameters: Any) -> Terms:
 def _weighted(one: CandidateRecord, prompt: int, parameters: WeightedParameters) -> Terms:
     share = one.prefix / prompt if prompt else 0.0
     load = min(one.queue_s / parameters.full_load_s, 1.0)
-    return {"cached": -parameters.alpha * share, "idle": -parameters.beta * (1.0 - load)}
+    alpha, beta = parameters.alpha, parameters.beta
+    return {"at best": -(alpha + beta), "not cached": alpha * (1.0 - share), "busy": beta * load}
 
 
 def _longest_prefix(one: CandidateRecord, prompt: int, parameters: Any) -> Terms:
-    return {"cached": -float(one.prefix)}
+    return {"at best": -float(prompt), "not cached": float(prompt - one.prefix)}
 
 
 def _round_robin(one: CandidateRecord, prompt: int, parameters: Any) -> Terms:

@@ -123,17 +123,19 @@ def test_the_bars_of_a_decision_add_up_to_its_keys_and_the_lowest_wins(
     tab.page.wait_for_selector(".of-three")
     bars = tab.told(BARS)
     assert set(bars) == set(keys)
-    low = max(-sum(min(value, 0.0) for value in each.values()) for each in terms.values())
-    room = low + max(sum(max(value, 0.0) for value in each.values()) for each in terms.values())
+    best = {each.pop("at best", 0.0) for each in terms.values()}
+    assert len(best) == 1, "it is the same for all: bars begin there"
+    room = max(sum(each.values()) for each in terms.values())
     for name, bar in bars.items():
-        reached = 0.0
+        reached = min(best)
         for term, width, left in bar["parts"]:
-            value = terms[name][term]
-            assert width * room == pytest.approx(abs(value), abs=2e-3 * room)
-            assert (left * room < low - 1e-3 * room) == (value < 0)
-            reached += -width * room if value < 0 else width * room
+            assert left * room == pytest.approx(reached - min(best), abs=5e-3 * room)
+            assert width * room == pytest.approx(terms[name][term], abs=2e-3 * room)
+            reached += width * room
         assert reached == pytest.approx(keys[name], abs=5e-3 * room)
+    lengths = {name: sum(part[1] for part in bar["parts"]) for name, bar in bars.items()}
     chosen = answer["prefill"]["instance_id"]
+    assert lengths[chosen] == min(lengths.values())
     assert [name for name, bar in bars.items() if bar["isChosen"]] == [chosen]
     assert keys[chosen] == min(keys.values())
     assert next(iter(bars)) == chosen

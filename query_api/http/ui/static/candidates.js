@@ -1,5 +1,6 @@
 // What a policy made of each candidate: bars of its own terms, which add up to the key. The lowest
-// wins, so the chosen one has the shortest bar, or the one that reaches furthest to the left.
+// wins, so the chosen one has the shortest bar. Where keys are negative, bars begin at the best that
+// there could be, which is the same for all.
 
 import { count, el, Figure, legend, ms, unknown } from "./dom.js";
 import { instanceLink } from "./links.js";
@@ -17,8 +18,9 @@ const MEANINGS = {
   held: "what it would hold then",
   "times requests": "as much for each request that is there",
   "in flight": "tokens that it has yet to compute",
-  cached: "what it holds of the prompt; it speaks for it",
-  idle: "how free it is; it speaks for it",
+  "at best": "the key of one that holds all of the prompt and is free, where bars begin",
+  "not cached": "what it does not hold of the prompt",
+  busy: "how long the queue is",
   other: "what is left of the key",
 };
 const SHOWN = 64;
@@ -43,11 +45,12 @@ export class CandidatesFigure {
     this.all = [...new Set(this.order.flatMap((row) => Object.keys(row.key_terms)))];
     // Of the same colour in each decision of a policy, whichever terms are 0 there.
     this.terms = this.all.filter((term) => this.order.some((row) => Math.abs(row.key_terms[term] ?? 0) > 1e-12));
+    this.drawn = this.terms.filter((term) => term !== "at best");
     const isTime = one.key_unit === "s";
     const inUnit = (value) => (value === null || value === undefined ? null : isTime ? 1000 * value : value);
     const unit = { unit: isTime ? "ms" : one.key_unit };
     const figure = new Figure("What the policy made of each candidate; the lowest wins", {
-      legend: this.terms.map((term) => legend(this.part(term), term, MEANINGS[term])),
+      legend: this.drawn.map((term) => legend(this.part(term), term, MEANINGS[term])),
       columns: [
         words("Candidate", placed, { cell: (row) => instanceLink(row.instance_id, one.tenant_id, placed(row)) }),
         words("Chosen", (row) => (this.isChosen(row) ? "yes" : "")), words("Left out", (row) => row.reasons.join(", ")),
@@ -55,7 +58,7 @@ export class CandidatesFigure {
         ...this.all.map((term) => figures(term, (row) => inUnit(row.key_terms[term]), (value) => shortOf(value), unit))],
       rows: () => this.order, noun: "candidates" });
     this.element = figure.element;
-    const sums = (row, sign) => this.terms.reduce((all, term) => all + Math.max(sign * (row.key_terms[term] ?? 0), 0), 0);
+    const sums = (row, sign) => this.drawn.reduce((all, term) => all + Math.max(sign * (row.key_terms[term] ?? 0), 0), 0);
     this.low = Math.max(0, ...this.order.map((row) => sums(row, -1)));
     this.room = Math.max(1e-12, this.low + Math.max(0, ...this.order.map((row) => sums(row, 1))));
     figure.picture.append(...this.order.slice(0, SHOWN).map((row) => this.line(row, written)));
@@ -89,7 +92,7 @@ export class CandidatesFigure {
   line(row, written) {
     let left = 0, right = 0;
     const zero = 100 * this.low / this.room;
-    const parts = this.terms.map((term) => {
+    const parts = this.drawn.map((term) => {
       const value = row.key_terms[term] ?? 0, width = 100 * Math.abs(value) / this.room;
       const from = value < 0 ? zero - left - width : zero + right;
       if (value < 0) left += width;

@@ -64,6 +64,7 @@ def test_the_terms_of_each_policy_add_up_to_its_key(policy: str) -> None:
         for one in ranked(policy, some_candidates(5, seed)):
             terms = key_terms(policy, one, PROMPT)
             assert "other" not in terms, (one, terms)
+            assert all(value >= 0 for name, value in terms.items() if name != "at best"), terms
             assert sum(terms.values()) == pytest.approx(one.key, rel=1e-9, abs=1e-9)
 
 
