@@ -85,6 +85,10 @@ def cells(tab: Tab, selector: str) -> list[str]:
     return found
 
 
+def number(text: str) -> float:
+    return float(text.split()[0].replace(",", ""))
+
+
 def clock(unix: float) -> str:
     there = timezone(timedelta(hours=KOLKATA))
     return datetime.fromtimestamp(int(unix), there).strftime("%H:%M:%S")
@@ -148,6 +152,7 @@ def test_charts_have_a_time_axis_that_a_person_reads(
 ) -> None:
     window: dict[str, Any] = {"width": 1280, "height": 900}
     tab = new_tab(of_size(3), viewport=window, color_scheme=scheme, timezone_id="Asia/Kolkata")
+    most = {"Answers a second": 406, "Time of an answer": 1.1, "Hit rate": 100}
     minutes, seconds = r"\d\d:\d\d", r"\d\d:\d\d:\d\d"
     for span, shape in ((3600, minutes), (700, minutes), (45, seconds)):
         tab.open()
@@ -164,6 +169,7 @@ def test_charts_have_a_time_axis_that_a_person_reads(
             assert {text if len(text) > 5 else f"{text}:00" for text in times} <= local
             assert 3 <= len(values) == len(set(values)), values
             assert chart["plot"] > 0.7, "the rest is for the times"
+            assert 0.6 < number(values[-1]) / most[chart["label"].split(" from")[0]] <= 1.06, values
             assert f"from {clock(now - span)} to" in chart["label"]
 
 

@@ -5,7 +5,7 @@ import { figures, moment } from "./table.js";
 
 const HEIGHT = 150, SPAN_MIN_S = 20;
 const MINUTES_PX = 54, SECONDS_PX = 76; // of a label, with some room
-const STEPS_S = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800];
+const STEPS_S = [5, 10, 15, 30, 60, 120, 180, 300, 600, 900, 1800];
 
 export class LineChart {
   // lines: [name, of a point its value, dashed]; format: a value as text;
@@ -62,10 +62,10 @@ export class LineChart {
       axes: [
         { ...axis, size: 26, gap: 8, splits: (plot, _, from, to) => timeTicks(from, to, plot.bbox.width / devicePixelRatio),
           values: (_, ticks) => told("timeTicks", timeTexts(ticks)) },
-        { ...axis, size: 58, splits: (_, __, ___, high) => valueTicks(high / 1.04),
+        { ...axis, size: 58, splits: (_, __, ___, high) => valueTicks(high),
           values: (_, ticks) => told("valueTicks", valueTexts(ticks, this.axis)) }],
       scales: { x: { time: false, range: () => this.span() },
-        y: { range: (_, __, high) => [0, 1.04 * (this.axis.top ?? roundTop(high ?? 0))] } },
+        y: { range: (_, __, high) => [0, 1.06 * (this.axis.top ?? (high || 1))] } },
     };
   }
   end() {
@@ -94,19 +94,11 @@ export function timeTexts(ticks) {
   return ticks.map((at) => (isWhole ? time(at).slice(0, 5) : time(at)));
 }
 
-// The step of two to four round ticks up to a value.
-function roundStep(high) {
-  if (!(high > 0)) return 0.5;
-  const power = 10 ** Math.floor(Math.log10(high / 4));
-  return [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => high / one <= 4 + 1e-9);
-}
-
-export const roundTop = (high) => (high > 0 ? Math.ceil(high / roundStep(high) - 1e-9) * roundStep(high) : 1);
-
-export function valueTicks(top) {
-  const step = roundStep(top), ticks = [];
-  for (let place = 0; place * step <= top * (1 + 1e-9); place++) ticks.push(place * step);
-  return ticks;
+// Two to five round ones.
+export function valueTicks(high) {
+  const power = 10 ** Math.floor(Math.log10(high / 5));
+  const step = power * [1, 2, 2.5, 5, 10].find((one) => high / (one * power) <= 5 + 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) + 1 }, (_, place) => place * step);
 }
 
 export function valueTexts(ticks, { scale, unit }) {
