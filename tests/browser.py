@@ -51,11 +51,11 @@ class Tab:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._asked)
 
-    def open(self, view: str = "overview") -> None:
-        """Shows a view, with what the service has told first."""
+    def open(self, view: str = "overview", tab: str = "") -> None:
+        """Shows a view, with what the service has told first; `tab` where the view has options."""
         self.page.goto(f"{self.base_url}/ui#{view}")
         until(lambda: self.told("!!(window.reprise && reprise.summary)"), what="a summary was told")
-        self.page.wait_for_selector(f'nav a[href="#{view}"][aria-current="page"]')
+        self.page.wait_for_selector(f'nav a[href="#{tab or view}"][aria-current="page"]')
 
     def told(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""

@@ -20,6 +20,7 @@ pytest_plugins = [  # each before those that import it
     "tests.zygote",
     "tests.kafka_fixtures",
     "tests.deployment",
+    "tests.page_fixtures",
 ]
 
 settings.register_profile(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -170,7 +170,7 @@ def create_app(
         else:
             view.metrics.register(AccessMetrics(guard))
     plain = plain_answers(view, metrics, only_exact=only_exact, guard=guard, is_traced=tracer.is_on)
-    return _Front(app, documentation, endpoints, metrics, refusals, plain, guard, producer.end)
+    return _Front(app, documentation, endpoints, metrics, refusals, plain, guard, producer)
 
 
 class _Refusals:
@@ -228,6 +228,7 @@ class _Front:
 
     Attributes:
         plain: what a server may have answered without Python.
+        begin: to be called, on the loop, once the server serves.
         end_streams: to be called, on the loop, when the server stops: answers that never end do.
     """
 
@@ -240,10 +241,11 @@ class _Front:
         refusals: _Refusals,
         plain: PlainAnswers | None,
         guard: Guard | None,
-        end_streams: Callable[[], None],
+        producer: EventProducer,
     ) -> None:
         self.plain = plain
-        self.end_streams = end_streams
+        self.begin = producer.begin
+        self.end_streams = producer.end
         self._app = app
         self._documentation = documentation
         self._hot = {path: endpoint for endpoint in endpoints for path in endpoint.paths}

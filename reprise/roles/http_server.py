@@ -52,9 +52,11 @@ class _Server(ConnectionsServer):
         *,
         when_serving: Callable[[], None],
         when_stopping: Callable[[], None],
+        begin: Callable[[], None],
         end_streams: Callable[[], None],
     ) -> None:
         super().__init__(config, connections, plain, tls)
+        self._begin = begin
         self._when_serving = when_serving
         self._when_stopping = when_stopping
         self._end_streams = end_streams
@@ -68,6 +70,7 @@ class _Server(ConnectionsServer):
         """See `uvicorn.Server`."""
         await super().startup(sockets)
         if self.started:
+            self._begin()
             self._when_serving()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -137,6 +140,7 @@ class Server:
             self._tls,
             when_serving=lambda: when_serving(self.base_url),
             when_stopping=when_stopping,
+            begin=getattr(app, "begin", lambda: None),
             end_streams=getattr(app, "end_streams", lambda: None),
         )
         service.start()

@@ -3,22 +3,22 @@
 import json
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser
 
-from tests.browser import Tab, opened_browser
+from tests.browser import Tab
 from tests.integration.test_keys import made
+from tests.page_fixtures import engines
 from tests.processes import Service, until
 
 VIEWS = ("overview", "caches", "prefixes", "loss", "decisions", "memory", "ask")
-PROMPT = list(range(100, 164))
 SIZES = {
-    "wide": (1280, 800, "light"),
+    "wide": (1280, 900, "light"),
+    "wider": (1440, 900, "dark"),
     "twice as large": (640, 400, "dark"),
     "small": (400, 800, "light"),
 }
@@ -43,68 +43,6 @@ async (number) => {
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with opened_browser() as found:
-        yield found
-
-
-@pytest.fixture
-def new_tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Opens a tab of a browser of its own, or of one that is given."""
-    contexts: list[BrowserContext] = []
-    tabs: list[Tab] = []
-
-    def make(service: Service, context: BrowserContext | None = None, **settings: Any) -> Tab:
-        if context is None:
-            context = browser.new_context(**settings)
-            contexts.append(context)
-        tabs.append(Tab(context, service.base_url))
-        return tabs[-1]
-
-    yield make
-    for context in contexts:
-        context.close()
-    assert [address for tab in tabs for address in tab.elsewhere] == []
-
-
-def engines(service: Service, count: int) -> None:
-    """Engines without events: of these there may be many."""
-    fields = {"type": "none", "modelname": "m", "block_size": 16, "dp_rank": 0}
-    for number in range(count):
-        status, answer = service.post("/register", fields | {"instance_id": f"engine-{number}"})
-        assert status == 200, answer
-
-
-def decide(service: Service, tokens: Sequence[int] = PROMPT, **fields: object) -> dict[str, Any]:
-    body = {"model": "m", "block_size": 16, "token_ids": list(tokens)} | fields
-    status, answer = service.post("/route", body)
-    assert status == 200, answer
-    found: dict[str, Any] = answer
-    report = {"decision_id": found["decision_id"], "event": "completed", "cached_tokens": 16}
-    assert service.post("/feedback", report | {"ttft_ms": 12.0, "prompt_tokens": 64})[0] == 202
-    return found
-
-
-@pytest.fixture(scope="module")
-def of_size(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Service]]:
-    """A service with so many instances, of which some were chosen for requests."""
-    services: dict[int, Service] = {}
-
-    def make(count: int) -> Service:
-        if count not in services:
-            service = services[count] = Service(tmp_path_factory.mktemp("page") / "data")
-            service.start()
-            engines(service, count)
-            for number in range(20 if count else 0):
-                decide(service, [*PROMPT[:32], *range(number, number + 32)])
-        return services[count]
-
-    yield make
-    for service in services.values():
-        service.kill()
-
-
 @pytest.mark.parametrize(
     ("count", "size"),
     [(0, "wide"), *((3, size) for size in SIZES), (1000, "wide"), (1000, "small")],
@@ -122,7 +60,7 @@ def test_each_view_is_whole_and_accessible(
         tab.open(view)
         tab.page.wait_for_timeout(700)  # what it asks for is there, and drawn
         if view == "decisions" and count:
-            tab.page.get_by_role("button", name="Show decision").first.click()
+            tab.page.get_by_role("link", name="Show decision").first.click()
             tab.page.wait_for_selector("section h3")
         tab.page.keyboard.press("t")
         assert tab.page.locator('.as-table[aria-expanded="false"]').count() == 0, view
@@ -161,10 +99,12 @@ def test_its_numbers_are_those_of_the_api(
         "Object.fromEntries([...reprise.rows.values()].map((one) => [one.instance_id, one.state]))"
     )
     assert shown == states
-    text = tab.page.inner_text("dl.tiles")
+    text = tab.page.inner_text("dl.facts")
     decided = int(service.metric("reprise_routing_decisions_total"))
     assert re.search(rf"Decisions\n{decided:,}\n", text), text
-    assert re.search(r"Instances\n3\n", text), text
+    heroes = tab.page.inner_text("dl.heroes")
+    doubt = sum(state != "exact" for state in states.values())
+    assert re.search(rf"Instances in doubt\n{doubt}\nof 3: ", heroes), heroes
     tab.open("decisions")
     known = service.get("/decisions?limit=200")[1]["decisions"]
     tab.page.wait_for_selector(f"[data-key='{known[-1]['decision_id']}']")
@@ -313,7 +253,7 @@ def test_views_open_by_keys_and_by_tab_but_not_while_something_is_typed(
     assert tab.page.locator("textarea").input_value() == "1"
     tab.open()
     tab.page.reload()
-    tab.page.wait_for_selector("dl.tiles dd")
+    tab.page.wait_for_selector("dl.heroes dd")
     tab.page.keyboard.press("Tab")
     reached = []
     for _ in range(12):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
+from tests.browser import Tab, opened_browser
 from tests.building import (
     events_record,
     gap_record,
@@ -37,7 +39,7 @@ from tests.building import (
 )
 from tests.fakes import FlushingWorker
 from tests.kafka_fixtures import settings_for
-from tests.processes import Service, until
+from tests.processes import START_S, Service, until
 
 TOKENS = list(range(16))
 
@@ -335,6 +337,34 @@ def test_a_replica_answers_stale_while_the_broker_is_dead_and_goes_on_once_it_is
     replica.await_answer(8, "0:2,1:-1")
     until(lambda: replica.health()["problem"] == "", what="no problem with the routing log either")
     assert replica.register_one(registration("a"))[0] == 200
+
+
+def test_the_page_of_a_replica_says_in_one_red_sentence_that_the_broker_is_dead(
+    own_broker: Broker, start_replica: StartReplica
+) -> None:
+    settings = settings_for(own_broker)
+    asyncio.run(ensure_topics(settings))
+    Worker(settings, 0).write(registered_record(registration("a")))
+    replica = start_replica(settings)
+    replica.await_ready()
+    with opened_browser() as browser:
+        tab = Tab(browser.new_context(), replica.base_url)
+        tab.open()
+        tab.page.wait_for_selector("#connection.live")
+        own_broker.kill()
+        tab.page.wait_for_selector("#connection.away")
+        said = tab.page.inner_text("#connection")
+        assert re.fullmatch(r"Kafka is away since \d\d:\d\d:\d\d: [^.]+ say “stale”\.", said), said
+
+        def points() -> int:
+            tab.page.reload()
+            until(lambda: tab.told("!!(window.reprise && reprise.summary)"), what="it was told")
+            found: int = tab.told("reprise.history.length - 1")
+            return found
+
+        until(points, what="the page begins with what the replica has kept")
+        own_broker.start()
+        tab.page.wait_for_selector("#connection.live", timeout=1000 * START_S)
 
 
 def test_a_broker_that_falls_silent_makes_answers_stale(

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from query_api.http import openapi
 from query_api.http.caller import access_of
 from query_api.http.errors import RequestError
-from query_api.http.models_routing import Time, Tokens
+from query_api.http.models_routing import Hash, Time, Tokens
 from query_api.http.requests.options import read_parameters
 from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, respond
@@ -19,7 +19,14 @@ from query_api.http.wire import Wire, reply_wire
 from query_api.routing.recent import RecentDecision
 from query_api.routing.router import Router
 from schemas.limits import RECENT_DECISIONS_MAX
-from schemas.routing_records import Decision, Outcome, decision_id, parse_decision_id
+from schemas.routing_records import (
+    CandidateRecord,
+    Decision,
+    Outcome,
+    decision_id,
+    parse_decision_id,
+)
+from streams.routing.key_terms import key_terms, key_unit
 
 _SHOWN: Final = 50
 
@@ -68,6 +75,22 @@ class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
     tracestate: Annotated[str, Meta(description="That came with it; empty: none.")]
 
 
+class MarkDocument(msgspec.Struct, kw_only=True, frozen=True):
+    """A prefix of the prompt, as `GET /prefixes` counts it."""
+
+    tokens: Tokens
+    prefix_hash: Hash
+
+
+class ConsideredDocument(CandidateDocument, frozen=True):
+    """A candidate, with what its key was made of. The lowest key wins."""
+
+    key_terms: Annotated[
+        dict[str, float],
+        Meta(description="The policy's own, in `key_unit`: they add up to `key`."),
+    ]
+
+
 class DecisionDocument(DecisionSummary, kw_only=True, frozen=True):
     """One decision, with each candidate and what the policy made of it."""
 
@@ -78,7 +101,15 @@ class DecisionDocument(DecisionSummary, kw_only=True, frozen=True):
     priority: int
     ttft_slo_ms: Annotated[float, Meta(description="0: none was set.")]
     tbt_slo_ms: float
-    considered: list[CandidateDocument]
+    key_unit: Annotated[
+        str, Meta(description="Of keys: `s`, `tokens`, `blocks`, `turns`; empty: plain numbers.")
+    ]
+    kept_session: Annotated[
+        bool,
+        Meta(description="Whether it went where the session was, which was nearly the best."),
+    ]
+    prefixes: Annotated[list[MarkDocument], Meta(description="By rising depth.")]
+    considered: list[ConsideredDocument]
 
 
 class DecisionsDocument(msgspec.Struct, kw_only=True, frozen=True):
@@ -107,7 +138,15 @@ def decision_document(recent: RecentDecision) -> DecisionDocument:
         priority=decision.priority,
         ttft_slo_ms=1000.0 * decision.ttft_slo_s,
         tbt_slo_ms=1000.0 * decision.tbt_slo_s,
-        considered=[candidate_document(one, decision) for one in decision.candidates],
+        key_unit=key_unit(decision.policy),
+        kept_session=_kept_session(decision),
+        prefixes=[
+            MarkDocument(
+                tokens=mark.blocks * decision.scope.block_size, prefix_hash=str(mark.prefix)
+            )
+            for mark in decision.marks
+        ],
+        considered=[_considered(one, decision) for one in decision.candidates],
     )
 
 
@@ -135,6 +174,25 @@ def _fields(recent: RecentDecision) -> dict[str, Any]:
         "traceparent": decision.traceparent,
         "tracestate": decision.tracestate,
     }
+
+
+def _considered(one: CandidateRecord, decision: Decision) -> ConsideredDocument:
+    document = candidate_document(one, decision)
+    terms = {}
+    if document.key is not None:
+        terms = key_terms(decision.policy, one, decision.prompt_tokens)
+    return ConsideredDocument(**msgspec.structs.asdict(document), key_terms=terms)
+
+
+def _kept_session(decision: Decision) -> bool:
+    """Whether a lower key was there, and the session's last place was chosen instead."""
+    if decision.chosen < 0 or decision.last is None:
+        return False
+    one = decision.candidates[decision.chosen]
+    if (one.instance_id, one.dp_rank) != (decision.last.instance_id, decision.last.dp_rank):
+        return False
+    keys = [candidate_document(held, decision).key for held in decision.candidates]
+    return one.key > min(key for key in keys if key is not None)
 
 
 def _placed(decision: Decision, index: int) -> PlacedDocument | None:
@@ -179,7 +237,12 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
     async def decisions(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
         given = dict(read_parameters(request.scope["query_string"], errors="strict"))
-        found = router.live.recent(_limit(given.get("limit", "")), access_of(request).admits)
+        limit, prefix = _limit(given.get("limit", "")), _prefix(given.get("prefix", ""))
+        wanted = limit if prefix is None else RECENT_DECISIONS_MAX
+        found = router.live.recent(wanted, access_of(request).admits)
+        if prefix is not None:
+            found = [one for one in found if any(mark[1] == prefix for mark in one.decision.marks)]
+            found = found[:limit]
         document = DecisionsDocument(decisions=[decision_summary(one) for one in found])
         return respond(document, wire)
 
@@ -201,6 +264,16 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
         return respond(decision_document(found), wire)
 
     return routes
+
+
+def _prefix(text: str) -> int | None:
+    """The hash of a prefix of which prompts are wanted; None: of any."""
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        message = f"expected prefix to be a prefix hash, as /prefixes has it, got: {text[:80]}"
+        raise RequestError("invalid_value", message, field="prefix")
+    return int(text)
 
 
 def _limit(text: str) -> int:

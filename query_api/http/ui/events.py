@@ -1,11 +1,15 @@
 """`GET /events`: what the live page shows, as it changes, in a stream of server-sent events.
 
+    history     {"points": [...], "counted": [...]}: a `HistoryPoint` for each ten seconds of the
+                last hour, and what was counted in the last minute; first of all, and not for who
+                may see some tenants
     summary     a `Summary`, about once a second
     instances   {"whole": ..., "rows": [...], "gone": [[tenant, instance], ...]}: those that have
                 changed since the last such event; all of them first, and after something was lost
     decisions   {"decisions": [...], "skipped": n}: new ones, the latest first
 
-One producer looks for all clients, and only while there are some. A client that reads slowly loses
+One producer looks for all clients, and only while there are some; what the history is made of is
+counted always. A client that reads slowly loses
 what is oldest, which is counted, and then gets everything anew. The `id` of an event names the last
 decision that was told, so that `Last-Event-ID` goes on behind it.
 """
@@ -31,6 +35,7 @@ from query_api.http.errors import RequestError
 from query_api.http.fleet import InstanceKey
 from query_api.http.route_table import Routes
 from query_api.http.routing.decisions import decision_summary
+from query_api.http.ui.history import History
 from query_api.http.ui.summary import Summary, SummarySource
 from query_api.http.wire import header
 from schemas.limits import (
@@ -42,6 +47,7 @@ from schemas.limits import (
     EVENTS_PERIOD_S,
     EVENTS_STREAM_S,
     EVENTS_WAITING_MAX,
+    HISTORY_PERIOD_S,
 )
 
 logger = logging.getLogger(__name__)
@@ -160,16 +166,19 @@ class EventProducer(Collector):
 
     Attributes:
         run: names what this process has told: Unix microseconds of its start.
+        history: of the last hour.
         dropped: events that clients were too slow for.
         failed_looks: that ended in an error, which was logged.
     """
 
     def __init__(self, source: SummarySource) -> None:
         self.run = int(time.time() * 1e6)
+        self.history = History()
         self.dropped = self.failed_looks = 0
         self._source = source
         self._streams: set[EventStream] = set()
         self._looking: asyncio.Task[None] | None = None
+        self._remembering: asyncio.Task[None] | None = None
         self._look_soon = asyncio.Event()
         self._is_closed = False
 
@@ -196,12 +205,21 @@ class EventProducer(Collector):
                 raise RequestError(
                     "too_many_streams", text, status=503, headers={"retry-after": "5"}
                 )
+        self.begin()
         stream = EventStream(access, self._told(last_id))
+        if access.tenants is None:
+            told = {"points": self.history.points(), "counted": self.history.counted()}
+            stream.put("history", self.run, _encode(told))
         self._streams.add(stream)
         self._look_soon.set()
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look_on())
         return stream
+
+    def begin(self) -> None:
+        """The history begins, if it has not; to be called on the loop once the service serves."""
+        if self._remembering is None and not self._is_closed:
+            self._remembering = asyncio.get_running_loop().create_task(self._remember())
 
     def _told(self, last_id: str) -> int:
         """The place of the last decision that a client knows. Who knows none of this run is told of
@@ -224,8 +242,19 @@ class EventProducer(Collector):
     def end(self) -> None:
         """All streams end, and no more are opened: the service stops."""
         self._is_closed = True
+        if self._remembering is not None:
+            self._remembering.cancel()
         for stream in list(self._streams):
             stream.end()
+
+    async def _remember(self) -> None:
+        while not self._is_closed:
+            try:
+                self.history.note(self._source.counted())
+            except Exception:
+                self.failed_looks += 1
+                logger.exception("Unexpected error in what the history is made of; going on")
+            await asyncio.sleep(HISTORY_PERIOD_S)
 
     async def _look_on(self) -> None:
         while self._streams and not self._is_closed:

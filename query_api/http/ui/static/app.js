@@ -1,6 +1,6 @@
 // The page: which view is open, and how old what it shows is.
 
-import { el, seconds } from "./dom.js";
+import { el, seconds, time } from "./dom.js";
 import { Feed } from "./feed.js";
 import { AskView } from "./ask.js";
 import { CachesView } from "./caches.js";
@@ -10,7 +10,7 @@ import { MemoryView } from "./memory.js";
 import { OverviewView } from "./overview.js";
 import { PrefixesView } from "./prefixes.js";
 
-// A view has: element, update(event), close().
+// A view has: element, update(event), close(); go(given), where it can show something else at once.
 const views = {
   overview: ["Overview", OverviewView],
   caches: ["Caches", CachesView],
@@ -25,12 +25,14 @@ const feed = new Feed();
 const place = document.getElementById("view");
 const connection = document.getElementById("connection");
 const links = new Map();
-let open = null;
+let open = null, shown = "";
 
 function show() {
   const [name, given] = location.hash.slice(1).split("?");
   const wanted = views[name] ? name : "overview";
+  if (open?.go && shown === wanted && open.go(new URLSearchParams(given ?? ""))) return false;
   open?.close();
+  shown = wanted;
   const [title, View] = views[wanted];
   open = new View(feed, new URLSearchParams(given ?? ""));
   place.replaceChildren(el("h2", {}, title), open.element);
@@ -40,25 +42,39 @@ function show() {
   }
   document.title = `${title} - Reprise`;
   open.update("opened");
+  return true;
 }
 
-function say() {
+// How it is: [class, role, a sentence for each thing].
+function state() {
   const heard = feed.heardAt ? (performance.now() - feed.heardAt) / 1000 : null;
-  const isLost = feed.problem !== "" || (heard !== null && heard > 5);
-  let text = "Connecting ...";
-  if (isLost) {
+  if (feed.problem !== "" || (heard !== null && heard > 5)) {
     const age = heard === null ? "Nothing was heard yet" : `What is shown is ${seconds(heard)} old`;
-    text = `Not connected. ${age}${feed.problem ? ` (${feed.problem})` : ""}; trying again.`;
-  } else if (feed.summary) {
-    const { health } = feed.summary;
-    text = health.conditions.length
-      ? health.conditions.map((one) => `${one.level}: ${one.message}`).join(" ")
-      : `Live. ${health.role === "serve" ? "Replica" : "Service"} is ready.`;
-    if (!health.conditions.length && !health.ready) text = `Live. Not ready: ${health.problem}`;
+    return ["lost", "status", [`Not connected. ${age}${feed.problem ? ` (${feed.problem})` : ""}; trying again.`]];
   }
-  const isWell = !isLost && feed.summary?.health.ready && !feed.summary.health.conditions.length;
-  connection.className = isLost ? "lost" : isWell ? "live" : "waiting";
-  if (connection.textContent !== text) connection.textContent = text;
+  if (!feed.summary) return ["waiting", "status", ["Connecting ..."]];
+  const { health } = feed.summary;
+  if (feed.awaySince) {
+    const what = health.ready ? "answers are those of then and say “stale”" : "nothing is answered";
+    return ["away", "alert", [`Kafka is away since ${time(feed.awaySince)}: until it is back, ${what}.`]];
+  }
+  if (health.conditions.length) {
+    const isBad = health.conditions.some((one) => one.level === "unavailable");
+    return [isBad ? "away" : "waiting", isBad ? "alert" : "status", health.conditions.map((one) => sentence(one.message))];
+  }
+  if (!health.ready) return ["waiting", "status", [`Not ready: ${health.problem}`]];
+  return ["live", "status", [`Live: the ${health.role === "serve" ? "replica" : "service"} is ready.`]];
+}
+
+const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+
+function say() {
+  const [kind, role, texts] = state();
+  connection.className = kind;
+  connection.setAttribute("role", role);
+  if (connection.dataset.said === JSON.stringify(texts)) return;
+  connection.dataset.said = JSON.stringify(texts);
+  connection.replaceChildren(...texts.map((text) => el("span", {}, text)));
 }
 
 let wanted = false;
@@ -83,8 +99,8 @@ Object.entries(views).forEach(([key, [title]], index) => {
   document.getElementById("tabs").append(el("li", {}, link));
 });
 addEventListener("hashchange", () => {
-  show();
-  place.focus();
+  if (show()) scrollTo(0, 0);
+  if (!place.contains(document.activeElement)) place.focus({ preventScroll: true });
 });
 addEventListener("keydown", (event) => {
   const isWriting = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";

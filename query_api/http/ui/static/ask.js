@@ -2,6 +2,8 @@
 
 import { get, post } from "./api.js";
 import { count, el, Figure, stateText, time } from "./dom.js";
+import { instanceLink, to } from "./links.js";
+import { figures, words } from "./table.js";
 
 const SLIDER_S = 3600;
 
@@ -18,7 +20,9 @@ export class AskView {
       cache_salt: field("cache_salt", "Cache salt of the request"),
     };
     const names = { model: "Model", block_size: "Block size", tenant_id: "Tenant", lora_name: "LoRA adapter", additional_salt: "Namespace (additional_salt)", cache_salt: "Salt of the request" };
-    this.tokens = el("textarea", { name: "tokens", id: "ask-tokens", required: true, spellcheck: "false" });
+    this.tokens = el("textarea", { name: "tokens", id: "ask-tokens", required: true, spellcheck: "false",
+      placeholder: "101 15 100 55 89 7 42 3 9 12 13 14 15 16 17 18" });
+    this.exampleSaid = el("span", { class: "small" }, "asks who holds the beginning that most prompts share");
     this.as = el("select", { name: "as" }, el("option", { value: "token_ids" }, "token ids"), el("option", { value: "seq_hashes" }, "prefix hashes"));
     this.asOf = el("input", { name: "as_of", placeholder: "now" });
     this.ago = el("input", { type: "range", min: 0, max: SLIDER_S, step: 5, value: "0", "aria-label": "How long ago, in seconds",
@@ -31,7 +35,8 @@ export class AskView {
         el("div", { class: "fields" }, ...Object.entries(this.fields).map(([name, input]) => el("label", {}, names[name], input))),
         el("label", { for: "ask-tokens" }, "Prompt as ", this.as, " (numbers, or the JSON body of a /query)"), this.tokens,
         el("div", { class: "bar-row" }, el("label", {}, "As of", this.asOf), el("label", {}, "or ago", this.ago), this.agoSaid),
-        el("div", { class: "bar-row" }, el("button", { type: "submit" }, "Ask"))),
+        el("div", { class: "bar-row" }, el("button", { type: "submit", class: "main" }, "Ask"),
+          el("button", { type: "button", onclick: () => this.example() }, "Example"), this.exampleSaid)),
       el("form", { onsubmit: (event) => { event.preventDefault(); this.find(); } },
         el("div", { class: "bar-row" }, el("label", {}, "Decision of a request", this.request), el("button", { type: "submit" }, "Find"))),
       this.result);
@@ -67,6 +72,32 @@ export class AskView {
     if (instance) given.instance_id = instance;
     return `${JSON.stringify(given).slice(0, -1)},"${this.as.value}":[${list.join(",")}]}`;
   }
+  // Fills the form with a question that has an answer here, and asks it.
+  example() {
+    return this.run(async () => {
+      this.asOf.value = "";
+      this.ago.value = "0";
+      this.sayAgo();
+      const { scopes } = await get("prefixes?hot=100").catch(() => ({ scopes: [] }));
+      const hottest = scopes.filter((one) => one.prefixes.length).sort((one, other) => other.total - one.total)[0];
+      if (hottest) this.fill(hottest, chain(hottest.prefixes), "seq_hashes");
+      else {
+        this.exampleSaid.textContent = "no prompt is known yet, so it asks about tokens 1 to 64";
+        const { services } = await get("services");
+        const [first] = services;
+        if (!first) throw new Error("No instance is registered, so there is nothing to ask about yet");
+        this.fill({ model_name: first.ModelName, block_size: first.BlockSize, tenant_id: first.TenantID, lora_name: first.LoraName,
+          additional_salt: first.AdditionalSalt }, Array.from({ length: 64 }, (_, place) => place + 1), "token_ids");
+      }
+      await this.send();
+    });
+  }
+  fill(scope, list, as) {
+    const given = { ...scope, model: scope.model_name, cache_salt: "" };
+    for (const [name, input] of Object.entries(this.fields)) input.value = given[name] ?? "";
+    this.as.value = as;
+    this.tokens.value = list.join(" ");
+  }
   async run(work) {
     try {
       await work();
@@ -86,12 +117,12 @@ export class AskView {
         .sort((one, other) => other.longest_matched - one.longest_matched || one.name.localeCompare(other.name, "en", { numeric: true }));
       const most = Math.max(1, ...rows.map((row) => row.longest_matched));
       const figure = new Figure("Who holds how much of it, in tokens", {
-        columns: [["Instance", (row) => row.name], ["Longest match", (row) => count(row.longest_matched), true],
-          ["GPU", (row) => count(row.GPU), true], ["CPU", (row) => count(row.CPU), true], ["Disk", (row) => count(row.DISK), true],
-          ["State", (row) => (row.state ? stateText(row.state) : "–")], ["Reason", (row) => row.reason || "–"]],
+        columns: [words("Instance", (row) => row.name, { cell: (row) => instanceLink(row.name, row.tenant) }), figures("Longest match", (row) => row.longest_matched),
+          figures("GPU", (row) => row.GPU), figures("CPU", (row) => row.CPU), figures("Disk", (row) => row.DISK),
+          words("State", (row) => row.state ?? "", { cell: (row) => (row.state ? stateText(row.state) : "–") }), words("Reason", (row) => row.reason ?? "")],
         rows: () => rows, noun: "instances" });
       figure.picture.append(...rows.slice(0, 100).map((row) => el("div", { class: "line" },
-        el("span", {}, row.name, " ", row.state && row.state !== "exact" ? el("span", { class: row.state }, stateText(row.state)) : ""),
+        el("span", {}, instanceLink(row.name, row.tenant), " ", row.state && row.state !== "exact" ? el("span", { class: row.state }, stateText(row.state)) : ""),
         el("div", {}, el("div", { class: "track", role: "img", "aria-label": `${row.longest_matched} tokens` },
           el("span", { class: "part-1", style: { left: "0", width: `${100 * row.longest_matched / most}%` } })),
         el("span", { class: "small" }, `${count(row.longest_matched)} tokens `),
@@ -119,8 +150,16 @@ export class AskView {
       const { decisions } = await get("decisions?limit=1000000");
       const found = decisions.find((one) => one.decision_id === wanted || (wanted && one.request_id === wanted));
       if (!found) throw new Error(`None of the last ${count(decisions.length)} decisions has the id ${wanted.slice(0, 80)}`);
-      location.hash = `decisions?id=${encodeURIComponent(found.decision_id)}`;
+      location.hash = to("decisions", { id: found.decision_id });
     });
   }
   close() {}
+}
+
+// Hashes of the first blocks, as far as each one is known: prefixes are counted at 1, 2, 4, ... blocks.
+function chain(prefixes) {
+  const hottest = (some) => some.sort((one, other) => other.count - one.count)[0];
+  const first = hottest(prefixes.filter((one) => one.blocks === 1)) ?? prefixes[0];
+  const second = hottest(prefixes.filter((one) => one.blocks === 2 && one.parent_hash === first.prefix_hash));
+  return [first, second].filter(Boolean).map((one) => one.prefix_hash);
 }

@@ -1,24 +1,27 @@
 // What each instance holds: how many blocks, and how much of the last prompts by depth.
 
 import { get } from "./api.js";
-import { count, el, Figure, Pages, percent, poll, table } from "./dom.js";
+import { count, el, Figure, Pages, percent, poll } from "./dom.js";
 import { keyOf } from "./feed.js";
+import { instanceLink, Only } from "./links.js";
+import { figures, words } from "./table.js";
 
 const depth = (tokens) => (tokens >= 1 << 20 ? `${tokens >> 20}Mi` : tokens >= 1024 ? `${tokens >> 10}Ki` : String(tokens));
 
 export class CachesView {
-  constructor(feed) {
+  constructor(feed, given) {
     this.feed = feed;
+    this.only = new Only("caches", given);
     this.document = { decisions: 0, bins: [], rows: [], left_out: 0 };
     this.problem = el("p", { class: "wrong", role: "status" });
     this.said = el("p", { class: "small" });
     this.filter = el("input", { type: "search", oninput: () => this.draw() });
     this.heat = new Figure("Held of the last prompts, by depth in tokens", {
-      columns: [], rows: () => this.rows(), noun: "instances" });
-    this.heat.pages.draw = (rows) => table("Share that was held of the tokens at each depth", this.columns(), rows);
+      columns: () => this.columns(), rows: () => this.rows(), noun: "instances",
+      caption: "Share that was held of the tokens at each depth" });
     this.pages = new Pages(40, (rows) => this.grid(rows), "instances");
     this.heat.picture.append(this.pages.element);
-    this.element = el("div", {}, this.problem,
+    this.element = el("div", {}, this.problem, this.only.element,
       el("div", { class: "bar-row" }, el("label", {}, "Instances with ", this.filter)), this.said, this.heat.element);
     this.polled = poll(() => get("ui/heatmap"), 5, (found) => {
       this.document = found;
@@ -28,8 +31,8 @@ export class CachesView {
   rows() {
     const shares = new Map(this.document.rows.map((row) => [keyOf(row.tenant_id, row.instance_id), row.shares]));
     const text = this.filter.value.toLowerCase();
-    return [...this.feed.rows].map(([key, row]) => ({
-      key, blocks: row.blocks, shares: shares.get(key) ?? [],
+    return [...this.feed.rows].filter(([, row]) => this.only.admits(row.instance_id, row.tenant_id)).map(([key, row]) => ({
+      key, instance: row.instance_id, tenant: row.tenant_id, blocks: row.blocks, shares: shares.get(key) ?? [],
       name: row.tenant_id === "default" ? row.instance_id : `${row.tenant_id} / ${row.instance_id}`,
     })).filter((row) => row.name.toLowerCase().includes(text))
       .sort((one, other) => (other.blocks ?? 0) - (one.blocks ?? 0) || one.name.localeCompare(other.name, "en", { numeric: true }));
@@ -42,8 +45,9 @@ export class CachesView {
   }
   // There are as many as prompts are deep.
   columns() {
-    return [["Instance", (row) => row.name], ["Blocks", (row) => count(row.blocks), true],
-      ...this.bins().map((from, place) => [`from ${depth(from)}`, (row) => percent(row.shares[place]), true])];
+    return [words("Instance", (row) => row.name, { cell: (row) => instanceLink(row.instance, row.tenant, row.name) }),
+      figures("Blocks", (row) => row.blocks),
+      ...this.bins().map((from, place) => figures(`from ${depth(from)}`, (row) => row.shares[place], percent))];
   }
   draw() {
     const { decisions, left_out } = this.document;

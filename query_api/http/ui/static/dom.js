@@ -1,4 +1,6 @@
-// Elements, numbers as text, and tables: what all views are made of.
+// Elements, numbers as text, and figures: what all views are made of.
+
+import { Table } from "./table.js";
 
 export function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -15,7 +17,7 @@ export function el(tag, attributes = {}, ...children) {
 
 const numbers = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const parts = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
-const unknown = "–";
+export const unknown = "–";
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 export const count = (value) => (known(value) ? numbers.format(value) : unknown);
@@ -41,20 +43,6 @@ const icons = { exact: "●", unconfirmed: "◐", degraded: "▲", stale: "■" 
 export const stateText = (state) => `${icons[state] ?? "?"} ${state}`;
 export const stateOrder = ["exact", "unconfirmed", "degraded", "stale"];
 
-// columns: [head, cell of a row, is it a number]
-export function table(caption, columns, rows) {
-  const head = columns.map(([name, , isNumber]) =>
-    el("th", { scope: "col", class: isNumber && "number" }, name));
-  const body = rows.map((row) => {
-    const cells = columns.map(([, cell, isNumber]) =>
-      el("td", { class: isNumber && "number" }, cell(row) ?? unknown));
-    return el("tr", {}, ...cells);
-  });
-  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    el("table", {}, el("caption", {}, caption),
-      el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)));
-}
-
 // Shows the first rows, and more where it is asked; `draw(rows)` gives an element.
 export class Pages {
   constructor(size, draw, noun) {
@@ -62,7 +50,8 @@ export class Pages {
     this.body = el("div");
     this.more = el("button", { type: "button", onclick: () => this.grow() }, "More");
     this.said = el("span", { class: "small" });
-    this.element = el("div", {}, this.body, el("div", { class: "bar-row" }, this.said, this.more));
+    this.bar = el("div", { class: "bar-row" }, this.said, this.more);
+    this.element = el("div", {}, this.body, this.bar);
   }
   grow() {
     this.shown += this.size;
@@ -75,38 +64,42 @@ export class Pages {
     this.body.replaceChildren(rows.length ? this.draw(rows.slice(0, this.shown)) : el("p", {}, `No ${this.noun}.`));
     if (scrolled) this.body.querySelector(".scroll").scrollLeft = scrolled;
     if (focused) this.body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
-    this.more.hidden = rows.length <= this.shown;
+    this.bar.hidden = rows.length <= this.shown;
     this.said.textContent = rows.length > this.shown
       ? `${count(this.shown)} of ${count(rows.length)} ${this.noun}` : "";
   }
 }
 
-// A picture, and the table behind it. `rows()` is asked while the table is open.
+// A picture, and the table behind it. `rows()` is asked while the table is open; columns that
+// depend on what there is are a function.
 export class Figure {
-  constructor(title, { columns, rows, legend = [], noun = "rows" }) {
+  constructor(title, { columns, rows, legend = [], noun = "rows", caption = title }) {
     this.title = title;
     this.rows = rows;
+    this.columns = typeof columns === "function" ? columns : null;
     this.picture = el("div", { class: "picture" });
-    this.pages = new Pages(100, (some) => table(title, columns, some), noun);
-    this.pages.element.hidden = true;
+    this.table = new Table(caption, this.columns ? [] : columns, noun);
+    this.table.element.hidden = true;
     this.button = el("button", { type: "button", "aria-expanded": "false", class: "as-table",
       "aria-label": `Table of: ${title}`, onclick: () => this.toggle() }, "Table");
     this.element = el("figure", {},
       el("figcaption", {}, el("strong", {}, title), el("span", {}, ...legend, this.button)),
-      this.picture, this.pages.element);
+      this.picture, this.table.element);
   }
-  toggle(open = this.pages.element.hidden) {
-    this.pages.element.hidden = !open;
+  toggle(open = this.table.element.hidden) {
+    this.table.element.hidden = !open;
     this.button.setAttribute("aria-expanded", String(open));
     this.update();
   }
   update() {
-    if (!this.pages.element.hidden) this.pages.show(this.rows());
+    if (this.table.element.hidden) return;
+    if (this.columns) this.table.setColumns(this.columns());
+    this.table.show(this.rows());
   }
 }
 
-export const legend = (className, text) =>
-  el("span", { class: "legend" }, el("i", { class: className }), text);
+export const legend = (className, text, title) =>
+  el("span", { class: "legend", title }, el("i", { class: className }), text);
 
 export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

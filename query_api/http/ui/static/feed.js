@@ -3,7 +3,9 @@
 
 import { at } from "./api.js";
 
-const HISTORY = 900; // points of a second: 15 minutes
+const HISTORY_S = 3600;
+const SECONDS_S = 300; // of these there is a point for each second, before them for each ten
+const HISTORY = 720; // points, before those of seconds are thinned: 300 + 330 are left
 const DECISIONS = 200;
 const QUANTILES_S = 10;
 const HIT_RATES_S = 60;
@@ -16,7 +18,8 @@ export class Feed extends EventTarget {
     this.rows = new Map();
     this.decisions = [];
     this.skipped = 0; // decisions that nobody was told
-    this.history = []; // {at, answers, p50, p99, index, promised, actual, lag}
+    this.history = []; // {at, answers, p50, p99, index, promised, actual, lag}, of the last hour
+    this.awaySince = 0; // Unix seconds; 0: Kafka is there
     this.heardAt = 0; // by performance.now()
     this.problem = "";
     this.lastId = "";
@@ -105,7 +108,8 @@ export class Feed extends EventTarget {
     if (id) this.lastId = id;
     if (event === "all") {
       if (!this.leads) Object.assign(this, data, { rows: new Map(data.rows) });
-    } else if (event === "summary") this.note(data);
+    } else if (event === "history") this.remember(data);
+    else if (event === "summary") this.note(data);
     else if (event === "instances") {
       if (data.whole) this.rows.clear();
       for (const row of data.rows) this.rows.set(keyOf(row.tenant_id, row.instance_id), row);
@@ -119,8 +123,26 @@ export class Feed extends EventTarget {
   }
 
   all() {
-    const { summary, decisions, skipped, history, lastId, summaries } = this;
-    return { summary, decisions, skipped, history, lastId, summaries, rows: [...this.rows] };
+    const { summary, decisions, skipped, history, lastId, summaries, awaySince } = this;
+    return { summary, decisions, skipped, history, lastId, summaries, awaySince, rows: [...this.rows] };
+  }
+
+  // What the service has kept, where this page has no points of its own.
+  remember({ points, counted }) {
+    if (!this.summaries.length) this.summaries = counted;
+    const own = new Set(this.history.map((one) => Math.floor(one.at / 10)));
+    this.history = [...this.history, ...points.filter((one) => !own.has(Math.floor(one.at / 10)))].sort((one, other) => one.at - other.at);
+  }
+
+  // An hour is kept; of what is older than some minutes, each tenth second.
+  thin(now) {
+    const tenths = new Set();
+    this.history = this.history.filter(({ at }) => {
+      const tenth = Math.floor(at / 10);
+      if (at < now - HISTORY_S || (at < now - SECONDS_S && tenths.has(tenth))) return false;
+      tenths.add(tenth);
+      return true;
+    });
   }
 
   // Rates of a second, and of the last seconds, from counts.
@@ -128,11 +150,12 @@ export class Feed extends EventTarget {
     const last = this.summary;
     const restarted = last && (summary.at < last.at || total(summary) < total(last));
     if (restarted) this.summaries = [];
+    if (this.history.at(-1)?.at > summary.at) this.history = this.history.filter((one) => one.at < summary.at); // a clock was set back
     this.summary = summary;
     this.summaries.push(summary);
     while (this.summaries.length > 1 && this.summaries[1].at <= summary.at - HIT_RATES_S) this.summaries.shift();
-    const before = this.summaries[this.summaries.length - 2];
-    const tenAgo = this.summaries.find((one) => one.at >= summary.at - QUANTILES_S - 0.5);
+    this.awaySince = isAway(summary) ? this.awaySince || awaySince(summary) : 0;
+    const tenAgo = this.summaries.findLast((one) => one.at <= summary.at - QUANTILES_S + 0.5) ?? this.summaries[0];
     const oldest = this.summaries[0];
     const ratio = (part, whole) => {
       const all = value(summary, whole) - value(oldest, whole);
@@ -140,7 +163,7 @@ export class Feed extends EventTarget {
     };
     this.history.push({
       at: summary.at,
-      answers: before && summary.queries ? (total(summary) - total(before)) / (summary.at - before.at) : null,
+      answers: summary.queries && tenAgo !== summary ? (total(summary) - total(tenAgo)) / (summary.at - tenAgo.at) : null,
       p50: quantile(tenAgo, summary, 0.5),
       p99: quantile(tenAgo, summary, 0.99),
       index: ratio("hit_tokens", "tokens"),
@@ -148,9 +171,17 @@ export class Feed extends EventTarget {
       actual: ratio("actual_tokens", "prompt_tokens"),
       lag: summary.health.lag ? summary.health.lag.seconds : null,
     });
-    if (this.history.length > HISTORY) this.history.splice(0, this.history.length - HISTORY);
+    if (this.history.length > HISTORY || this.history[0].at < summary.at - HISTORY_S) this.thin(summary.at);
   }
 }
+
+// Kafka of a replica; conditions of its topics are others.
+const ofKafka = (summary) => summary.health.conditions.find((one) => one.part === "kafka");
+function isAway(summary) {
+  const { lag } = summary.health, condition = ofKafka(summary);
+  return condition ? condition.reason === "unreachable" : Boolean(lag && !lag.reachable && !summary.health.conditions.length);
+}
+const awaySince = (summary) => ofKafka(summary)?.since ?? summary.at;
 
 export const keyOf = (tenant, instance) => JSON.stringify([tenant, instance]);
 

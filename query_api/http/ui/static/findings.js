@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { count, el, Pages, poll } from "./dom.js";
+import { about } from "./links.js";
 
 export class Findings {
   constructor() {
@@ -31,6 +32,7 @@ function line(one) {
   const whose = one.instance_id ? `${one.tenant_id} / ${one.model_name} / ${one.instance_id}` : "the service";
   const ranks = one.dp_ranks.length > 1 || one.dp_ranks[0] ? `, rank ${one.dp_ranks.join(", ")}` : "";
   const values = one.expected || one.got ? ` Expected: ${one.expected || "–"}; got: ${one.got || "–"}.` : "";
-  return el("li", {}, el("strong", {}, `${one.code}: ${whose}${ranks}`),
+  return el("li", {}, el("strong", {}, `${one.code}: ${whose}${ranks}`), " ",
+    one.instance_id ? about(one.instance_id, one.tenant_id) : "",
     el("div", {}, `${one.cause}.${values}`), el("div", {}, el("em", {}, "Remedy: "), one.remedy));
 }

@@ -2,6 +2,8 @@
 
 import { ask, get, samples } from "./api.js";
 import { bytes, count, el, Figure, legend, Pages, percent, poll, seconds } from "./dom.js";
+import { instanceLink } from "./links.js";
+import { figures, words } from "./table.js";
 
 // What is shown of /metrics: name, text, how it is written.
 const METRICS = [
@@ -25,11 +27,11 @@ export class MemoryView {
     this.pages = new Pages(60, (rows) => el("div", {}, ...rows.map(picture)), "segments of memory");
     this.figure = new Figure("KV caches, as kvcached says", {
       legend: [legend("part-1", "used"), legend("part-2", "reserved")],
-      columns: [["Host", (one) => one.host], ["Segment", (one) => one.segment], ["State", (one) => one.state],
-        ["Instances", (one) => one.instances.map((held) => held.instance_id).join(", ") || "–"],
-        ["Used", (one) => bytes(one.used), true], ["Reserved", (one) => bytes(one.preallocated), true],
-        ["Limit", (one) => bytes(one.total), true], ["Pressure", (one) => percent(one.pressure), true],
-        ["Read", (one) => `${seconds(one.age)} ago`, true]],
+      columns: [words("Host", (one) => one.host), words("Segment", (one) => one.segment), words("State", (one) => one.state),
+        words("Instances", (one) => one.instances.map((held) => held.instance_id).join(", "), { cell: (one) => instances(one) }),
+        figures("Used", (one) => one.used, bytes), figures("Reserved", (one) => one.preallocated, bytes),
+        figures("Limit", (one) => one.total, bytes), figures("Pressure", (one) => one.pressure, percent),
+        figures("Age", (one) => one.age, seconds)],
       rows: () => this.segments, noun: "segments of memory" });
     this.figure.picture.append(this.pages.element);
     this.element = el("div", {}, this.problem, this.list, this.figure.element);
@@ -66,11 +68,14 @@ export class MemoryView {
   }
 }
 
+const instances = (one) => el("span", {}, ...one.instances.flatMap((held, place) =>
+  [place ? ", " : "", instanceLink(held.instance_id, held.tenant_id)]));
+
 function picture(one) {
   const part = (name, from, size) => el("span", { class: name, style: {
     left: `${100 * Math.min(from / (one.total || 1), 1)}%`, width: `${100 * Math.min(size / (one.total || 1), 1)}%` } });
   const text = `${bytes(one.used)} used, ${bytes(one.preallocated)} reserved of ${bytes(one.total)} (${percent(one.pressure)}), ${one.state}`;
-  return el("div", { class: "line" }, el("span", {}, `${one.host} / ${one.segment}`), el("div", {},
+  return el("div", { class: "line" }, el("span", {}, `${one.host} / ${one.segment} `, instances(one)), el("div", {},
     el("div", { class: "track", role: "img", "aria-label": text }, part("part-1", 0, one.used), part("part-2", one.used, one.preallocated)),
     el("span", { class: one.pressure >= 0.95 || one.state !== "live" ? "wrong" : "small" }, text)));
 }

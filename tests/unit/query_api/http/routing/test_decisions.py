@@ -35,6 +35,22 @@ def test_a_decision_is_shown_as_route_answered_it(service: Service) -> None:
     assert {name: whole[name] for name in one} == one
     assert {held["instance_id"] for held in whole["considered"]} == {"a", "b"}
     assert all(held["terms"] for held in whole["considered"])
+    assert (whole["key_unit"], whole["kept_session"]) == ("s", False)
+    for held in whole["considered"]:
+        assert set(held["key_terms"]) == {"wait", "load", "fetch", "prefill", "work", "others"}
+        assert sum(held["key_terms"].values()) == pytest.approx(held["key"])
+
+
+def test_one_that_stayed_with_its_session_is_not_the_lowest(service: Service) -> None:
+    register(service, "a")
+    register(service, "b")
+    first = route(service, session_id="s", token_ids=[1] * 8)["prefill"]["instance_id"]
+    answer = route(service, session_id="s", token_ids=[2] * 8)
+    assert answer["prefill"]["instance_id"] == first
+    kept = shown(service, f"/decisions/{answer['decision_id']}")
+    keys = {held["instance_id"]: held["key"] for held in kept["considered"]}
+    assert keys[first] > min(keys.values())
+    assert kept["kept_session"]
 
 
 def test_reports_are_shown_together(service: Service) -> None:
@@ -83,6 +99,24 @@ def test_the_latest_come_first_as_many_as_are_asked_for(service: Service) -> Non
     answers = [route(service) for _ in range(3)]
     found = [one["decision_id"] for one in shown(service, "/decisions?limit=2")["decisions"]]
     assert found == [answers[2]["decision_id"], answers[1]["decision_id"]]
+
+
+def test_those_of_a_prefix(service: Service) -> None:
+    register(service, "a")
+    one = route(service, token_ids=[1] * 16)
+    route(service, token_ids=[2] * 16)
+    marks = shown(service, f"/decisions/{one['decision_id']}")["prefixes"]
+    assert [mark["tokens"] for mark in marks] == [16]
+    for mark in marks:
+        (found,) = shown(service, f"/decisions?prefix={mark['prefix_hash']}")["decisions"]
+        assert found["decision_id"] == one["decision_id"]
+    assert shown(service, "/decisions?prefix=1")["decisions"] == []
+
+
+@pytest.mark.parametrize("prefix", ["-1", "x", "1" * 21, "1.5"])
+def test_a_wrong_prefix_is_named(service: Service, prefix: str) -> None:
+    reply = service.client.get(f"/decisions?prefix={prefix}")
+    assert (reply.status, reply.document()["field"]) == (400, "prefix")
 
 
 def test_those_of_other_services_come_by_the_log(service: Service) -> None:

@@ -87,6 +87,41 @@ def test_a_client_is_told_everything_at_first_and_then_what_changes(service: Ser
     run(work)
 
 
+def test_a_client_is_first_told_of_the_hour_before_it_came(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "HISTORY_PERIOD_S", 0.01)
+    register(service, "a")
+    producer = producer_of(service)
+
+    async def work() -> None:
+        producer.begin()
+        await asyncio.sleep(0.1)
+        _, history = await first(producer.open(EVERYTHING).events(), "history")
+        assert len(history["points"]) > 3
+        assert [one["at"] for one in history["counted"]][1:] == [
+            one["at"] for one in history["points"]
+        ]
+        assert {point["answers"] for point in history["points"]} == {0.0}
+        first_block = [block async for block in _blocks(producer.open(OF_ACME), 2)][1]
+        assert read(first_block)[0] == "summary", "figures of all are not for who sees some"
+        producer.end()
+        remembering = producer._remembering
+        assert remembering is not None
+        with pytest.raises(asyncio.CancelledError):
+            await remembering
+
+    run(work)
+
+
+async def _blocks(stream: EventStream, count: int) -> AsyncIterator[bytes]:
+    async for block in stream.events():
+        yield block
+        count -= 1
+        if not count:
+            return
+
+
 def test_new_decisions_are_told_and_those_beyond_a_few_are_counted(service: Service) -> None:
     register(service, "a")
     producer = producer_of(service)
