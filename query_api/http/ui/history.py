@@ -22,7 +22,7 @@ class HistoryPoint(msgspec.Struct, kw_only=True, frozen=True):
     answers: Annotated[float | None, Meta(description="A second, since the point before.")]
     p50: Annotated[float | None, Meta(description="Of the time of an answer, ms, likewise.")]
     p99: float | None
-    index: Annotated[float | None, Meta(description="Share of the tokens asked about that an instance held.")]
+    index: Annotated[float | None, Meta(description="Share of asked tokens that an instance held.")]
     promised: Annotated[float | None, Meta(description="Hit rate of decisions, as promised.")]
     actual: Annotated[float | None, Meta(description="As it was reported; of the last minute.")]
     lag: Annotated[float | None, Meta(description="Seconds behind the log, of a replica.")]
