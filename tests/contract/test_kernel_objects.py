@@ -267,6 +267,18 @@ def test_an_object_is_joined_within_its_adapter(pooled: Pooled) -> None:
     assert pooled.longest(lora_name="adapter") == {}
 
 
+def test_a_hash_that_an_engine_has_of_another_adapter_names_no_block(pooled: Pooled) -> None:
+    """The engine's entry is of another scope, with other slots than those that are looked at."""
+    pooled.apply("engine", announced(lora_name="adapter", hashes=prompt_hashes(ABC)))
+    pooled.apply("other", announced((5, 6)))
+    pooled.apply("other", Removed(sequence=1, hashes=prompt_hashes((5, 6))))
+    pooled.apply(POOL, objects())
+    assert pooled.waiting() == 3
+    pooled.apply("other", announced())
+    assert pooled.waiting() == 0
+    assert pooled.longest()["other"] == 3
+
+
 def test_objects_are_joined_within_their_domain(pooled: Pooled) -> None:
     pooled.kernel.set_domain(pooled.publisher("other"), 1)
     pooled.apply("other", announced())

@@ -304,7 +304,7 @@ def test_what_is_announced_and_cannot_be_used_is_told_until_it_is_gone(
     [
         ["BlockRemoved", [1, 2, 3, 4], "GPU", None, "new"],
         {"type": "BlockRemoved", "block_hashes": [1, 2, 3, 4], "reason": "x", "new": {"a": 1}},
-        ["AllBlocksCleared", None, "new"],
+        ["AllBlocksCleared", None, None],
         {"type": "TierBlocksCleared", "medium": "GPU"},
     ],
 )
@@ -316,6 +316,20 @@ def test_a_removal_of_tomorrow_leaves_no_ghosts(
     tenant.await_longest(TOKENS, 64)
     publisher._inlet.send_multipart([b"send", msgpack.packb([1.0, [event]])])
     tenant.await_longest(TOKENS, 0)
+    tenant.until(lambda: tenant.state() == "exact", "an exact answer")
+
+
+def test_a_clear_of_tomorrow_may_have_meant_less_and_says_so_until_a_plain_one(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    event = ["AllBlocksCleared", None, "new"]
+    publisher._inlet.send_multipart([b"send", msgpack.packb([1.0, [event]])])
+    tenant.await_longest(TOKENS, 0)
+    tenant.until(lambda: tenant.state() == "degraded", "a degraded answer")
+    publisher.publish([AllBlocksCleared()])
     tenant.until(lambda: tenant.state() == "exact", "an exact answer")
 
 

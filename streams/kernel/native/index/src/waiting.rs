@@ -302,8 +302,11 @@ fn prefix_of(
             }
             let Some(entry) = state.index.find(publisher, key) else { continue };
             let is_there = publisher.memberships.get(entry.membership).map(|part| part.scope);
+            if is_there != Some(scope) {
+                continue; // and its slot is one of another scope
+            }
             let prefix = slots.prefix(entry.slot);
-            if is_there != Some(scope) || Some(prefix) == but {
+            if Some(prefix) == but {
                 continue;
             }
             match found {
