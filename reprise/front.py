@@ -28,7 +28,7 @@ ANSWER_S: Final = 3.0
 """A replica that takes longer to say so is not ready."""
 CONNECT_S: Final = 1.0
 """The next replica is tried after that."""
-WAIT_S: Final = 30.0
+WAIT_S: Final = 60.0
 """A connection is closed for which no replica was ready for so long."""
 CONNECTIONS_MAX: Final = 4096
 """At once; further ones are closed."""
