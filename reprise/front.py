@@ -33,7 +33,7 @@ WAIT_S: Final = 60.0
 CONNECTIONS_MAX: Final = 4096
 """At once; further ones are closed."""
 PIECE_BYTES: Final = 65_536
-CLOSE_S: Final = 5.0
+CLOSE_S: Final = 1.0
 """What is under way has as long at the end."""
 
 
