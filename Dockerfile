@@ -3,6 +3,13 @@
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 ARG RUST_IMAGE=rust:1-slim-bookworm
 
+# What docker-compose.yml has before its replicas: `docker build --target front`. First, and of one
+# file: it is built without the rest, and stays as it is while the rest changes.
+FROM ${PYTHON_IMAGE} AS front
+COPY reprise/front.py /front.py
+USER 10001:10001
+ENTRYPOINT ["python", "-u", "/front.py"]
+
 # The wheel, with the Rust kernel in it. The kernel is bound to Python's stable ABI, so that this
 # stage's Python need not be that of the image.
 FROM ${RUST_IMAGE} AS wheel

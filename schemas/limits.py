@@ -912,10 +912,17 @@ OPTION_HOURS_MAX: Final = 24.0 * 365 * 10_000
 GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: the latency that each adds
 PROGRESS_LINE_S: Final = 2.0  # between two lines of progress on a terminal without a bar
 PROGRESS_ELSEWHERE_S: Final = 10.0  # the same where there is no terminal
+SLOTS_MAX: Final = 256  # --slots: files that are tried as a role starts
 SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
 SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
 VALUE_SHOWN_CHARS_MAX: Final = 80  # of a wrong value in a request, in the refusal
 ELEMENTS_PASSED_MAX: Final = 1024  # of an array, to find the wrong one that the refusal shows
+
+# leaving: a replica that got SIGTERM, with --leave-to.
+LEAVE_S: Final = 30.0  # it answers no longer than that; stop_grace_period is more
+LEAVE_UNSEEN_S: Final = 8.0  # the same where no other one is even being started
+LEAVE_SETTLE_S: Final = 2.0  # until those who ask know of the other one
+LEAVE_LOOK_S: Final = 0.3  # between two looks
 
 # interpreter: its threads and its garbage.
 SWITCH_INTERVAL_S: Final = 0.001  # a thread that waits for the interpreter gets it after that

@@ -133,6 +133,10 @@ class LmcacheSettings(msgspec.Struct, frozen=True, kw_only=True):
     models: Models = Models()
     topic: TopicSettings | None = None
 
+    def without_topic(self) -> "LmcacheSettings | None":
+        """For a bridge beside the one that reads the topic; None where nothing is left to do."""
+        return msgspec.structs.replace(self, topic=None) if self.address is not None else None
+
 
 def read_models(path: Path | None, model_name: str | None = None) -> Models:
     """The models of a file, `{"default": {...}, "instances": {"INSTANCE": {...}}, "models":

@@ -1,7 +1,6 @@
 """`reprise bridge`."""
 
 import os
-from pathlib import Path
 
 import click
 
@@ -10,7 +9,7 @@ from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
 from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
-from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
+from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
 from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
@@ -60,7 +59,7 @@ from schemas.errors import RepriseError
 @engine_options
 def bridge(
     kafka: KafkaSettings,
-    data: Path,
+    data: DataPlace,
     metrics_host: str,
     metrics_port: int | None,
     metrics_tls: TlsSettings | None,
@@ -84,14 +83,14 @@ def bridge(
     try:
         options = BridgeOptions(
             kafka=kafka,
-            data=data,
+            data=data.path,
             window_ms=window_ms,
             spool_bytes=int(spool_gib * limits.GIB),
             session_s=session_timeout_s,
             metrics_host=metrics_host,
             metrics_port=metrics_port,
             metrics_tls=metrics_tls,
-            lmcache=lmcache,
+            lmcache=lmcache if data.is_first or lmcache is None else lmcache.without_topic(),
             memory=memory,
             scrape_load_s=scrape_load_s,
         )

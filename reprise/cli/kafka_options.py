@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import reduce, wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -12,8 +12,10 @@ from query_api.access.settings import check_loopback
 from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.tls_options import metrics_tls_options
 from reprise.http.tls_settings import TlsSettings
-from schemas.errors import ConfigurationError
+from schemas.errors import ConfigurationError, StorageError
+from schemas.limits import SLOTS_MAX
 from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS
+from storage.slots import take_slot
 
 R = TypeVar("R")
 Command = Callable[..., R]
@@ -139,15 +141,57 @@ def kafka_options(
     return decorate
 
 
+class DataPlace(NamedTuple):
+    """What `--data` and `--slots` come to.
+
+    Attributes:
+        path: what this process has for itself.
+        shared: what it shares with those of its role.
+        is_first: whether it does what one of them alone may do.
+    """
+
+    path: Path
+    shared: Path
+    is_first: bool
+
+
 def data_option(help_text: str) -> Callable[[Command[R]], Command[R]]:
-    """Adds `--data`, the directory of what a role keeps on its own disk."""
-    return _option(
+    """Adds `--data`, the directory of what a role keeps on its own disk, and `--slots`.
+
+    Passes `data`: a `DataPlace`, taken for as long as this process lives.
+    """
+    data_dir = _option(
         "--data",
         "REPRISE_DATA",
         help_text,
         type=click.Path(path_type=Path, file_okay=False),
         default=Path("data"),
     )
+    slots_count = _option(
+        "--slots",
+        "REPRISE_SLOTS",
+        "Share --data with other processes of this role: take the first free one of its parts"
+        " slot-1, slot-2, ..., of which there are so many; 0 for --data itself.",
+        type=click.IntRange(0, SLOTS_MAX),
+        default=0,
+    )
+
+    def decorate(command: Command[R]) -> Command[R]:
+        @wraps(command)
+        def with_part(*, data: Path, slots: int, **arguments: Any) -> R:
+            if not slots:
+                return command(data=DataPlace(data, data, is_first=True), **arguments)
+            try:
+                slot = take_slot(data, slots)
+            except StorageError as error:
+                raise click.ClickException(str(error)) from error
+            place = DataPlace(slot.path, data, is_first=slot.number == 1)
+            return command(data=place, **arguments)
+
+        decorated: Command[R] = data_dir(slots_count(with_part))
+        return decorated
+
+    return decorate
 
 
 def _take_settings(arguments: dict[str, Any]) -> KafkaSettings | None:

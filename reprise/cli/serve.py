@@ -15,7 +15,7 @@ from reprise.cli.acting_options import acting_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
-from reprise.cli.kafka_options import kafka_options
+from reprise.cli.kafka_options import DataPlace, data_option, kafka_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.routing_options import routing_options
@@ -46,15 +46,7 @@ from schemas.errors import RepriseError
     show_default=True,
     help="How much of the past to keep, in GiB.",
 )
-@click.option(
-    "--data",
-    envvar="REPRISE_DATA",
-    show_envvar=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("data"),
-    show_default=True,
-    help="Directory of --history; without that a replica keeps nothing on disk.",
-)
+@data_option("Directory of --history; without that a replica keeps nothing on disk.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -86,6 +78,23 @@ from schemas.errors import RepriseError
     help="The share of answers to keep, in PREFIX.answers, for `reprise audit verify`, from 0 to"
     " 1.",
 )
+@click.option(
+    "--leave-to",
+    metavar="HOST",
+    envvar="REPRISE_LEAVE_TO",
+    show_envvar=True,
+    help="A name that stands for all replicas, on the same port: after SIGTERM this one goes on"
+    f" answering until another is ready, {limits.LEAVE_S:.0f} s at most.  [default: it ends at"
+    " once]",
+)
+@click.option(
+    "--leave-for",
+    metavar="HOST",
+    envvar="REPRISE_LEAVE_FOR",
+    show_envvar=True,
+    help="A name that stands for who asks the replicas: --leave-to waits no longer than it stands"
+    " for anything.  [default: it is not looked up]",
+)
 @routing_options
 @acting_options
 @grpc_options
@@ -97,11 +106,13 @@ def serve(
     kafka: KafkaSettings,
     history: bool,
     history_gib: float,
-    data: Path,
+    data: DataPlace,
     config: Path | None,
     host: str,
     port: int | None,
     audit: float,
+    leave_to: str | None,
+    leave_for: str | None,
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
@@ -122,6 +133,7 @@ def serve(
     CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
     """  # noqa: D301
     from reprise import conductor_config
+    from reprise.roles.leaving import LeaveSettings
     from reprise.roles.serve import ServeSettings, serve_replica
 
     try:
@@ -136,15 +148,18 @@ def serve(
             kernel=kernel,
             only_exact=only_exact,
             routing=routing,
-            act_s=act_s,
+            act_s=act_s if data.is_first else 0.0,
             select_service=select_service,
             default_wire=default_wire,
-            history=data if history and history_gib else None,
+            history=data.path if history and history_gib else None,
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
             grpc=grpc,
             access=access,
             tls=tls,
+            leave=LeaveSettings(to=leave_to, asked_by=leave_for or "", shared=data.shared)
+            if leave_to
+            else None,
         )
         begin_service(log_level_from(os.environ))
         warn_without_native(kernel)

@@ -1,12 +1,11 @@
 """`reprise streams`."""
 
 import os
-from pathlib import Path
 
 import click
 
 from brokers.settings import KafkaSettings
-from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
+from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.terminal import warn_without_native
@@ -45,7 +44,7 @@ from schemas.errors import RepriseError
 )
 def streams(
     kafka: KafkaSettings,
-    data: Path,
+    data: DataPlace,
     metrics_host: str,
     metrics_port: int | None,
     metrics_tls: TlsSettings | None,
@@ -67,7 +66,7 @@ def streams(
     try:
         settings = StreamsSettings(
             kafka=kafka,
-            data=data,
+            data=data.path,
             seed=seed_from(os.environ),
             kernel=kernel,
             metrics_host=metrics_host,

@@ -27,6 +27,7 @@ from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
 from reprise.roles.grpc_server import beside_grpc
+from reprise.roles.leaving import Leaving
 from reprise.roles.service import Service
 from reprise.settings import Settings
 from reprise.tracing.opening import Tracing, tracing_of
@@ -54,17 +55,26 @@ class _Server(ConnectionsServer):
         when_stopping: Callable[[], None],
         begin: Callable[[], None],
         end_streams: Callable[[], None],
+        leaving: Leaving | None,
     ) -> None:
         super().__init__(config, connections, plain, tls)
         self._begin = begin
         self._when_serving = when_serving
         self._when_stopping = when_stopping
         self._end_streams = end_streams
+        self._leaving = leaving
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """See `uvicorn.Server`."""
+        if sig == signal.SIGTERM and self._leaving is not None and not self.should_exit:
+            self._leaving.begin(self._end)
+            return
         self._when_stopping()
         super().handle_exit(sig, frame)
+
+    def _end(self) -> None:
+        self._when_stopping()
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
@@ -118,6 +128,7 @@ class Server:
         *,
         when_serving: Callable[[str], None] = lambda base_url: None,
         when_stopping: Callable[[], None] = lambda: None,
+        leaving: Leaving | None = None,
     ) -> None:
         """Starts the service, serves the app, stops the service.
 
@@ -126,6 +137,7 @@ class Server:
             service: what runs beside it.
             when_serving: called with the base URL once requests are accepted.
             when_stopping: called as soon as a signal comes, before requests are refused.
+            leaving: what SIGTERM waits for; None: for nothing.
         """
         self.connections.count_files()
         config = self.connections.configure(
@@ -142,6 +154,7 @@ class Server:
             when_stopping=when_stopping,
             begin=getattr(app, "begin", lambda: None),
             end_streams=getattr(app, "end_streams", lambda: None),
+            leaving=leaving,
         )
         service.start()
         # uvicorn re-raises a signal once it has stopped: by then these are the handlers.

@@ -51,6 +51,7 @@ from reprise.metrics.roles import (
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
+from reprise.roles.leaving import LeaveSettings, Leaving
 from reprise.settings import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -90,6 +91,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         act_s: how often it acts on its own advice; 0 for never.
         access: who may ask.
         tls: how HTTP and gRPC are encrypted; None: they are not.
+        leave: to whom it leaves its clients on SIGTERM; None: to nobody, at once.
     """
 
     kafka: KafkaSettings
@@ -108,6 +110,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     act_s: float = 0.0
     access: AccessSettings = AccessSettings()
     tls: TlsSettings | None = None
+    leave: LeaveSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate or the period is none."""
@@ -355,6 +358,7 @@ def _serve(
         guard=guard,
         tracer=tracing.tracer,
     )
-    server.run(app, beside, when_serving=when_serving)
+    leaving = Leaving(settings.leave, server.port) if settings.leave is not None else None
+    server.run(app, beside, when_serving=when_serving, leaving=leaving)
     if refusals:
         raise refusals[0]

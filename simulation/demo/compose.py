@@ -1,14 +1,17 @@
 """The router of `docker compose --profile demo up`: engines and replicas are containers.
 
-    python -m simulation.demo.compose --replica http://serve-1:13333 --engine http://engine-1:8000
+    python -m simulation.demo.compose --replica http://serve:13333 --engine http://engine-1:8000
 
 Engines bind every address of their container; here they are registered under the host that their
-`--engine` names. Replicas are asked in turn, and the next one when one does not answer; outcomes
-are reported to the one that decided. Registrations stay when it ends: the engines run on.
+`--engine` names. The host of a `--replica` may stand for several, and is looked up again and again.
+Replicas are asked in turn, and the next one when one does not answer; outcomes are reported to the
+one that decided. Registrations stay when it ends: the engines run on.
 """
 
 import argparse
+import math
 import signal
+import socket
 import sys
 import threading
 import time
@@ -42,11 +45,14 @@ WAIT_S: Final = 120.0
 DECISIONS_REMEMBERED_MAX: Final = 1_000
 """Which replica made them: more than there are requests in flight."""
 
-READ_KEY: Final = "KEY=$(docker compose exec -T serve-1 cat /keys/operator.key)"
+READ_KEY: Final = "KEY=$(docker compose exec -T serve cat /keys/operator.key)"
 """How people read the key that the compose file has made."""
 
 SAMPLE_AFTER_S: Final = 6.0
 """Until then engines hold little."""
+
+RESOLVE_S: Final = 2.0
+"""Between two looks at how many replicas there are."""
 
 _RETRY_S: Final = 0.5
 _SEED: Final = 1
@@ -54,16 +60,62 @@ _SEED: Final = 1
 T = TypeVar("T")
 
 
+def addresses(base_url: str) -> list[str]:
+    """The URL once for each address that its host stands for now; as it is where for none."""
+    url = urlsplit(base_url)
+    try:
+        found = socket.getaddrinfo(url.hostname, url.port or 80, type=socket.SOCK_STREAM)
+    except OSError:
+        return [base_url]
+    hosts = sorted({str(entry[4][0]) for entry in found})
+    authorities = [f"[{host}]" if ":" in host else host for host in hosts]
+    port = "" if url.port is None else f":{url.port}"
+    return [url._replace(netloc=authority + port).geturl() for authority in authorities]
+
+
 class Replicas(IndexClient):
-    """Asks one replica after another; what is neither asked nor reported goes to the first one. For
-    one thread.
+    """Asks one replica after another; what is neither asked nor reported goes to any. For one
+    thread.
     """
 
-    def __init__(self, base_urls: Sequence[str], *, key: str = "") -> None:
+    def __init__(
+        self,
+        base_urls: Sequence[str],
+        *,
+        key: str = "",
+        resolve: Callable[[str], list[str]] = addresses,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        base_urls: each of one replica, or of all that its host stands for.
+        key: that they ask for.
+        resolve: the URLs of those, at the moment.
+        monotonic: seconds.
+        """
         super().__init__(base_urls[0], key=key)
-        self.clients = {url: IndexClient(url, key=key) for url in base_urls}
-        self._order = list(self.clients.values())
+        self.clients: dict[str, IndexClient] = {}
+        self._base_urls = base_urls
+        self._key = key
+        self._resolve = resolve
+        self._monotonic = monotonic
+        self._resolve_at = -math.inf
+        self._order: list[IndexClient] = []
         self._decided: OrderedDict[str, IndexClient] = OrderedDict()
+
+    def _look(self) -> None:
+        """Takes those in that are there now, and lets those go that are not."""
+        if self._monotonic() < self._resolve_at:
+            return
+        self._resolve_at = self._monotonic() + RESOLVE_S
+        urls = [url for base_url in self._base_urls for url in self._resolve(base_url)]
+        for url in [url for url in self.clients if url not in urls]:
+            gone = self.clients.pop(url)
+            self._order.remove(gone)
+            gone.close()
+        for url in urls:
+            if url not in self.clients:
+                self.clients[url] = IndexClient(url, key=self._key)
+                self._order.append(self.clients[url])
 
     def query(
         self, tokens: Sequence[int], *, model: str, block_size: int
@@ -96,9 +148,10 @@ class Replicas(IndexClient):
         """To the replica that decided, since the others may not know of it yet; to another one when
         it does not answer. Raises what the last one raised when none does.
         """
+        self._look()
         by_replica: dict[IndexClient, list[Report]] = {}
         for report in reports:
-            replica = self._decided.get(report.decision_id, self._order[0])
+            replica = self._decided.get(report.decision_id, next(iter(self.clients.values())))
             by_replica.setdefault(replica, []).append(report)
         for replica, its_own in by_replica.items():
             try:
@@ -107,6 +160,7 @@ class Replicas(IndexClient):
                 self._first_answer(partial(IndexClient.feedback, reports=its_own))
 
     def _first_answer(self, ask: Callable[[IndexClient], T]) -> tuple[IndexClient, T]:
+        self._look()
         self._order.append(self._order.pop(0))
         for client in self._order[:-1]:
             try:

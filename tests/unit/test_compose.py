@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -17,10 +18,12 @@ import pytest
 from reprise.cli.bridge import bridge
 from reprise.cli.serve import serve
 from reprise.cli.streams import streams
+from reprise.front import WAIT_S
 from reprise.tracing.opening import NO_TRACING, open_tracing, tracing_of
 from reprise.tracing.settings import ENDPOINT
+from schemas.limits import HTTP_GRACE_S, LEAVE_S, LEAVE_SETTLE_S
 from schemas.tracing import SpanName
-from simulation.demo.compose import Replicas, reachable
+from simulation.demo.compose import RESOLVE_S, Replicas, addresses, reachable
 from simulation.demo.demo import COSTS
 from simulation.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
 from simulation.traffic.index_client import Candidate, Report, ServiceError
@@ -69,7 +72,7 @@ def test_panels_do_not_overlap(dashboard: Any) -> None:
 
 def test_ports_are_published_on_loopback_only() -> None:
     published = re.findall(r"ports: (\[.*\])", COMPOSE)
-    assert len(published) == 5
+    assert len(published) == 4
     for ports in published:
         assert ports.startswith('["127.0.0.1:')
         assert ports.count('"') == 2
@@ -90,19 +93,79 @@ def test_every_file_that_is_mounted_is_there() -> None:
 
 
 def test_shared_memory_is_mounted_to_be_read_and_looked_at_only_where_it_is_asked_for() -> None:
-    for number in (1, 2):
-        mounts = f'["bridge-{number}-data:/var/lib/reprise", "/dev/shm:/host-shm:ro"]'
-        assert f"    volumes: {mounts}\n" in COMPOSE
-    assert COMPOSE.count("/dev/shm") == 2
+    assert '    volumes: ["bridge-data:/var/lib/reprise", "/dev/shm:/host-shm:ro"]\n' in COMPOSE
+    assert COMPOSE.count("/dev/shm") == 1
     assert "    REPRISE_MEMORY_DIR: ${REPRISE_MEMORY_DIR:-}\n" in COMPOSE
 
 
-def test_every_role_is_scraped() -> None:
+def services() -> dict[str, str]:
+    """The block of each service, by its name."""
+    _, _, after = COMPOSE.partition("\nservices:\n")
+    blocks = re.split(r"^  (?=[a-z0-9-]+:$)", after.partition("\nvolumes:")[0], flags=re.MULTILINE)
+    return {block.partition(":")[0]: block for block in blocks if block.strip()}
+
+
+def test_there_is_one_service_for_each_role_and_any_number_of_it_can_be_started() -> None:
     prometheus = (ROOT / "monitoring/prometheus.yml").read_text()
+    numbered = [name for name in services() if re.fullmatch(r"(bridge|streams|serve)-.*", name)]
+    assert numbered == []
     for role in ("bridge", "streams", "serve"):
-        for number in (1, 2):
-            assert f"  {role}-{number}:\n" in COMPOSE
-            assert f'"{role}-{number}:' in prometheus
+        block = services()[role]
+        assert "\n    deploy: {replicas: 2}\n" in block
+        assert "ports:" not in block, "two containers cannot have one port"
+        assert "container_name:" not in block
+        assert "<<: [*kafka-client, *slots]" in block, "they share a volume, and keep apart in it"
+        assert f"{role}-data:/var/lib/reprise" in block
+        assert f"dns_sd_configs: [{{names: [{role}], type: A, " in prometheus
+
+
+def test_a_rebuild_leaves_what_clients_ask_where_it_is() -> None:
+    stage = DOCKERFILE.partition(" AS front\n")[2].partition("\n\n")[0]
+    assert re.findall(r"COPY (.*)", stage) == ["reprise/front.py /front.py"]
+    before = DOCKERFILE.partition(" AS front\n")[0]
+    assert before.count("\nFROM ") == 1, "older builders build all stages before it"
+    imports = re.findall(
+        r"^(?:from|import) (\w+)", (ROOT / "reprise/front.py").read_text(), re.MULTILINE
+    )
+    assert imports
+    assert set(imports) <= set(sys.stdlib_module_names)
+    assert "target: front" in services()["front"]
+    assert "depends_on:" not in services()["front"], "Compose 2 replaces it with what it depends on"
+
+
+def test_a_replica_has_time_to_leave() -> None:
+    (grace,) = re.findall(r"stop_grace_period: (\d+)s", services()["serve"])
+    assert int(grace) > LEAVE_S + LEAVE_SETTLE_S + HTTP_GRACE_S + 10
+    assert WAIT_S >= LEAVE_S
+
+
+def test_health_checks_start_no_interpreter_and_have_patience() -> None:
+    checks = re.findall(r"healthcheck:.*?start_period: \d+s", COMPOSE, re.DOTALL)
+    assert len(checks) == COMPOSE.count("healthcheck:") - 1, "one is used twice"
+    for check in checks:
+        assert not re.search(r"\b(?:python3?|java|node|reprise )", check)
+        assert int(re.findall(r"interval: (\d+)s", check)[0]) >= 5
+        assert int(re.findall(r"timeout: (\d+)s", check)[0]) >= 10
+        assert int(re.findall(r"retries: (\d+)", check)[0]) >= 6
+
+
+@pytest.mark.parametrize(("answer", "code"), [("200 OK", 0), ("503 Service Unavailable", 1)])
+def test_health_checks_go_by_the_status(answer: str, code: int) -> None:
+    (program,) = re.findall(
+        r"- >-\n((?:        .*\n)+)", services()["serve"].partition("healthcheck:")[2]
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        program = " ".join(program.split()).replace("$$", "$")
+        program = program.replace("13333", str(listening.getsockname()[1]))
+        with subprocess.Popen(["bash", "-c", program]) as asking:
+            taken, _ = listening.accept()
+            with taken:
+                asked = b""
+                while not asked.endswith(b"\r\n\r\n"):
+                    asked += taken.recv(1000)
+                assert asked == b"GET /ready HTTP/1.0\r\n\r\n"
+                taken.sendall(f"HTTP/1.1 {answer}\r\n\r\n".encode())
+                assert asking.wait(30) == code
 
 
 def test_what_is_worth_an_alert_is_a_rule() -> None:
@@ -117,7 +180,9 @@ def test_what_is_worth_an_alert_is_a_rule() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_the_rules_do_what_their_tests_say() -> None:
-    for arguments in (("test", "rules", "alerts_test.yml"), ("check", "config", "prometheus.yml")):
+    # The file of the key is a container's.
+    check = ("check", "config", "--syntax-only", "prometheus.yml")
+    for arguments in (("test", "rules", "alerts_test.yml"), check):
         command = ["promtool", *arguments]
         done = subprocess.run(
             command, cwd=ROOT / "monitoring", capture_output=True, text=True, timeout=60
@@ -171,13 +236,27 @@ def test_older_builders_and_compose_take_the_files() -> None:
     assert not re.search(r"^(?:configs|name):", COMPOSE, re.MULTILINE)
 
 
-def test_one_service_builds_the_image_of_all_roles() -> None:
-    before, _, after = COMPOSE.partition("\nservices:\n")
-    services = re.split(r"^  (?=[a-z0-9-]+:$)", after, flags=re.MULTILINE)
+def test_each_image_is_built_once_and_before_another_service_needs_it() -> None:
+    before, _, _ = COMPOSE.partition("\nservices:\n")
     for key in ("build:", "pull_policy: if_not_present"):
-        assert [block.partition(":")[0] for block in services if key in block] == ["bridge-1"]
+        assert [name for name, block in services().items() if key in block] == ["keys", "front"]
         assert key not in before
     assert "\n  pull_policy: never\n" in before
+    # Compose 1.29 builds and pulls in the order in which services depend on each other.
+    started = "keys: {condition: service_completed_successfully}"
+    after_kafka = before.partition("x-after-kafka: ")[2].partition("\n\n")[0]
+    assert started in after_kafka
+    assert started in before.partition("x-engine: ")[2]
+    for role in ("bridge", "streams", "serve"):
+        assert "depends_on: *after-kafka\n" in services()[role]
+    assert "serve: {condition: service_healthy}" in services()["router"]
+
+
+def test_the_least_version_is_named() -> None:
+    for text in (COMPOSE, (ROOT / "README.md").read_text(), (ROOT / "docs/run.md").read_text()):
+        assert "Compose 2.20" in text
+        assert "1.29" in text
+        assert "--scale" in text
 
 
 def test_what_ends_all_of_it_names_every_profile() -> None:
@@ -272,3 +351,36 @@ def test_a_query_goes_to_the_next_replica_when_one_is_away() -> None:
     finally:
         replicas.close()
         service.close()
+
+
+def test_replicas_that_come_and_go_are_noticed() -> None:
+    first, second = StubService(), StubService()
+    found, now = [first.url], [0.0]
+    replicas = Replicas(
+        ["http://serve:1"], resolve=lambda url: list(found), monotonic=lambda: now[0]
+    )
+
+    def query() -> None:
+        assert replicas.query([1] * 16, model="demo", block_size=16) == {}
+
+    try:
+        query()
+        found.append(second.url)
+        query()
+        assert list(replicas.clients) == [first.url]
+        now[0] += RESOLVE_S
+        query()
+        assert list(replicas.clients) == [first.url, second.url]
+        found.remove(first.url)
+        now[0] += RESOLVE_S
+        query()
+        assert list(replicas.clients) == [second.url]
+    finally:
+        replicas.close()
+        first.close()
+        second.close()
+
+
+def test_a_host_stands_for_all_its_addresses() -> None:
+    assert addresses("http://127.0.0.1:9") == ["http://127.0.0.1:9"]
+    assert addresses("http://nothing.invalid:9") == ["http://nothing.invalid:9"]
