@@ -75,7 +75,7 @@ class Leaving:
         try:
             logger.info("Leaving: %s", self.wait())
         except Exception:
-            logger.exception("Leaving at once")
+            logger.exception("Cannot tell whether another replica is ready; leaving at once")
         finally:
             then()
 
