@@ -69,6 +69,10 @@ def test_messages_that_nobody_expects(
     try:
         with Neighbour(service, seed).beside() as neighbour:
             attack(service, neighbour, attackers, count)
+            # What one of them has said of a shared pool counts for the neighbour, until it goes.
+            for number in range(len(PUBLISHERS)):
+                target = {"instance_id": f"attacker-{number}", "dp_rank": 0}
+                assert service.post("/unregister", target)[0] == 200
             neighbour.check_once_quiet()
     except BaseException as error:
         error.add_note(f"--seed {seed}")

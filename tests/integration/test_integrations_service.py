@@ -123,7 +123,11 @@ def test_the_client_asks_and_tells_a_real_service(
         return next((one for one in rows if one["name"] == "demo"), {})
 
     # What was decided last may be written, and so folded, some moments after it was answered.
-    until(lambda: row().get("decisions", 0) >= 4, what=f"all decisions are folded: {row()}")
+    def is_folded() -> bool:
+        found = row()
+        return bool(found.get("decisions", 0) >= 4 and found.get("reported", 0) >= 1)
+
+    until(is_folded, what=f"all decisions are folded: {row()}")
     found = row()
     assert (found["decisions"], found["refused"], found["reported"]) == (4, 1, 1), "repeated once"
     assert found["ttft"]["actual_ms"] == 80.0
