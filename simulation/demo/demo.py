@@ -196,10 +196,10 @@ class Demo:
 
         def speak(now: float) -> None:
             nonlocal curl_at
+            self._board.show(now, router.stats, lambda: _read_blocks(index, router))
             if not self._curl_said and now >= curl_at:
                 curl_at = now + _SAMPLE_RETRY_S
                 self._say_curl(index)
-            self._board.show(now, router.stats, lambda: _read_blocks(index, router))
 
         try:
             router.run(
