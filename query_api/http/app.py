@@ -26,6 +26,7 @@ from query_api.http.errors import (
     ErrorEnvelope,
     RequestError,
     shown,
+    stopping,
 )
 from query_api.http.health import package_version
 from query_api.http.lmcache.command_routes import command_routes
@@ -293,15 +294,10 @@ class _Front:
             await refusal(scope, receive, watch)
         except asyncio.CancelledError:  # the server stops, and has waited for it
             if status == 0:
-                await self._refusals.refuse(scope["headers"], _stopping())(scope, receive, watch)
+                await self._refusals.refuse(scope["headers"], stopping())(scope, receive, watch)
         except Exception:
             logger.exception(
                 "Unexpected error in route %s; its client is answered 500", scope["path"]
             )
         path = scope["path"]
         self._metrics.count_request(path if path in self._paths else _OTHER_ROUTE, status)
-
-
-def _stopping() -> RequestError:
-    text = "the service stops, and this may be done or not: repeat it once the service runs again"
-    return RequestError("stopping", text, status=503)

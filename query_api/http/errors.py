@@ -124,6 +124,12 @@ def no_room_for_body() -> RequestError:
     return RequestError("no_room_for_body", text, status=503, headers=headers)
 
 
+def stopping() -> RequestError:
+    """The service ends before the request has."""
+    text = "the service stops, and this may be done or not: repeat it once the service runs again"
+    return RequestError("stopping", text, status=503)
+
+
 def recovering(problem: str) -> RequestError:
     """The table is not complete yet, so that an answer could be wrong."""
     return RequestError("recovering", problem or "the table is being recovered", status=503)

@@ -226,7 +226,7 @@ def simulate(
     The nodes' events go through the index as an engine's do. Where a trace has a line that cannot
     be used, what stands before it is run, and the exit code is 1.
     """
-    from simulation.whatif.plan import COMPARED, all_policies, parse_sweeps, plan
+    from simulation.whatif.plan import parse_sweeps, plan
     from simulation.whatif.report.document import document_of
     from simulation.whatif.report.table import text_lines
 
@@ -239,7 +239,8 @@ def simulate(
             base,
             block_size=block_size,
             workloads=len(traces),
-            policies=policies or (all_policies() if every else COMPARED),
+            policies=policies,
+            every=every,
             sweeps=parse_sweeps(sweeps),
         )
         read = _read_all(traces, block_size, ignore_unknown_fields)

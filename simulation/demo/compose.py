@@ -26,7 +26,8 @@ import msgspec
 
 from schemas.causes import cause_of
 from simulation.demo.board import Board
-from simulation.demo.sample import Sampler, curl_command
+from simulation.demo.demo import read_blocks
+from simulation.demo.sample import Asked, Sampler, say_sample
 from simulation.engines.engine import EngineReady, EngineState
 from simulation.traffic.conversations import Conversations, Traffic
 from simulation.traffic.http_json import JsonConnection
@@ -281,23 +282,13 @@ class ComposeDemo:
 
     def _say_curl(self, engine: EngineReady) -> list[int] | None:
         """Says a query that can be pasted, once there is one that shows something: its prompt."""
-        try:
-            prompt = self._turns.choose(partial(self._index.query, **_names(engine)))
-        except (OSError, ServiceError):
-            return None
-        if prompt is not None:
-            self._board.say("Try it: which engine holds how much of this prompt?")
-            if self._has_key:
-                self._board.say(READ_KEY)
-            self._board.say(curl_command(self._ask, prompt, key=self._has_key, **_names(engine)))
-        return prompt
+        read_key = READ_KEY if self._has_key else ""
+        how = Asked(self._ask, engine.model, engine.block_size, self._has_key, read_key)
+        return say_sample(self._board.say, self._turns, self._index, how)
 
     def _refresh(self, router: Router, engine: EngineReady, sample: list[int] | None) -> None:
         """Reads what the table shows, and says how much of one prompt each replica knows."""
-        try:
-            router.stats.blocks_indexed = self._index.blocks_indexed()
-        except OSError:
-            router.stats.blocks_indexed = None
+        read_blocks(self._index, router)
         if sample is None:
             return
         told = []

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from simulation.demo.board import FIRST_AFTER_S, WARM_UP_S, Board
-from simulation.demo.sample import Sampler, curl_command
+from simulation.demo.sample import Asked, Sampler, say_sample
 from simulation.engines.cache import CacheSizes, Offload
 from simulation.engines.engine import EngineOptions
 from simulation.engines.fleet import Fleet
@@ -196,7 +196,7 @@ class Demo:
 
         def speak(now: float) -> None:
             nonlocal curl_at
-            self._board.show(now, router.stats, lambda: _read_blocks(index, router))
+            self._board.show(now, router.stats, lambda: read_blocks(index, router))
             if not self._curl_said and now >= curl_at:
                 curl_at = now + _SAMPLE_RETRY_S
                 self._say_curl(index)
@@ -233,24 +233,12 @@ class Demo:
 
     def _say_curl(self, index: IndexClient) -> None:
         """Say the command once it has something to show."""
-        model, block_size = self._options.model, self._options.sizes.block_size
-        try:
-            prompt = self._turns.choose(
-                lambda prompt: index.query(prompt, model=model, block_size=block_size)
-            )
-        except (OSError, ServiceError):
-            return
-        if prompt is None:
-            return
-        self._curl_said = True
         # A service that listens on all addresses is asked at one.
         asked = self._base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-        self._board.say("Try it: which engine holds how much of this prompt?")
-        self._board.say(
-            curl_command(
-                asked, prompt, model=model, block_size=block_size, key=bool(self._options.key)
-            )
-        )
+        options = self._options
+        how = Asked(asked, options.model, options.sizes.block_size, bool(options.key))
+        prompt = say_sample(self._board.say, self._turns, index, how)
+        self._curl_said = prompt is not None
 
     def _finish(self, index: IndexClient) -> None:
         engines = self._fleet.engines
@@ -273,7 +261,8 @@ class Demo:
             self._fleet.close()
 
 
-def _read_blocks(index: IndexClient, router: Router) -> None:
+def read_blocks(index: IndexClient, router: Router) -> None:
+    """What the table says of them; "?" where the service does not answer."""
     try:
         router.stats.blocks_indexed = index.blocks_indexed()
     except OSError:

@@ -5,10 +5,11 @@ different parts.
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from simulation.traffic.conversations import Conversations, Turn
-from simulation.traffic.index_client import InstanceMatch
+from simulation.traffic.index_client import IndexClient, InstanceMatch, ServiceError
 
 PROMPTS_REMEMBERED_MAX: Final = 64
 PROMPTS_ASKED_MAX: Final = 4
@@ -40,11 +41,49 @@ class Sampler:
         return None
 
 
-def curl_command(
-    base_url: str, prompt: list[int], *, model: str, block_size: int, key: bool
-) -> str:
-    """The query as people paste it; where a key is asked for, it is in $KEY."""
-    body = {"model": model, "block_size": block_size, "token_ids": prompt}
-    text = json.dumps(body, separators=(",", ":"))
-    header = ' -H "Authorization: Bearer $KEY"' if key else ""
-    return f"curl -s {base_url}/query{header} -H 'Content-Type: application/json' -d '{text}'"
+class Asked(NamedTuple):
+    """How people ask.
+
+    Attributes:
+        base_url: where.
+        key: whether a key is asked for, which is in $KEY then.
+        read_key: how people read the key into that, where it is to be said; else "".
+    """
+
+    base_url: str
+    model: str
+    block_size: int
+    key: bool = False
+    read_key: str = ""
+
+    def command(self, prompt: list[int]) -> str:
+        """The query as people paste it."""
+        body = {"model": self.model, "block_size": self.block_size, "token_ids": prompt}
+        text = json.dumps(body, separators=(",", ":"))
+        header = ' -H "Authorization: Bearer $KEY"' if self.key else ""
+        return (
+            f"curl -s {self.base_url}/query{header} -H 'Content-Type: application/json' -d '{text}'"
+        )
+
+
+def say_sample(
+    say: Callable[[str], None], sampler: Sampler, index: IndexClient, asked: Asked
+) -> list[int] | None:
+    """Says a query that can be pasted, where there is one that shows something by now.
+
+    Returns:
+        Its prompt; None where nothing was said.
+    """
+    try:
+        prompt = sampler.choose(
+            partial(index.query, model=asked.model, block_size=asked.block_size)
+        )
+    except (OSError, ServiceError):
+        return None
+    if prompt is None:
+        return None
+    say("Try it: which engine holds how much of this prompt?")
+    if asked.read_key:
+        say(asked.read_key)
+    say(asked.command(prompt))
+    return prompt

@@ -93,7 +93,8 @@ def plan(
     *,
     block_size: int,
     workloads: int,
-    policies: Sequence[str] = COMPARED,
+    policies: Sequence[str] = (),
+    every: bool = False,
     sweeps: Sequence[Sweep] = (),
 ) -> list[Job]:
     """All runs, in the order of a report: for each workload the comparison, then the sweeps.
@@ -102,7 +103,8 @@ def plan(
         base: what they have in common.
         block_size: tokens for each block.
         workloads: how many there are.
-        policies: to compare; sweeps have these, too, but for COMPARED and ALL, with SWEPT.
+        policies: to compare, also in sweeps; none for COMPARED, and SWEPT in sweeps.
+        every: whether none stands for all policies instead of COMPARED.
         sweeps: what else to run.
 
     Raises:
@@ -112,16 +114,16 @@ def plan(
         parse(policy)
     jobs: list[Job] = []
     for workload in range(workloads):
-        jobs += _comparison(base, workload, policies)
+        compared = policies or (_all_policies() if every else COMPARED)
+        jobs += _comparison(base, workload, compared)
         for sweep in sweeps:
-            named = () if policies in (COMPARED, all_policies()) else policies
-            jobs += _swept(base, workload, sweep, named, block_size)
+            jobs += _swept(base, workload, sweep, policies, block_size)
     if len(jobs) > WHATIF_RUNS_MAX:
         raise ConfigurationError(f"Expected at most {WHATIF_RUNS_MAX:,} runs, got: {len(jobs):,}")
     return jobs
 
 
-def all_policies() -> tuple[str, ...]:
+def _all_policies() -> tuple[str, ...]:
     """Policies that were added to the table come after those that have a place."""
     named = {policy.partition(":")[0] for policy in ALL}
     return (*ALL, *(name for name in ALL_POLICIES if name not in named))
