@@ -20,7 +20,7 @@ ROOMS: Final = (
     "replay",
     "reprise",
     "schemas",
-    "simulation",
+    "lab",
     "storage",
     "streams",
 )

@@ -118,8 +118,8 @@ def _check(file: Path, output: Path | None) -> None:
 def _write_parquet(
     capture: "Capture", steps: "BlockEvents", chains: "Chains", path: Path, force: bool
 ) -> str:
-    from replay.exports.output import whole_file
-    from replay.exports.parquet import write_parquet
+    from lab.exports.output import whole_file
+    from lab.exports.parquet import write_parquet
     from schemas.extras import need
     from schemas.limits import MIB
 
@@ -141,8 +141,8 @@ def _write_trace(
     block_size: int | None,
     join_s: float,
 ) -> str:
-    from replay.exports.output import whole_file
-    from replay.exports.requests import Requests
+    from lab.exports.output import whole_file
+    from lab.exports.requests import Requests
     from replay.traces.writer import write_requests
 
     requests = Requests(steps, chains, block_size=block_size, join_s=join_s)

@@ -18,11 +18,11 @@ from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
 
 if TYPE_CHECKING:
+    from lab.whatif.report.document import Document, TraceFacts
+    from lab.whatif.setup import Setup
+    from lab.whatif.sweep import Job
+    from lab.whatif.workload import Workload
     from replay.traces.reader import Trace
-    from simulation.whatif.report.document import Document, TraceFacts
-    from simulation.whatif.setup import Setup
-    from simulation.whatif.sweep import Job
-    from simulation.whatif.workload import Workload
 
 _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
 
@@ -30,7 +30,7 @@ _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
 def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from simulation.whatif.policies.table import ALL_POLICIES
+    from lab.whatif.policies.table import ALL_POLICIES
     from streams.routing.assignments import describe_fields
 
     for name, policy in ALL_POLICIES.items():
@@ -226,9 +226,9 @@ def simulate(
     The nodes' events go through the index as an engine's do. Where a trace has a line that cannot
     be used, what stands before it is run, and the exit code is 1.
     """
-    from simulation.whatif.plan import parse_sweeps, plan
-    from simulation.whatif.report.document import document_of
-    from simulation.whatif.report.table import text_lines
+    from lab.whatif.plan import parse_sweeps, plan
+    from lab.whatif.report.document import document_of
+    from lab.whatif.report.table import text_lines
 
     try:
         _check_outputs(report, json_path, csv_path, plots)
@@ -280,7 +280,7 @@ def _setup_of(
     decode_costs: str,
     **options: Any,
 ) -> "Setup":
-    from simulation.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
+    from lab.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
     from streams.routing.assignments import parse_assignments
     from streams.routing.costs import Costs
 
@@ -332,8 +332,8 @@ def _read_all(paths: Sequence[Path], block_size: int, ignore_unknown: bool) -> "
 def _workloads_of(
     paths: Sequence[Path], traces: "Sequence[Trace]", block_size: int
 ) -> "tuple[list[Workload], list[TraceFacts]]":
-    from simulation.whatif.report.document import facts_of
-    from simulation.whatif.workload import Workload
+    from lab.whatif.report.document import facts_of
+    from lab.whatif.workload import Workload
 
     names = Counter(trace.name for trace in traces)
     workloads, facts = [], []
@@ -354,7 +354,7 @@ def _workloads_of(
 
 
 def _run_all(jobs: "Sequence[Job]", workloads: "Sequence[Workload]", processes: int | None) -> Any:
-    from simulation.whatif.sweep import run_all
+    from lab.whatif.sweep import run_all
 
     done = 0
     with progress_shown("Running", "runs", everywhere=True) as tell:
@@ -375,8 +375,8 @@ def _write(
     csv_path: Path | None,
     plots: Path | None,
 ) -> None:
-    from simulation.whatif.report.document import to_json
-    from simulation.whatif.report.table import to_csv
+    from lab.whatif.report.document import to_json
+    from lab.whatif.report.table import to_csv
 
     if json_path is not None:
         _write_file(json_path, to_json(document))
@@ -384,8 +384,8 @@ def _write(
         _write_file(csv_path, to_csv(document).encode())
     if report is None and plots is None:
         return
-    from simulation.whatif.report.page import page_of
-    from simulation.whatif.report.plots import pictures_of
+    from lab.whatif.report.page import page_of
+    from lab.whatif.report.plots import pictures_of
 
     pictures = list(pictures_of(document))
     if plots is not None:

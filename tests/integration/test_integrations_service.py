@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from simulation.engines.cache import CacheSizes
-from simulation.engines.engine import Engine, EngineOptions, GenerateRequest
-from simulation.traffic.index_client import IndexClient
+from lab.engines.cache import CacheSizes
+from lab.engines.engine import Engine, EngineOptions, GenerateRequest
+from lab.traffic.index_client import IndexClient
 from tests.processes import START_S, Service, until
 
 ROOT = Path(__file__).parents[2]

@@ -88,7 +88,7 @@ def names_read(path: Path) -> set[str]:
 
 
 def test_every_bound_is_used_by_the_service() -> None:
-    used = set().union(*(names_read(path) for path in [LIMITS, *modules(*ROOMS, "simulation")]))
+    used = set().union(*(names_read(path) for path in [LIMITS, *modules(*ROOMS, "lab")]))
     unused = [name for name, _ in assignments(LIMITS) if name not in used]
     assert not unused, f"bounds that nothing enforces: {unused}"
 
