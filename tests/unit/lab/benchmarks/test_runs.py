@@ -97,7 +97,7 @@ def test_a_full_run_fails_where_an_aim_has_no_figure(asked: list[tuple[str, str]
 
 def test_each_measurement_can_be_run() -> None:
     for module in MODULES.values():
-        assert callable(import_module(f"benchmarks.{module}").measure)
+        assert callable(import_module(f"lab.benchmarks.{module}").measure)
     for names in (run.DISTRIBUTED, run.BOTH_KERNELS, run.NEED_DYNAMO, run.NEED_RUST, BESIDE_DYNAMO):
         assert set(names) <= MODULES.keys()
     assert set(run.NEED_DYNAMO) <= set(BESIDE_DYNAMO)
