@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from lmcache_adapter.commands.book import CommandView
 from query_api.gaps import LedgerView
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.command_records import CommandRecord
@@ -13,7 +14,6 @@ from schemas.identities import PrefixScope, PublisherKey, StreamKey
 from schemas.memory import SegmentKey, SegmentStanding, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
-from streams.commands.book import CommandView
 from streams.history.explain import Explanation, Question
 from streams.kernel.interface import ReadOnlyKernel
 

@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 
 from bridge.engine_http.load import check_period
-from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
-from query_api.routing.router import RouterSettings
 from reprise.http.tls_settings import TlsSettings
+from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import ConfigurationError
 

@@ -16,6 +16,11 @@ ROOT: Final = Path(__file__).parent.parent
 ROOMS: Final = (
     "bridge",
     "brokers",
+    "console",
+    "doctor",
+    "lmcache_adapter",
+    "page",
+    "routing",
     "query_api",
     "replay",
     "reprise",

@@ -24,11 +24,11 @@ from lab.whatif.policies.counts import (
 from lab.whatif.policies.table import ALL_POLICIES
 from lab.whatif.setup import Leases, Setup
 from replay.traces.request import TraceRequest
-from streams.routing.costs import Costs
-from streams.routing.inflight import BlocksParameters, LmetricParameters, StickyParameters
-from streams.routing.prefix import LongestPrefixParameters, WeightedParameters
-from streams.routing.table import parse_policy
-from streams.routing.ttft import Algorithm1Parameters, LeastDelayParameters, WaitAndWorkParameters
+from routing.policies.costs import Costs
+from routing.policies.inflight import BlocksParameters, LmetricParameters, StickyParameters
+from routing.policies.prefix import LongestPrefixParameters, WeightedParameters
+from routing.policies.table import parse_policy
+from routing.policies.ttft import Algorithm1Parameters, LeastDelayParameters, WaitAndWorkParameters
 
 Block = tuple[int, ...]
 Event = tuple[str, str, list[Block]]  # what, tier, blocks

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from lab.engines.publisher import PublisherOptions
-from reprise.embedded.commands import DIRECTORY as COMMANDS
+from lmcache_adapter.commands.embedded import DIRECTORY as COMMANDS
 from schemas.command_records import (
     Action,
     CommandRecord,

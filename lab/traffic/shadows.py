@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from lab.engines.cache import BlockChain, CacheSizes, EngineCache, Offload
 from lab.traffic.conversations import Turn
 from lab.traffic.scoring import Scorer, Target
+from routing.policies.costs import UNLIMITED, Costs
 from schemas.limits import SHADOW_WAITING_MAX
-from streams.routing.costs import UNLIMITED, Costs
 
 SHADOW_SEED: Final = 1
 NO_TIME: Final = Costs(prefill_tokens_per_s=UNLIMITED, token_squared_s=0.0)

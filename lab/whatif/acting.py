@@ -1,7 +1,7 @@
 """Advice that is carried out on simulated nodes: what `reprise up --act` does, by its functions.
 
 Each `act_s` the hot prefixes of the prompts so far, the holders that the index knows and the nodes'
-waits give advice (`streams.routing.advice`); what `streams.routing.acting` has nothing against is
+waits give advice (`routing.advice.advice`); what `routing.advice.acting` has nothing against is
 copied. A target receives one copy after the other at the speed of a fetch, beside what it computes,
 and has the blocks when they are all there, as far as the source has them then. Pins are not made.
 """
@@ -13,13 +13,8 @@ from typing import Final, NamedTuple
 
 from lab.whatif.queue import Load
 from lab.whatif.workload import Workload
-from schemas.command_records import CommandState
-from schemas.identities import DEFAULT_TENANT
-from schemas.limits import ACT_RATE_S
-from schemas.routing_records import DecidedScope, PrefixMark, Target, marks_at
-from streams.kernel.interface import InstanceMatch
-from streams.routing.acting import Act, ActRules, PastActs, Suppressed, source_of, with_prefixes
-from streams.routing.advice import (
+from routing.advice.acting import Act, ActRules, PastActs, Suppressed, source_of, with_prefixes
+from routing.advice.advice import (
     Action,
     AdviceRules,
     HeldPrefix,
@@ -27,8 +22,13 @@ from streams.routing.advice import (
     advise,
     prompts_per_second,
 )
-from streams.routing.costs import Costs
-from streams.routing.observed.hot_prefixes import HotPrefix, HotPrefixes, view
+from routing.observed.hot_prefixes import HotPrefix, HotPrefixes, view
+from routing.policies.costs import Costs
+from schemas.command_records import CommandState
+from schemas.identities import DEFAULT_TENANT
+from schemas.limits import ACT_RATE_S
+from schemas.routing_records import DecidedScope, PrefixMark, Target, marks_at
+from streams.kernel.interface import InstanceMatch
 
 _MODEL: Final = "trace"
 

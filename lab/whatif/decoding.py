@@ -1,6 +1,6 @@
 """Instances that decode, where prefill and decode are apart.
 
-A batch has one time between two tokens, by `streams.routing.estimates.decode`; it changes when a
+A batch has one time between two tokens, by `routing.estimates.decode`; it changes when a
 request comes or goes, and each request of the batch gets a token meanwhile. A request holds its
 prompt and, on average, half of its output. Who decodes is chosen when a request arrives; it comes
 once its prompt has been computed, and its caches have, which are sent layer by layer meanwhile.
@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 
 from lab.whatif.outcome import DecodeOutcome, latency_of
 from lab.whatif.setup import Refusal, Setup
-from streams.routing.decode_choice import (
+from routing.estimates.decode import DecodeTerms, OutputMeans
+from routing.policies.decode_choice import (
     DecodeParameters,
     Decoder,
     DecodeRequest,
     exposed_s,
     rank_decoders,
 )
-from streams.routing.estimates.decode import DecodeTerms, OutputMeans
-from streams.routing.refusal import (
+from routing.policies.refusal import (
     Computing,
     Decoding,
     RefusalRule,

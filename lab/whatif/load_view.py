@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from lab.whatif.queue import Load, WorkQueue
-from streams.routing.costs import Costs
+from routing.policies.costs import Costs
 
 
 class LoadView:

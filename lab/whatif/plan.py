@@ -8,9 +8,9 @@ import msgspec
 from lab.whatif.policies.table import ALL_POLICIES, parse
 from lab.whatif.setup import UNBOUNDED, Setup, parse_capacity
 from lab.whatif.sweep import Job
+from routing.policies.table import DEFAULT_POLICY
 from schemas.errors import ConfigurationError
 from schemas.limits import WHATIF_RUNS_MAX
-from streams.routing.table import DEFAULT_POLICY
 
 COMPARED: Final = ("round-robin", "longest-prefix", "weighted", "blocks", DEFAULT_POLICY)
 """Policies of a comparison that names none: two that look at one thing, two that are in use

@@ -38,17 +38,17 @@ from lab.whatif.outcome import NodeOutcome, Outcome, latency_of, parts_of
 from lab.whatif.policies.table import parse
 from lab.whatif.setup import Announce, Known, Leases, Refusal, Setup
 from lab.whatif.workload import Workload
+from routing.observed.sessions import Sessions, with_affinity
+from routing.policies.hot_classes import CLASS_BLOCKS, HotClasses
+from routing.policies.inflight import LmetricParameters
+from routing.policies.interface import Candidate, Choice, Request
+from routing.policies.ranking import tie_break
+from routing.policies.recent_work import RecentWork
+from routing.policies.refusal import Prediction, RefusalRule, refuse_at_arrival
 from schemas.arrays import to_little_endian
 from schemas.identities import DEFAULT_TENANT
 from schemas.routing_records import Refused, Target
 from streams.kernel.interface import InstanceMatch
-from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
-from streams.routing.inflight import LmetricParameters
-from streams.routing.interface import Candidate, Choice, Request
-from streams.routing.observed.sessions import Sessions, with_affinity
-from streams.routing.ranking import tie_break
-from streams.routing.recent_work import RecentWork
-from streams.routing.refusal import Prediction, RefusalRule, refuse_at_arrival
 
 POOL: str = "pool"
 """Name of the shared pool's publisher."""

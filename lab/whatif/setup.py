@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import msgspec
 
+from routing.policies.costs import Coefficient, Costs
 from schemas.errors import ConfigurationError
 from schemas.limits import APPROXIMATE_S, WHATIF_NODES_MAX
-from streams.routing.costs import Coefficient, Costs
 
 UNBOUNDED: Final = None
 """Capacity of a cache that never evicts."""

@@ -11,13 +11,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from doctor.document import DoctorDocument
+from doctor.routes import doctor_routes
+from lmcache_adapter.http.command_routes import command_routes
+from lmcache_adapter.http.routes import lmcache_routes
+from lmcache_adapter.http.workers import WorkerSource
+from page.events import EventProducer, event_routes
+from page.heatmap import HeatmapDocument
+from page.routes import page_routes
+from page.summary import SummarySource
 from query_api.access.errors import AccessError
 from query_api.access.guard import Guard
-from query_api.doctor.document import DoctorDocument
 from query_api.http.access_metrics import AccessMetrics
 from query_api.http.audit import AnswerAudit
 from query_api.http.caller import admit
-from query_api.http.doctor import doctor_routes
 from query_api.http.errors import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
@@ -29,9 +36,6 @@ from query_api.http.errors import (
     stopping,
 )
 from query_api.http.health import package_version
-from query_api.http.lmcache.command_routes import command_routes
-from query_api.http.lmcache.routes import lmcache_routes
-from query_api.http.lmcache.workers import WorkerSource
 from query_api.http.metrics import HttpMetrics
 from query_api.http.openapi import Documentation
 from query_api.http.origins import check_origin
@@ -42,23 +46,19 @@ from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.route_table import Routes
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
-from query_api.http.routing.decisions import MODELS as ROUTING_DECISIONS
-from query_api.http.routing.decisions import decision_routes
-from query_api.http.routing.documents import MODELS as ROUTING_ANSWERS
-from query_api.http.routing.endpoint import RoutingEndpoint
-from query_api.http.routing.routes import MODELS as ROUTING_BODIES
-from query_api.http.routing.routes import routing_routes
-from query_api.http.routing.views import MODELS as ROUTING_VIEWS
-from query_api.http.routing.views import routing_views
-from query_api.http.ui.events import EventProducer, event_routes
-from query_api.http.ui.heatmap import HeatmapDocument
-from query_api.http.ui.routes import page_routes
-from query_api.http.ui.summary import SummarySource
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import History, PublisherRegistry, View, WorkerCommands
-from query_api.routing.advised import Acting
-from query_api.routing.router import Router
 from query_api.unknown_scopes import UnknownScopes
+from routing.advice.advised import Acting
+from routing.decisions.router import Router
+from routing.http.decisions import MODELS as ROUTING_DECISIONS
+from routing.http.decisions import decision_routes
+from routing.http.documents import MODELS as ROUTING_ANSWERS
+from routing.http.endpoint import RoutingEndpoint
+from routing.http.routes import MODELS as ROUTING_BODIES
+from routing.http.routes import routing_routes
+from routing.http.views import MODELS as ROUTING_VIEWS
+from routing.http.views import routing_views
 from schemas.errors import RepriseError
 from schemas.tracing import NO_TRACER, Tracer
 from streams.kernel.interface import AuditQueue
@@ -140,7 +140,7 @@ def create_app(
         routes.include(routing_views(view, router, default_wire, acting))
         routes.include(decision_routes(router, default_wire))
         if select_service:
-            from query_api.http.select.routes import select_routes  # few services are asked so
+            from routing.select.routes import select_routes  # few services are asked so
 
             routes.include(select_routes(view, registry, router, bodies, tracer=tracer))
     routes.include(query_routes(hot))

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from query_api.http.wire import Headers
-from query_api.routing.interface import Routed, RouteRequest
-from query_api.routing.router import Router, Taken, Told
 from query_api.traces import (
     CACHED_TOKENS,
     MATCHED,
@@ -16,6 +14,8 @@ from query_api.traces import (
     TENANT,
     read_context,
 )
+from routing.decisions.interface import Routed, RouteRequest
+from routing.decisions.router import Router, Taken, Told
 from schemas.routing_records import Refused, decision_id
 from schemas.tracing import Attribute, Span, SpanName, Tracer
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from console.interruption import asked_to_stop
+from console.param_types import Amount
+from console.progress import progress_shown
+from console.terminal import printable
 from reprise.cli.captures import is_capture, notes_of, steps_of
-from reprise.cli.interruption import asked_to_stop
-from reprise.cli.param_types import Amount
-from reprise.cli.progress import progress_shown
 from reprise.cli.registration_options import registration_options
-from reprise.cli.terminal import printable
 from reprise.settings import seed_from
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import BLOCK_SIZE_MAX, EXPORT_JOIN_S, OPTION_HOURS_MAX

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from console.interruption import asked_to_stop
+from console.param_types import Amount, Amounts
+from console.progress import progress_shown
+from console.terminal import printable
 from reprise.cli.captures import is_capture, notes_of, steps_of
-from reprise.cli.interruption import asked_to_stop
-from reprise.cli.param_types import Amount, Amounts
-from reprise.cli.progress import progress_shown
 from reprise.cli.registration_options import registration_options
-from reprise.cli.terminal import printable
 from reprise.settings import seed_from
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.extras import need

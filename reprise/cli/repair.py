@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from reprise.cli.terminal import printable
+from console.terminal import printable
 from schemas.errors import RepriseError
 
 _DAMAGED: Final = 3

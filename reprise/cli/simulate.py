@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from console.param_types import Amount
+from console.progress import progress_shown
+from console.terminal import printable
 from replay.capture.progress import Progress
-from reprise.cli.param_types import Amount
-from reprise.cli.progress import progress_shown
-from reprise.cli.terminal import printable
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
@@ -31,7 +31,7 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     if not value:
         return
     from lab.whatif.policies.table import ALL_POLICIES
-    from streams.routing.assignments import describe_fields
+    from routing.policies.assignments import describe_fields
 
     for name, policy in ALL_POLICIES.items():
         click.echo(f"{name:16} {policy.summary}")
@@ -281,8 +281,8 @@ def _setup_of(
     **options: Any,
 ) -> "Setup":
     from lab.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
-    from streams.routing.assignments import parse_assignments
-    from streams.routing.costs import Costs
+    from routing.policies.assignments import parse_assignments
+    from routing.policies.costs import Costs
 
     for name in ("index_delay", "decisions", "slo_ttft", "slo_tbt", "load_age", "act"):
         options[f"{name}_s"] = options.pop(name)

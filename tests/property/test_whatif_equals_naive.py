@@ -10,8 +10,8 @@ from lab.whatif.run import Run
 from lab.whatif.setup import Announce, Leases, Refusal, Setup
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
+from routing.policies.costs import Costs
 from streams.kernel import native_available
-from streams.routing.costs import Costs
 from tests.naive_whatif import NaiveRun
 
 BLOCK_SIZE = 16

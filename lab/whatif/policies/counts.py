@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from streams.routing.costs import Costs
-from streams.routing.interface import Candidate, Choice, Parameters, Request, Weight
-from streams.routing.ranking import ordered
+from routing.policies.costs import Costs
+from routing.policies.interface import Candidate, Choice, Parameters, Request, Weight
+from routing.policies.ranking import ordered
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]

@@ -13,8 +13,8 @@ from lab.whatif.policies.counts import (
     loadaware,
     two_tier,
 )
-from streams.routing.interface import Parameters
-from streams.routing.table import POLICIES, Policy, parse_policy
+from routing.policies.interface import Parameters
+from routing.policies.table import POLICIES, Policy, parse_policy
 
 COMPARED_ONLY: Final[Mapping[str, Policy]] = {
     "two-tier": Policy(
@@ -36,7 +36,7 @@ ALL_POLICIES: Final[Mapping[str, Policy]] = {**POLICIES, **COMPARED_ONLY}
 
 
 def parse(text: str) -> tuple[Policy, Parameters]:
-    """A policy with its parameters, as `streams.routing.table.parse_policy` reads it.
+    """A policy with its parameters, as `routing.policies.table.parse_policy` reads it.
 
     Raises:
         PolicyError: no such policy or parameter, or a value that the parameter may not have.

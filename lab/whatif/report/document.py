@@ -8,7 +8,7 @@ import msgspec
 from lab.whatif.outcome import Outcome
 from lab.whatif.sweep import Job
 from lab.whatif.workload import Workload
-from streams.routing.costs import Costs
+from routing.policies.costs import Costs
 
 VERSION: Final = 1
 

@@ -12,8 +12,8 @@ from lab.traffic.shadows import (
     by_longest_prefix,
     by_score,
 )
+from routing.policies.costs import Costs
 from schemas.limits import SHADOW_WAITING_MAX
-from streams.routing.costs import Costs
 
 SIZES = CacheSizes(block_size=4, gpu_blocks=200)
 SECOND_A_TOKEN = Costs(prefill_tokens_per_s=1.0, token_squared_s=0.0)

@@ -3,9 +3,9 @@
 import pytest
 
 from lab.whatif.policies.table import COMPARED_ONLY, parse
-from streams.routing.costs import Costs
-from streams.routing.interface import Candidate, Request
-from streams.routing.table import POLICIES, PolicyError, parse_policy
+from routing.policies.costs import Costs
+from routing.policies.interface import Candidate, Request
+from routing.policies.table import POLICIES, PolicyError, parse_policy
 
 
 def order(policy: str, prompt: int, *candidates: tuple[int, int]) -> str:

@@ -34,8 +34,8 @@ from lab.whatif.setup import Setup, parse_capacity
 from lab.whatif.sweep import Job, SweepError, run_all
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
+from routing.policies.table import DEFAULT_POLICY
 from schemas.errors import ConfigurationError
-from streams.routing.table import DEFAULT_POLICY
 
 SIZE = 512
 BASE = Setup(nodes=3, gpu_blocks=40)

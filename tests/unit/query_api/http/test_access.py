@@ -19,7 +19,7 @@ from query_api.http.openapi import Documentation
 from schemas.memory import SegmentKey, SegmentState
 from streams.table.ledger import Ledger
 from tests.fakes import AsgiClient, FakeTable, Reply, registration
-from tests.unit.query_api.http.routing.conftest import Service
+from tests.unit.routing.http.conftest import Service
 
 SECRET = "secret-secret"
 TENANTS = ("acme", "blue")
