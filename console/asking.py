@@ -13,8 +13,8 @@ import click
 import msgspec
 
 from bridge.engine_http.client import NoAnswerError, ask
+from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from console.terminal import printable
-from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, EndpointError
 from schemas.limits import (

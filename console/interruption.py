@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Final
 
 import click
@@ -73,13 +73,16 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 class Commands(click.Group):
     """A group whose commands end by SIGINT and SIGTERM, and with a message where output is full.
 
     Its own help describes them: to ask each for its help would import all.
     """
 
-    def __init__(self, *, modules: Mapping[str, str], **attributes: Any) -> None:
+    def __init__(self, *, modules: Mapping[str, str] = _NONE, **attributes: Any) -> None:
         """A command is the function of its name, with _ for -.
 
         Args:

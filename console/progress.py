@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import click
 
-from replay.capture.progress import Progress, Tell, silent
 from schemas.limits import MIB, PROGRESS_ELSEWHERE_S, PROGRESS_LINE_S
+from schemas.progress import Progress, Tell, silent
 
 _BEGIN: Final = Progress(0, None, 0)
 

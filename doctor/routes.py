@@ -10,6 +10,7 @@ from doctor.document import DoctorDocument
 from doctor.examination import examine
 from query_api.http import openapi
 from query_api.http.caller import access_of
+from query_api.http.feature import Feature, HttpParts, MakeFeature
 from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.wire import Wire, reply_wire
@@ -18,7 +19,17 @@ from query_api.unknown_scopes import UnknownScopes
 from routing.decisions.router import Router
 
 
-def doctor_routes(
+def doctor_feature(router: Router | None) -> MakeFeature:
+    """What the doctor adds to the HTTP service; `router` knows what was promised."""
+
+    def make(parts: HttpParts) -> Feature:
+        routes = _doctor_routes(parts.view, router, parts.unknown, parts.default_wire)
+        return Feature(routes, (DoctorDocument,))
+
+    return make
+
+
+def _doctor_routes(
     view: View, router: Router | None, unknown: UnknownScopes, default_wire: Wire
 ) -> Routes:
     """The route. Who sees which instances is as of `/services`."""

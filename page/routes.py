@@ -6,10 +6,13 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from page.events import EventProducer, event_routes
 from page.heatmap import HeatmapDocument, heatmap_document
+from page.summary import SummarySource
 from query_api.http import openapi
 from query_api.http.caller import access_of
 from query_api.http.errors import NOT_FOUND
+from query_api.http.feature import Feature, HttpParts, MakeFeature
 from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.wire import Wire, encode, reply_wire
@@ -43,7 +46,21 @@ def page_files() -> dict[str, bytes]:
     }
 
 
-def page_routes(router: Router | None, default_wire: Wire) -> Routes:
+def page_feature(router: Router | None) -> MakeFeature:
+    """What the page adds to the HTTP service; `router` knows the last decisions."""
+
+    def make(parts: HttpParts) -> Feature:
+        source = SummarySource(parts.view, parts.metrics, router, parts.version)
+        producer = EventProducer(source)
+        parts.view.metrics.register(producer)
+        routes = event_routes(producer)
+        routes.include(_page_routes(router, parts.default_wire))
+        return Feature(routes, (HeatmapDocument,), streams=(producer,))
+
+    return make
+
+
+def _page_routes(router: Router | None, default_wire: Wire) -> Routes:
     """The page; `router` knows the last decisions."""
     routes = Routes(tags=["page"])
     large = LargeAnswers()

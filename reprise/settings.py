@@ -12,6 +12,7 @@ import msgspec
 
 from bridge.engine_http.load import check_period
 from bridge.memory.watch import MemorySettings
+from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
@@ -21,8 +22,6 @@ from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import ConfigurationError
 
-DEFAULT_HOST: Final = "127.0.0.1"
-DEFAULT_PORT: Final = 13333
 DEFAULT_SEED: Final = 1337
 """Dynamo's seed, so that `/query_by_hash` takes its hashes as they are."""
 

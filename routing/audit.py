@@ -15,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from routing.policies.costs import Costs
+from routing.costs import Costs
+from routing.interface import Candidate, Choice, Request
 from routing.policies.decide import (
     Asked,
     Decided,
@@ -26,7 +27,6 @@ from routing.policies.decide import (
     terms_of,
     with_terms,
 )
-from routing.policies.interface import Candidate, Choice, Request
 from routing.policies.ranking import tie_of
 from routing.policies.table import PolicyError, find_policy, parse_policy
 from schemas.codec import decode_routing

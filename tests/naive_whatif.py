@@ -24,7 +24,7 @@ from lab.whatif.policies.counts import (
 from lab.whatif.policies.table import ALL_POLICIES
 from lab.whatif.setup import Leases, Setup
 from replay.traces.request import TraceRequest
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from routing.policies.inflight import BlocksParameters, LmetricParameters, StickyParameters
 from routing.policies.prefix import LongestPrefixParameters, WeightedParameters
 from routing.policies.table import parse_policy

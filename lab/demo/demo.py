@@ -25,7 +25,7 @@ from lab.traffic.conversations import Conversations, Traffic
 from lab.traffic.index_client import IndexClient, ServiceError
 from lab.traffic.router import Router
 from lab.traffic.shadows import Alternatives
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 BASE_PORT: Final = 15_557
 PORTS_PER_ENGINE: Final = 20

@@ -20,7 +20,7 @@ process that started it is gone: at once, or after a grace time within which ano
     POST /lose      {"batches": n}: the next n batches of each rank are not sent live
     GET  /load      {"ranks": {"0": {"running": n, "waiting": n}}}: requests, as engines count them
     POST /costs     what prompts cost that are begun from now on, where they take time
-                    (`routing.policies.costs`)
+                    (`routing.costs`)
     GET  /ready     EngineState: who it is, and how far it has come
     POST /adopt, POST /stop: see `lab.engines.parent_watch`
 """
@@ -48,7 +48,7 @@ from lab.engines.publisher import (
 )
 from lab.engines.rank import EngineRank
 from lab.engines.wire import CPU, GPU, NEWEST_WIRE
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from schemas.causes import cause_of
 
 DP_RANKS_MAX: Final = 64
@@ -384,9 +384,7 @@ def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:
     parser.add_argument("--owner", default="", help="who adopts it must know the same")
     parser.add_argument("--parent-pid", type=int, default=os.getppid(), help="ends with it")
     parser.add_argument("--orphan-grace-s", type=float, default=0.0, help="or so long after it")
-    parser.add_argument(
-        "--costs", type=_costs, default="", help="JSON; see `routing.policies.costs`"
-    )
+    parser.add_argument("--costs", type=_costs, default="", help="JSON; see `routing.costs`")
     given = parser.parse_args(arguments)
     options = EngineOptions(
         instance_id=given.instance_id,

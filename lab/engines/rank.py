@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lab.engines.cache import EngineCache
 from lab.engines.publisher import Publisher
 from lab.engines.wire import EngineEvent
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 
 class Served(NamedTuple):

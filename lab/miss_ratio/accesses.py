@@ -15,12 +15,12 @@ from xxhash import xxh3_64_intdigest
 from lab.miss_ratio.miss_ratio import MissRatios, Scope
 from lab.miss_ratio.regret import Regrets
 from replay.block_events import BlockEvents
-from replay.capture.progress import Progress, Stopped, Tell, never, silent
 from replay.chains import Chains
 from replay.traces.request import TraceRequest
 from schemas.events import Cleared, Stored
 from schemas.identities import Medium, PublisherKey
 from schemas.limits import TRACE_LOOK_LINES
+from schemas.progress import Progress, Stopped, Tell, never, silent
 
 _U64: Final = 8
 _U64_MASK: Final = 2**64 - 1

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from lab.engines.cache import BlockChain, CacheSizes, EngineCache, Offload
 from lab.traffic.conversations import Turn
 from lab.traffic.scoring import Scorer, Target
-from routing.policies.costs import UNLIMITED, Costs
+from routing.costs import UNLIMITED, Costs
 from schemas.limits import SHADOW_WAITING_MAX
 
 SHADOW_SEED: Final = 1

@@ -22,8 +22,8 @@ from routing.advice.advice import (
     advise,
     prompts_per_second,
 )
+from routing.costs import Costs
 from routing.observed.hot_prefixes import HotPrefix, HotPrefixes, view
-from routing.policies.costs import Costs
 from schemas.command_records import CommandState
 from schemas.identities import DEFAULT_TENANT
 from schemas.limits import ACT_RATE_S

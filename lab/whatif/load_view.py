@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from lab.whatif.queue import Load, WorkQueue
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 
 class LoadView:

@@ -38,10 +38,10 @@ from lab.whatif.outcome import NodeOutcome, Outcome, latency_of, parts_of
 from lab.whatif.policies.table import parse
 from lab.whatif.setup import Announce, Known, Leases, Refusal, Setup
 from lab.whatif.workload import Workload
+from routing.interface import Candidate, Choice, Request
 from routing.observed.sessions import Sessions, with_affinity
 from routing.policies.hot_classes import CLASS_BLOCKS, HotClasses
 from routing.policies.inflight import LmetricParameters
-from routing.policies.interface import Candidate, Choice, Request
 from routing.policies.ranking import tie_break
 from routing.policies.recent_work import RecentWork
 from routing.policies.refusal import Prediction, RefusalRule, refuse_at_arrival

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from routing.policies.costs import Coefficient, Costs
+from routing.costs import Coefficient, Costs
 from schemas.errors import ConfigurationError
 from schemas.limits import APPROXIMATE_S, WHATIF_NODES_MAX
 

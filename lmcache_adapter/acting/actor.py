@@ -24,8 +24,9 @@ from lmcache_adapter.acting.commands import act_of
 from lmcache_adapter.acting.workers import Model, executor_of, model_of, workers_of
 from lmcache_adapter.commands.book import CommandView
 from lmcache_adapter.http.command_requests import Asked, command_of
+from lmcache_adapter.ports import WorkerCommands
 from query_api.http.errors import RequestError
-from query_api.ports import View, WorkerCommands
+from query_api.ports import View
 from routing.advice.acting import Act, ActRules, PastActs, Suppressed
 from routing.advice.advice import LOCATION, Action, Advice
 from routing.advice.advised import NOTHING_DONE, Done, advised

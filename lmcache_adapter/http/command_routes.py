@@ -15,6 +15,7 @@ from starlette.responses import Response
 from lmcache_adapter.commands.book import CommandView
 from lmcache_adapter.http import models
 from lmcache_adapter.http.command_requests import command_of, read_command
+from lmcache_adapter.ports import WorkerCommands
 from query_api.http import openapi
 from query_api.http.errors import RequestError, recovering
 from query_api.http.requests.bodies import Bodies
@@ -25,7 +26,7 @@ from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
 from query_api.http.traces import context_of
 from query_api.http.wire import Wire, reply_wire, split_fields
-from query_api.ports import View, WorkerCommands
+from query_api.ports import View
 from schemas.command_records import BY_ADVICE, Action, CommandRecord, CommandState, Outcome
 from schemas.limits import COMMAND_REQUEST_S, COMMANDS_LISTED_MAX, COMMANDS_SHOWN
 from schemas.registration import LMCACHE

@@ -6,9 +6,8 @@ from typing import Any, Final
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from query_api.http import models
-from lmcache_adapter.http import models as lmcache_models
 from query_api.gaps import GapsDocument, Wanted
+from query_api.http import models
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.explanation_models import ExplanationDocument
 from query_api.http.route_table import Routes
@@ -399,7 +398,6 @@ class Documentation:
         every = (
             *models.MODELS,
             ExplanationDocument,
-            *lmcache_models.MODELS,
             *self._models,
         )
         _, components = msgspec.json.schema_components(every, ref_template=_REFERENCE)

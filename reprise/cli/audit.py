@@ -90,7 +90,7 @@ def _answers(data: Path | None, kafka: KafkaSettings | None, tell: Tell) -> "Ver
 
 def _decisions(data: Path | None, kafka: KafkaSettings | None, tell: Tell) -> "VerifiedDecisions":
     from routing.audit import verify_decisions
-    from streams.audit.topics_verification import verify_routing_topic
+    from routing.audit_topic import verify_routing_topic
 
     if data is not None:
         return verify_decisions(data, tell)

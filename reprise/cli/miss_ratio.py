@@ -22,7 +22,7 @@ from schemas.limits import CURVE_SIZES_MAX, REGRET_WINDOWS_MAX
 if TYPE_CHECKING:
     from lab.miss_ratio.miss_ratio import MissRatios
     from lab.miss_ratio.report import Analysis
-    from replay.capture.progress import Stopped
+    from schemas.progress import Stopped
 
     Sizes = tuple[str, ...]
 
@@ -204,8 +204,8 @@ def _read_trace(
     """Whether it was read to its end."""
     from lab.miss_ratio.accesses import use_trace
     from lab.miss_ratio.miss_ratio import MissRatios
-    from replay.capture.progress import Progress
     from replay.traces.reader import DEFAULT_BLOCK_SIZE, read_trace
+    from schemas.progress import Progress
 
     tokens = block_size if isinstance(block_size, int) else DEFAULT_BLOCK_SIZE
     total = file.stat().st_size

@@ -40,7 +40,7 @@ def repair(data: Path, yes: bool, all_registered: bool) -> None:
               1   it cannot be repaired: the message says why
               3   something is damaged; nothing was changed
     """  # noqa: D301
-    from streams.table.repair import Repair
+    from reprise.embedded.repair import Repair
 
     try:
         found = Repair(data)

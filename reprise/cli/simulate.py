@@ -12,10 +12,10 @@ import msgspec
 from console.param_types import Amount
 from console.progress import progress_shown
 from console.terminal import printable
-from replay.capture.progress import Progress
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
+from schemas.progress import Progress
 
 if TYPE_CHECKING:
     from lab.whatif.report.document import Document, TraceFacts
@@ -281,8 +281,8 @@ def _setup_of(
     **options: Any,
 ) -> "Setup":
     from lab.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
+    from routing.costs import Costs
     from routing.policies.assignments import parse_assignments
-    from routing.policies.costs import Costs
 
     for name in ("index_delay", "decisions", "slo_ttft", "slo_tbt", "load_age", "act"):
         options[f"{name}_s"] = options.pop(name)

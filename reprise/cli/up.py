@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from bridge.memory.watch import MemorySettings
+from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
 from console.terminal import say_ready, warn_without_native
 from lmcache_adapter.acting.options import acting_options
@@ -24,7 +25,7 @@ from reprise.cli.process import begin_service
 from reprise.cli.scrape_options import scrape_load_option
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
-from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
+from reprise.settings import Settings, config_path_from, log_level_from, seed_from
 from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
 from schemas import limits

@@ -32,9 +32,9 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from routing.costs import Costs
 from routing.observed.decay import per_second
 from routing.observed.hot_prefixes import HotPrefix, HotScope
-from routing.policies.costs import Costs
 from schemas.limits import ADVICE_PREFIXES_MAX
 from schemas.routing_records import Target
 

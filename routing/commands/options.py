@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
+from routing.costs import Costs
 from routing.decisions.router import RouterSettings
 from routing.policies.assignments import parse_assignments
-from routing.policies.costs import Costs
 from routing.policies.decide import OfDegraded, Rules
 from routing.policies.table import DEFAULT_POLICY, POLICIES, PolicyError, parse_policy
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from routing.decisions.interface import Routed, RouteRequest
-from routing.policies.sizes import decision_bytes, text_bytes
+from routing.sizes import decision_bytes, text_bytes
 from schemas.limits import (
     ROUTE_ANSWERS_BYTES_MAX,
     ROUTE_ANSWERS_MAX,

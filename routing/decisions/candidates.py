@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from routing.costs import Costs
 from routing.decisions.beside import Usual
 from routing.decisions.decoding import Place
 from routing.decisions.interface import Offered, PostedLoad, RouteRequest
 from routing.decisions.live import Carried, LiveLoad
 from routing.decisions.targets import KnownTarget, RankKey, Roster, Targets
-from routing.policies.costs import Costs
-from routing.policies.interface import Candidate
+from routing.interface import Candidate
 from schemas.limits import LOAD_FUTURE_S, REQUEST_STAY_S
 from schemas.routing_records import DecidedScope, LoadSample, LoadSource, Phase, Target
 from streams.kernel.interface import InstanceMatch

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from routing.costs import UNLIMITED
 from routing.decisions.live import Carried
 from routing.decisions.targets import KnownTarget
 from routing.estimates.decode import DecodeTerms
-from routing.policies.costs import UNLIMITED
+from routing.interface import Candidate
 from routing.policies.decide import Decided
 from routing.policies.decode_choice import (
     DecodeParameters,
@@ -15,7 +16,6 @@ from routing.policies.decode_choice import (
     is_separate,
     rank_decoders,
 )
-from routing.policies.interface import Candidate
 from routing.policies.refusal import Prediction, RefusalRule, refuse_at_arrival
 from schemas.routing_records import Phase, Reason, Refused
 
@@ -31,7 +31,7 @@ class DecodeAsked(NamedTuple):
         prompt_tokens, output_tokens: of it; the latter as they are expected.
         tbt_slo_s: 0 for none.
         priority: below 0 is refused first.
-        tie: see `routing.policies.interface.Request`.
+        tie: see `routing.interface.Request`.
     """
 
     phase: Phase

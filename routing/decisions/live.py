@@ -14,6 +14,7 @@ from copy import copy
 from enum import Enum
 from typing import Final, NamedTuple
 
+from routing.by_target import ByTarget
 from routing.decisions.beside import BesideBooked, Usual
 from routing.decisions.mean_work import MeanWork
 from routing.decisions.predictions import LivePredictions
@@ -25,7 +26,6 @@ from routing.fold.fold import RoutingFold
 from routing.fold.place import NO_LOAD, Load
 from routing.fold.samples import Samples
 from routing.observed.sessions import Sessions
-from routing.policies.by_target import ByTarget
 from routing.policies.recent_work import RecentWork
 from schemas.limits import LOAD_SAMPLE_S
 from schemas.routing_records import (

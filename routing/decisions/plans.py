@@ -2,12 +2,12 @@
 
 from typing import Final
 
+from routing.costs import Costs
 from routing.decisions.candidates import Candidates
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.interface import RouteRequest
 from routing.estimates.links import LinkClass, Links, fetch_path
 from routing.policies.chunk_plan import TOO_LONG, UNCACHED_LEAST, Plan, PlanNode, plan
-from routing.policies.costs import Costs
 from routing.policies.decide import Decided
 
 ACTIVATIONS_OF_A_TOKEN: Final = 16 * 1024

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from routing.policies.sizes import OBJECT_SIZE, decision_bytes, target_bytes, text_bytes
+from routing.sizes import OBJECT_SIZE, decision_bytes, target_bytes, text_bytes
 from schemas.limits import ROUTING_QUEUE_BYTES_MAX, ROUTING_QUEUE_ITEMS, ROUTING_RECORD_BYTES
 from schemas.routing_records import (
     Decision,

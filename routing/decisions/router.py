@@ -10,6 +10,7 @@ from uuid import uuid4
 import msgspec
 
 from query_api.ports import View
+from routing.costs import Costs
 from routing.decisions.answers import KeptAnswers
 from routing.decisions.candidates import (
     Candidates,
@@ -26,11 +27,10 @@ from routing.decisions.plans import advised_plan
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.targets import Targets, unregistered_of
 from routing.decisions.wanted_tokens import WantedTokens
-from routing.policies.costs import Costs
+from routing.interface import Choice, Parameters, Rank, Request
 from routing.policies.decide import Asked, Decided, Rules, decide, terms_of, with_terms
 from routing.policies.hot_classes import CLASS_BLOCKS, HotClasses
 from routing.policies.inflight import LmetricParameters
-from routing.policies.interface import Choice, Parameters, Rank, Request
 from routing.policies.ranking import tie_of
 from routing.policies.table import DEFAULT_POLICY, find_policy, parse_policy
 from schemas.answer_states import AnswerState

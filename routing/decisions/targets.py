@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from query_api.ports import SegmentView, ServiceView, View
+from routing.costs import Costs
 from routing.decisions.folded import FoldedRouting
 from routing.estimates.classes import CLASS_LABEL, ClassKey
 from routing.estimates.decode import (
@@ -12,7 +13,6 @@ from routing.estimates.decode import (
     DecodeTerms,
 )
 from routing.fold.fold import RoutingFold
-from routing.policies.costs import Costs
 from schemas.answer_states import DAMAGED_ROWS, LOST_BATCHES, Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import REQUEST_STAY_S, ROSTERS_KEPT, TARGETS_KEPT_S

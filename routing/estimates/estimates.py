@@ -11,6 +11,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from routing.costs import Costs
 from routing.estimates.classes import ClassKey, ModelKey, Recent
 from routing.estimates.decode import (
     DecodeClass,
@@ -29,8 +30,7 @@ from routing.estimates.links import (
     Path,
 )
 from routing.estimates.prefill import PrefillClass, PrefillFits, PrefillRow
-from routing.fold.pieces import pieces_of
-from routing.policies.costs import Costs
+from routing.pieces import pieces_of
 from schemas.codec import check_state_version
 from schemas.errors import RepriseError
 from schemas.identities import Text

@@ -13,8 +13,8 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from routing.costs import Costs
 from routing.estimates.accuracy import is_time
-from routing.policies.costs import Costs
 
 KV_BYTES_PER_TOKEN: Final = 320 * 1024
 """Of LLaMA3-70B: 2 x 80 layers x 8 heads x 128 x 2 bytes."""

@@ -16,10 +16,10 @@ from typing import Final
 
 import msgspec
 
+from routing.costs import UNLIMITED, Costs
 from routing.estimates.accuracy import Accuracy, is_time
 from routing.estimates.classes import ClassKey, Recent
 from routing.estimates.regression import Regression, Three, begin
-from routing.policies.costs import UNLIMITED, Costs
 from schemas.limits import ESTIMATED_CLASSES_MAX
 
 ALL: Final = ""

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from routing.fold.lessons import Lesson, lesson_of
-from routing.policies.sizes import OBJECT_SIZE, target_bytes, text_bytes
+from routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
 from schemas.limits import BOOKING_ESTIMATES, BOOKING_EXPIRY_MAX_S, BOOKING_EXPIRY_S
 from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
 

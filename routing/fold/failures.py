@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from routing.by_target import ByTarget
 from routing.fold.booking import Booking
-from routing.policies.by_target import ByTarget
 from schemas.limits import (
     FAILING_BACKOFF_FIRST_S,
     FAILING_BACKOFF_MAX_S,

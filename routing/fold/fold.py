@@ -16,9 +16,9 @@ from routing.fold.booking import happened_at
 from routing.fold.bookings import Bookings, BookingsState, Reported
 from routing.fold.failures import Failures, FailuresState
 from routing.fold.lessons import observed_of
-from routing.fold.pieces import array_header, bytes_pieces, pieces_of
 from routing.fold.samples import Samples
 from routing.observed.observations import Observations
+from routing.pieces import array_header, bytes_pieces, pieces_of
 from schemas.codec import check_state_version
 from schemas.errors import RecordFormatError
 from schemas.routing_records import (

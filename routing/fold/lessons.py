@@ -4,10 +4,10 @@ from typing import Final
 
 import msgspec
 
+from routing.costs import Costs
 from routing.estimates.classes import ClassKey
 from routing.estimates.estimates import Observed
 from routing.estimates.links import KV_BYTES_PER_TOKEN, LOAD, READ, Moved
-from routing.policies.costs import Costs
 from routing.policies.decide import costs_of_model
 from schemas.identities import Text
 from schemas.routing_records import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from routing.policies.by_target import ByTarget
+from routing.by_target import ByTarget
 from schemas.limits import LOAD_SAMPLE_S
 from schemas.routing_records import LoadSample, Target
 

@@ -10,7 +10,7 @@ from query_api.http.origins import check_origin
 from query_api.http.post_endpoint import TYPE_HEADERS, Answered, Posted, PostEndpoint
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.queries import is_known
-from query_api.http.traces import context_of, note_route, take_traced
+from query_api.http.traces import context_of
 from query_api.http.wire import Wire, encode
 from query_api.ports import View
 from query_api.unknown_scopes import HEADER, UnknownScopes
@@ -23,6 +23,7 @@ from routing.http.documents import (
     route_document,
 )
 from routing.http.requests import read_feedback, read_load, read_route
+from routing.http.traces import note_route, take_traced
 from routing.policies.table import PolicyError
 from schemas.routing_records import Refused
 from schemas.tracing import NO_TRACER, Span, SpanName, Tracer

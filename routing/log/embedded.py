@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from reprise.embedded.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
 from routing.decisions.failing_watch import note_failing
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
@@ -27,6 +26,7 @@ from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from storage.salvage import move_aside
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
+from streams.log.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
 
 DIRECTORY: Final = "routing"
 """Where it is, in the directory of the data."""

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from routing.fold.pieces import array_header, pieces_of
 from routing.observed import sent
 from routing.observed.hot_prefixes import HotPrefixes, HotState
 from routing.observed.open_promises import OpenPromises, OpenState
@@ -20,6 +19,7 @@ from routing.observed.predicted import (
 from routing.observed.promise_totals import PromiseKey, PromiseTotals, TotalsState
 from routing.observed.promises import Promise, kept, promise_of
 from routing.observed.sessions import Sessions, SessionsState
+from routing.pieces import array_header, pieces_of
 from schemas.codec import check_state_version
 from schemas.errors import RecordFormatError
 from schemas.routing_records import Decision, Outcome, Unregistered

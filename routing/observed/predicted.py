@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from routing.policies.sizes import OBJECT_SIZE, text_bytes
+from routing.sizes import OBJECT_SIZE, text_bytes
 from schemas.limits import (
     DECISION_MARKS_MAX,
     PREDICTED_BYTES_MAX,

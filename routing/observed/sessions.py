@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from routing.policies.interface import Choice
-from routing.policies.sizes import OBJECT_SIZE, target_bytes, text_bytes
+from routing.interface import Choice
+from routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
 from schemas.limits import AFFINITY_S, SESSIONS_BYTES_MAX, SESSIONS_MAX
 from schemas.routing_records import Decision, Target
 

@@ -13,8 +13,8 @@ from math import sqrt
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from routing.costs import Costs
 from routing.estimates.links import LinkClass, link_between
-from routing.policies.costs import Costs
 from schemas.limits import PLANNED_CHUNKS_MAX
 
 STAGES: Final = range(2, 9)

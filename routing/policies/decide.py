@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from routing.costs import Costs
+from routing.interface import Candidate, Choice, Rank, Request
 from routing.observed.sessions import with_affinity
-from routing.policies.costs import Costs
-from routing.policies.interface import Candidate, Choice, Rank, Request
 from schemas.limits import (
     KV_USAGE_MAX,
     QUEUE_WAIT_MAX_S,

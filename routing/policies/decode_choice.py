@@ -11,9 +11,9 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from routing.costs import UNLIMITED
 from routing.estimates.decode import DecodeTerms
-from routing.policies.costs import UNLIMITED
-from routing.policies.interface import Weight
+from routing.interface import Weight
 from routing.policies.ranking import tie_break
 from schemas.routing_records import Reason
 
@@ -57,7 +57,7 @@ class DecodeRequest(NamedTuple):
         output_tokens: that are expected.
         prefill_s: how long the prompt is computed: caches come layer by layer meanwhile.
         tbt_slo_s: the objective for the time between two tokens; 0 for none.
-        tie: see `routing.policies.interface.Request`.
+        tie: see `routing.interface.Request`.
     """
 
     prompt_tokens: int

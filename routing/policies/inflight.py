@@ -9,8 +9,8 @@ from typing import Annotated
 
 import msgspec
 
-from routing.policies.costs import Costs
-from routing.policies.interface import Candidate, Choice, Parameters, Request, Weight
+from routing.costs import Costs
+from routing.interface import Candidate, Choice, Parameters, Request, Weight
 from routing.policies.ranking import ordered
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

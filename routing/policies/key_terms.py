@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from routing.interface import Parameters
 from routing.policies.inflight import BlocksParameters
-from routing.policies.interface import Parameters
 from routing.policies.prefix import WeightedParameters
 from routing.policies.table import POLICIES, PolicyError, parse_policy
 from schemas.routing_records import CandidateRecord

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from routing.policies.costs import Costs
-from routing.policies.interface import Candidate, Choice, Parameters, Request
+from routing.costs import Costs
+from routing.interface import Candidate, Choice, Parameters, Request
 from routing.policies.ranking import ordered
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import msgspec
 
-from routing.policies.costs import UNLIMITED, Costs
-from routing.policies.interface import Candidate, Choice, Parameters, Request, Weight
+from routing.costs import UNLIMITED, Costs
+from routing.interface import Candidate, Choice, Parameters, Request, Weight
 from routing.policies.ranking import not_overloaded, ordered
 
 Duration = Annotated[float, msgspec.Meta(gt=0)]

@@ -7,14 +7,14 @@ from typing import Final
 
 import xxhash
 
-from routing.policies.interface import Candidate, Choice, Request
+from routing.interface import Candidate, Choice, Request
 
 _DECISION: Final = struct.Struct("<Q")
 _KEY: Final = attrgetter("key")
 
 
 def tie_of(run: int, number: int) -> int:
-    """The tie of a decision of a service, u64; see `routing.policies.interface.Request`."""
+    """The tie of a decision of a service, u64; see `routing.interface.Request`."""
     return xxhash.xxh3_64_intdigest(_DECISION.pack(run) + _DECISION.pack(number))
 
 

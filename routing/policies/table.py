@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from routing.interface import Parameters, Rank
 from routing.policies.assignments import parse_assignments
 from routing.policies.inflight import (
     BlocksParameters,
@@ -14,7 +15,6 @@ from routing.policies.inflight import (
     lmetric,
     sticky,
 )
-from routing.policies.interface import Parameters, Rank
 from routing.policies.load import least_loaded, random, round_robin
 from routing.policies.prefix import (
     LongestPrefixParameters,

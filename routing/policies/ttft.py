@@ -6,8 +6,8 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from routing.policies.costs import Costs
-from routing.policies.interface import Candidate, Choice, Parameters, Request, Weight
+from routing.costs import Costs
+from routing.interface import Candidate, Choice, Parameters, Request, Weight
 from routing.policies.ranking import ordered
 
 Ratio = Annotated[float, msgspec.Meta(ge=1)]

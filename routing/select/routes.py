@@ -12,13 +12,14 @@ from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_parameters
 from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
-from query_api.http.traces import context_of, note_route, take_traced
+from query_api.http.traces import context_of
 from query_api.http.wire import Headers, Wire, encode
 from query_api.ports import PublisherRegistry, View, positions_text
 from query_api.traces import query_attributes
 from routing.decisions.interface import Offered, Routed, RouteRequest
 from routing.decisions.router import Router, Told
 from routing.http.documents import refusal_document, retry_after
+from routing.http.traces import note_route, take_traced
 from routing.select.bodies import (
     OutputBlockBody,
     PromptBody,

@@ -19,6 +19,7 @@ from bridge.delivery.spool import Spool
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from reprise.embedded.repair import Repair
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
 from routing.fold.checkpoint import write_checkpoint
@@ -43,7 +44,6 @@ from storage.rocksdb import ANSWERS, HISTORY, LOG, SPOOL, TABLE, Database, Prese
 from streams.audit.log import AnswersLog
 from streams.history.store import FORMAT as HISTORY_FORMAT
 from streams.log.embedded import EmbeddedLog, ReadOnlyLog
-from streams.table.repair import Repair
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
 from tests.building import events_record, registered_record, registration, stored

@@ -9,7 +9,7 @@ from lab.benchmarks.routing.choosing import ByRoute
 from lab.benchmarks.routing.drive import Events, drive, load_of
 from lab.benchmarks.routing.world import World
 from lab.benchmarks.sizes import KERNELS, KernelName
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from streams.kernel import native_available
 
 QUICK = Costs(fixed_s=0.01, prefill_tokens_per_s=20_000.0, token_squared_s=0.0)

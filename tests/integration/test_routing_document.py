@@ -12,7 +12,7 @@ import pytest
 import schemas
 from lab.benchmarks.routing.world import MODEL, World
 from lab.benchmarks.sizes import KERNELS
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from streams.kernel import native_available
 from tests.processes import until
 

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from routing.audit import differences_of
+from routing.costs import UNLIMITED, Costs
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.interface import Offered, PostedLoad, RouteRequest
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router, RouterSettings
-from routing.policies.costs import UNLIMITED, Costs
 from routing.policies.decide import OfDegraded, Rules
 from routing.policies.table import POLICIES
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing

@@ -10,7 +10,7 @@ from lab.whatif.run import Run
 from lab.whatif.setup import Announce, Leases, Refusal, Setup
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from streams.kernel import native_available
 from tests.naive_whatif import NaiveRun
 

@@ -25,7 +25,7 @@ from reprise.cli.streams import streams
 from reprise.front import WAIT_S
 from reprise.tracing.opening import NO_TRACING, open_tracing, tracing_of
 from reprise.tracing.settings import ENDPOINT
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from schemas.limits import HTTP_GRACE_S, LEAVE_S, LEAVE_SETTLE_S
 from schemas.tracing import SpanName
 from tests.spans import Collector

@@ -11,7 +11,19 @@ import pytest
 from devtools.integrations import PACKAGES, ROOT, Package
 
 SHARED = ("client.py", "tokens.py", "local_tokens.py")
-OURS = frozenset({"bridge", "brokers", "query_api", "replay", "reprise", "schemas", "streams"})
+OURS = frozenset(
+    {
+        "bridge",
+        "brokers",
+        "query_api",
+        "replay",
+        "reprise",
+        "schemas",
+        "streams",
+        "routing",
+        "console",
+    }
+)
 
 
 @pytest.mark.parametrize("name", SHARED)

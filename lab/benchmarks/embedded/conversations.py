@@ -31,7 +31,7 @@ from lab.traffic.shadows import (
     by_longest_prefix,
     by_score,
 )
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 ENGINES: Final = 4
 CACHE: Final = CacheSizes(block_size=BLOCK_SIZE, gpu_blocks=3_500, cpu_blocks=0)

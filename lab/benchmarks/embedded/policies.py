@@ -24,7 +24,7 @@ from lab.benchmarks.routing.outcomes import Drive, Sent, figures_of, note_of, pr
 from lab.benchmarks.routing.world import World
 from lab.benchmarks.sizes import SEED, KernelName, Sizes
 from lab.traffic.http_json import JsonConnection
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 POLICIES: Final = (
     "least-delay",

@@ -25,7 +25,7 @@ from lab.benchmarks.report.figures import Figure, percentile
 from lab.benchmarks.routing import world
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
 from lab.traffic.index_client import Report, RouteAnswer
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 COUNTS: Final = (8, 64)
 TOKENS: Final = (1024, 8192)

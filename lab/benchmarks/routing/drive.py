@@ -22,7 +22,7 @@ from lab.engines.engine import Generated, GenerateRequest
 from lab.traffic.conversations import Conversations, Traffic, Turn
 from lab.traffic.index_client import Report
 from lab.traffic.shadows import ShadowEngine
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 TRAFFIC: Final = Traffic(open_max=192, zipf=0.4, rest=32)
 """Many conversations that are nearly alike. None goes on for some seconds: a turn quotes the answer

@@ -10,7 +10,7 @@ from lab.engines.engine import EngineOptions, EngineReady
 from lab.engines.process import EngineProcess, stop_engines
 from lab.traffic.http_json import JsonConnection
 from lab.traffic.index_client import IndexClient
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 MODEL: Final = "bench"
 SIZES: Final = CacheSizes(block_size=BLOCK_SIZE, gpu_blocks=1_500, cpu_blocks=6_000)

@@ -13,7 +13,7 @@ from lab.whatif.policies.counts import (
     loadaware,
     two_tier,
 )
-from routing.policies.interface import Parameters
+from routing.interface import Parameters
 from routing.policies.table import POLICIES, Policy, parse_policy
 
 COMPARED_ONLY: Final[Mapping[str, Policy]] = {

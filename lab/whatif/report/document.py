@@ -8,7 +8,7 @@ import msgspec
 from lab.whatif.outcome import Outcome
 from lab.whatif.sweep import Job
 from lab.whatif.workload import Workload
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 VERSION: Final = 1
 

@@ -6,9 +6,9 @@ from io import StringIO
 
 import pytest
 
-from console.progress import line_of, progress_shown
-from replay.capture.progress import Progress, silent
 from console import progress as shown
+from console.progress import line_of, progress_shown
+from schemas.progress import Progress, silent
 
 
 class Terminal(StringIO):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from doctor.document import Code
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_code_has_a_row_and_every_row_a_code() -> None:

@@ -9,13 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from routing import by_target
 from routing.decisions import answers as kept
 from routing.decisions.answers import KeptAnswers
 from routing.decisions.interface import Routed, RouteRequest
 from routing.log.embedded import RoutingLog
 from routing.metrics import ROUTING
 from routing.observed.promise_totals import Totals
-from routing.policies import by_target
 from schemas.conditions import Conditions
 from schemas.identities import PrefixScope
 from schemas.limits import HOT_SCOPES_MAX

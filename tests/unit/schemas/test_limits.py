@@ -11,7 +11,10 @@ import pytest
 from schemas import limits
 
 ROOT = Path(limits.__file__).parents[1]
-ROOMS = ("schemas", "storage", "brokers", "bridge", "streams", "query_api", "replay", "reprise")
+ROOMS = (
+    *("schemas", "storage", "brokers", "bridge", "streams", "console", "query_api", "replay"),
+    *("routing", "lmcache_adapter", "doctor", "page", "reprise"),
+)
 LIMITS = ROOT / "schemas" / "limits.py"
 ALONE = ROOT / "reprise" / "front.py"  # an image of its own, of this file and no other
 

@@ -18,7 +18,7 @@ from lab.benchmarks.routing.outcomes import Drive, Sent
 from lab.benchmarks.sizes import FULL
 from lab.benchmarks.worker import MODULES
 from lab.traffic.load import LoadPlan
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from streams.kernel import open_kernel
 
 SIZES = FULL["rust"]

@@ -5,8 +5,8 @@ import pytest
 from lab.benchmarks.embedded import policies
 from lab.benchmarks.routing.drive import load_of
 from lab.benchmarks.routing.outcomes import Drive, Sent, figures_of, promise_errors
+from routing.costs import Costs
 from routing.policies.assignments import parse_assignments
-from routing.policies.costs import Costs
 
 
 def sent(number: int, **fields: object) -> Sent:

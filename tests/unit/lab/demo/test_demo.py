@@ -19,7 +19,7 @@ from lab.engines.parent_watch import identify
 from lab.engines.process import EngineStartError
 from lab.traffic.conversations import Traffic
 from lab.traffic.http_json import JsonConnection
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from tests.unit.lab.demo.stub_service import StubService
 
 OPTIONS = DemoOptions(

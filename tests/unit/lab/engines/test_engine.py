@@ -34,7 +34,7 @@ from lab.engines.process import (
 from lab.engines.publisher import PublisherOptions
 from lab.engines.wire import EventBatch
 from lab.traffic.http_json import JsonConnection
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from tests.processes import until
 from tests.unit.lab.demo.stub_service import NaiveFollower
 

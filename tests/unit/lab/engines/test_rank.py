@@ -7,7 +7,7 @@ import pytest
 from lab.engines.cache import CacheSizes, EngineCache
 from lab.engines.publisher import Publisher, PublisherOptions
 from lab.engines.rank import EngineRank, Served
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from tests.processes import until
 
 COSTS = Costs(fixed_s=0.2)

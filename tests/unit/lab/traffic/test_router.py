@@ -13,7 +13,7 @@ from lab.traffic.http_json import HttpAnswer, JsonConnection
 from lab.traffic.index_client import IndexClient, ServiceError
 from lab.traffic.router import Router
 from lab.traffic.shadows import Alternatives
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from tests.unit.lab.demo.stub_service import StubService
 
 SIZES = CacheSizes(block_size=4, gpu_blocks=200, cpu_blocks=200)

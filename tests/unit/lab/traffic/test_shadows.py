@@ -12,7 +12,7 @@ from lab.traffic.shadows import (
     by_longest_prefix,
     by_score,
 )
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from schemas.limits import SHADOW_WAITING_MAX
 
 SIZES = CacheSizes(block_size=4, gpu_blocks=200)

@@ -3,8 +3,8 @@
 import pytest
 
 from lab.whatif.policies.table import COMPARED_ONLY, parse
-from routing.policies.costs import Costs
-from routing.policies.interface import Candidate, Request
+from routing.costs import Costs
+from routing.interface import Candidate, Request
 from routing.policies.table import POLICIES, PolicyError, parse_policy
 
 

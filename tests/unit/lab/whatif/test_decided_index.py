@@ -9,7 +9,7 @@ from lab.whatif.run import Run
 from lab.whatif.setup import Known, Setup
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 SIZE = 100
 COSTS = Costs(prefill_tokens_per_s=1000, token_squared_s=0)

@@ -11,7 +11,7 @@ from lab.whatif.run import Run
 from lab.whatif.setup import DecodeCosts, Refusal, Setup
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
-from routing.policies.costs import UNLIMITED, Costs
+from routing.costs import UNLIMITED, Costs
 
 PLAIN = DecodeCosts(request_s=0.01, token_s=0.0)
 

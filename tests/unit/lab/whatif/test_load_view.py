@@ -6,7 +6,7 @@ import pytest
 
 from lab.whatif.load_view import Errors, slowed
 from lab.whatif.queue import Load, WorkQueue
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 
 def test_a_queue_is_done_one_after_the_other() -> None:

@@ -10,7 +10,7 @@ from lab.whatif.run import Run
 from lab.whatif.setup import Announce, Leases, Setup
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
-from routing.policies.costs import Costs
+from routing.costs import Costs
 
 SIZE = 100
 COSTS = Costs(

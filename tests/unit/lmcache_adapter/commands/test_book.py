@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lmcache_adapter.commands import book as book_module
 from lmcache_adapter.commands.book import CommandBook
 from schemas import limits
 from schemas.command_records import (
@@ -18,7 +19,6 @@ from schemas.command_records import (
     Outcome,
     ResultRecord,
 )
-from lmcache_adapter.commands import book as book_module
 
 
 def command(name: str = "c", workers: int = 2) -> CommandRecord:

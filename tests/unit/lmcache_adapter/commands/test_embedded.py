@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from lmcache_adapter.commands import embedded as commands_module
 from lmcache_adapter.commands import executor as executor_module
+from lmcache_adapter.commands import issued as issued_module
 from lmcache_adapter.commands.embedded import EmbeddedCommands
 from lmcache_adapter.controller.member import Reachable
-from lmcache_adapter.commands import issued as issued_module
 from query_api.http.errors import RequestError
-from lmcache_adapter.commands import embedded as commands_module
 from schemas.command_records import (
     Action,
     CommandRecord,

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from brokers.settings import KafkaSettings
+from lmcache_adapter.commands import replica as commands_module
 from lmcache_adapter.commands.replica import ReplicaCommands
 from query_api.http.errors import RequestError
-from lmcache_adapter.commands import replica as commands_module
 from schemas.codec import decode_command
 from schemas.command_records import (
     Action,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lmcache_adapter.commands.book import CommandBook, CommandView
 from lmcache_adapter.http import command_requests
-from query_api.http.app import create_app
+from reprise.application import create_app
 from schemas.command_records import (
     Action,
     ClosedRecord,

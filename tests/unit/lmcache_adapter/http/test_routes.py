@@ -8,7 +8,7 @@ import pytest
 from lmcache_adapter.http.hashes import chunk_hashes
 from lmcache_adapter.http.models import Worker
 from lmcache_adapter.http.workers import worker_of
-from query_api.http.app import create_app
+from reprise.application import create_app
 from schemas.answer_states import AnswerState, Standing
 from schemas.events import Stored, encode_events
 from schemas.identities import Medium, PublisherKey

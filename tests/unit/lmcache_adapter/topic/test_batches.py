@@ -9,7 +9,7 @@ import pytest
 from lmcache_adapter.topic.batches import Bad, Batch, BatchError, Head, Key, decode
 from schemas.limits import LMCACHE_OPERATIONS_MAX, LMCACHE_TOPIC_BATCHES_MAX
 
-VECTORS = Path(__file__).parents[4] / "vectors" / "lmcache" / "topic-0.5.6.jsonl"
+VECTORS = Path(__file__).parents[3] / "vectors" / "lmcache" / "topic-0.5.6.jsonl"
 CAPTURED = [
     (one["case"], one["kafka_value"]) for one in map(json.loads, VECTORS.read_text().splitlines())
 ]

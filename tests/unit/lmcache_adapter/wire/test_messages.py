@@ -26,7 +26,7 @@ from lmcache_adapter.wire.messages import (
 )
 from schemas.limits import LMCACHE_OPERATIONS_MAX
 
-VECTORS = Path(__file__).parents[4] / "vectors" / "lmcache" / "messages-0.5.6.jsonl"
+VECTORS = Path(__file__).parents[3] / "vectors" / "lmcache" / "messages-0.5.6.jsonl"
 SENT = {
     "register", "deregister", "heartbeat", "kv_admit", "kv_evict", "batched_kv_ops",
     "full_sync_start", "full_sync_batch", "full_sync_end", "full_sync_status", "p2p_lookup",

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from page.top.fleet import ask_fleet
-from query_api.http.app import create_app
+from reprise.application import create_app
 from reprise.cli.main import main
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from query_api.http.app import create_app
 from query_api.http.traces import context_of
+from reprise.application import create_app
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue

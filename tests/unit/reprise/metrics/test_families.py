@@ -21,7 +21,7 @@ from lmcache_adapter.settings import Address, LmcacheSettings, TopicSettings
 from query_api.access.guard import Guard
 from query_api.access.settings import AccessSettings
 from query_api.grpc.counts import GrpcCounts
-from query_api.http.app import create_app
+from reprise.application import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.http.connections import Connections
 from reprise.metrics.roles import (

@@ -16,9 +16,9 @@ from routing.advice.advice import (
     advise,
     prompts_per_second,
 )
+from routing.costs import Costs
 from routing.observed.decay import per_second
 from routing.observed.hot_prefixes import HotPrefix, HotPrefixes, view
-from routing.policies.costs import Costs
 from schemas.limits import HOT_HALF_LIFE_S, HOT_RATE_S
 from schemas.routing_records import DecidedScope, Target
 from tests.unit.routing.observed.records import SCOPE, marks_of

@@ -4,18 +4,18 @@ from collections import Counter
 
 import pytest
 
-from routing.fold import bookings as bookings_module
 from routing.decisions import answers as answers_module
 from routing.decisions import queue as queue_module
 from routing.decisions.answers import KeptAnswers
 from routing.decisions.interface import Routed, RouteRequest
 from routing.decisions.queue import RoutingQueue
+from routing.fold import bookings as bookings_module
 from routing.fold.bookings import Bookings
 from routing.observed.open_promises import OpenPromises
 from routing.observed.predicted import PredictedHolders
 from routing.observed.promises import promise_of
 from routing.observed.sessions import Sessions
-from routing.policies.sizes import OBJECT_SIZE, decision_bytes, text_bytes
+from routing.sizes import OBJECT_SIZE, decision_bytes, text_bytes
 from schemas.identities import PrefixScope
 from schemas.limits import BOOKINGS_BYTES_MAX
 from schemas.routing_records import DecisionsRecord, OutcomeEvent, PrefixMark

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routing.costs import Costs
 from routing.estimates.classes import ClassKey
 from routing.estimates.decode import DecodeTerms
 from routing.estimates.estimates import Estimates, EstimatesError, Observed
 from routing.estimates.links import LOAD, READ, LinkClass, Moved, fetch_path
-from routing.policies.costs import Costs
 from schemas.errors import NewerVersionError
 
 KEY = ClassKey("t", "m", "a")

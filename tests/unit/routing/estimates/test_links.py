@@ -2,6 +2,7 @@
 
 import pytest
 
+from routing.costs import Costs
 from routing.estimates.links import (
     KV_BYTES_PER_TOKEN,
     LOAD,
@@ -13,7 +14,6 @@ from routing.estimates.links import (
     link_between,
     pool_path,
 )
-from routing.policies.costs import Costs
 
 RACK = fetch_path(LinkClass.RACK)
 

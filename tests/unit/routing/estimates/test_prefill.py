@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from routing.costs import Costs
 from routing.estimates import prefill
 from routing.estimates.classes import ClassKey, class_of
 from routing.estimates.prefill import PrefillFits
-from routing.policies.costs import Costs
 from schemas import limits
 
 KEY = ClassKey("t", "m", "a100")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from routing.policies import by_target as module
+from routing import by_target as module
 from routing.fold.samples import Samples
 from schemas.routing_records import LoadSample, LoadSource, Target
 

@@ -1,9 +1,9 @@
 """What one tenant reports moves nothing that another tenant is told."""
 
+from routing.costs import Costs
 from routing.estimates.classes import ClassKey
 from routing.estimates.links import LOAD, READ
 from routing.fold.fold import RoutingFold
-from routing.policies.costs import Costs
 from routing.policies.decide import model_of_costs
 from schemas.routing_records import (
     CostModel,

@@ -1,7 +1,7 @@
 import pytest
 
 from query_api.access.guard import Guard
-from query_api.http.app import create_app
+from reprise.application import create_app
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue

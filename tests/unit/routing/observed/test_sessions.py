@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from routing.interface import Candidate, Choice
 from routing.observed.sessions import Sessions, SessionsState, last_of, with_affinity
-from routing.policies.interface import Candidate, Choice
 from schemas.limits import AFFINITY_S
 from schemas.routing_records import CandidateRecord, Target
 from tests.unit.routing.observed.records import SCOPE, a_decision

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routing.costs import Costs
 from routing.estimates.links import LinkClass
 from routing.policies.chunk_plan import (
     PlanNode,
@@ -13,7 +14,6 @@ from routing.policies.chunk_plan import (
     pipeline_s,
     plan,
 )
-from routing.policies.costs import Costs
 
 LINEAR = Costs(prefill_tokens_per_s=1_000, token_squared_s=0.0)
 LONG = 128_000

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from routing.policies.costs import Costs
+from routing.costs import Costs
+from routing.interface import Candidate, Request
 from routing.policies.decide import (
     Asked,
     Decided,
@@ -14,7 +15,6 @@ from routing.policies.decide import (
     decide,
     model_of_costs,
 )
-from routing.policies.interface import Candidate, Request
 from routing.policies.table import find_policy, parse_policy
 from schemas.routing_records import Refused, Target
 

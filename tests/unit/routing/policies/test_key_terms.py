@@ -5,9 +5,9 @@ import random
 import msgspec
 import pytest
 
-from routing.policies.costs import Costs
+from routing.costs import Costs
+from routing.interface import Candidate, Request
 from routing.policies.decide import Asked, OfDegraded, Rules, decide, with_terms
-from routing.policies.interface import Candidate, Request
 from routing.policies.key_terms import key_terms, key_unit
 from routing.policies.table import POLICIES, find_policy, parse_policy
 from schemas.routing_records import CandidateRecord

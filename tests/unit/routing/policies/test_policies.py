@@ -2,9 +2,9 @@
 
 import pytest
 
-from routing.policies.costs import Costs
+from routing.costs import Costs
+from routing.interface import Candidate, Choice, Request
 from routing.policies.hot_classes import HotClasses
-from routing.policies.interface import Candidate, Choice, Request
 from routing.policies.ranking import not_overloaded, tie_break
 from routing.policies.table import POLICIES, PolicyError, find_policy, parse_policy
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reprise.embedded.repair import Finding, Repair
 from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset, PublisherKey
 from streams.log.embedded import EmbeddedLog, repaired_path
@@ -15,7 +16,6 @@ from streams.log.losses import Loss, LossNote
 from streams.table.driver import Recovered, recover
 from streams.table.fold import Fold
 from streams.table.recovery import Action
-from streams.table.repair import Finding, Repair
 from streams.table.suspects import Suspects
 from streams.table.table import Table
 from streams.table.threads import run_without_loop

@@ -1,6 +1,6 @@
 import pytest
 
-from query_api.http.app import create_app
+from reprise.application import create_app
 from streams.kernel import open_kernel
 from tests.fakes import SEED, AsgiClient, FakeTable
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 
-from routing.policies.costs import Costs
+from routing.costs import Costs
 from schemas.limits import ROUTE_WEIGHT_MAX
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=ROUTE_WEIGHT_MAX)]
