@@ -40,7 +40,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[object]:
     def no_decisions(kafka: KafkaSettings, tell: Callable[[int, int], None]) -> VerifiedDecisions:
         return VerifiedDecisions()
 
-    monkeypatch.setattr("streams.audit.topics_verification.verify_routing_topic", no_decisions)
+    monkeypatch.setattr("routing.audit_topic.verify_routing_topic", no_decisions)
     monkeypatch.setattr("streams.audit.verification.verify_answers", of_data)
     monkeypatch.setattr("streams.audit.topics_verification.verify_topics", of_topics)
     monkeypatch.chdir(tmp_path)
