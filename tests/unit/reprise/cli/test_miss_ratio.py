@@ -94,7 +94,7 @@ def test_what_stands_before_a_broken_line_is_used(trace: Path) -> None:
     trace.write_text(trace.read_text() + '{"timestamp": -5}\n')
     result = miss_ratio(trace)
     assert result.exit_code == 1
-    assert "small.jsonl:31: expected an object with timestamp" in result.stderr
+    assert "error: small.jsonl: line 31: expected an object with timestamp" in result.stderr
     assert "small.jsonl: 90 blocks of 512" in result.output
 
 
