@@ -157,6 +157,9 @@ def _check_outputs(plot: Path | None, outputs: tuple[Path | None, ...]) -> None:
 
 
 def _names(files: tuple[Path, ...]) -> list[str]:
+    from replay.traces.reader import STDIN
+
+    files = tuple(Path("standard input") if file == STDIN else file for file in files)
     counts = Counter(file.name for file in files)
     return [
         file.name if counts[file.name] == 1 else f"{number}: {file}"

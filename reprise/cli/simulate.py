@@ -278,8 +278,12 @@ def simulate(
         planned()  # before minutes of work: that it can be
         read, workloads = _read_all(traces, block_size, ignore_unknown_fields)
         facts = _facts_of(read, workloads, base)
-        sizes = enumerate(base.nodes * one.block_count for one in workloads)
-        jobs = planned(look_at=[number for number, size in sizes if size <= LOOK_BLOCKS_MAX])
+        looks = [
+            number
+            for number, one in enumerate(workloads)
+            if base.nodes * one.block_count <= LOOK_BLOCKS_MAX and one.distinct < one.block_count
+        ]
+        jobs = planned(look_at=looks)
         outcomes = _run_all(jobs, workloads, processes)
         document = concluded(document_of(jobs, outcomes, facts))
         for line in text_lines(document):

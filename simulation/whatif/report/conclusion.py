@@ -132,6 +132,12 @@ def _is_same(one: ReportedRun, other: ReportedRun) -> bool:
     return math.isclose(_mean(one), _mean(other), rel_tol=_SAME)
 
 
+def _listed(runs: Sequence[ReportedRun]) -> str:
+    """Their names, the service's own first."""
+    *first, last = sorted((r.outcome.label for r in runs), key=lambda name: name != DEFAULT_POLICY)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _alike(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     """The best ones, between which a planner has no reason to choose; the service's own first."""
     alike = [run for run in runs if _mean(run) <= _mean(runs[0]) * (1 + _ALIKE / 4)]
@@ -182,12 +188,14 @@ def _gain(able: Sequence[ReportedRun], overloaded: Sequence[str], trace: TraceFa
 def _winner(able: Sequence[ReportedRun], compared: int, trace: TraceFacts) -> str:
     """Which policy is best, of how many, by how much, how sure."""
     best = [run for run in able if _is_same(run, able[0])]
-    names = " and ".join(run.outcome.label for run in best)
+    names = _listed(best)
     one = best[0].outcome
     of = f" (of {len(ALL)}; --all compares all)" if compared < len(ALL) else ""
     what = f"a mean TTFT of {spoken(one.ttft.mean)}, {best[0].block_hit_rate:.1%} of blocks hit"
     if compared == 1:
         return f"Compared with nothing: {names}, {what}."
+    if len(best) == compared:
+        return f"All {compared} compared{of} are exactly alike, a tie: {names}, {what}."
     said = f"Best of the {compared} compared{of}: {names}, {what}"
     if len(best) > 1:
         said += "; they are exactly alike, a tie"
@@ -236,7 +244,7 @@ def _terms(able: Sequence[ReportedRun]) -> Iterator[str]:
     if not alone:
         yield f"{needs}; no policy that fetches nothing was compared."
         return
-    names = " and ".join(run.outcome.label for run in _alike(alone))
+    names = _listed(_alike(alone))
     yield f"{needs}; without that the best is {names} ({spoken(_mean(alone[0]))})."
 
 

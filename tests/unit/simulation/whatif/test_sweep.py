@@ -316,9 +316,9 @@ def test_the_conclusion_answers_in_the_order_in_which_a_planner_asks(reported: D
     assert re.search(r"At most \d+\.\d% of the blocks can ever be hit", gain)
     assert re.fullmatch(
         r"Best of the 2 compared \(of 16; --all compares all\): least-delay, a mean TTFT of"
-        r" 1\.00 s, \d+\.\d% of blocks hit\. That is 50% less than least-loaded \(2\.00 s\), the next"
-        r" best: surely better on traces like this \(surely: the lower mean in at least 9 of 10"
-        r" equal parts of the trace; here in 10\)\.",
+        r" 1\.00 s, \d+\.\d% of blocks hit\. That is 50% less than least-loaded \(2\.00 s\),"
+        r" the next best: surely better on traces like this \(surely: the lower mean in at least 9"
+        r" of 10 equal parts of the trace; here in 10\)\.",
         winner,
     )
     assert cache.startswith("Cache: no sizes were tried; `--sweep capacity=")
@@ -335,7 +335,7 @@ def test_policies_that_are_exactly_alike_tie_and_times_below_a_second_are_in_ms(
     document = long(compared(reported, least_loaded=0.67, least_delay=0.24, round_robin=0.24))
     gain, winner, *_ = conclusion_of(document, document.traces[0])
     assert "least-delay has a mean TTFT of 240 ms" in gain
-    assert "round-robin and least-delay, a mean TTFT of 240 ms" in winner
+    assert "least-delay and round-robin, a mean TTFT of 240 ms" in winner
     assert "they are exactly alike, a tie" in winner
     assert "64% less than least-loaded (670 ms), the next best" in winner
     assert "\n".join(text_lines(document)).count(" *  ") == 2
