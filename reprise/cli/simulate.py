@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
-from replay.capture.progress import Progress
+from console.param_types import Amount
+from console.progress import progress_shown
+from console.terminal import printable
 from replay.traces.counts import counted
-from reprise.cli.param_types import Amount
-from reprise.cli.progress import progress_shown
-from reprise.cli.terminal import printable
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
+from schemas.progress import Progress
 
 if TYPE_CHECKING:
+    from lab.whatif.report.document import Document, TraceFacts
+    from lab.whatif.setup import Setup
+    from lab.whatif.sweep import Job
+    from lab.whatif.workload import Workload
     from replay.traces.reader import Trace
-    from simulation.whatif.report.document import Document, TraceFacts
-    from simulation.whatif.setup import Setup
-    from simulation.whatif.sweep import Job
-    from simulation.whatif.workload import Workload
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -58,8 +58,8 @@ _SECONDS: Final = Quantity("seconds", "0.005", min=0)
 def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from simulation.whatif.policies.table import ALL_POLICIES
-    from streams.routing.assignments import describe_fields
+    from lab.whatif.policies.table import ALL_POLICIES
+    from routing.policies.assignments import describe_fields
 
     for name, policy in ALL_POLICIES.items():
         click.echo(f"{name:16} {policy.summary}")
@@ -256,10 +256,10 @@ def simulate(
     be used, what stands before it is run, and the exit code is 1. Results that a run can make again
     (--report, --json, --csv, --plots) are written over what is there.
     """
-    from simulation.whatif.plan import LOOK_BLOCKS_MAX, parse_sweeps, plan
-    from simulation.whatif.report.conclusion import concluded
-    from simulation.whatif.report.document import document_of
-    from simulation.whatif.report.table import text_lines
+    from lab.whatif.plan import LOOK_BLOCKS_MAX, parse_sweeps, plan
+    from lab.whatif.report.conclusion import concluded
+    from lab.whatif.report.document import document_of
+    from lab.whatif.report.table import text_lines
 
     try:
         _check_outputs(report, json_path, csv_path, plots)
@@ -320,8 +320,8 @@ def _setup_of(
     decode_costs: str,
     **options: Any,
 ) -> "Setup":
-    from simulation.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
-    from streams.routing.costs import Costs
+    from lab.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
+    from routing.costs import Costs
 
     for name in ("index_delay", "decisions", "slo_ttft", "slo_tbt", "load_age", "act"):
         options[f"{name}_s"] = options.pop(name)
@@ -346,7 +346,7 @@ def _setup_of(
 
 
 def _assigned(option: str, text: str, kind: type[StructT]) -> StructT:
-    from streams.routing.assignments import parse_assignments
+    from routing.policies.assignments import parse_assignments
 
     try:
         return parse_assignments(text, kind)
@@ -357,8 +357,8 @@ def _assigned(option: str, text: str, kind: type[StructT]) -> StructT:
 def _read_all(
     paths: Sequence[Path], block_size: int, ignore_unknown: bool
 ) -> "tuple[list[Trace], list[Workload]]":
+    from lab.whatif.workload import Workload
     from replay.traces.reader import STDIN, read_trace
-    from simulation.whatif.workload import Workload
 
     traces: list[Trace] = []
     sizes = [0 if path == STDIN else path.stat().st_size for path in paths]
@@ -396,7 +396,7 @@ def _read_all(
 def _facts_of(
     traces: "Sequence[Trace]", workloads: "Sequence[Workload]", base: "Setup"
 ) -> "list[TraceFacts]":
-    from simulation.whatif.report.document import facts_of
+    from lab.whatif.report.document import facts_of
 
     found = []
     for trace, workload in zip(traces, workloads, strict=True):
@@ -435,7 +435,7 @@ def _doubts_of(workload: "Workload", base: "Setup") -> Iterator[str]:
 
 
 def _run_all(jobs: "Sequence[Job]", workloads: "Sequence[Workload]", processes: int | None) -> Any:
-    from simulation.whatif.sweep import run_all
+    from lab.whatif.sweep import run_all
 
     runs, taken = 0, 0
     total = sum(len(workloads[job.workload]) for job in jobs)
@@ -477,8 +477,8 @@ def _write(
     csv_path: Path | None,
     plots: Path | None,
 ) -> None:
-    from simulation.whatif.report.document import to_json
-    from simulation.whatif.report.table import to_csv
+    from lab.whatif.report.document import to_json
+    from lab.whatif.report.table import to_csv
 
     if json_path is not None:
         _write_file(json_path, to_json(document))
@@ -486,8 +486,8 @@ def _write(
         _write_file(csv_path, to_csv(document).encode())
     if report is None and plots is None:
         return
-    from simulation.whatif.report.page import page_of
-    from simulation.whatif.report.plots import pictures_of
+    from lab.whatif.report.page import page_of
+    from lab.whatif.report.plots import pictures_of
 
     pictures = list(pictures_of(document))
     if plots is not None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from query_api.http.app import create_app
+from reprise.application import create_app
 from schemas.answer_states import AnswerState, Standing
 from schemas.errors import StorageError
 from schemas.events import extra_key

@@ -194,7 +194,7 @@ def test_an_interruption_says_how_far_it_was_and_writes_nothing(
         when_done()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simulation.whatif.sweep.run_all", interrupt)
+    monkeypatch.setattr("lab.whatif.sweep.run_all", interrupt)
     result = simulate(trace, "--policy", "random", "--json", tmp_path / "r.json")
     assert result.exit_code == 130
     assert (
