@@ -176,7 +176,7 @@ def _gain(able: Sequence[ReportedRun], overloaded: Sequence[str], trace: TraceFa
         return f"{trace.name}: {bound[0].lower()}{bound[1:]}"
     one = aware[0].outcome
     less = 1 - one.ttft.mean / plain.outcome.ttft.mean if plain.outcome.ttft.mean else 0.0
-    pays = "pays" if less >= _ALIKE else "costs" if less <= -_ALIKE else "changes little"
+    pays = "pays" if less >= _ALIKE else "does not pay" if less <= -_ALIKE else "changes little"
     return (
         f"Routing by prefix {pays} on {trace.name}: {one.label} has a mean TTFT of"
         f" {spoken(one.ttft.mean)} and hits {one.block_hit_rate:.1%} of the blocks; {LOAD_ALONE},"
@@ -254,7 +254,9 @@ def _cache(groups: dict[str, list[ReportedRun]], able: Sequence[ReportedRun]) ->
     wanted = [DEFAULT_POLICY, *(run.outcome.label for run in able[:1])]
     labels = list(dict.fromkeys(run.outcome.label for run in swept))
     for label in [one for one in labels if one in wanted] or labels[:1]:
-        yield _knee(label, sorted((r for r in swept if r.outcome.label == label), key=_x))
+        sizes = sorted((run for run in swept if run.outcome.label == label), key=_x)
+        if len(sizes) > 1:
+            yield _knee(label, sizes)
     setup = groups[POLICIES_GROUP][0].outcome.setup if groups.get(POLICIES_GROUP) else None
     if not swept and setup is not None and setup.gpu_blocks:
         yield (
