@@ -311,11 +311,13 @@ fn write_number(text: &mut Vec<u8>, mut value: u64) {
 mod tests {
     use std::sync::Arc;
 
+    use xxhash_rust::xxh3::xxh3_64_with_seed;
+
     use super::*;
     use crate::audit::Queue;
     use crate::events::read_events;
     use crate::names::StreamKey;
-    use crate::twin::told::{Kind as What, Told as Event, encode, u32s, u64s};
+    use crate::sample_events::{SampleEvent, encode, u32s, u64s};
     use crate::write::WriteTurn;
 
     const TOKENS: [u32; 7] = [1, 2, 3, 4, 5, 6, 7];
@@ -334,14 +336,14 @@ mod tests {
             let queue = Arc::new(Queue::new(1.0, 1 << 20, 1 << 10));
             assert!(core.audit.set(queue.clone()).is_ok());
             let answers = Self { core, queue };
-            let stored = |hashes: &[u64], tier| Event {
+            let stored = |hashes: &[u64], tier| SampleEvent {
                 hashes: hashes.to_vec(),
                 tokens: TOKENS[..2 * hashes.len()].to_vec(),
                 tier,
-                ..Event::default()
+                ..SampleEvent::default()
             };
-            let gone = Event { kind: What::Removed, ..stored(&[1, 2], 1) };
-            let salted = Event { extra_keys: vec![SALTED.to_vec()], ..stored(&[9], 0) };
+            let gone = SampleEvent { is_removal: true, ..stored(&[1, 2], 1) };
+            let salted = SampleEvent { extra_keys: vec![SALTED.to_vec()], ..stored(&[9], 0) };
             let of_a = [stored(&[1, 2], 0), stored(&[1, 2, 3], 1), gone, salted];
             answers.publish("", "a", 0, &of_a);
             answers.publish("", "b", 3, &[]);
@@ -351,7 +353,7 @@ mod tests {
             answers
         }
 
-        fn publish(&self, salt: &str, instance: &str, dp_rank: u32, events: &[Event]) {
+        fn publish(&self, salt: &str, instance: &str, dp_rank: u32, events: &[SampleEvent]) {
             let stream = StreamKey {
                 tenant_id: "t".into(),
                 model_name: "m".into(),
@@ -362,9 +364,7 @@ mod tests {
             let mut turn = WriteTurn::new(&self.core.state, &self.core.hasher);
             let id = turn.state().open_publisher(stream, dp_rank);
             turn.state().register(id, "", true, false);
-            let events: Vec<Event> =
-                events.iter().map(|event| Event { block_size: 2, ..event.clone() }).collect();
-            let encoded = encode(&events, 0);
+            let encoded = encode(events);
             turn.apply(id, &read_events(&encoded).expect("events"), -1).expect("a publisher");
         }
 
@@ -458,7 +458,8 @@ mod tests {
         let expected = Some((6, 6, whole(&[A])));
         assert_eq!(answers.octets("&hits_only=1", &hashes, true), expected);
         assert_eq!(hashes[..16], walk::prefix_hashes(hasher, &tokens, b"", 2, 2));
-        let locals = Event { tokens: TOKENS[..6].into(), ..Event::default() }.locals(9);
+        let local = |block: &[u32]| xxh3_64_with_seed(&u32s(block), 9);
+        let locals: Vec<u64> = TOKENS.chunks_exact(2).map(local).collect();
         assert_eq!(walk::chain_hashes(hasher, u64s(&locals).as_chunks().0), hashes);
     }
 

@@ -24,7 +24,6 @@
 //!     tables, lines       hash tables in shards, and a shard
 //!     hashing             XXH3-64
 //!     names, limits       keys, tiers and bounds
-//!     twin                all that the index shows, by a few maps: for tests
 
 #![deny(clippy::all)]
 #![forbid(unsafe_code)]
@@ -54,6 +53,8 @@ mod publisher;
 mod query_fields;
 #[cfg(test)]
 mod random;
+#[cfg(test)]
+mod sample_events;
 pub mod scan;
 mod scope;
 pub mod selection;
@@ -61,8 +62,6 @@ mod sets;
 mod slots;
 pub mod state;
 mod tables;
-#[cfg(test)]
-mod twin;
 mod urls;
 pub mod views;
 mod waiting;
