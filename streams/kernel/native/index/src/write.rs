@@ -6,17 +6,19 @@
 
 use parking_lot::{RwLock, RwLockWriteGuard};
 
+use crate::block::Block;
 use crate::changes::Change;
 use crate::counters::Counter;
-use crate::entries::{AHEAD, Block};
+use crate::entries::AHEAD;
 use crate::entry_table::{Entry, Place};
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, TOKEN_HASH_SEED, group_mask};
 use crate::left_out::reason_of;
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
+use crate::memberships::{MemberId, Membership};
 use crate::moves::Moves;
 use crate::names::{ContextKey, GROUPS, SHARED};
-use crate::publisher::{MemberId, Membership, Publisher};
+use crate::publisher::Publisher;
 use crate::state::{Index, State};
 
 /// The handle is not (or no longer) that of a publisher.
@@ -452,7 +454,7 @@ impl<'a> WriteTurn<'a> {
         {
             return self.release_all(id, &[number]);
         }
-        let (entries, keys) = publisher.entries_mut(index);
+        let (entries, keys) = index.entries_mut(publisher);
         let entries = entries.extract(number, keys);
         for entry in &entries {
             for tier in entry.tiers() {
