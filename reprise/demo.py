@@ -14,7 +14,7 @@ from reprise.roles.http_server import serve
 from reprise.settings import Settings
 from schemas.errors import ConfigurationError
 from schemas.registration import Registration
-from simulation.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
+from simulation.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions, lost_engines
 from simulation.engines.process import EngineStartError
 from simulation.traffic.index_client import ServiceError
 
@@ -51,7 +51,13 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
         thread[0].start()
 
     try:
-        serve(settings, registrations, when_serving=begin, when_stopping=stop.set)
+        serve(
+            settings,
+            registrations,
+            forgets=lost_engines(options),
+            when_serving=begin,
+            when_stopping=stop.set,
+        )
     finally:
         stop.set()
         for started in thread:

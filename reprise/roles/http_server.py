@@ -194,6 +194,7 @@ def serve(
     settings: Settings,
     registrations: Sequence[Registration] = (),
     *,
+    forgets: Callable[[Registration], bool] | None = None,
     when_serving: Callable[[str], None] = lambda base_url: None,
     when_stopping: Callable[[], None] = lambda: None,
 ) -> None:
@@ -202,6 +203,7 @@ def serve(
     Args:
         settings: what to run with.
         registrations: publishers to follow beside those in the log.
+        forgets: whom of those in the log to unregister at once, unfollowed; None: nobody.
         when_serving: called with the base URL once requests are accepted.
         when_stopping: called as soon as a signal comes, before requests are refused.
 
@@ -210,12 +212,13 @@ def serve(
         StorageError: the data directory cannot be opened, or its log is damaged.
     """
     with tracing_of(os.environ, ROLE) as tracing:
-        _serve(settings, registrations, tracing, when_serving, when_stopping)
+        _serve(settings, registrations, forgets, tracing, when_serving, when_stopping)
 
 
 def _serve(
     settings: Settings,
     registrations: Sequence[Registration],
+    forgets: Callable[[Registration], bool] | None,
     tracing: Tracing,
     when_serving: Callable[[str], None],
     when_stopping: Callable[[], None],
@@ -244,6 +247,8 @@ def _serve(
         service.stop()
         server.close()
         raise
+    if forgets is not None:
+        service.forget_at_start(forgets)
     service.register_configured(registrations)
     pid_file = settings.data / PID_FILE
     _note_pid(pid_file)

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.registration import Registration
 from simulation.demo.board import FIRST_AFTER_S, WARM_UP_S, Board
 from simulation.demo.sample import Asked, Sampler, say_sample
 from simulation.engines.cache import CacheSizes, Offload
@@ -22,7 +23,7 @@ from simulation.engines.engine import EngineOptions
 from simulation.engines.fleet import Fleet
 from simulation.engines.publisher import PublisherOptions
 from simulation.traffic.conversations import Conversations, Traffic
-from simulation.traffic.index_client import IndexClient, ServiceError
+from simulation.traffic.index_client import INSTANCE_CLASS, IndexClient, ServiceError
 from simulation.traffic.router import Router
 from simulation.traffic.shadows import Alternatives
 from streams.routing.costs import Costs
@@ -128,6 +129,8 @@ class Demo:
         try:
             if self._await_service(index):
                 self._fleet.gather(index)
+                if self._fleet.follows_killed and not self._fleet.adopted:
+                    self._board.say("The engines of the killed run have ended; new ones start.")
                 self._route_until_stopped(index)
         except (OSError, ServiceError):
             # A service that is stopping with us is no failure.
@@ -218,6 +221,7 @@ class Demo:
         self._board.say(
             f"Found {which} engines of the killed run; traffic continues in {hold_s:.0f} s."
         )
+        self._board.is_resumed = True
         goes_on_at = time.monotonic() + hold_s
         # Without this the engines would be asked again what they hold already, and the shadows
         # would start empty: a comparison in favour of the index.
@@ -259,6 +263,19 @@ class Demo:
             self._board.close()
             index.close()
             self._fleet.close()
+
+
+def lost_engines(options: DemoOptions) -> Callable[[Registration], bool]:
+    """Whether a registration is of an engine of a run before that has ended since: another
+    demonstration may have its ports, and what comes from there is none of ours.
+    """
+    absent = Fleet(Demo("", options=options).engine_options(), options.engines_path).absent()
+
+    def is_lost(registration: Registration) -> bool:
+        is_simulated = ("class", INSTANCE_CLASS) in registration.labels
+        return is_simulated and registration.instance_id in absent
+
+    return is_lost
 
 
 def read_blocks(index: IndexClient, router: Router) -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from simulation.demo.demo import Demo, DemoOptions
+from simulation.demo.demo import Demo, DemoOptions, lost_engines
 from simulation.engines.cache import CacheSizes
 from simulation.engines.parent_watch import identify
-from simulation.engines.process import EngineStartError
+from simulation.engines.process import EngineStartError, adopt_engine
 from simulation.traffic.conversations import Traffic
 from simulation.traffic.http_json import JsonConnection
 from streams.routing.costs import Costs
+from tests.fakes import registration
 from tests.unit.simulation.demo.stub_service import StubService
 
 OPTIONS = DemoOptions(
@@ -276,10 +277,15 @@ def test_engines_whose_parent_lives_are_left_alone(
 
 
 @pytest.mark.parametrize(
-    "change", [{"owner": "b"}, {"sizes": CacheSizes(16, 10, 10)}, {"model": "another"}]
+    ("change", "are_ended"),
+    [
+        ({"owner": "b"}, False),  # another demonstration's, which may come back for them
+        ({"sizes": CacheSizes(16, 10, 10)}, True),
+        ({"model": "another"}, True),
+    ],
 )
-def test_engines_that_do_not_fit_are_ended_and_others_started(
-    service: StubService, fixed: DemoOptions, change: dict[str, object]
+def test_engines_that_do_not_fit_are_not_adopted_and_own_ones_are_ended(
+    service: StubService, fixed: DemoOptions, change: dict[str, object], are_ended: bool
 ) -> None:
     with killed_run(service, fixed) as pids:
         stop = threading.Event()
@@ -295,7 +301,7 @@ def test_engines_that_do_not_fit_are_ended_and_others_started(
         demo.run()
         assert not any("killed run" in line for line in said)
         assert not set(demo.pids) & set(pids)
-        assert all(ended(pid) for pid in pids)
+        assert [ended(pid) for pid in pids] == [are_ended] * len(pids)
 
 
 def test_engines_that_the_index_does_not_know_are_not_adopted(fixed: DemoOptions) -> None:
@@ -324,3 +330,38 @@ def test_demo_waits_for_a_service_that_recovers(service: StubService) -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert len(demo.pids) == 2
+
+
+def test_engines_of_another_demonstration_on_the_noted_ports_are_lost_and_left_alone(
+    service: StubService, tmp_path: Path
+) -> None:
+    ours = msgspec.structs.replace(OPTIONS, owner="ours", engines_path=str(tmp_path / "ours"))
+    theirs = msgspec.structs.replace(OPTIONS, owner="theirs", engines_path=str(tmp_path / "theirs"))
+    stop = threading.Event()
+    told: list[str] = []
+
+    def look(line: str) -> None:
+        if "Warming up" in line:
+            (tmp_path / "ours").write_bytes((tmp_path / "theirs").read_bytes())
+            is_lost, is_theirs = lost_engines(ours), lost_engines(theirs)
+            for instance_id, dp_rank in sorted(service.registered):
+                one = registration(instance_id, dp_rank=dp_rank)
+                one = msgspec.structs.replace(one, labels=(("class", "simulated"),))
+                assert is_lost(one)
+                assert not is_theirs(one)
+                told.append(instance_id)
+            assert not is_lost(registration("engine-0")), "an engine that is no simulated one"
+            assert not any(map(adopt_engine, Demo("", options=ours).engine_options()))
+            stop.set()
+
+    Demo(service.url, say=look, stop=stop, options=theirs).run()
+    assert told == ["engine-0", "engine-1", "engine-1"]
+    said: list[str] = []
+    stop = threading.Event()
+
+    def end(line: str) -> None:
+        said.append(line)
+        stop.set()
+
+    Demo(service.url, say=end, stop=stop, options=ours).run()
+    assert said[0] == "The engines of the killed run have ended; new ones start."
