@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -34,9 +33,7 @@ from reprise.tracing.opening import Tracing, tracing_of
 from schemas.errors import ConfigurationError
 from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, LISTENER_CONNECTIONS_MIN
 from schemas.registration import Registration
-
-PID_FILE: Final = "pid"
-"""In the data directory: the id of the process that serves it, or that was killed."""
+from storage.faults import PID_FILE
 
 logger = logging.getLogger(__name__)
 

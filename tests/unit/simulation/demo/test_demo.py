@@ -52,7 +52,10 @@ def gone(pid: int) -> bool:
 
 def ask(command: str) -> object:
     """What the curl command that the demo prints would get."""
-    words = shlex.split(command)
+    tokens, _, curl = command.partition("; ")
+    numbers = tokens.removeprefix("TOKENS=")
+    assert len(numbers.split(",")) % OPTIONS.sizes.block_size == 0, "whole blocks"
+    words = shlex.split(curl.replace("$TOKENS", numbers))
     assert words[:2] == ["curl", "-s"]
     base, _, path = words[2].rpartition("/")
     connection = JsonConnection(base)
@@ -69,7 +72,7 @@ def test_demo_speaks_shows_a_working_command_and_leaves_nothing(service: StubSer
 
     def say(line: str) -> None:
         said.append(line)
-        if line.startswith("curl"):
+        if line.startswith("TOKENS="):
             answers.append(ask(line))
         if "The last" in line:
             tables.append(line)
@@ -79,7 +82,7 @@ def test_demo_speaks_shows_a_working_command_and_leaves_nothing(service: StubSer
     demo = Demo(service.url, say=say, stop=stop, options=OPTIONS)
     demo.run()
     assert said[0].startswith("Warming up for")
-    assert sum(line.startswith("curl") for line in said) == 1
+    assert sum(line.startswith("TOKENS=") for line in said) == 1
     instances = msgspec.convert(answers[0], dict[str, dict[str, dict[str, object]]])["default"]
     held = [msgspec.convert(one["longest_matched"], int) for one in instances.values()]
     assert max(held) > min(held), "engines hold different parts of it"
@@ -222,7 +225,7 @@ def test_engines_of_a_killed_run_are_adopted_with_all_that_the_index_knows_of_th
         demo = Demo(service.url, say=say, stop=stop, options=fixed)
         demo.run()
         assert said[0].startswith("Found the engines of the killed run; traffic continues in")
-        assert said[2].startswith("curl"), "before the traffic continues"
+        assert said[2].startswith("TOKENS="), "before the traffic continues"
         assert demo.pids == pids
         assert len(registered) == 3
         assert service.unregistered[heard:] == sorted(registered), "only at the end"
