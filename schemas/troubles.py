@@ -39,6 +39,8 @@ class Troubles(msgspec.Struct, frozen=True, array_like=True):
         """The same, as far as a difference is worth a record: a number that rises is one as it
         doubles.
         """
+        if self is NO_TROUBLES:  # as nearly all are
+            return self
         return msgspec.structs.replace(
             self, dropped=self.dropped.bit_length(), repeats=self.repeats.bit_length(), detail=""
         )
