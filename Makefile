@@ -18,6 +18,9 @@ NATIVE := streams/kernel/native
 NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/*/Cargo.toml $(NATIVE)/*/src/*.rs)
 ARGS ?=
 PORT ?= 13333
+ifeq ($(origin port),command line)
+override PORT := $(port)
+endif
 FROM ?=
 DYNAMO ?= ai-dynamo-runtime==1.6.1
 LMCACHE ?= lmcache==0.5.6
@@ -40,6 +43,8 @@ run: port .make/run ## set everything up and start the service with four simulat
 
 # Looked at before anything is built, which takes minutes.
 port:
+	@case "$(PORT)" in ''|*[!0-9]*|??????*) false;; *) [ "$(PORT)" -ge 1 ] && [ "$(PORT)" -le 65535 ];; esac || \
+	{ echo "Expected PORT to be a number from 1 to 65535, got: $(PORT)"; exit 1; }
 	@python="$(or $(wildcard $(BIN)/python),$(PYTHON))"; [ -z "$$python" ] || \
 	"$$python" -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null || \
 	{ echo "Port $(PORT) of 127.0.0.1 is taken: stop what listens there, or: make run PORT=14333"; exit 1; }
@@ -195,7 +200,7 @@ endif
 
 .make/run: $(BIN)/python pyproject.toml constraints.txt $(NATIVE_SOURCES) $(WITH_RUST)
 	@mkdir -p .make
-	@echo "==> installing the pinned dependencies"
+	@echo "==> installing the pinned dependencies (some minutes the first time, 460 MB on disk)"
 	@$(PIP) setuptools setuptools-rust
 ifeq ($(CARGO),)
 	@echo "==> no Rust toolchain found: going on with the slower reference kernel. To have the fast one, install Rust (Debian 13, Ubuntu 24.04 and later: apt-get install rustup && rustup default stable; macOS: brew install rust) and run make again"

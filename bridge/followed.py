@@ -11,8 +11,11 @@ Times are monotonic seconds, but for `Doubted.since`.
 """
 
 import asyncio
+import logging
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
 
 from bridge.engine_http.engine import can_ask
 from bridge.engine_http.watch import EngineWatch
@@ -36,10 +39,14 @@ from schemas.limits import (
     LOOK_REST_S,
     PAUSE_SETTLE_S,
     RECEIVED_LATE_S,
+    REPEATS_DOUBTED,
     WATCH_LATE_S,
 )
 from schemas.positions import ProcessMark
 from schemas.registration import Registration
+from schemas.troubles import NO_TROUBLES, Troubles
+
+_logger = logging.getLogger(__name__)
 
 
 class Ask(Enum):
@@ -72,6 +79,12 @@ class Said(NamedTuple):
     process: ProcessMark | None
     facts: EngineFacts | None = None
     clock_s: float = 0.0
+    troubles: Troubles = NO_TROUBLES
+
+    @property
+    def is_worth(self) -> "Said":
+        """The same, but for what is not worth a record of its own."""
+        return self._replace(acting=None, troubles=self.troubles.kind)
 
 
 class Followed:
@@ -87,6 +100,8 @@ class Followed:
         engine: what its HTTP address says; None where it has none.
         facts: what its engine says of its settings; None where that is not known.
         replay_endpoint: of its registration, or what its engine has said; "" where there is none.
+        has_dead_replay: whether its replay socket was asked, and has never answered.
+        http_trouble: what its HTTP address answers that no engine does, or "".
         has_no_endpoint: whether its engine was asked where it publishes, and does not say.
         clock_s: how far its engine's clock is behind ours, roughly; 0 where that is not far.
         rests_until: until then a look at it changes nothing but `as_of`, unless its link changes or
@@ -109,16 +124,19 @@ class Followed:
         "_doubt",
         "_doubted",
         "_failures",
+        "_has_answered",
         "_heard_as_of",
         "_heard_at",
         "_is_behind",
         "_is_doubted",
+        "_is_said",
         "_is_silent",
         "_links",
         "_messages",
         "_proven_link",
         "_settled_at",
         "_settled_unplaced",
+        "_troubles",
         "_unmatched",
         "_unplaced",
         "_up_at",
@@ -127,8 +145,10 @@ class Followed:
         "clock_s",
         "engine",
         "facts",
+        "has_dead_replay",
         "has_no_endpoint",
         "held_since",
+        "http_trouble",
         "interrupted",
         "is_check",
         "live",
@@ -149,6 +169,9 @@ class Followed:
         self.said: Said | None = None
         self.replay_endpoint = registration.replay_endpoint
         self.has_no_endpoint = False
+        self.has_dead_replay = self._has_answered = self._is_said = False
+        self.http_trouble = ""
+        self._troubles = NO_TROUBLES
         has_http = bool(registration.http_url) and can_ask(registration.kind)
         self.engine = EngineWatch() if has_http else None
         self.facts: EngineFacts | None = None
@@ -210,7 +233,7 @@ class Followed:
             self._settled_at = max(self._settled_at, now + LINK_RESUME_S)
         self._is_silent = look.is_silent
         self._connected, self._is_doubted = look.connected, look.is_doubted
-        self._unplaced = look.unplaced
+        self._unplaced, self._troubles = look.unplaced, look.troubles
         self._is_behind = look.is_waiting or now - look.received_until > WATCH_LATE_S
         if look.messages != self._messages:
             self._messages, self._heard_at = look.messages, now
@@ -280,7 +303,8 @@ class Followed:
             return Doubt.ENGINE_AWAY
         if self._confirmed_link != look.links or look.is_doubted:
             return self._doubt if self._asked_link == look.links else self._first_doubt
-        if look.unplaced > self._settled_unplaced:
+        has_no_numbers = look.troubles.repeats >= REPEATS_DOUBTED
+        if look.unplaced > self._settled_unplaced or has_no_numbers:
             return Doubt.UNREADABLE
         if look.incomplete is not None:
             return look.incomplete
@@ -314,14 +338,22 @@ class Followed:
         not be an earlier one.
         """
         said, says = self.said, self.says
-        return said is None or said._replace(acting=None) != says._replace(acting=None)
+        return said is None or said.is_worth != says.is_worth
 
     @property
     def says(self) -> Said:
         """What there is to say of it."""
         process = None if self.engine is None else self.engine.published
         acting = self.acting if self.acting.since else None
-        return Said(self.doubted, acting, process, self.facts, self.clock_s)
+        return Said(self.doubted, acting, process, self.facts, self.clock_s, self._all_troubles)
+
+    @property
+    def _all_troubles(self) -> Troubles:
+        if not (self.has_dead_replay or self.http_trouble):
+            return self._troubles
+        return msgspec.structs.replace(
+            self._troubles, has_dead_replay=self.has_dead_replay, http=self.http_trouble
+        )
 
     def begin_again(self) -> None:
         """The log has something else of it than what was known: nothing is known any more."""
@@ -447,6 +479,7 @@ class Followed:
         of what was sent meanwhile.
         """
         self.rests_until = 0.0
+        self._note_answer(doubt, link)
         if doubt is None and self._began_at < self._distrusted_at:
             self._asked_link, self._ask_at = 0, now
             return
@@ -477,3 +510,18 @@ class Followed:
         self._doubt = doubt
         if self._failures >= CHECK_FAILURES_MAX:
             self._confirmed_link = 0
+
+    def _note_answer(self, doubt: Doubt | None, link: int) -> None:
+        """What was found out of its replay socket; without a link it had no time to answer."""
+        if not self.can_replay:
+            return
+        if doubt not in (Doubt.REPLAY_SILENT, Doubt.CATCHING_UP):
+            self._has_answered = True
+        if link and doubt is Doubt.REPLAY_SILENT and not (self._has_answered or self._is_said):
+            self._is_said = True
+            _logger.warning(
+                "The replay socket of %s at %s does not answer: what is lost cannot be asked for"
+                " again. Asking it again; `reprise doctor` says what to do",
+                *(self.registration.service_key, self.replay_endpoint),
+            )
+        self.has_dead_replay = doubt is Doubt.REPLAY_SILENT and not self._has_answered

@@ -189,6 +189,7 @@ def _report(publisher: PublisherKey, says: Said) -> Report:
         process=says.process,
         facts=says.facts,
         clock_s=says.clock_s,
+        troubles=says.troubles,
     )
     if says.acting is None:
         return report
@@ -201,7 +202,7 @@ def _said(report: Report) -> Said:
     acting = None
     if report.activity:
         acting = Acting(Activity(report.activity), report.activity_since)
-    return Said(doubted, acting, report.process, report.facts, report.clock_s)
+    return Said(doubted, acting, report.process, report.facts, report.clock_s, report.troubles)
 
 
 def _confirmed(followed: Mapping[PublisherKey, Reported]) -> dict[PublisherKey, Reported]:

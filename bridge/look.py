@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from schemas.answer_states import Doubt
+from schemas.troubles import NO_TROUBLES, Troubles
 
 
 class Look(NamedTuple):
@@ -23,6 +24,7 @@ class Look(NamedTuple):
         late_s: see `Sequencer.late_s`.
         has_waiting: whether records of it have not reached the log.
         behind_s: see `Sequencer.behind_s`.
+        troubles: what of it could not be used or reached, as far as its link tells.
     """
 
     connected: bool
@@ -37,6 +39,7 @@ class Look(NamedTuple):
     late_s: float
     has_waiting: bool
     behind_s: float = 0.0
+    troubles: Troubles = NO_TROUBLES
 
     @property
     def incomplete(self) -> Doubt | None:

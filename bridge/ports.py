@@ -94,6 +94,10 @@ class Receiver(Protocol):
         """Whether the link is up, and its engine's socket has not answered for a while."""
         ...
 
+    def trouble(self, publisher: PublisherKey) -> str:
+        """Why no link comes up, in the words of the system; "" where nothing tells."""
+        ...
+
     def received_until(self, publisher: PublisherKey) -> float:
         """All that had been sent over its link by then is in the inbox, as far as that can be
         known; monotonic seconds.

@@ -817,6 +817,7 @@ class Pump:
             late_s=self.sequencer.late_s(publisher),
             has_waiting=self.has_waiting(publisher),
             behind_s=self.sequencer.behind_s(publisher, time.time() - time.monotonic()),
+            troubles=self.sequencer.counters_of(publisher).troubles(receiver.trouble(publisher)),
         )
 
 

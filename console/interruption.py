@@ -104,6 +104,26 @@ class Commands(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See `click.Group`; a name that is none is answered with those that are near."""
+        name = args[0] if args else ""
+        if name in self.list_commands(ctx):
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches  # only where a name is wrong
+
+        if name == "help" and not ctx.resilient_parsing:
+            raise click.UsageError(
+                f"Expected a command, got: help. Try `{ctx.command_path} -h`", ctx
+            )
+        near = get_close_matches(name, self.list_commands(ctx))
+        if near and not name.startswith("-"):
+            raise click.UsageError(
+                f"Expected a command, got: {name}. Did you mean: {', '.join(near)}?", ctx
+            )
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See the class."""
 

@@ -21,6 +21,7 @@ DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes)
 _CAUSES: Final[Mapping[Code, tuple[Code, ...]]] = {
     Code.UNREACHED: (Code.EVENTS_OFF,),
     Code.NO_EVENTS: (Code.EVENTS_OFF, Code.PREFIX_CACHING_OFF),
+    Code.LOST_BATCHES: (Code.DROPPED,),
     Code.MATCHES_NOTHING: (Code.EVENTS_OFF, Code.PREFIX_CACHING_OFF, Code.BLOCK_SIZE),
     Code.MATCHES_LESS: (Code.RANKS, Code.BLOCK_SIZE, Code.LEFT_OUT, Code.LOST_BATCHES),
     Code.MATCHES_MORE: (
@@ -30,9 +31,30 @@ _CAUSES: Final[Mapping[Code, tuple[Code, ...]]] = {
 }
 """What explains a finding, where it was found, too."""
 
+_OF_WHAT_CAME: Final = (
+    *(Code.BLOCK_SIZE, Code.DROPPED, Code.REPEATED_NUMBERS, Code.LEFT_OUT, Code.LOST_BATCHES),
+)
+"""Findings of what an engine has sent: true also after its end."""
+
 
 def _told_apart(found: list[Diagnosis]) -> list[Diagnosis]:
-    """A finding that follows from another one says that, in place of a remedy of its own."""
+    """A finding that follows from another one says that, in place of a remedy of its own; an engine
+    that has ended is one finding, with what was wrong before.
+    """
+    gone = next((one for one in found if one.code is Code.DISCONNECTED), None)
+    before = [one for one in found if one.code in _OF_WHAT_CAME]
+    if gone is not None and before and set(gone.ranks) <= set(before[0].ranks or gone.ranks):
+        found = [one for one in found if one is not gone and one not in before[1:]]
+        more = f". Its link is down now: {gone.expected} gives no answer"
+        found[found.index(before[0])] = before[0]._replace(cause=before[0].cause + more)
+    unreached = next((one for one in found if one.code is Code.UNREACHED), None)
+    no_engine = next((one for one in found if one.code is Code.NO_ENGINE), None)
+    if unreached is not None and no_engine is not None:
+        found = [one for one in found if one is not no_engine]
+        found[found.index(unreached)] = unreached._replace(
+            cause=f"{no_engine.cause} ({no_engine.got}). {unreached.cause}",
+            remedy=f"{unreached.remedy}; {no_engine.remedy}",
+        )
     codes = {one.code for one in found}
     return [_following(one, codes) for one in found]
 

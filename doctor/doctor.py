@@ -14,7 +14,14 @@ from doctor.document import (
     InstanceExamination,
     RankExamination,
 )
-from doctor.examination import Examination, NeverHeld, Patient, clock_of, facts_of
+from doctor.examination import (
+    Examination,
+    NeverHeld,
+    Patient,
+    clock_of,
+    facts_of,
+    troubles_of,
+)
 from query_api.ports import Health, ServiceView, positions_text
 from query_api.unknown_scopes import BLOCK_SIZE, MODEL, SALT, TENANT, Asked, Unknown
 from schemas.conditions import Condition, Part
@@ -227,7 +234,7 @@ def _examination(patient: Patient, found: list[Finding]) -> InstanceExamination:
 
 
 def _rank(one: ServiceView) -> RankExamination:
-    registration, facts = one.registration, facts_of(one)
+    registration, facts, troubles = one.registration, facts_of(one), troubles_of(one)
     return RankExamination(
         dp_rank=registration.dp_rank,
         endpoint=registration.endpoint,
@@ -239,6 +246,8 @@ def _rank(one: ServiceView) -> RankExamination:
         incarnation=one.state.incarnation,
         received=one.state.sequence,
         left_out=dict(one.state.left_out),
+        dropped=troubles.dropped,
+        last_drop=f"{troubles.reason}: {troubles.detail}" if troubles.dropped else "",
         clock_s=clock_of(one),
         engine=None if facts is None else EngineSays(**_fields(facts)),
     )

@@ -18,6 +18,8 @@ class Code(StrEnum):
     RANKS = "ranks"
     CLOCK = "clock"
     BLOCK_SIZE = "block_size"
+    DROPPED = "dropped"
+    REPEATED_NUMBERS = "repeated_numbers"
     LEFT_OUT = "left_out"
     REPORT_MODE = "report_mode"
     OBJECTS_WAIT = "objects_wait"
@@ -25,6 +27,7 @@ class Code(StrEnum):
     UNREACHED = "unreached"
     DISCONNECTED = "disconnected"
     NO_ENDPOINT = "no_endpoint"
+    NO_ENGINE = "no_engine"
     ENGINE_AWAY = "engine_away"
     PROCESS_CHANGED = "process_changed"
     NOT_FOLLOWED = "not_followed"
@@ -90,6 +93,10 @@ class RankExamination(msgspec.Struct, kw_only=True):
     incarnation: int
     received: Annotated[int, Meta(description="Sequence number of the last batch; -1: none.")]
     left_out: Annotated[dict[str, int], Meta(description="Blocks that no answer counts, by why.")]
+    dropped: Annotated[
+        int, Meta(description="Messages, batches and events that its bridge dropped, about.")
+    ]
+    last_drop: Annotated[str, Meta(description="Why, of the last of them.")]
     clock_s: Annotated[
         float, Meta(description="How far its clock is behind its bridge's, roughly; 0: not far.")
     ]

@@ -23,6 +23,7 @@ from schemas.identities import (
 )
 from schemas.limits import DOCTOR_ENTRIES_MAX, DOCTOR_OUTCOMES_MIN, DOCTOR_OUTCOMES_S
 from schemas.routing_records import DecidedScope, Target
+from schemas.troubles import NO_TROUBLES, Troubles
 from streams.kernel.changes import CHANGE_BYTES, SHARED
 from streams.kernel.interface import ReadOnlyKernel
 
@@ -225,6 +226,12 @@ def facts_of(one: ServiceView) -> EngineFacts | None:
     """What its engine says of itself, as its bridge has told; None where that is not known."""
     said = one.state.confirmation
     return None if said is None else said.facts
+
+
+def troubles_of(one: ServiceView) -> Troubles:
+    """What of it its bridge could not use or reach."""
+    said = one.state.confirmation
+    return NO_TROUBLES if said is None else said.troubles
 
 
 def clock_of(one: ServiceView) -> float:

@@ -1,5 +1,6 @@
 """What is wrong by what comes of an instance's publishers, or does not. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -17,11 +18,13 @@ from doctor.diagnosis import (
     switch_on,
 )
 from doctor.document import Code
-from doctor.examination import Patient, facts_of
+from doctor.examination import Patient, facts_of, troubles_of
+from doctor.reasons import reason_of
 from query_api.ports import ServiceView
 from schemas.answer_states import Activity, Doubt
+from schemas.engine_facts import EngineFacts
 from schemas.identities import UNSURE
-from schemas.limits import DOCTOR_OVERFULL, UNREACHED_S
+from schemas.limits import DOCTOR_OVERFULL, REPEATS_DOUBTED, UNREACHED_S
 
 _BLOCK_SIZE: Final = "block_size"
 _BESIDE: Final = (
@@ -30,6 +33,8 @@ _BESIDE: Final = (
     " for them. Its answers are `exact` again once it has removed them"
 )
 """Of blocks of another size, where those of the registered size come, too."""
+
+_UNLIKELY: Final = 2**48  # batches of one process: more is a number whose bytes are reversed
 
 _BINDS: Final = (
     "vLLM binds only wildcard and ipc endpoints, and connects to any other: one whose own endpoint"
@@ -165,40 +170,94 @@ def _block_size(patient: Patient, now: float) -> Iterator[Diagnosis]:
 
 
 def _left_out(patient: Patient, now: float) -> Iterator[Diagnosis]:
-    reasons: dict[str, int] = {}
+    reasons: Counter[str] = Counter()
     since, ranks = 0.0, []
     for one in patient.ranks:
         others = {
             reason: blocks
             for reason, blocks in one.state.left_out.items()
             if reason.partition(":")[0] not in (_BLOCK_SIZE, *UNSURE)
+            and not (_is_dropping(one) and reason == troubles_of(one).reason)  # said as such
         }
-        for reason, blocks in others.items():
-            reasons[reason] = reasons.get(reason, 0) + blocks
+        reasons.update(others)
         if others:
             since = since or one.state.left_out_at
             ranks.append(one.registration.dp_rank)
     if reasons:
         got = ", ".join(f"{reason} ({blocks})" for reason, blocks in sorted(reasons.items()))
+        words = [reason_of(reason) for reason in sorted(reasons)]
         yield Diagnosis(
             Code.LEFT_OUT,
             f"blocks that it announces cannot be used, and no answer counts them: {got}",
-            f"look the reason up in docs/observe.md, `left out`; to begin anew, {CLEAR}",
+            "; ".join(dict.fromkeys(one.remedy for one in words)),
+            expected="; ".join(one.expected for one in words),
             got=got,
             since=since,
             ranks=tuple(ranks),
         )
 
 
+def _is_dropping(one: ServiceView) -> bool:
+    """Whether something of it was dropped, and nothing has healed that."""
+    state = one.state
+    is_open = state.degraded_since is not None or bool(state.left_out)
+    return troubles_of(one).dropped > 0 and (
+        is_open or not has_published(one) or one.standing.reason == Doubt.UNREADABLE
+    )
+
+
+def _dropped(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    by_reason: dict[str, list[ServiceView]] = {}
+    for one in filter(_is_dropping, patient.ranks):
+        by_reason.setdefault(troubles_of(one).reason, []).append(one)
+    for reason, ranks in sorted(by_reason.items()):
+        words, last = reason_of(reason), troubles_of(ranks[-1])
+        times = sum(troubles_of(one).dropped for one in ranks)
+        yield Diagnosis(
+            Code.DROPPED,
+            f"{times} messages, batches or events of it were dropped, and no answer counts what"
+            f" they said. The last: {reason}: {last.detail}",
+            f"{words.remedy}. What was dropped counts again after this: {CLEAR}",
+            expected=words.expected,
+            got=last.detail,
+            since=min(one.standing.since for one in ranks),
+            ranks=ranks_of(ranks),
+        )
+
+
+def _repeated_numbers(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    repeating = [one for one in patient.ranks if troubles_of(one).repeats >= REPEATS_DOUBTED]
+    if repeating:
+        last = troubles_of(repeating[0])
+        yield Diagnosis(
+            Code.REPEATED_NUMBERS,
+            f"every batch has number {last.number}: {last.repeats + 1} came one after the other"
+            " under that number, so a lost batch does not show, and each later one begins the"
+            " cache anew",
+            "let the publisher count its batches from 0 on, one number a batch; docs/compatibility"
+            ".md, `On the wire`, says what a publisher sends",
+            expected="0, 1, 2, ...",
+            got=f"{last.number}, {last.number}, {last.number}, ...",
+            ranks=ranks_of(repeating),
+        )
+
+
 def _lost_batches(patient: Patient, now: float) -> Iterator[Diagnosis]:
     lost = [one for one in patient.ranks if one.state.degraded_since is not None]
     if lost:
-        name = patient.stream.instance_id
+        name, number = patient.stream.instance_id, max(one.state.sequence for one in lost)
+        reverse = int.from_bytes(max(number, 0).to_bytes(8, "little"), "big")
+        is_reverse = number >= _UNLIKELY > reverse
         yield Diagnosis(
             Code.LOST_BATCHES,
-            "batches of it are lost: blocks may be missing, and evicted ones may still be listed",
-            f"`reprise gaps --instance {name}` says when and why; {CLEAR}; with a"
+            "batches of it are lost: blocks may be missing, and evicted ones may still be listed"
+            + (f". Its numbers are little-endian: {number} is {reverse}" if is_reverse else ""),
+            "let the publisher send its number big-endian, `number.to_bytes(8, 'big')`"
+            if is_reverse
+            else f"`reprise gaps --instance {name}` says when and why; {CLEAR}; with a"
             " `replay_endpoint` registered, what is missed is asked for again",
+            expected="batches numbered 0, 1, 2, ..., each of which comes",
+            got=f"numbers missing up to {number}",
             since=min(one.state.degraded_at for one in lost),
             ranks=ranks_of(lost),
         )
@@ -216,18 +275,23 @@ def _is_down(one: ServiceView, now: float) -> bool:
 
 def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
     down = [one for one in patient.ranks if _is_down(one, now)]
-    never = [one for one in down if not has_published(one)]
+    never = [one for one in down if not has_published(one) and not troubles_of(one).dropped]
     if never:
+        trouble = next(filter(None, (troubles_of(one).link for one in never)), "")
+        named_wrong = f"the host name is wrong, or is not known on its bridge's host: {trouble}"
+        again = register_again(patient, "an `endpoint` that its bridge's host can look up")
+        start = f"{switch_on(never[0])}; or register the address that this host reaches it at"
         yield Diagnosis(
             Code.UNREACHED,
-            f"no link to it has come up, and nothing of it has ever come: {_why_unreached(never)}",
-            f"{switch_on(never[0])}; or register the address that this host reaches it at",
+            "no link to it has come up, and nothing of it has ever come:"
+            f" {named_wrong if trouble else _why_unreached(never)}",
+            again if trouble else start,
             expected=endpoints_of(never),
-            got="no answer",
+            got=trouble or "no answer",
             since=min(one.acting[1] for one in never),
             ranks=ranks_of(never),
         )
-    gone = [one for one in down if has_published(one)]
+    gone = [one for one in down if one not in never]
     if gone:
         yield Diagnosis(
             Code.DISCONNECTED,
@@ -250,7 +314,7 @@ def _why_unreached(never: list[ServiceView]) -> str:
                 f"it says that it publishes at {said}, which it connects to and does not bind, so"
                 f" nobody hears it. {_BINDS}"
             )
-    if any(facts_of(one) is not None for one in never):
+    if any(facts_of(one) not in (None, EngineFacts()) for one in never):
         return (
             "the engine answers over HTTP, so it is up, and its events are not there: it publishes"
             f" elsewhere, or connects where it is to bind, or its events are off. {_BINDS}"
@@ -258,10 +322,45 @@ def _why_unreached(never: list[ServiceView]) -> str:
     return f"it is not up, or does not listen there. {_BINDS}"
 
 
+def _no_engine(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    others = [one for one in patient.ranks if troubles_of(one).http]
+    if others:
+        url = others[0].registration.http_url
+        yield Diagnosis(
+            Code.NO_ENGINE,
+            f"is this {patient.kind}? Something answers at its `http_endpoint` {url}, and says"
+            " nothing that such an engine says",
+            register_again(patient, "the `http_endpoint` of the engine's own HTTP server")
+            + ", or without one: it is optional",
+            expected=f"the HTTP server of a {patient.kind} engine",
+            got=troubles_of(others[0]).http,
+            ranks=ranks_of(others),
+        )
+
+
+def _dead_replay(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    dead = [
+        one for one in patient.ranks if troubles_of(one).has_dead_replay and not _is_down(one, now)
+    ]
+    if dead:
+        where = ", ".join(one.registration.replay_endpoint for one in dead)
+        yield Diagnosis(
+            Code.REPLAY,
+            f"its replay socket has never answered: nothing listens at {where}. Batches that are"
+            " lost cannot be asked for again",
+            "look whether the port is right and no firewall is between; start vLLM with"
+            " `replay_endpoint` in its --kv-events-config; or"
+            f" {register_again(patient, 'no `replay_endpoint`: it is optional')}",
+            expected="an answer to a replay request",
+            got="no answer",
+            ranks=ranks_of(dead),
+        )
+
+
 def _doubted(patient: Patient, now: float) -> Iterator[Diagnosis]:
     by_reason: dict[str, list[ServiceView]] = {}
     for one in patient.ranks:
-        if one.registration.has_events and is_settled(one, now):
+        if one.registration.has_events and is_settled(one, now) and not _is_said(one):
             by_reason.setdefault(str(one.standing.reason), []).append(one)
     for reason, ranks in sorted(by_reason.items()):
         words = _DOUBTS.get(reason)
@@ -275,6 +374,11 @@ def _doubted(patient: Patient, now: float) -> Iterator[Diagnosis]:
                 since=since,
                 ranks=ranks_of(ranks),
             )
+
+
+def _is_said(one: ServiceView) -> bool:
+    """Whether its doubt is another finding."""
+    return one.standing.reason == Doubt.REPLAY_SILENT and troubles_of(one).has_dead_replay
 
 
 def _no_events(patient: Patient, now: float) -> Iterator[Diagnosis]:
@@ -317,9 +421,13 @@ def _never_removes(patient: Patient, now: float) -> Iterator[Diagnosis]:
 
 RECEIVED: Final = (
     _block_size,
+    _dropped,
+    _repeated_numbers,
     _left_out,
     _lost_batches,
     _unreached,
+    _no_engine,
+    _dead_replay,
     _doubted,
     _no_events,
     _never_removes,

@@ -13,6 +13,7 @@ from query_api.http.models import Service, TableDigest
 from routing.http.documents import RoutingDocument, TargetDocument
 from routing.http.models import PromiseRow, PromisesDocument
 from schemas.answer_states import AnswerState
+from schemas.identities import is_hidden
 
 STATES: Final = {state.value: place for place, state in enumerate(AnswerState)}
 """From the best one to the worst."""
@@ -30,7 +31,7 @@ class InstanceRow(msgspec.Struct, kw_only=True):
         state, reason, since: of the worst of its publishers; Unix seconds.
         activity: of the one that does least.
         publishers: how many it has.
-        blocks: that the index has of it, each rank and tier apart.
+        blocks: that the index has of it and answers count, each rank and tier apart.
         prompt_tokens, promised_tokens, cached_tokens: of the decisions of the last minute that were
             reported: of their prompts, said to be cached, and found to be.
         wait_ms: until its first rank would begin with another request.
@@ -131,7 +132,8 @@ def _add_blocks(rows: dict[InstanceKey, InstanceRow], table: TableDigest) -> Non
         row.blocks = 0
     for context in table.contexts:
         row_of = rows.get((context.tenant_id, context.instance_id))
-        if row_of is not None:
+        # How often blocks were announced again, or what is left out, is no block of it.
+        if row_of is not None and not is_hidden(context.lora_name):
             row_of.blocks = (row_of.blocks or 0) + context.entries
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from lab.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
+from lab.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions, lost_engines
 from lab.engines.process import EngineStartError
 from lab.traffic.index_client import ServiceError
 from reprise.roles.http_server import serve
@@ -51,7 +51,13 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
         thread[0].start()
 
     try:
-        serve(settings, registrations, when_serving=begin, when_stopping=stop.set)
+        serve(
+            settings,
+            registrations,
+            forgets=lost_engines(options),
+            when_serving=begin,
+            when_stopping=stop.set,
+        )
     finally:
         stop.set()
         for started in thread:

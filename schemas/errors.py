@@ -57,7 +57,14 @@ class RegistrationError(RepriseError):
 class RegistrationConflictError(RegistrationError):
     """Operator action: unregister the publisher that is named, or choose another endpoint or
     instance.
+
+    Attributes:
+        differs: the first field that differs from the other registration, with both values; "".
     """
+
+    def __init__(self, text: str, differs: str = "") -> None:
+        self.differs = differs
+        super().__init__(text)
 
 
 class EndpointError(RegistrationError):
@@ -205,11 +212,12 @@ class StorageError(RepriseError):
 class DataDirectoryInUseError(StorageError):
     """Operator action: stop the other process, or give another directory by `--data`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, holder: int | None = None) -> None:
         self.path = path
+        process = "that process" if holder is None else f"process {holder}"
         super().__init__(
             f"Expected a data directory that no other process uses, but it is locked: {path}. Stop"
-            " that process, or choose another directory with --data"
+            f' {process}, or choose another directory with --data (`make run ARGS="--data DIR"`)'
         )
 
 

@@ -382,6 +382,8 @@ KNOWN_NAMES_SHOWN_MAX: Final = 8  # models, sizes and so on that are named in th
 UNKNOWN_SCOPES_MAX: Final = 256  # that were asked and are kept for the doctor; the oldest go
 UNKNOWN_SCOPES_S: Final = 300.0  # for so long
 OUTCOMES_LOOK_S: Final = 5.0  # how often it is looked whether outcomes contradict: `outcomes`
+TROUBLE_DETAIL_MAX: Final = 256  # characters of what a bridge says against a publisher
+REPEATS_DOUBTED: Final = 2  # batches after the first under one number: no restart, but a constant
 DOCTOR_OVERFULL: Final = 1.5  # times what an engine has room for: it says not what it removes
 DOCTOR_ENTRIES_MAX: Final = 65_536  # that are looked at of a context, to tell its tiers apart
 MEMORY_SEGMENTS_READ_MAX: Final = 256  # of one directory: reason="too_many"

@@ -9,6 +9,7 @@ from msgspec import Meta
 from schemas.engine_facts import EngineFacts
 from schemas.identities import Rank, Text
 from schemas.limits import GROUP_NUMBER_MAX, INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
+from schemas.troubles import NO_TROUBLES, Troubles
 
 IncarnationNumber = Annotated[int, Meta(ge=0, le=INCARNATION_MAX)]
 """0 before a publisher's first batch."""
@@ -99,6 +100,7 @@ class Confirmation(msgspec.Struct, frozen=True, omit_defaults=True):
         process: None where it is not known.
         facts: what its engine says of its settings; None where that is not known.
         clock_s: how far its engine's clock is behind the bridge's, seconds, roughly; 0: not far.
+        troubles: what of it the bridge could not use or reach.
     """
 
     bridge: Text
@@ -109,6 +111,7 @@ class Confirmation(msgspec.Struct, frozen=True, omit_defaults=True):
     process: ProcessMark | None = None
     facts: EngineFacts | None = None
     clock_s: Seconds = 0.0
+    troubles: Troubles = NO_TROUBLES
 
 
 class Heartbeat(msgspec.Struct, frozen=True):

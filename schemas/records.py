@@ -48,6 +48,7 @@ from schemas.positions import (
     SequenceNumber,
 )
 from schemas.registration import Registration
+from schemas.troubles import NO_TROUBLES, Troubles
 
 RECORD_VERSION: Final = 1
 HEARTBEAT_VERSION: Final = 2
@@ -210,6 +211,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
         process: of its engine, where its HTTP address says which.
         facts: what that says of its settings, or None.
         clock_s: how far its clock is behind the bridge's, seconds, roughly; 0 where it is not far.
+        troubles: what of it the bridge could not use or reach.
     """
 
     stream: StreamKey
@@ -221,6 +223,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     process: ProcessMark | None = None
     facts: EngineFacts | None = None
     clock_s: Seconds = 0.0
+    troubles: Troubles = NO_TROUBLES
 
     @property
     def publisher(self) -> PublisherKey:

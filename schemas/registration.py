@@ -353,7 +353,8 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
         return False
     if same is not None:
         raise RegistrationConflictError(
-            f"conflicting registration for service key: {registration.service_key}"
+            f"conflicting registration for service key: {registration.service_key}",
+            _difference(same, registration),
         )
     name = registration.as_registered.publisher
     if any(
@@ -370,6 +371,18 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
     if len(registered) >= PUBLISHERS_MAX:
         raise RegistrationError(f"Expected at most {PUBLISHERS_MAX} publishers, got one more")
     return True
+
+
+_SPELLED: Final = {"kind": "type", "model_name": "modelname", "additional_salt": "additionalsalt"}
+
+
+def _difference(one: Registration, other: Registration) -> str:
+    """The first field of a body in which they differ, with both values."""
+    for name in Registration.__struct_fields__:
+        was, now = getattr(one, name), getattr(other, name)
+        if was != now:
+            return f"{_SPELLED.get(name, name)} is {was or 'none'}, got: {now or 'none'}"
+    return ""
 
 
 def _is_taken_by(other: Registration, registration: Registration) -> bool:

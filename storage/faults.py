@@ -8,10 +8,11 @@ An opening that fails, whatever the text, is one of these; in this order:
     damaged    any other: its files are not as they were written, or some are gone
 """
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,9 @@ from schemas.errors import (
     StorageError,
 )
 from schemas.limits import DATABASE_OPENING_BYTES, MIB
+
+PID_FILE: Final = "pid"
+"""In a data directory: the id of the process that serves it, or that was killed."""
 
 _IN_USE: Final = ("lock hold by", "LOCK:")
 _READ_ONLY: Final = ("Read-only file system",)
@@ -64,7 +68,7 @@ def opening_error(name: str, path: Path, error: Exception) -> StorageError:
     if isinstance(error, StorageError):
         return error
     if _says(error, _IN_USE):
-        return DataDirectoryInUseError(str(path))
+        return DataDirectoryInUseError(str(path), holder=_holder(path))
     if _says(error, _FULL):
         return disk_full(f"open {name}", path, DATABASE_OPENING_BYTES + _wal_bytes(path))
     if _says(error, _OUTSIDE) or not path.is_dir():
@@ -74,6 +78,15 @@ def opening_error(name: str, path: Path, error: Exception) -> StorageError:
             f"{remedy if _says(error, _READ_ONLY) else ''}"
         )
     return damaged(f"open {name}", path, error)
+
+
+def _holder(path: Path) -> int | None:
+    """The process that has noted itself in the data directory of a database, while it lives."""
+    with suppress(OSError, ValueError):
+        pid = int((path.parent / PID_FILE).read_text())
+        os.kill(pid, 0)
+        return pid
+    return None
 
 
 def damaged(action: str, path: Path, error: Exception) -> DamagedError:

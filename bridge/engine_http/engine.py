@@ -52,6 +52,10 @@ _FILTERED: Final = "/metrics?" + "&".join(
 _SLEEPING: Final = "/is_sleeping"
 
 
+class NoEngineError(Exception):
+    """What answers at an HTTP address is no engine; the text says what it answers."""
+
+
 class _Kind(NamedTuple):
     """How a kind of engine is asked; of several paths the first that is known there."""
 
@@ -192,6 +196,7 @@ class EngineHttp:
 
         Raises:
             NoAnswerError: it does not answer.
+            NoEngineError: it answers, and has nothing that an engine of its kind has.
         """
         kind, url = _KINDS[registration.kind], registration.http_url
         reply = await self._first(url, (_FILTERED, _METRICS) if kind.facts else kind.process)
@@ -206,6 +211,9 @@ class EngineHttp:
             said = await self._get(url, _SLEEPING, with_body=True)
             if said.status == 200:
                 found[_SLEEPING] = said.body
+        if not found and reply.status in _NOT_FOUND:
+            asked = ", ".join((*kind.process, *kind.facts))
+            raise NoEngineError(f"HTTP {reply.status} for each of {asked}")
         return found
 
     def facts(self, registration: Registration, bodies: dict[str, bytes]) -> EngineFacts:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from bridge.engine_http.client import NoAnswerError
-from bridge.engine_http.engine import can_ask
+from bridge.engine_http.engine import NoEngineError, can_ask
 from bridge.supervision import cancel
 from schemas.engine_facts import EngineFacts
 from schemas.errors import EndpointError
@@ -25,6 +25,7 @@ from schemas.limits import (
     FACTS_RETRY_S,
 )
 from schemas.registration import Registration
+from schemas.troubles import shortened
 
 _logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Described(Protocol):
 
     registration: Registration
     facts: EngineFacts | None
+    http_trouble: str
 
 
 class FactsSource(Protocol):
@@ -109,9 +111,12 @@ class FactsWatch:
     async def _ask(self, its: list[Described]) -> None:
         registration = its[0].registration
         found: list[EngineFacts | None] = [None] * len(its)
+        trouble = ""
         try:
             bodies = await self._source.bodies(registration)
             found = [self._source.facts(one.registration, bodies) for one in its]
+        except NoEngineError as error:
+            trouble = shortened(str(error))
         except (NoAnswerError, EndpointError) as error:
             _logger.debug("%s does not say what it is: %s", registration.http_url, error)
         except Exception:
@@ -122,4 +127,4 @@ class FactsWatch:
             )
             return
         for one, facts in zip(its, found, strict=True):
-            one.facts = facts
+            one.facts, one.http_trouble = facts, trouble

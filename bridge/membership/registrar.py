@@ -91,10 +91,16 @@ class Registrar:
         self._sync = sync
         self._on_unregistered = on_unregistered
 
-    async def follow_registered(self) -> None:
-        """Follows all that are registered, from where the table stands; once, at the start."""
+    async def follow_registered(
+        self, leaves: Callable[[Registration], bool] = lambda registration: False
+    ) -> None:
+        """Follows all that are registered, from where the table stands, but for those that it
+        leaves: these are about to be unregistered. Once, at the start.
+        """
         for registration in list(self._table.registrations().values()):
             if registration.kind in SELF_REGISTERED or not registration.has_events:
+                continue
+            if leaves(registration):
                 continue
             await self._follow_again(registration)
 

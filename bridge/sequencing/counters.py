@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from schemas.errors import LeftOutError, PassedOverError, ToleratedError, WireError
+from schemas.limits import REPEATS_DOUBTED
+from schemas.troubles import NO_TROUBLES, Troubles, shortened
 
 _logger = logging.getLogger(__name__)
 
@@ -24,6 +26,9 @@ class PublisherCounters:
         restarts: new incarnations found.
         dropped: messages, batches and events that were dropped, by `DropReason`.
         passed_over: events that are about something else than its blocks, likewise.
+        last_drop: what was dropped last, and why.
+        number: of the last batch that came live; -1: none has.
+        repeats: how many have come under that number since its first, one after the other.
     """
 
     publisher: str = ""
@@ -36,6 +41,34 @@ class PublisherCounters:
     restarts: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     passed_over: Counter[str] = field(default_factory=Counter)
+    last_drop: WireError | None = None
+    number: int = -1
+    repeats: int = 0
+
+    def note_number(self, number: int) -> None:
+        """A batch of this number came live."""
+        self.repeats = self.repeats + 1 if number == self.number else 0
+        self.number = number
+        if self.repeats == REPEATS_DOUBTED:
+            _logger.warning(
+                "Expected each batch of %s under a number of its own, got %d in a row under %d:"
+                " what is lost of it does not show, and its answers are unconfirmed",
+                *(self.publisher, self.repeats + 1, number),
+            )
+
+    def troubles(self, link: str) -> Troubles:
+        """What there is to say against the publisher; `link`: why no link comes up."""
+        last, repeats = self.last_drop, self.repeats
+        if last is None and not (repeats or link):
+            return NO_TROUBLES
+        return Troubles(
+            dropped=sum(self.dropped.values()),
+            reason="" if last is None else last.reason,
+            detail="" if last is None else shortened(str(last.detail)),
+            repeats=repeats,
+            number=self.number if repeats else 0,
+            link=shortened(link),
+        )
 
     def count_drop(self, error: WireError, things: int = 1) -> None:
         """Counts what is dropped, and logs the first of each kind."""
@@ -45,6 +78,7 @@ class PublisherCounters:
                 *(self.publisher, error),
             )
         self.dropped[error.reason] += things
+        self.last_drop = error if things else self.last_drop
 
     def count_drops(self, errors: Sequence[WireError]) -> list[WireError]:
         """Counts what a batch drops and passes over; returns what is missing without it."""

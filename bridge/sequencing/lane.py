@@ -140,6 +140,7 @@ class Lane:
     def begin_link(self, link: int) -> None:
         """What comes now comes over this link."""
         self.link = link
+        self.counters.number, self.counters.repeats = -1, 0  # an engine that restarts begins again
         self.away = self.away or RECONNECTED
         self.lateness = Lateness()  # the engine may be another one, with another clock
 
@@ -355,6 +356,7 @@ class Lane:
         self.received_time = run.engine_time or self.received_time
         self.unplaced = 0
         self.counters.messages += batches
+        self.counters.number, self.counters.repeats = self.tracker.sequence, 0
         self.heard += batches
         self.counters.batches += batches
         self.counters.events += run.event_count

@@ -140,6 +140,7 @@ class Sequencer:
                 lane.heard += 1
                 batch = lane.decode(message)
                 if batch is not None:
+                    lane.counters.note_number(batch.sequence)
                     lane.received_time = batch.engine_time or lane.received_time
                     self._take(lane, window, batch, message.size_bytes)
             except Exception:
@@ -837,6 +838,14 @@ class Sequencer:
             KeyError: it is not followed.
         """
         return self._lanes[publisher].unplaced
+
+    def counters_of(self, publisher: PublisherKey) -> PublisherCounters:
+        """Those of one publisher.
+
+        Raises:
+            KeyError: it is not followed.
+        """
+        return self._lanes[publisher].counters
 
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """The counters of every publisher that is followed; live, so read them only."""

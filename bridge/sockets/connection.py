@@ -87,6 +87,7 @@ class Connection:
         is_over: whether its only link has ended.
         links: how often the link has come up.
         life: whether its peer answers, as of the last look at it.
+        trouble: why no link comes up, in the words of the system; "" where nothing tells.
         look_number: its place in the queue of those that are to be looked at; the owner's.
         behind_since: since when more has arrived than was taken, monotonic seconds; None where all
             was taken at the last look.
@@ -146,7 +147,7 @@ class Connection:
         self._place: tuple[str, Address | None] = ("", None)  # of the last one
         self._is_away = False  # it is asked first
         self._pause_s = 0.0  # until the next time
-        self._trouble = ""
+        self.trouble = ""
         self.socket = context.socket(zmq.SUB)
         self._monitor: zmq.Socket[bytes] | None = None
         try:
@@ -303,7 +304,7 @@ class Connection:
                     continue
                 if event["event"] in HANDSHAKE_FAILED:  # that the link is down comes next
                     reason = why_refused(event, is_encrypted=self._is_encrypted)
-                    self._trouble = f" ({reason})" if reason else self._trouble
+                    self.trouble = reason or self.trouble
                     continue
                 if event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._bytes.close()
@@ -397,7 +398,7 @@ class Connection:
         self.connected = connected
         if connected:
             self.links += 1
-            self._trouble = ""
+            self.trouble = ""
             _logger.info("Connected to %s of %s", self.endpoint, self._name)
         else:
             self._sent_over = 0  # what waits may be of the link that is down
@@ -429,11 +430,12 @@ class Connection:
             self._connect()
         if self._warn_at is not None and now >= self._warn_at:
             self._warn_at = None
+            why = self.trouble or ("its name is being looked up" if self._lookup else "")
             _logger.warning(
                 "No publisher at %s after %g s%s; still trying, for %s",
                 self.endpoint,
                 LINK_WARN_S,
-                self._trouble or (" (its name is being looked up)" if self._lookup else ""),
+                f" ({why})" if why else "",
                 self._name,
             )
         if self._lookup is not None:
@@ -454,12 +456,12 @@ class Connection:
         self._lookup = None
         error = lookup.exception()
         if error is None:
-            self._trouble, self._named = "", lookup.result()
+            self.trouble, self._named = "", lookup.result()
             self._addresses = list(self._named)
             self._retry_at = self._look_up_at = now + LINK_REPLACE_S
             self._connect()
         else:
-            self._trouble = f" ({error})"
+            self.trouble = str(error)
             self._retry_at = now + LINK_REPLACE_S
 
     def _is_idle(self, now: float) -> bool:

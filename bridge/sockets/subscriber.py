@@ -143,6 +143,11 @@ class Subscriber:
         connection = self._connections.get(publisher)
         return connection is not None and connection.life.is_silent
 
+    def trouble(self, publisher: PublisherKey) -> str:
+        """See `Receiver`."""
+        connection = self._connections.get(publisher)
+        return "" if connection is None else connection.trouble
+
     def received_until(self, publisher: PublisherKey) -> float:
         """All that had been sent by then over the publisher's link is in the inbox, as far as that
         can be known; monotonic seconds.

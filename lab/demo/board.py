@@ -35,6 +35,9 @@ class Board:
         warm_up_s: requests of so long at the start do not count: caches are empty, and nothing is
             known of how fast engines are.
         first_after_s: when the first table comes, after that.
+
+    Attributes:
+        is_resumed: whether the engines hold what they held in a run before.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Board:
         self._warm_up_s = warm_up_s
         self._first_after_s = first_after_s
         self._every_s = REDRAWN_EVERY_S if in_place else PRINTED_EVERY_S
+        self.is_resumed = False
         self._drawn = 0
         self._warm_at: float | None = None
         self._next_at = 0.0
@@ -75,9 +79,14 @@ class Board:
             refresh: called before a table, to read what is to be shown.
         """
         if self._warm_at is None:
+            why = (
+                "the engines and the index hold what they held, and the figures start again."
+                if self.is_resumed
+                else "caches are empty, and nothing is known yet of how fast the engines are."
+            )
             self.say(
-                f"Warming up for {self._warm_up_s:.0f} s: caches are empty, and nothing is known"
-                " yet of how fast the engines are. Then come the figures of the last minute."
+                f"Warming up for {self._warm_up_s:.0f} s: {why} Then come the figures of what was"
+                " sent since, of up to one minute."
             )
             self._warm_at = now + self._warm_up_s
             stats.begin(self._warm_at)

@@ -22,10 +22,11 @@ from lab.engines.engine import EngineOptions
 from lab.engines.fleet import Fleet
 from lab.engines.publisher import PublisherOptions
 from lab.traffic.conversations import Conversations, Traffic
-from lab.traffic.index_client import IndexClient, ServiceError
+from lab.traffic.index_client import INSTANCE_CLASS, IndexClient, ServiceError
 from lab.traffic.router import Router
 from lab.traffic.shadows import Alternatives
 from routing.costs import Costs
+from schemas.registration import Registration
 
 BASE_PORT: Final = 15_557
 PORTS_PER_ENGINE: Final = 20
@@ -128,6 +129,8 @@ class Demo:
         try:
             if self._await_service(index):
                 self._fleet.gather(index)
+                if self._fleet.follows_killed and not self._fleet.adopted:
+                    self._board.say("The engines of the killed run have ended; new ones start.")
                 self._route_until_stopped(index)
         except (OSError, ServiceError):
             # A service that is stopping with us is no failure.
@@ -218,6 +221,7 @@ class Demo:
         self._board.say(
             f"Found {which} engines of the killed run; traffic continues in {hold_s:.0f} s."
         )
+        self._board.is_resumed = True
         goes_on_at = time.monotonic() + hold_s
         # Without this the engines would be asked again what they hold already, and the shadows
         # would start empty: a comparison in favour of the index.
@@ -259,6 +263,19 @@ class Demo:
             self._board.close()
             index.close()
             self._fleet.close()
+
+
+def lost_engines(options: DemoOptions) -> Callable[[Registration], bool]:
+    """Whether a registration is of an engine of a run before that has ended since: another
+    demonstration may have its ports, and what comes from there is none of ours.
+    """
+    absent = Fleet(Demo("", options=options).engine_options(), options.engines_path).absent()
+
+    def is_lost(registration: Registration) -> bool:
+        is_simulated = ("class", INSTANCE_CLASS) in registration.labels
+        return is_simulated and registration.instance_id in absent
+
+    return is_lost
 
 
 def read_blocks(index: IndexClient, router: Router) -> None:

@@ -57,12 +57,14 @@ class Asked(NamedTuple):
     read_key: str = ""
 
     def command(self, prompt: list[int]) -> str:
-        """The query as people paste it."""
-        body = {"model": self.model, "block_size": self.block_size, "token_ids": prompt}
+        """The query as people paste it; $TOKENS is for their next ones."""
+        body = {"model": self.model, "block_size": self.block_size, "token_ids": ["'$TOKENS'"]}
         text = json.dumps(body, separators=(",", ":"))
+        text = text.replace("\"'$TOKENS'\"", "'$TOKENS'")
         header = ' -H "Authorization: Bearer $KEY"' if self.key else ""
         return (
-            f"curl -s {self.base_url}/query{header} -H 'Content-Type: application/json' -d '{text}'"
+            f"TOKENS={','.join(map(str, prompt))}; curl -s {self.base_url}/query{header}"
+            f" -H 'Content-Type: application/json' -d '{text}'"
         )
 
 
@@ -82,7 +84,8 @@ def say_sample(
         return None
     if prompt is None:
         return None
-    say("Try it: which engine holds how much of this prompt?")
+    prompt = prompt[: len(prompt) // asked.block_size * asked.block_size]  # engines hold no more
+    say(f"Try it: which engine holds how much of this prompt of {len(prompt)} tokens?")
     if asked.read_key:
         say(asked.read_key)
     say(asked.command(prompt))

@@ -8,7 +8,13 @@ from pathlib import Path
 import msgspec
 
 from lab.engines.engine import EngineOptions, EngineReady
-from lab.engines.process import AdoptedEngine, EngineProcess, adopt_engine, stop_engines
+from lab.engines.process import (
+    AdoptedEngine,
+    EngineProcess,
+    adopt_engine,
+    own_engine,
+    stop_engines,
+)
 from lab.traffic.index_client import IndexClient
 
 
@@ -19,6 +25,7 @@ class Fleet:
         adopted: those that outlived a killed demonstration, with all that they hold.
         started: the new ones.
         engines: where all of them are, in the order of the options; empty before `gather`.
+        follows_killed: whether the last demonstration has not ended its engines.
     """
 
     def __init__(self, options: Sequence[EngineOptions], path: str = "") -> None:
@@ -31,6 +38,19 @@ class Fleet:
         self.engines: list[EngineReady] = []
         self._options = options
         self._path = Path(path) if path else None
+        self.follows_killed = self._path is not None and self._path.exists()
+
+    def absent(self) -> frozenset[str]:
+        """Instances of which no engine of this owner answers where the last run has noted it: such
+        an engine has ended, and another demonstration may have its ports. Waits ADOPT_TIMEOUT_S
+        for each at the most.
+        """
+        noted = self._noted_ports()
+        return frozenset(
+            options.instance_id
+            for options in self._options
+            if own_engine(options, noted.get(options.instance_id, options.http_port)) is None
+        )
 
     @property
     def pids(self) -> list[int]:

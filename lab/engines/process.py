@@ -145,22 +145,40 @@ class AdoptedEngine:
             connection.close()
 
 
+def own_engine(options: EngineOptions, http_port: int) -> EngineState | None:
+    """The engine of the same owner and instance on an HTTP port; None where there is none: another
+    demonstration's may have the port.
+    """
+    if not http_port:
+        return None
+    connection = JsonConnection(f"http://{options.http_host}:{http_port}", ADOPT_TIMEOUT_S)
+    try:
+        state = msgspec.json.decode(connection.request("GET", "/ready").body, type=EngineState)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    finally:
+        connection.close()
+    asked, there = options, state.options
+    is_own = (asked.owner, asked.instance_id) == (there.owner, there.instance_id)
+    return state if is_own else None
+
+
 def adopt_engine(options: EngineOptions, http_port: int | None = None) -> AdoptedEngine | None:
-    """The engine on an HTTP port, that of `options` unless another is given, if there is one whose
-    parent is gone.
+    """The engine on an HTTP port, that of `options` unless another is given, if there is one of the
+    same owner whose parent is gone.
 
     It ends with this process from now on, even where it is not what `options` ask for: see its
     `state`.
     """
     port = options.http_port if http_port is None else http_port
-    if not port:
+    state = own_engine(options, port)
+    if state is None:
         return None
     connection = JsonConnection(f"http://{options.http_host}:{port}", ADOPT_TIMEOUT_S)
     try:
-        state = msgspec.json.decode(connection.request("GET", "/ready").body, type=EngineState)
         identity = identify(state.ready.pid)
         answer = connection.request("POST", "/adopt", {"pid": os.getpid()})
-    except (OSError, msgspec.MsgspecError):
+    except OSError:
         return None
     finally:
         connection.close()

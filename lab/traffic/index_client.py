@@ -93,6 +93,19 @@ class ServiceError(Exception):
     """The service refused a request that should have succeeded."""
 
 
+class _Refusal(msgspec.Struct):
+    error: str
+
+
+def refused(request: str, answer: HttpAnswer) -> ServiceError:
+    """A request was; in the words of the service."""
+    try:
+        words = msgspec.json.decode(answer.body, type=_Refusal).error
+    except msgspec.MsgspecError:
+        words = answer.body.decode(errors="replace")
+    return ServiceError(f"{request}: {answer.status} {words}")
+
+
 class IndexClient:
     """The calls of Reprise's HTTP interface that a router needs. For one thread."""
 
@@ -126,7 +139,7 @@ class IndexClient:
         """
         answer = self._connection.request("GET", "/services")
         if answer.status != 200:
-            raise ServiceError(f"GET /services: {answer.status} {answer.body.decode()}")
+            raise refused("GET /services", answer)
         try:
             services = self._services.decode(answer.body).services
         except msgspec.MsgspecError as error:
@@ -148,7 +161,7 @@ class IndexClient:
         for body in bodies:
             answer = self._post("/register", body)
             if answer.status != 200:
-                raise ServiceError(f"POST /register: {answer.status} {answer.body.decode()}")
+                raise refused("POST /register", answer)
 
     def unregister(self, engines: Sequence[EngineReady]) -> None:
         """Unregister every rank; one that is not registered is no error.
@@ -191,7 +204,7 @@ class IndexClient:
         body = {"model": model, "block_size": block_size, "token_ids": tokens}
         answer = self._post("/query", {**body, "tenant_id": self.tenant_id})
         if answer.status != 200:
-            raise ServiceError(f"POST /query: {answer.status} {answer.body.decode()}")
+            raise refused("POST /query", answer)
         try:
             return self._matches.decode(answer.body).get(self.tenant_id, {})
         except msgspec.MsgspecError as error:
@@ -220,7 +233,7 @@ class IndexClient:
         }
         answer = self._post("/route", body)
         if answer.status != 200:
-            raise ServiceError(f"POST /route: {answer.status} {answer.body.decode()}")
+            raise refused("POST /route", answer)
         try:
             return self._routed.decode(answer.body)
         except msgspec.MsgspecError as error:
@@ -235,7 +248,7 @@ class IndexClient:
         """
         answer = self._post("/feedback", reports)
         if answer.status // 100 != 2:
-            raise ServiceError(f"POST /feedback: {answer.status} {answer.body.decode()}")
+            raise refused("POST /feedback", answer)
 
     def blocks_indexed(self) -> int | None:
         """Blocks in the tables of all contexts; None where the service does not say.

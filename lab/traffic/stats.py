@@ -15,6 +15,8 @@ FAILURES_NAMED_MAX: Final = 3
 
 NOT_YET: Final = "-"
 OVERLOADED: Final = "overloaded"
+FILLING: Final = "; caches and queues still fill, so times rise"
+"""Of a window that is shorter than WINDOW_S: by then engines evict, and long queues are long."""
 TO_BE_SHOWN: Final = 20
 """Requests, before a way of routing is judged at all."""
 
@@ -160,7 +162,7 @@ class Stats:
         lines = [
             "",
             f"The last {min(over_s, WINDOW_S):.0f} s: {self.by_route.requests:,} requests,"
-            f" {blocks} blocks indexed",
+            f" {blocks} blocks indexed{FILLING if over_s < WINDOW_S else ''}",
             f"{'routed':22}{'cached':>9}{'mean TTFT':>13}{'p99 TTFT':>13}",
             self.by_route.row("by /route"),
             self.by_score.row("by /query and load"),

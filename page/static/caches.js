@@ -55,7 +55,8 @@ export class CachesView {
       ? `Of the last ${count(decisions)} decisions.${left_out ? ` ${count(left_out)} instances are left out.` : ""}`
       : "Nothing was decided yet by /route, so only blocks can be shown.";
     const rows = this.rows();
-    const drawn = JSON.stringify([rows, this.bins()]);
+    this.pages.empty = this.feed.summary ? "No instances." : "Connecting ..."; // none is known before
+    const drawn = JSON.stringify([rows, this.bins(), this.pages.empty]);
     if (drawn !== this.drawn) this.pages.show(rows);
     this.drawn = drawn;
     this.heat.update();

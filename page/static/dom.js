@@ -46,7 +46,7 @@ export const stateOrder = ["exact", "unconfirmed", "degraded", "stale"];
 // Shows the first rows, and more where it is asked; `draw(rows)` gives an element.
 export class Pages {
   constructor(size, draw, noun) {
-    Object.assign(this, { size, draw, noun, shown: size, rows: [] });
+    Object.assign(this, { size, draw, noun, shown: size, rows: [], empty: `No ${noun}.` });
     this.body = el("div");
     this.more = el("button", { type: "button", onclick: () => this.grow() }, "More");
     this.said = el("span", { class: "small" });
@@ -61,7 +61,7 @@ export class Pages {
     this.rows = rows;
     const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const scrolled = this.body.querySelector(".scroll")?.scrollLeft ?? 0;
-    this.body.replaceChildren(rows.length ? this.draw(rows.slice(0, this.shown)) : el("p", {}, `No ${this.noun}.`));
+    this.body.replaceChildren(rows.length ? this.draw(rows.slice(0, this.shown)) : el("p", {}, this.empty));
     if (scrolled) this.body.querySelector(".scroll").scrollLeft = scrolled;
     if (focused) this.body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
     this.bar.hidden = rows.length <= this.shown;

@@ -9,6 +9,8 @@ const ROW = 26, LEVELS = 24, NARROW = 3;
 const kind = (prefix) => (prefix.replicas >= 3 ? "h3" : `h${prefix.replicas}`);
 const named = (scope) => [scope.tenant_id, scope.model_name, scope.lora_name, scope.block_size, scope.additional_salt].filter((one) => one !== "").join(" / ");
 
+const held = (scope) => scope.prefixes.reduce((all, one) => all + one.replicas, 0);
+
 const HOLDERS = [
   words("Instance", (held) => held.instance_id, { cell: (held) => instanceLink(held.instance_id, held.tenant) }),
   figures("Rank", (held) => held.dp_rank), words("Medium", (held) => held.medium),
@@ -68,8 +70,9 @@ export class PrefixesView {
     return this.scope()?.prefixes ?? [];
   }
   show(scopes) {
-    this.scopes = scopes;
-    const names = scopes.map(named), before = this.select.value;
+    // The first one is shown: not that of a mistyped model, which nobody holds.
+    this.scopes = [...scopes].sort((one, other) => held(other) - held(one));
+    const names = this.scopes.map(named), before = this.select.value;
     if (JSON.stringify(names) !== this.names) {
       this.names = JSON.stringify(names);
       this.select.replaceChildren(...names.map((name) => el("option", { value: name }, name)));

@@ -173,9 +173,16 @@ class _Refusals:
         if wire is Wire.JSON and status in envelopes:
             path, allowed = shown(request.url.path), (headers or {}).get("Allow", "")
             more = f"{path} takes {allowed}" if allowed else f"nothing is at {path}"
+            if path in _OF_ENGINES:
+                more += ", since Reprise forwards no requests: ask POST /route, and send the"
+                more += " request to the engine that its answer names"
             envelope = ErrorEnvelope(f"{envelope.error}: {more}. GET /docs lists what there is")
         body = encode(envelope, wire)
         return Response(body, status_code=status, media_type=wire.value, headers=headers)
+
+
+_OF_ENGINES: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate")
+"""Paths of requests that are for an engine."""
 
 
 class _Front:

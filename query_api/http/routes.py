@@ -13,7 +13,7 @@ from query_api.gaps import Wanted, gaps_document
 from query_api.http import memory_models, models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.caller import access_of
-from query_api.http.errors import RequestError, unsupported_content_type
+from query_api.http.errors import ErrorEnvelope, RequestError, unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
 from query_api.http.memory import memory_document, shown_segments
 from query_api.http.metrics import Exposition
@@ -28,6 +28,7 @@ from query_api.ports import PublisherRegistry, View, positions_text
 from schemas.errors import (
     AddressRefusedError,
     EndpointError,
+    NotRegisteredError,
     RegistrationConflictError,
     RepriseError,
 )
@@ -119,7 +120,13 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
         body, wire = await read_request(request, bodies, default_wire)
         target = read_unregistration(body, wire, access_of(request))
         del body
-        removed = await registry.unregister(**target._asdict())
+        try:
+            removed = await registry.unregister(**target._asdict())
+        except NotRegisteredError as error:
+            if wire is not Wire.JSON:
+                raise
+            text = f"{error}. GET /services lists what is registered"
+            return respond(ErrorEnvelope(text), wire, 404)
         keys = sorted({registration.service_key for registration in removed})
         return respond({"status": "unregistered successfully", "removed_instances": keys}, wire)
 
@@ -136,10 +143,11 @@ def _field_at_fault(text: str, registration: Registration) -> str:
 
 
 def _with_remedy(error: RegistrationConflictError, wire: Wire, *, replace: bool) -> RepriseError:
-    """Conductor's text alone for its own clients."""
+    """Conductor's text alone for its own clients; others are told what differs."""
     if wire is not Wire.JSON:
         return error
-    text = f"{error}. GET /services shows the other one; POST /unregister ends it"
+    differs = f": {error.differs}" if error.differs else ""
+    text = f"{error}{differs}. GET /services shows the other one; POST /unregister ends it"
     if not replace:
         text += '. Or send "replace": true: it replaces the one of the same instance_id and dp_rank'
     return RequestError("invalid_registration", text)

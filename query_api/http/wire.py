@@ -125,7 +125,9 @@ def _fault(error: Exception | None, body: bytes) -> str:
         return ": its values are nested too deep"
     text = str(error or "")
     if place := _BYTE.match(text):
-        return f": {place[1]} at byte {place[2]}"
+        at = int(place[2])
+        came = body[at : at + 1].decode("ascii", errors="replace")
+        return f": {place[1]} at byte {at}" + (f", got: {came}" if came.isprintable() else "")
     if other := _OTHER_TYPE.match(text):
         return f": expected an object, as {{...}}, got {_TYPES.get(other[1], other[1])}"
     if not body.strip():

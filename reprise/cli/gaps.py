@@ -164,7 +164,7 @@ def _publisher_lines(publisher: "PublisherGapsDocument") -> Iterator[str]:
         *(publisher.tenant_id, publisher.model_name, publisher.block_size),
         *(publisher.additional_salt, publisher.instance_id),
     )
-    yield f"{' / '.join(map(str, names))}  rank {publisher.dp_rank}"
+    yield f"{' / '.join(str(name) or '-' for name in names)}  rank {publisher.dp_rank}"
     if publisher.forgotten_incarnations:
         yield f"  {publisher.forgotten_incarnations} earlier incarnations are not listed"
     for incarnation in publisher.incarnations:

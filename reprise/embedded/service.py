@@ -317,6 +317,15 @@ class EmbeddedService(TableView):
             problem = self.write.problem
             raise StorageError(f"{text}: {problem}" if problem else text) from error
 
+    def forget_at_start(self, matches: Callable[[Registration], bool]) -> None:
+        """Unregisters all that match, before any of them is followed again; before `start`."""
+
+        def forget(done: "Future[list[Registration]]") -> None:
+            if done.exception() is None:
+                self.router.forget(done.result())
+
+        self.write.forget_at_start(matches).add_done_callback(forget)
+
     def register_configured(self, registrations: Sequence[Registration]) -> None:
         """Registers what a configuration file names, once recovery is done; bad ones are logged."""
         for registration in registrations:

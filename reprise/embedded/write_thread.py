@@ -161,6 +161,7 @@ class WriteThread:
         self.commands: Commands[list[Registration]] = Commands(self._loop, refusal=self._refusal)
         self._faults = 0
         self._failure: StorageError | None = None
+        self._leaves: Callable[[Registration], bool] = lambda registration: False
         self._stopping = threading.Event()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
@@ -263,6 +264,15 @@ class WriteThread:
         """See `Registrar.unregister`."""
         return self.commands.submit(lambda: self.registrar.unregister(matches, service_key))
 
+    def forget_at_start(
+        self, matches: Callable[[Registration], bool]
+    ) -> "Future[list[Registration]]":
+        """Unregisters all that match as the write path begins, and follows none of them; before
+        `start`. The future has NotRegisteredError where none does.
+        """
+        self._leaves = matches
+        return self.unregister(matches, "")
+
     # The thread
 
     def _run(self) -> None:
@@ -347,7 +357,7 @@ class WriteThread:
 
     async def _followed_registered(self) -> bool:
         """False where it is to stop before: with thousands it takes a while."""
-        following = asyncio.create_task(self.registrar.follow_registered())
+        following = asyncio.create_task(self.registrar.follow_registered(self._leaves))
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)

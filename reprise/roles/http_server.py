@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -34,9 +33,7 @@ from reprise.tracing.opening import Tracing, tracing_of
 from schemas.errors import ConfigurationError
 from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, LISTENER_CONNECTIONS_MIN
 from schemas.registration import Registration
-
-PID_FILE: Final = "pid"
-"""In the data directory: the id of the process that serves it, or that was killed."""
+from storage.faults import PID_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -194,6 +191,7 @@ def serve(
     settings: Settings,
     registrations: Sequence[Registration] = (),
     *,
+    forgets: Callable[[Registration], bool] | None = None,
     when_serving: Callable[[str], None] = lambda base_url: None,
     when_stopping: Callable[[], None] = lambda: None,
 ) -> None:
@@ -202,6 +200,7 @@ def serve(
     Args:
         settings: what to run with.
         registrations: publishers to follow beside those in the log.
+        forgets: whom of those in the log to unregister at once, unfollowed; None: nobody.
         when_serving: called with the base URL once requests are accepted.
         when_stopping: called as soon as a signal comes, before requests are refused.
 
@@ -210,12 +209,13 @@ def serve(
         StorageError: the data directory cannot be opened, or its log is damaged.
     """
     with tracing_of(os.environ, ROLE) as tracing:
-        _serve(settings, registrations, tracing, when_serving, when_stopping)
+        _serve(settings, registrations, forgets, tracing, when_serving, when_stopping)
 
 
 def _serve(
     settings: Settings,
     registrations: Sequence[Registration],
+    forgets: Callable[[Registration], bool] | None,
     tracing: Tracing,
     when_serving: Callable[[str], None],
     when_stopping: Callable[[], None],
@@ -244,6 +244,8 @@ def _serve(
         service.stop()
         server.close()
         raise
+    if forgets is not None:
+        service.forget_at_start(forgets)
     service.register_configured(registrations)
     pid_file = settings.data / PID_FILE
     _note_pid(pid_file)

@@ -426,6 +426,10 @@ def _told(one: FeedbackBody, index: int, access: Access) -> Told:
         raise RequestError("invalid_value", text, field="decision_id", index=index)
     for name in ("decision_id", "request_id", "tenant_id", "instance_id", "error"):
         bounded_text(name, getattr(one, name) or "")
+    if one.prompt_tokens is not None and (one.cached_tokens or 0) > one.prompt_tokens:
+        text = f"cached_tokens must be at most prompt_tokens, which is {one.prompt_tokens}"
+        more = f", got: {one.cached_tokens}"
+        raise RequestError("out_of_range", text, field="cached_tokens", index=index, more=more)
     outcome = Outcome(
         0,
         one.event.outcome,

@@ -373,6 +373,7 @@ class Fold:
                     report.process,
                     report.facts,
                     report.clock_s,
+                    report.troubles,
                 )
                 self._confirm(publisher, said)
         if record.complete:

@@ -417,7 +417,8 @@ def test_an_unregistered_publisher_is_forgotten_with_its_blocks(
     tenant.until(lambda: tenant.query(TOKENS) == {}, "no answer of it")
     assert not any(entries for _, entries in tenant.digests().values())
     status, answer = tenant.unregister()
-    assert (status, answer["error"]) == (404, f"service not found: a|{tenant.tenant_id}|0")
+    text = f"service not found: a|{tenant.tenant_id}|0. GET /services lists what is registered"
+    assert (status, answer["error"]) == (404, text)
     tenant.connect(publisher)
     tenant.await_longest(TOKENS, 0)
     publisher.publish([chain(9, TOKENS[:16])])

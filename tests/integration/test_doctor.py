@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 from lab.engines.publisher import Publisher, PublisherOptions
 from lab.engines.wire import BlockStored
@@ -59,3 +60,20 @@ def test_it_leads_from_an_empty_service_to_one_that_works(service: Service) -> N
     service.stop()
     assert doctor(service)[0] == 2
     publisher.close()
+
+
+def test_a_publisher_of_which_each_message_is_dropped_is_told_why(service: Service) -> None:
+    with zmq.Context() as context, context.socket(zmq.PUB) as socket:
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        service.register(f"tcp://127.0.0.1:{port}")
+
+        def is_found() -> bool:
+            socket.send_multipart([b"", b"payload"])
+            return codes(service) == ["dropped"]
+
+        until(is_found, what="what was dropped")
+        code, said = doctor(service)
+        assert (code, said.splitlines()[0]) == (1, "dropped: default/a (m)")
+        assert "frame_count: Expected 3 frames, got 2" in said
+        assert "expected: three frames: a topic, a sequence number" in said
+        socket.linger = 0

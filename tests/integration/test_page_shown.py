@@ -351,3 +351,29 @@ def test_ask_offers_an_example_that_is_answered(
         tab.page.get_by_role("button", name="Example").click()
         tab.page.wait_for_selector("section:has-text('position 0:')")
         assert tab.page.locator("textarea").input_value().startswith("1 2 3 4 ")
+
+
+def test_prefixes_begin_with_the_scope_of_which_most_is_held(
+    of_size: Callable[[int], Service], new_tab: Callable[..., Tab]
+) -> None:
+    tab = new_tab(of_size(3))
+    (scope,) = of_size(3).get("/prefixes")[1]["scopes"]
+    mistyped, held = (
+        scope
+        | {"model_name": name, "prefixes": [one | {"replicas": held} for one in scope["prefixes"]]}
+        for name, held in (("a-mistyped", 0), ("m", 1))
+    )
+    tab.page.route("**/prefixes?*", lambda route: route.fulfill(json={"scopes": [mistyped, held]}))
+    tab.open("prefixes")
+    tab.page.wait_for_selector(".icicle button")
+    assert "m" in tab.page.locator("select").input_value().split(" / ")
+
+
+def test_caches_are_not_said_to_be_none_before_the_page_knows(
+    of_size: Callable[[int], Service], new_tab: Callable[..., Tab]
+) -> None:
+    tab = new_tab(of_size(3))
+    tab.page.route("**/ui/events*", lambda route: None)  # it is never answered
+    tab.page.goto(f"{of_size(3).base_url}/ui#caches")
+    tab.page.wait_for_selector("main p:has-text('Connecting ...')")
+    assert "No instances" not in tab.page.inner_text("main")

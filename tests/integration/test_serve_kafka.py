@@ -416,7 +416,8 @@ def test_a_registration_at_one_replica_is_in_the_topic_and_seen_by_all(
     assert (decode_publisher(key), value) == (one.publisher, None)
     replicas[0].await_services()
     status, answer = replicas[0].post("/unregister", target)
-    assert (status, answer["error"]) == (404, "service not found: a|default|0")
+    text = "service not found: a|default|0. GET /services lists what is registered"
+    assert (status, answer["error"]) == (404, text)
 
 
 def test_corrupt_rows_and_entries_are_skipped_counted_and_named(

@@ -219,6 +219,10 @@ class SimulatedSubscriber:
         """Never."""
         return False
 
+    def trouble(self, publisher: PublisherKey) -> str:
+        """None."""
+        return ""
+
     def received_until(self, publisher: PublisherKey) -> float:
         """Now, where the thread runs: nothing waits in a socket then."""
         return self._loop.now if self._starved_at is None else self._starved_at

@@ -120,3 +120,13 @@ def test_every_file_that_a_document_names_exists(path: Path) -> None:
     named = re.findall(rf"`((?:{folders}|monitoring|deploy)/[\w/.*-]+)`", path.read_text())
     here = [name for name in named if "acme" not in name]
     assert [name for name in here if not list(ROOT.glob(name.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("given", ["PORT=abc", "PORT=80000", "PORT=0", "port=70000"])
+def test_make_says_what_a_port_is(given: str) -> None:
+    done = subprocess.run(
+        ["make", "port", given], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    got = given.partition("=")[2]
+    assert done.stdout == f"Expected PORT to be a number from 1 to 65535, got: {got}\n"

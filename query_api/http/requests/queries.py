@@ -224,7 +224,7 @@ def _read_option(field: Field, wire: Wire, known: Sequence[str]) -> str:
         return read_optional_text(field, wire)
     if field.name == "additional_salt" and wire is Wire.JSON:
         return read_text(field, wire)
-    raise unknown_field(field.name, known)
+    raise _no_text(unknown_field(field.name, known))
 
 
 def read_lora_name(field: Field, wire: Wire) -> str:
@@ -288,6 +288,19 @@ def unknown_field(name: str, known: Iterable[str]) -> RequestError:
     more = f"; expected: {', '.join(sorted(known))}"
     message = f"unsupported request field: {name}"
     return RequestError("unknown_field", message, field=name, more=more)
+
+
+_TEXT_FIELDS: Final = ("prompt", "messages", "text", "input")
+
+
+def _no_text(error: RequestError) -> RequestError:
+    """What a field of a request to an engine is answered with."""
+    if error.field in _TEXT_FIELDS:
+        error.more = (
+            ": Reprise takes token ids: tokenise first, with the chat template (vLLM: POST"
+            f" /tokenize), and send token_ids{error.more}"
+        )
+    return error
 
 
 def answer_query(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, list[InstanceMatch]]:

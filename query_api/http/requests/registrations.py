@@ -144,6 +144,8 @@ def read_register_command(
         _check_no_events(fields)
     else:
         endpoint = _required_name(fields, "endpoint", wire)
+        if "type" not in fields:
+            raise missing("type", " or ".join((*kinds, NO_EVENTS)))
         kind = _required_name(fields, "type", wire)
     model_name = _required_name(fields, "modelname", wire)
     instance_id = _required_name(fields, "instance_id", wire)

@@ -165,6 +165,10 @@ class FakeReceiver:
         """Never."""
         return False
 
+    def trouble(self, publisher: PublisherKey) -> str:
+        """None."""
+        return ""
+
     def received_until(self, publisher: PublisherKey) -> float:
         return time.monotonic()
 

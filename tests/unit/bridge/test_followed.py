@@ -24,9 +24,11 @@ from schemas.limits import (
     LOOK_REST_S,
     PAUSE_SETTLE_S,
     RECEIVED_LATE_S,
+    REPEATS_DOUBTED,
     WATCH_LATE_S,
 )
 from schemas.registration import Registration
+from schemas.troubles import NO_TROUBLES, Troubles
 from tests.unit.bridge.messages import registration
 
 PLAIN = registration()
@@ -662,3 +664,44 @@ def test_what_is_done_with_it_or_waits_of_it_ends_its_rest(confirmed: Scene) -> 
     assert confirmed.followed.rests_until == 0.0
     confirmed.see(has_waiting=True)
     assert confirmed.followed.rests_until == 0.0
+
+
+def test_a_replay_socket_that_has_never_answered_is_said_once_and_until_it_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene()
+    scene.see(connected=True, links=1, messages=1, proven_link=1)
+    scene.now += LINK_SETTLE_S
+    assert not scene.followed.says.troubles.has_dead_replay
+    for _ in range(2):
+        scene.ask(Doubt.REPLAY_SILENT)
+        assert scene.followed.says.troubles.has_dead_replay
+    (record,) = caplog.records
+    assert "does not answer" in record.getMessage()
+    scene.ask(None)
+    assert not scene.followed.says.troubles.has_dead_replay
+    scene.ask(Doubt.REPLAY_SILENT)
+    assert not scene.followed.says.troubles.has_dead_replay, "it has answered"
+
+
+def test_batches_under_one_number_are_a_doubt(confirmed: Scene) -> None:
+    for repeats in range(REPEATS_DOUBTED):
+        assert confirmed.see(messages=repeats, troubles=Troubles(repeats=repeats)) is None
+    repeating = Troubles(repeats=REPEATS_DOUBTED)
+    assert confirmed.see(messages=9, troubles=repeating) is Doubt.UNREADABLE
+    assert confirmed.see(messages=10, troubles=NO_TROUBLES) is None
+
+
+def test_a_number_that_rises_is_worth_a_record_as_it_doubles(confirmed: Scene) -> None:
+    followed = confirmed.followed
+
+    def has_news(dropped: int) -> bool:
+        confirmed.see(troubles=Troubles(dropped, "bad_tokens", f"got {dropped}"))
+        return followed.has_news
+
+    followed.said = followed.says
+    assert has_news(1)
+    followed.said = followed.says
+    assert [has_news(dropped) for dropped in (1, 2)] == [False, True]
+    followed.said = followed.says
+    assert [has_news(dropped) for dropped in (2, 3, 4)] == [False, False, True]

@@ -5,11 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.wire.drop_reasons import DropReason
 from doctor.document import Finding
+from doctor.reasons import REASONS
 from query_api.ports import Lag, ServiceView
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.identities import DEFAULT_TENANT, PrefixScope
-from schemas.positions import PublisherState
+from schemas.positions import Confirmation, PublisherState
+from schemas.registration import Registration
+from schemas.troubles import Troubles
+from streams.kernel.reference import REASONS as LEFT_OUT_REASONS
 from tests.unit.doctor.conftest import NOW, Clinic
 
 
@@ -226,3 +231,118 @@ def test_a_replica_that_is_behind_is_found(clinic: Clinic, lag: Lag, codes: list
     clinic.register()
     clinic.table.lag = lag
     assert clinic.codes() == codes
+
+
+# What its bridge says against it
+
+
+def says(clinic: Clinic, troubles: Troubles, **state: Any) -> Registration:
+    """Its bridge says so of `a`, which is registered."""
+    one = clinic.register()
+    said = Confirmation("b", troubles=troubles)
+    clinic.has(one, PublisherState(confirmation=said, **state))
+    return one
+
+
+def test_who_sends_nothing_that_can_be_used_is_told_what_was_expected_and_what_came(
+    clinic: Clinic,
+) -> None:
+    says(clinic, Troubles(6, "frame_count", "Expected 3 frames, got 2"))
+    acts(clinic, "disconnected", NOW - 60.0, "link_down")
+    found = only(clinic)
+    assert found.code == "dropped", "an engine that has ended is one finding, and was reached"
+    assert "6 messages, batches or events" in found.cause
+    assert "frame_count: Expected 3 frames, got 2" in found.cause
+    assert "Its link is down now" in found.cause
+    assert found.expected.startswith("three frames")
+    assert found.got == "Expected 3 frames, got 2"
+    assert "docs/compatibility.md" in found.remedy
+    (rank,) = clinic.document().instances[0].ranks
+    assert (rank.dropped, rank.last_drop) == (6, "frame_count: Expected 3 frames, got 2")
+
+
+def test_lost_batches_that_were_dropped_follow_from_that(clinic: Clinic) -> None:
+    troubles = Troubles(3, "undecodable", "Expected an array")
+    says(clinic, troubles, incarnation=1, sequence=2, degraded_since=0, degraded_at=9.0)
+    dropped, lost = clinic.findings()
+    assert (dropped.code, lost.code) == ("dropped", "lost_batches")
+    assert lost.remedy == "mend `dropped` first, and look again"
+
+
+def test_what_was_dropped_and_has_healed_is_no_finding(clinic: Clinic) -> None:
+    says(clinic, Troubles(3, "bad_tokens", "Expected tokens"), incarnation=1, sequence=2)
+    assert clinic.codes() == []
+
+
+def test_a_reason_that_blocks_are_left_out_for_is_said_once(clinic: Clinic) -> None:
+    troubles = Troubles(3, "bad_tokens", "Expected an array of tokens")
+    says(clinic, troubles, incarnation=1, left_out={"bad_tokens": 3}, left_out_at=9.0)
+    assert clinic.codes() == ["dropped"]
+
+
+def test_a_constant_number_is_said(clinic: Clinic) -> None:
+    says(clinic, Troubles(repeats=1), incarnation=1)
+    assert clinic.codes() == [], "an engine may restart"
+    says(clinic, Troubles(repeats=5), incarnation=6)
+    found = only(clinic)
+    assert (found.code, found.expected) == ("repeated_numbers", "0, 1, 2, ...")
+    assert "every batch has number 0: 6 came one after the other" in found.cause
+
+
+def test_a_number_whose_bytes_are_reversed_is_said(clinic: Clinic) -> None:
+    one = clinic.register()
+    state = PublisherState(incarnation=1, sequence=3 << 56, degraded_since=0, degraded_at=9.0)
+    clinic.has(one, state)
+    found = only(clinic)
+    assert f"Its numbers are little-endian: {3 << 56} is 3" in found.cause
+    assert "big-endian" in found.remedy
+
+
+def test_a_replay_socket_that_never_answered_is_said_at_once_and_of_an_exact_one(
+    clinic: Clinic,
+) -> None:
+    one = says(clinic, Troubles(has_dead_replay=True), incarnation=1)
+    one = msgspec.structs.replace(one, replay_endpoint="tcp://e:5558")
+    clinic.table.registrations[one.publisher] = one
+    found = only(clinic)
+    assert (found.code, found.got) == ("replay", "no answer")
+    assert "nothing listens at tcp://e:5558" in found.cause
+    clinic.doubts("a", Doubt.REPLAY_SILENT, NOW - 60.0)
+    assert clinic.codes() == ["replay"]
+    acts(clinic, "disconnected", NOW - 60.0, "link_down")
+    assert clinic.codes() == ["disconnected"], "an engine that has ended answers nothing"
+
+
+def test_a_name_that_cannot_be_looked_up_is_said_in_the_words_of_the_system(
+    clinic: Clinic,
+) -> None:
+    words = "[Errno -2] Name or service not known"
+    says(clinic, Troubles(link=words))
+    acts(clinic, "disconnected", NOW - 60.0, "link_down")
+    found = only(clinic)
+    assert (found.code, found.got) == ("unreached", words)
+    assert "the host name is wrong" in found.cause
+    assert "can look up" in found.remedy
+
+
+def test_an_http_address_that_is_no_engines_is_said(clinic: Clinic) -> None:
+    says(clinic, Troubles(http="HTTP 404 for each of /metrics, /version"), incarnation=1)
+    found = only(clinic)
+    assert (found.code, found.got) == ("no_engine", "HTTP 404 for each of /metrics, /version")
+    assert "is this vLLM?" in found.cause
+    says(clinic, Troubles(http="HTTP 404 for each of /metrics, /version"))
+    acts(clinic, "disconnected", NOW - 60.0, "link_down")
+    found = only(clinic)
+    assert found.code == "unreached", "an engine that is not there is one finding"
+    assert "is this vLLM?" in found.cause
+
+
+def test_each_reason_of_a_refusal_has_words() -> None:
+    passed_over = {
+        DropReason.OTHER_STREAM,
+        DropReason.OTHER_RANK,
+        DropReason.OTHER_GROUP,
+        DropReason.NO_BLOCK,
+    }
+    left_out = set(LEFT_OUT_REASONS.values()) - {"", "block_size"} | {"overflow"}
+    assert REASONS.keys() == {reason.value for reason in set(DropReason) - passed_over} | left_out

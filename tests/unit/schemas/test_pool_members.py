@@ -102,3 +102,11 @@ def test_another_registration_of_the_pool_is_in_conflict() -> None:
     other = members(msgspec.structs.replace(POOL, endpoint="tcp://127.0.0.1:7002"))
     with pytest.raises(RegistrationConflictError):
         is_new(other[0], registered(*members()))
+
+
+def test_a_conflict_names_the_first_field_that_differs_with_both_values() -> None:
+    one = msgspec.structs.replace(members()[0], pool="")
+    other = msgspec.structs.replace(one, endpoint="tcp://b:1")
+    with pytest.raises(RegistrationConflictError) as raised:
+        is_new(other, registered(one))
+    assert raised.value.differs == f"endpoint is {one.endpoint}, got: tcp://b:1"

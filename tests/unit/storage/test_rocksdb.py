@@ -1,9 +1,11 @@
+import os
 from pathlib import Path
 
 import pytest
 from rocksdict import DBCompressionType, Options, Rdict
 
 from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
+from storage.faults import PID_FILE
 from storage.rocksdb import (
     LOG,
     SPOOL,
@@ -69,9 +71,12 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_open_elsewhere_says_so(tmp_path: Path) -> None:
-    database = Database(tmp_path, TABLE)
-    with pytest.raises(DataDirectoryInUseError):
-        Database(tmp_path, TABLE)
+    database = Database(tmp_path / "log", TABLE)
+    with pytest.raises(DataDirectoryInUseError, match="Stop that process, or"):
+        Database(tmp_path / "log", TABLE)
+    (tmp_path / PID_FILE).write_text(f"{os.getpid()}\n")
+    with pytest.raises(DataDirectoryInUseError, match=rf"Stop process {os.getpid()}, or .*ARGS="):
+        Database(tmp_path / "log", TABLE)
     database.close()
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bridge.engine_http.client import NoAnswerError
-from bridge.engine_http.engine import EngineHttp, can_ask, check_http
+from bridge.engine_http.engine import EngineHttp, NoEngineError, can_ask, check_http
 from schemas.errors import EndpointError, RegistrationError
 from schemas.registration import PublisherKind, Registration
 from tests.unit.bridge.engine_http.test_answers import KV_EVENTS, VLLM_0_33
@@ -66,6 +66,19 @@ def test_an_engine_is_there_where_its_server_answers_and_works(
     kind: str, path: str, status: int, expected: bool
 ) -> None:
     assert asked({path: (status, {})}, kind, is_there) is expected
+
+
+@pytest.mark.parametrize(("kind", "first"), [("vLLM", "/metrics"), ("SGLang", "/server_info")])
+def test_a_server_that_knows_no_path_of_an_engine_is_none(kind: str, first: str) -> None:
+    def bodies(http: EngineHttp, one: Registration) -> Coroutine[Any, Any, dict[str, bytes]]:
+        return http.bodies(one)
+
+    with pytest.raises(NoEngineError, match=f"HTTP 404 for each of {first}"):
+        asked({}, kind, bodies)
+    locked: Replies = {"/metrics": (401, {}), "/server_info": (401, {})}
+    assert asked(locked, kind, bodies) == {}, "an engine that asks for a key"
+    if kind == "vLLM":
+        assert list(asked({"/version": (200, {"version": "0.9"})}, kind, bodies)) == ["/version"]
 
 
 def test_sglang_is_never_asked_for_what_generates_a_token() -> None:

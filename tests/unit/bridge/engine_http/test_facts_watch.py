@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from bridge.engine_http.client import NoAnswerError
+from bridge.engine_http.engine import NoEngineError
 from bridge.engine_http.facts_watch import FactsWatch
 from schemas import limits
 from schemas.engine_facts import EngineFacts
@@ -16,6 +17,7 @@ from schemas.registration import PublisherKind, Registration
 class Followed:
     registration: Registration
     facts: EngineFacts | None = None
+    http_trouble: str = ""
 
 
 @dataclass
@@ -125,3 +127,16 @@ def test_an_error_of_ours_is_counted_and_the_engine_asked_again() -> None:
         assert bench.followed[0].facts is not None
 
     run(test)
+
+
+def test_what_answers_and_is_no_engine_is_kept_in_words_until_an_engine_answers() -> None:
+    bench = Bench(one())
+    bench.source.error = NoEngineError("HTTP 404 for each of /metrics")
+    asyncio.run(bench.look())
+    (followed,) = bench.followed
+    assert (followed.facts, followed.http_trouble) == (None, "HTTP 404 for each of /metrics")
+    bench.source.error = None
+    bench.now += limits.FACTS_AGAIN_S
+    asyncio.run(bench.look())
+    assert followed.facts is not None
+    assert followed.http_trouble == ""

@@ -294,6 +294,18 @@ def test_after_a_restart_a_publisher_that_cannot_be_connected_to_stops_no_other(
     play(scene)
 
 
+def test_after_a_restart_a_publisher_that_is_left_is_not_followed_and_may_be_unregistered() -> None:
+    async def scene(office: Office) -> None:
+        office.table.known = {ONE: PLAIN, TWO: REPLAYS}
+        await office.registrar.follow_registered(lambda registration: registration == REPLAYS)
+        assert office.bench.receiver.followed == {ONE}
+        gone = await office.registrar.unregister(lambda registration: registration == REPLAYS, "")
+        assert gone == [REPLAYS]
+        assert office.bench.receiver.followed == {ONE}
+
+    play(scene)
+
+
 def test_whoever_registers_itself_is_not_followed_and_may_be_unregistered() -> None:
     worker = msgspec.structs.replace(PLAIN, kind=LMCACHE)
 

@@ -25,6 +25,7 @@ from schemas.records import (
     SequencedRecord,
     encode_record,
 )
+from schemas.troubles import NO_TROUBLES
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from tests.unit.bridge.messages import frames_of, registration
@@ -368,3 +369,26 @@ def test_no_run_goes_beyond_the_largest_number(packer: ArrayPacker) -> None:
     assert sequencer.cursor(ONE.publisher).sequence == SEQUENCE_MAX
     counters = sequencer.counters()[ONE.publisher]
     assert counters.dropped == {DropReason.SEQUENCE_RANGE: 8}
+
+
+def test_what_is_dropped_last_is_kept_with_its_words() -> None:
+    built = sequencer()
+    counters = built.counters_of(ONE.publisher)
+    assert counters.troubles("") == NO_TROUBLES
+    built.process([RawMessage(ONE.publisher, [b"payload"], 0.0)] * 2, 1.0)
+    said = counters.troubles("no such host")
+    assert (said.dropped, said.reason) == (2, DropReason.FRAME_COUNT)
+    assert (said.detail, said.link) == ("Expected 3 frames, got 1", "no such host")
+
+
+def test_batches_under_one_number_are_counted_over_one_link() -> None:
+    built = sequencer()
+    counters = built.counters_of(ONE.publisher)
+    for time in (1.0, 2.0, 3.0):
+        built.process([message(0, 1, ts=time)._replace(link=1)], 1.0)
+    assert (counters.troubles("").repeats, counters.troubles("").number) == (2, 0)
+    built.process([message(0, 1, ts=4.0)._replace(link=2)], 1.0)
+    assert counters.repeats == 0, "a link ends with its engine's process, which begins at 0 again"
+    built.process([message(0, 1, ts=5.0)._replace(link=2)], 1.0)
+    built.process([message(1, 2, ts=6.0)._replace(link=2)], 1.0)
+    assert counters.troubles("") == NO_TROUBLES

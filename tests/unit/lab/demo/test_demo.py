@@ -13,13 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab.demo.demo import Demo, DemoOptions
+from lab.demo.demo import Demo, DemoOptions, lost_engines
 from lab.engines.cache import CacheSizes
 from lab.engines.parent_watch import identify
-from lab.engines.process import EngineStartError
+from lab.engines.process import EngineStartError, adopt_engine
 from lab.traffic.conversations import Traffic
 from lab.traffic.http_json import JsonConnection
 from routing.costs import Costs
+from tests.fakes import registration
 from tests.unit.lab.demo.stub_service import StubService
 
 OPTIONS = DemoOptions(
@@ -51,7 +52,10 @@ def gone(pid: int) -> bool:
 
 def ask(command: str) -> object:
     """What the curl command that the demo prints would get."""
-    words = shlex.split(command)
+    tokens, _, curl = command.partition("; ")
+    numbers = tokens.removeprefix("TOKENS=")
+    assert len(numbers.split(",")) % OPTIONS.sizes.block_size == 0, "whole blocks"
+    words = shlex.split(curl.replace("$TOKENS", numbers))
     assert words[:2] == ["curl", "-s"]
     base, _, path = words[2].rpartition("/")
     connection = JsonConnection(base)
@@ -68,7 +72,7 @@ def test_demo_speaks_shows_a_working_command_and_leaves_nothing(service: StubSer
 
     def say(line: str) -> None:
         said.append(line)
-        if line.startswith("curl"):
+        if line.startswith("TOKENS="):
             answers.append(ask(line))
         if "The last" in line:
             tables.append(line)
@@ -78,7 +82,7 @@ def test_demo_speaks_shows_a_working_command_and_leaves_nothing(service: StubSer
     demo = Demo(service.url, say=say, stop=stop, options=OPTIONS)
     demo.run()
     assert said[0].startswith("Warming up for")
-    assert sum(line.startswith("curl") for line in said) == 1
+    assert sum(line.startswith("TOKENS=") for line in said) == 1
     instances = msgspec.convert(answers[0], dict[str, dict[str, dict[str, object]]])["default"]
     held = [msgspec.convert(one["longest_matched"], int) for one in instances.values()]
     assert max(held) > min(held), "engines hold different parts of it"
@@ -221,7 +225,7 @@ def test_engines_of_a_killed_run_are_adopted_with_all_that_the_index_knows_of_th
         demo = Demo(service.url, say=say, stop=stop, options=fixed)
         demo.run()
         assert said[0].startswith("Found the engines of the killed run; traffic continues in")
-        assert said[2].startswith("curl"), "before the traffic continues"
+        assert said[2].startswith("TOKENS="), "before the traffic continues"
         assert demo.pids == pids
         assert len(registered) == 3
         assert service.unregistered[heard:] == sorted(registered), "only at the end"
@@ -276,10 +280,15 @@ def test_engines_whose_parent_lives_are_left_alone(
 
 
 @pytest.mark.parametrize(
-    "change", [{"owner": "b"}, {"sizes": CacheSizes(16, 10, 10)}, {"model": "another"}]
+    ("change", "are_ended"),
+    [
+        ({"owner": "b"}, False),  # another demonstration's, which may come back for them
+        ({"sizes": CacheSizes(16, 10, 10)}, True),
+        ({"model": "another"}, True),
+    ],
 )
-def test_engines_that_do_not_fit_are_ended_and_others_started(
-    service: StubService, fixed: DemoOptions, change: dict[str, object]
+def test_engines_that_do_not_fit_are_not_adopted_and_own_ones_are_ended(
+    service: StubService, fixed: DemoOptions, change: dict[str, object], are_ended: bool
 ) -> None:
     with killed_run(service, fixed) as pids:
         stop = threading.Event()
@@ -295,7 +304,7 @@ def test_engines_that_do_not_fit_are_ended_and_others_started(
         demo.run()
         assert not any("killed run" in line for line in said)
         assert not set(demo.pids) & set(pids)
-        assert all(ended(pid) for pid in pids)
+        assert [ended(pid) for pid in pids] == [are_ended] * len(pids)
 
 
 def test_engines_that_the_index_does_not_know_are_not_adopted(fixed: DemoOptions) -> None:
@@ -324,3 +333,38 @@ def test_demo_waits_for_a_service_that_recovers(service: StubService) -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert len(demo.pids) == 2
+
+
+def test_engines_of_another_demonstration_on_the_noted_ports_are_lost_and_left_alone(
+    service: StubService, tmp_path: Path
+) -> None:
+    ours = msgspec.structs.replace(OPTIONS, owner="ours", engines_path=str(tmp_path / "ours"))
+    theirs = msgspec.structs.replace(OPTIONS, owner="theirs", engines_path=str(tmp_path / "theirs"))
+    stop = threading.Event()
+    told: list[str] = []
+
+    def look(line: str) -> None:
+        if "Warming up" in line:
+            (tmp_path / "ours").write_bytes((tmp_path / "theirs").read_bytes())
+            is_lost, is_theirs = lost_engines(ours), lost_engines(theirs)
+            for instance_id, dp_rank in sorted(service.registered):
+                one = registration(instance_id, dp_rank=dp_rank)
+                one = msgspec.structs.replace(one, labels=(("class", "simulated"),))
+                assert is_lost(one)
+                assert not is_theirs(one)
+                told.append(instance_id)
+            assert not is_lost(registration("engine-0")), "an engine that is no simulated one"
+            assert not any(map(adopt_engine, Demo("", options=ours).engine_options()))
+            stop.set()
+
+    Demo(service.url, say=look, stop=stop, options=theirs).run()
+    assert told == ["engine-0", "engine-1", "engine-1"]
+    said: list[str] = []
+    stop = threading.Event()
+
+    def end(line: str) -> None:
+        said.append(line)
+        stop.set()
+
+    Demo(service.url, say=end, stop=stop, options=ours).run()
+    assert said[0] == "The engines of the killed run have ended; new ones start."

@@ -23,7 +23,8 @@ def filled(count: int = TO_BE_SHOWN, *, every_s: float = 1.0, later_s: float = 0
 def test_the_table_says_what_happened() -> None:
     assert filled().table(30.0) == [
         "",
-        "The last 30 s: 20 requests, 48,231 blocks indexed",
+        "The last 30 s: 20 requests, 48,231 blocks indexed; caches and queues still fill, so times"
+        " rise",
         "routed                   cached    mean TTFT     p99 TTFT",
         "by /route                71.3 %       300 ms       350 ms",
         "by /query and load       71.0 %       350 ms       350 ms",
@@ -51,7 +52,8 @@ def test_before_there_is_enough_nothing_is_said_of_it() -> None:
     stats = filled(TO_BE_SHOWN - 1)
     stats.blocks_indexed = None
     lines = stats.table(5.0)
-    assert lines[1] == "The last 5 s: 19 requests, ? blocks indexed"
+    assert lines[1].startswith("The last 5 s: 19 requests, ? blocks indexed; caches and queues")
+    assert stats.table(60.0)[1] == "The last 60 s: 19 requests, ? blocks indexed"
     assert lines[3].split() == ["by", "/route", "-", "-", "-"]
     assert len(Stats().table(0.0)) == 7
 

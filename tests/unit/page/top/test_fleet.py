@@ -17,6 +17,7 @@ from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
+from schemas.identities import LEFT_OUT, REPEATED
 from tests.fakes import AsgiClient, FakeTable
 
 
@@ -77,6 +78,19 @@ def test_ranks_and_models_of_an_instance_are_one_row(url: str) -> None:
     assert found.instances[0].models == ["m", "n"]
     assert found.missing == {}
     assert found.instances[0].blocks == 0
+
+
+def test_what_no_answer_counts_is_no_block_of_an_instance(url: str) -> None:
+    """A block that was announced again without a medium, which may be a copy, counted twice."""
+    register(endpoint="tcp://127.0.0.1:1", instance_id="a")
+    names = {"tenant_id": "default", "model_name": "m", "block_size": 16, "additional_salt": ""}
+    digest = json.loads(Handler.client.get("/digest").body)
+    digest["contexts"] = [
+        names | {"lora_name": lora, "instance_id": "a", "digest": "0" * 16, "entries": 3}
+        for lora in ("", REPEATED, f"{LEFT_OUT}unresolved")
+    ]
+    Handler.broken = {"/digest": (200, json.dumps(digest).encode())}
+    assert ask_fleet(url).instances[0].blocks == 3
 
 
 def test_a_document_that_cannot_be_had_is_named_and_the_rest_is_shown(url: str) -> None:

@@ -160,7 +160,11 @@ def test_unregistering_forgets_what_matches(table: FakeTable, client: AsgiClient
     assert client.get("/services").document()["count"] == 2
     assert client.post_msgpack("/unregister", target).document() == expected
     gone = client.post_json("/unregister", target)
-    assert (gone.status, gone.document()) == (404, {"error": "service not found: a|default|0"})
+    text = "service not found: a|default|0"
+    more = ". GET /services lists what is registered"
+    assert (gone.status, gone.document()) == (404, {"error": text + more})
+    gone = client.post_msgpack("/unregister", target)
+    assert (gone.status, gone.document()) == (404, {"error": text}), "as Conductor says it"
     packed = client.post_msgpack("/unregister", target)
     assert (packed.status, packed.document()) == (404, gone.document())
 
@@ -405,3 +409,20 @@ def test_the_model_has_two_names_in_json_and_one_in_msgpack(client: AsgiClient) 
         "/query?modelname=m&block_size=16", bytes(4), content_type="application/octet-stream"
     )
     assert octets.status == 200
+
+
+def test_a_request_that_is_for_an_engine_is_told_where_to_go(client: AsgiClient) -> None:
+    answer = client.post_json("/v1/chat/completions", {"model": "m", "messages": []})
+    assert answer.status == 404
+    assert "Reprise forwards no requests: ask POST /route" in answer.document()["error"]
+    answer = client.post_json("/query", {"model": "m", "block_size": 4, "prompt": "Hello"})
+    assert (answer.status, answer.document()["field"]) == (400, "prompt")
+    assert "Reprise takes token ids: tokenise first" in answer.document()["error"]
+    assert "POST /tokenize" in answer.document()["error"]
+
+
+def test_a_type_that_is_missing_is_told_with_those_that_there_are(client: AsgiClient) -> None:
+    body = {"endpoint": "tcp://a:1", "model": "m", "instance_id": "a", "block_size": 16}
+    answer = client.post_json("/register", body)
+    assert answer.document()["error"].startswith("type is required: vLLM or ")
+    assert answer.document()["error"].endswith(" or none")

@@ -19,10 +19,19 @@ def test_every_command_says_how_it_is_used(name: str) -> None:
     assert result.output.startswith(f"Usage: main {name} ")
 
 
-def test_a_name_that_is_none_is_refused() -> None:
-    result = CliRunner().invoke(main, ["ups"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sub", "No such command 'sub'"),
+        ("ups", "Expected a command, got: ups. Did you mean: up?"),
+        ("docter", "Expected a command, got: docter. Did you mean: doctor?"),
+        ("help", "Expected a command, got: help. Try `main -h`"),
+    ],
+)
+def test_a_name_that_is_none_is_refused_with_those_that_are_near(name: str, text: str) -> None:
+    result = CliRunner().invoke(main, [name])
     assert result.exit_code == 2
-    assert "No such command 'ups'" in result.output
+    assert text in result.output
 
 
 def test_a_replica_takes_a_data_directory_that_only_a_history_needs() -> None:

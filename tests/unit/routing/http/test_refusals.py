@@ -126,3 +126,12 @@ def test_where_no_engine_can_be_chosen_the_reasons_are_counted(service: Service)
     body = {"model": "m", "block_size": 16, "token_ids": [1], "candidates": []}
     text = service.client.post_json("/route", body).document()["error"]
     assert text == "no candidate is there: no engine fits"
+
+
+def test_more_cached_tokens_than_the_prompt_has_are_refused() -> None:
+    body = b'[{"request_id":"r","event":"completed","prompt_tokens":64,"cached_tokens":%d}]'
+    (told,) = read_feedback(body % 64, Wire.JSON)
+    assert told.outcome.cached_tokens == 64
+    with pytest.raises(RequestError, match="at most prompt_tokens, which is 64") as raised:
+        read_feedback(body % 65, Wire.JSON)
+    assert (raised.value.field, raised.value.index) == ("cached_tokens", 0)
