@@ -15,8 +15,8 @@ from typing import Protocol
 
 import msgspec
 
-from bridge.followed import Acting, Doubted, Said
-from bridge.ports import Reported, Watched
+from bridge.publisher.confirmation import Acting, Doubted, Said
+from bridge.publisher.ports import Reported, Watched
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (

@@ -14,10 +14,10 @@ A turn; the order is the guarantee:
 A repair holds one publisher: its live batches wait while its engine is asked for what is missing;
 then they follow. It starts at a gap, when the link comes up again (what was sent meanwhile may show
 no gap), and when the owner of the publisher says at which batch the log ends. A check is the same,
-but for what comes live meanwhile: that ends it (`bridge.followed`).
+but for what comes live meanwhile: that ends it (`bridge.publisher.confirmation`).
 
 What an unexpected error of ours costs is replayed like a gap, or reported as one: see
-`bridge.sequencing.sequencer`.
+`bridge.publisher.sequencer`.
 """
 
 import asyncio
@@ -29,24 +29,24 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from bridge.bulk_pump import BulkPump
 from bridge.engine_http.discovery import Discovery
 from bridge.engine_http.engine import EngineHttp, check_http
 from bridge.engine_http.facts_watch import FactsWatch
 from bridge.engine_http.inquiries import EngineSource, Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
-from bridge.followed import Ask, Followed
-from bridge.held_back import HeldBack
-from bridge.look import Look
 from bridge.pace import Pace
-from bridge.paced_append import PacedAppend
-from bridge.ports import Receiver, RecordSink, ReplaySource
-from bridge.sequencing.anchor import NO_JOINT, Anchor, Joint
-from bridge.sequencing.answers import Repaired
-from bridge.sequencing.bulk import Bulk
-from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
-from bridge.sequencing.replay_client import Emit, Replayer
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
+from bridge.publisher.answers import Repaired
+from bridge.publisher.bulk import Bulk
+from bridge.publisher.bulk_pump import BulkPump
+from bridge.publisher.causes import MISSED, NOT_FOLLOWED, RECONNECTED
+from bridge.publisher.confirmation import Ask, Followed
+from bridge.publisher.held_back import HeldBack
+from bridge.publisher.look import Look
+from bridge.publisher.paced_append import PacedAppend
+from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
+from bridge.publisher.replay_client import Emit, Replayer
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
 from bridge.sockets.endpoints import check_replay_endpoint
 from bridge.sockets.inbox import Inbox

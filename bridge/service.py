@@ -35,8 +35,8 @@ from bridge.membership.cursors import UNREGISTERED, Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import RegistryReader
 from bridge.memory.watch import MemorySettings, MemoryStatus, MemoryWatch
+from bridge.publisher.counters import PublisherCounters
 from bridge.pump import Pump
-from bridge.sequencing.counters import PublisherCounters
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached

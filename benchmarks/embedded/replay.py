@@ -18,7 +18,7 @@ from benchmarks.embedded.service import MODEL
 from benchmarks.embedded.stages import WINDOW_MESSAGES
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from replay.as_records import CaptureRecords
 from replay.capture.format import Asked, Entry, Header, Kind, PublisherSource, encode_frames

@@ -19,7 +19,7 @@ from benchmarks.embedded.publisher_process import phases_of
 from benchmarks.embedded.service import MODEL
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.connection import Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage

@@ -14,7 +14,7 @@ import msgspec
 from benchmarks.embedded.publisher_process import phases_of
 from benchmarks.embedded.query import prompts_of
 from benchmarks.sizes import BLOCK_SIZE, SEED
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.records import encode_record

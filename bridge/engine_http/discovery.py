@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Unplaced(Protocol):
-    """What is to be found out of a publisher; see `bridge.followed.Followed`."""
+    """What is to be found out of a publisher; see `bridge.publisher.confirmation.Followed`."""
 
     registration: Registration
     replay_endpoint: str
@@ -53,7 +53,7 @@ class Discovery:
         source: asks.
         links: of the publishers.
         connect: to a publisher, whose registration says where it publishes now; see
-            `bridge.ports.Receiver.follow_once`.
+            `bridge.publisher.ports.Receiver.follow_once`.
         on_fault: an unexpected error of ours; the engine is asked again.
     """
 

@@ -40,7 +40,7 @@ class EngineSource(Protocol):
 
 
 class Links(Protocol):
-    """What is known of links; see `bridge.ports.Receiver`."""
+    """What is known of links; see `bridge.publisher.ports.Receiver`."""
 
     def connected(self, publisher: PublisherKey) -> bool:
         """Whether the link is up."""

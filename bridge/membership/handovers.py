@@ -34,8 +34,8 @@ from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors, fingerprint
 from bridge.membership.handover import Arrival, Departure
+from bridge.publisher.anchor import Joint
 from bridge.pump import Pump
-from bridge.sequencing.anchor import Joint
 from bridge.supervision import cancel
 from brokers.availability import describe
 from brokers.client_internals import start_client

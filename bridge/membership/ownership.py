@@ -38,8 +38,8 @@ from bridge.membership.cursors import UNREGISTERED, Cursors, LogState, fingerpri
 from bridge.membership.handovers import Handovers
 from bridge.membership.registry_reader import RegistryPartition
 from bridge.membership.spool_recovery import release_foreign, resolve
+from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
 from bridge.pump import Pump
-from bridge.sequencing.anchor import NO_JOINT, Anchor, Joint
 from bridge.supervision import cancel
 from brokers.clients import partition_of
 from brokers.errors import KafkaError

@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from bridge.engine_http.engine import check_http
-from bridge.ports import RecordSink
+from bridge.publisher.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.ports import RecordSink
 from bridge.pump import Pump
-from bridge.sequencing.anchor import NO_ANCHOR, Anchor
 from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
 from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey

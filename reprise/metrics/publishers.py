@@ -20,10 +20,10 @@ from streams.table.ledger import Kind
 
 if TYPE_CHECKING:
     from bridge.engine_http.inquiries import EngineSource
-    from bridge.followed import Followed
-    from bridge.ports import Receiver, ReplaySource
-    from bridge.sequencing.counters import PublisherCounters
-    from bridge.sequencing.sequencer import Sequencer
+    from bridge.publisher.confirmation import Followed
+    from bridge.publisher.counters import PublisherCounters
+    from bridge.publisher.ports import Receiver, ReplaySource
+    from bridge.publisher.sequencer import Sequencer
     from bridge.sockets.inbox import Inbox
     from streams.table.ledger import Ledger
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.limits import HEARTBEAT_S

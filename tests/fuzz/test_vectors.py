@@ -15,9 +15,9 @@ import msgspec
 import pytest
 import zmq
 
-from bridge.sequencing.anchor import Anchor
-from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.anchor import Anchor
+from bridge.publisher.replay_client import END_SEQUENCE, Replayer
+from bridge.publisher.sequencer import Sequencer
 from bridge.wire import KINDS, DecodedBatch, Source, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.identities import Offset
@@ -81,15 +81,15 @@ ELSEWHERE: dict[DropReason, str] = {
     # is missing, or `unreadable`.
     DropReason.FRAME_COUNT: "tests/unit/bridge/test_followed.py: unplaced",
     DropReason.SEQUENCE_LENGTH: "likewise",
-    DropReason.SEQUENCE_RANGE: "tests/unit/bridge/sequencing/test_sequencer.py: out_of_range",
+    DropReason.SEQUENCE_RANGE: "tests/unit/bridge/publisher/test_sequencer.py: out_of_range",
     DropReason.INBOX_FULL: "tests/unit/bridge/sockets/test_inbox.py",
-    DropReason.HELD_FULL: "tests/unit/bridge/sequencing: overflowed",
+    DropReason.HELD_FULL: "tests/unit/bridge/publisher: overflowed",
     DropReason.TOO_MANY_BLOCKS: "of JSON; else a batch of so many values is undecodable",
     DropReason.BATCH_TOO_LARGE: "tests/unit/bridge/wire/test_batch.py: a batch as any other",
-    DropReason.INTERNAL_ERROR: "tests/unit/bridge/sequencing: a window is rolled back, and lost",
-    DropReason.REPLAY_DIFFERS: "tests/unit/bridge/sequencing/test_pairing.py",
-    DropReason.EVENTS_MISSING: "tests/unit/bridge/sequencing/test_event_numbers.py",
-    DropReason.LARGER_WINDOW: "tests/unit/bridge/sequencing/test_windows.py",
+    DropReason.INTERNAL_ERROR: "tests/unit/bridge/publisher: a window is rolled back, and lost",
+    DropReason.REPLAY_DIFFERS: "tests/unit/bridge/publisher/test_pairing.py",
+    DropReason.EVENTS_MISSING: "tests/unit/bridge/publisher/test_event_numbers.py",
+    DropReason.LARGER_WINDOW: "tests/unit/bridge/publisher/test_windows.py",
     DropReason.UNKNOWN_WINDOW: "likewise",
     DropReason.OTHER_WORKER: "tests/unit/bridge/wire/test_dynamo.py",
     DropReason.UNKNOWN_KIND: "no source of that kind: the registration is refused",

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.sequencing import window as windows
-from bridge.sequencing.anchor import Anchor
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher import window as windows
+from bridge.publisher.anchor import Anchor
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import batch as batches
 from schemas.arrays import BatchPacker

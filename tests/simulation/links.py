@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.client import NoAnswerError
-from bridge.sequencing.replay_client import Replayer, ReplaySocket
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.replay_client import Replayer, ReplaySocket
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey

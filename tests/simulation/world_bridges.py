@@ -16,8 +16,8 @@ from unittest import mock
 
 from bridge import heartbeats, pump, service
 from bridge.delivery import partition_lag, spool, writer
-from bridge.sequencing import lane, sequencer, window
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher import lane, sequencer, window
+from bridge.publisher.sequencer import Sequencer
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets import inbox
 from bridge.sockets.inbox import Inbox

@@ -19,9 +19,9 @@ from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
+from bridge.publisher import lane, sequencer, window
+from bridge.publisher.sequencer import Sequencer
 from bridge.pump import Pump
-from bridge.sequencing import lane, sequencer, window
-from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import keep

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bridge.lmcache.wire.locations import Tier
-from bridge.sequencing.window import Window
+from bridge.publisher.window import Window
 from schemas.arrays import to_little_endian
 from schemas.events import BlockEvent, Removed, Stored, encode_run
 from schemas.identities import PublisherKey

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.sequencer import Sequencer
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.codec import decode_log_record

@@ -11,16 +11,16 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from bridge import followed as followed_module
 from bridge import pump as pumps
 from bridge import supervision
 from bridge.engine_http import inquiries
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.client import NoAnswerError
+from bridge.publisher import confirmation as followed_module
+from bridge.publisher.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.answers import Repaired
+from bridge.publisher.replay_client import Emit
 from bridge.pump import Pump
-from bridge.sequencing.anchor import NO_ANCHOR, Anchor
-from bridge.sequencing.answers import Repaired
-from bridge.sequencing.replay_client import Emit
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import EndpointError, RegistrationConflictError
@@ -30,7 +30,7 @@ from schemas.positions import Cursor
 from schemas.records import Record
 from schemas.registration import Registration
 from tests.unit.bridge.messages import frames_of, registration
-from tests.unit.bridge.sequencing.test_sequencer import removed, told
+from tests.unit.bridge.publisher.test_sequencer import removed, told
 
 FAULT = str(DropReason.INTERNAL_ERROR)
 PLAIN = registration()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.followed import Doubted, Followed, Said
 from bridge.heartbeats import Heartbeats, new_bridge_name
+from bridge.publisher.confirmation import Doubted, Followed, Said
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import HEARTBEAT_COMPLETE_S, HOST_NAME_CHARS_MAX, WATCH_LATE_S

@@ -10,9 +10,9 @@ import pytest
 
 from bridge import pump as pumps
 from bridge import supervision
-from bridge.followed import Followed
 from bridge.pace import Pace
-from bridge.sequencing.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.confirmation import Followed
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import CHECK_HOLD_MAX_S, LOOK_REST_S, TURN_S

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from bridge import bulk_pump, supervision
+from bridge.publisher import bulk as bulk_module
+from bridge.publisher import window as window_module
 from bridge.pump import Pump
-from bridge.sequencing import bulk as bulk_module
-from bridge.sequencing import window as window_module
 from bridge.sockets import inbox as inbox_module
 from bridge.wire import batch as batch_module
 from schemas.identities import PublisherKey

@@ -6,10 +6,10 @@ from typing import Final
 import msgspec
 import pytest
 
-from bridge import followed as followed_module
 from bridge.engine_http import watch as watch_module
 from bridge.engine_http.answers import Process, PublisherSource
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher import confirmation as followed_module
+from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey

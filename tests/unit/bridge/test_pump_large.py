@@ -7,14 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from bridge import supervision
-from bridge.sequencing import bulk as bulk_module
-from bridge.sequencing import window as window_module
+from bridge.publisher import bulk as bulk_module
+from bridge.publisher import window as window_module
 from bridge.sockets import inbox as inbox_module
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import batch as batch_module
 from schemas.identities import PublisherKey
 from schemas.registration import Registration
 from tests.unit.bridge.messages import frames_of
+from tests.unit.bridge.publisher.test_sequencer import removed
 from tests.unit.bridge.pump_bench import (
     BORN,
     FAULT,
@@ -28,7 +29,6 @@ from tests.unit.bridge.pump_bench import (
     numbers,
     play,
 )
-from tests.unit.bridge.sequencing.test_sequencer import removed
 
 EVENTS = 8
 

@@ -9,9 +9,9 @@ import pytest
 
 from bridge import pump as pumps
 from bridge.pace import Pace
-from bridge.sequencing import bulk as bulk_module
-from bridge.sequencing.lane import Lane
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher import bulk as bulk_module
+from bridge.publisher.lane import Lane
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets import inbox as inbox_module
 from bridge.sockets.raw_message import RawMessage
 from schemas.limits import TURN_S

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import dynamo as dynamo_wire
 from bridge.wire import trtllm as trtllm_wire

@@ -7,8 +7,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.sequencing import sequencer
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher import sequencer
+from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.positions import Cursor
@@ -17,9 +17,9 @@ from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.ledger import Account, Incarnation, spans_of
 from tests.unit.bridge.messages import frames_of
+from tests.unit.bridge.publisher.test_repair import KEY as HELD
+from tests.unit.bridge.publisher.test_repair import Scene, message
 from tests.unit.bridge.pump_bench import BORN, PLAIN, REPLAYS, TWO, Bench, live, play
-from tests.unit.bridge.sequencing.test_gap_repair import KEY as HELD
-from tests.unit.bridge.sequencing.test_gap_repair import Scene, message
 
 Repaired = list[tuple[int, int, str]]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from replay.capture.reader import Capture
 from replay.wire_batches import Outgoing, WireMessage

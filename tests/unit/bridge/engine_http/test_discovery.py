@@ -15,7 +15,7 @@ import pytest
 from bridge.engine_http.answers import PublisherSource
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.discovery import Discovery
-from bridge.followed import Followed
+from bridge.publisher.confirmation import Followed
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.limits import FIND_AGAIN_S, FIND_REFUSED_S

@@ -19,8 +19,8 @@ from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
 from schemas.registration import LMCACHE, NO_EVENTS, Registration
+from tests.unit.bridge.publisher.test_sequencer import removed
 from tests.unit.bridge.pump_bench import BORN, ONE, PLAIN, REPLAYS, TWO, Bench, live
-from tests.unit.bridge.sequencing.test_sequencer import removed
 
 
 class FakeTable:

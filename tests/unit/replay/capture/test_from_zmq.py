@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import zmq
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.sequencer import Sequencer
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
 from replay.capture.format import Entry, EntryFlag, Kind, PublisherSource, Summary, decode_frames

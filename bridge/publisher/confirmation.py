@@ -1,0 +1,479 @@
+"""One publisher that is followed: whether it is confirmed, and when its engine is asked. Pure.
+
+A publisher is confirmed over one link (`schemas.answer_states`): by a repair that its engine's
+replay brought to an end, or because what came over that link is known to be of the log's
+incarnation with nothing missing before it: its first batch, or what came after it had cleared its
+cache. From then on nothing can be missing without showing, as long as the link is up, but for what
+an engine's socket drops when it is full. So an engine with a replay socket is asked again once it
+is silent.
+
+Times are monotonic seconds, but for `Doubted.since`.
+"""
+
+import asyncio
+from enum import Enum
+from typing import NamedTuple
+
+from bridge.engine_http.engine import can_ask
+from bridge.engine_http.watch import EngineWatch
+from bridge.publisher.look import Look
+from schemas.answer_states import Activity, Doubt
+from schemas.engine_facts import EngineFacts
+from schemas.limits import (
+    CHECK_AGAIN_S,
+    CHECK_DOUBLINGS_MAX,
+    CHECK_FAILURES_MAX,
+    CHECK_HOLD_MAX_S,
+    CHECK_HOLD_S,
+    CHECK_LATE_S,
+    CHECK_RETRY_MAX_S,
+    CHECK_RETRY_S,
+    CHECK_SILENCE_S,
+    CLOCK_FAR_S,
+    CLOCK_STEP_SAID_S,
+    LINK_RESUME_S,
+    LINK_SETTLE_S,
+    LOOK_REST_S,
+    PAUSE_SETTLE_S,
+    RECEIVED_LATE_S,
+    WATCH_LATE_S,
+)
+from schemas.positions import ProcessMark
+from schemas.registration import Registration
+
+
+class Ask(Enum):
+    """What is to be asked of a publisher's engine now."""
+
+    NOTHING = "nothing"
+    REPAIR = "repair"  # all that may be missing; what comes meanwhile waits for as long as it takes
+    CHECK = "check"  # whether anything is missing; what comes meanwhile hardly waits
+
+
+class Doubted(NamedTuple):
+    """Why a publisher is not confirmed, or None; and since when, Unix seconds."""
+
+    doubt: Doubt | None
+    since: float
+
+
+class Acting(NamedTuple):
+    """What a publisher does, and since when, Unix seconds."""
+
+    activity: Activity
+    since: float
+
+
+class Said(NamedTuple):
+    """What was last written of a publisher into the log."""
+
+    doubted: Doubted
+    acting: Acting | None
+    process: ProcessMark | None
+    facts: EngineFacts | None = None
+    clock_s: float = 0.0
+
+
+class Followed:
+    """See the module.
+
+    Attributes:
+        live: its place in the log is known: `Pump.begin` or `Pump.go_on` has been called.
+        repair: under way.
+        is_check: whether that repair only asks whether anything is missing.
+        held_since: when the first batch came that waits for a check.
+        interrupted: whether a repair was ended before its engine had said all.
+        said: what was last written of it into the log.
+        engine: what its HTTP address says; None where it has none.
+        facts: what its engine says of its settings; None where that is not known.
+        replay_endpoint: of its registration, or what its engine has said; "" where there is none.
+        has_no_endpoint: whether its engine was asked where it publishes, and does not say.
+        clock_s: how far its engine's clock is behind ours, roughly; 0 where that is not far.
+        rests_until: until then a look at it changes nothing but `as_of`, unless its link changes or
+            something comes of it; 0 where it is to be looked at.
+        as_of: where it is confirmed: the log, or what waits for it, has all that it had published
+            by then. What its engine's socket drops when it is full comes behind what is heard: so
+            from then on, until its engine is asked, this stands still.
+    """
+
+    __slots__ = (
+        "_ask_at",
+        "_asked_at",
+        "_asked_link",
+        "_asked_unplaced",
+        "_began_at",
+        "_compare_at",
+        "_confirmed_link",
+        "_connected",
+        "_distrusted_at",
+        "_doubt",
+        "_doubted",
+        "_failures",
+        "_heard_as_of",
+        "_heard_at",
+        "_is_behind",
+        "_is_doubted",
+        "_is_silent",
+        "_links",
+        "_messages",
+        "_proven_link",
+        "_settled_at",
+        "_settled_unplaced",
+        "_unmatched",
+        "_unplaced",
+        "_up_at",
+        "acting",
+        "as_of",
+        "clock_s",
+        "engine",
+        "facts",
+        "has_no_endpoint",
+        "held_since",
+        "interrupted",
+        "is_check",
+        "live",
+        "registration",
+        "repair",
+        "replay_endpoint",
+        "rests_until",
+        "said",
+    )
+
+    def __init__(self, registration: Registration) -> None:
+        self.registration = registration
+        self.live = False
+        self.repair: asyncio.Task[None] | None = None
+        self.is_check = False
+        self.held_since: float | None = None
+        self.interrupted = False
+        self.said: Said | None = None
+        self.replay_endpoint = registration.replay_endpoint
+        self.has_no_endpoint = False
+        has_http = bool(registration.http_url) and can_ask(registration.kind)
+        self.engine = EngineWatch() if has_http else None
+        self.facts: EngineFacts | None = None
+        self.clock_s = 0.0
+        self.acting = Acting(Activity.DISCONNECTED, 0.0)
+        self.rests_until = 0.0
+        self.as_of = 0.0
+        self._connected = self._is_doubted = self._is_behind = self._is_silent = False
+        self._links = self._messages = 0
+        self._unplaced = self._asked_unplaced = self._settled_unplaced = 0
+        self._asked_link = self._confirmed_link = self._proven_link = 0
+        self._doubt = self._first_doubt
+        self._doubted: Doubted | None = None
+        self._failures = self._unmatched = 0
+        self._settled_at = 0.0
+        self._up_at = self._heard_at = self._asked_at = self._ask_at = self._compare_at = 0.0
+        self._began_at = self._distrusted_at = 0.0
+        self._heard_as_of = 0.0
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether its engine can be asked for what it has sent."""
+        return bool(self.replay_endpoint)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether its engine can be asked anything, so that a link that comes up is no doubt."""
+        return self.can_replay or self.engine is not None
+
+    def is_unreached(self, before: float) -> bool:
+        """Whether no link to it has come up since it is followed, and that was before then (Unix
+        seconds).
+        """
+        return not self._links and 0.0 < self.acting.since < before
+
+    def cancel_repair(self) -> None:
+        """Ends the repair under way, if there is one; what waits goes on waiting."""
+        if self.repair is not None:
+            self.repair.cancel()
+            self.repair = None
+            self.interrupted = True
+            self.rests_until = 0.0
+
+    def hold(self, wall_now: float) -> None:
+        """Its place in the log is no longer known: what waits of it may be dropped from here on."""
+        self.live = False
+        self.rests_until = 0.0
+        self.cancel_repair()
+        if self.doubted.doubt is None:  # at once: a heartbeat may be made before the next look
+            self._doubted = Doubted(Doubt.CATCHING_UP, wall_now)
+
+    # What is seen
+
+    def look(self, now: float, wall_now: float, look: Look) -> None:
+        """Takes over what is seen now; to be called often."""
+        if look.links != self._links:
+            self._links, self._up_at = look.links, now
+        if self._is_silent and not look.is_silent:  # what it sent meanwhile may be on its way
+            self._settled_at = max(self._settled_at, now + LINK_RESUME_S)
+        self._is_silent = look.is_silent
+        self._connected, self._is_doubted = look.connected, look.is_doubted
+        self._unplaced = look.unplaced
+        self._is_behind = look.is_waiting or now - look.received_until > WATCH_LATE_S
+        if look.messages != self._messages:
+            self._messages, self._heard_at = look.messages, now
+            self._heard_as_of = look.received_until
+            if self.engine is not None:
+                self.engine.heard()
+            if self._doubt is Doubt.REPLAY_UNMATCHED:
+                self._ask_at = min(self._ask_at, self._compare_at)
+        if look.proven_link == look.links > 0 and look.links != self._proven_link:
+            self._proven_link = self._confirmed_link = look.links
+        self.as_of = look.received_until - (look.late_s if self._is_heard(now) else 0.0)
+        if self.can_replay and self._asked_at < self._heard_at:
+            self.as_of = min(self.as_of, self._heard_as_of)
+        is_far = abs(look.behind_s) >= CLOCK_FAR_S  # in steps: not each of them is worth a record
+        self.clock_s = (
+            CLOCK_STEP_SAID_S * round(look.behind_s / CLOCK_STEP_SAID_S) if is_far else 0.0
+        )
+        activity = self._activity(now)
+        if self.acting.activity is not activity or not self.acting.since:
+            self.acting = Acting(activity, wall_now)
+        doubt = self._doubt_of(now, look)
+        if self._doubted is None or self._doubted.doubt is not doubt:
+            self._doubted = Doubted(doubt, wall_now)
+        self.rests_until = self._rest(now, look)
+
+    def _activity(self, now: float) -> Activity:
+        if not self._connected:
+            return Activity.DISCONNECTED
+        if not self.live or (self.repair is not None and not self.is_check):
+            return Activity.REPLAYING
+        return Activity.ACTIVE if self._is_heard(now) else Activity.SILENT
+
+    def _rest(self, now: float, look: Look) -> float:
+        """See `rests_until`; bounded, for whatever may have been forgotten here."""
+        if (
+            not self.live
+            or self.repair is not None
+            or self._is_behind
+            or look.has_waiting
+            or self._is_heard(now)
+            or now < self._settled_at
+        ):
+            return 0.0
+        rests_until = now + LOOK_REST_S
+        if self._connected and self.can_replay and not self._is_silent:
+            if self._asked_at < self._heard_at:  # as of then is all that is known
+                return 0.0
+            rests_until = min(rests_until, self._asks_at())
+        if self._connected and self.engine is not None:
+            rests_until = min(rests_until, self.inquires_at())
+            if self._asked_link != self._links:
+                rests_until = min(rests_until, self._asks_at())
+        return rests_until
+
+    def _doubt_of(self, now: float, look: Look) -> Doubt | None:
+        if not self.live:
+            return Doubt.CATCHING_UP
+        if not look.connected:
+            return Doubt.NO_ENDPOINT if self.has_no_endpoint else Doubt.LINK_DOWN
+        if look.is_silent:
+            return Doubt.LINK_SILENT
+        if self.repair is not None and not self.is_check:
+            return Doubt.CATCHING_UP
+        if self.engine is not None and self.engine.is_changed:
+            return Doubt.PROCESS_CHANGED
+        if self._is_away(now):
+            return Doubt.ENGINE_AWAY
+        if self._confirmed_link != look.links or look.is_doubted:
+            return self._doubt if self._asked_link == look.links else self._first_doubt
+        if look.unplaced > self._settled_unplaced:
+            return Doubt.UNREADABLE
+        if look.incomplete is not None:
+            return look.incomplete
+        if (
+            now - look.received_until > RECEIVED_LATE_S
+            or (self._is_heard(now) and look.late_s > RECEIVED_LATE_S)
+            or now < self._settled_at
+        ):
+            return Doubt.RECEIVED_LATE
+        if now - self.as_of > CHECK_LATE_S:  # its engine was asked, or is about to be
+            return self._doubt if self._failures or self._unmatched else Doubt.CATCHING_UP
+        return None
+
+    def _is_heard(self, now: float) -> bool:
+        """Whether how late its batches come says anything: else what was on its way has come."""
+        return now - self._heard_at < CHECK_SILENCE_S
+
+    @property
+    def _first_doubt(self) -> Doubt:
+        return Doubt.CATCHING_UP if self.can_ask else Doubt.NO_REPLAY
+
+    @property
+    def doubted(self) -> Doubted:
+        """Why it is not confirmed, as last seen."""
+        return self._doubted or Doubted(Doubt.CATCHING_UP, 0.0)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether that, or its engine's process, settings or clock, differs from what was last
+        written of it into the log: what the next process of ours takes for the incarnation's must
+        not be an earlier one.
+        """
+        said, says = self.said, self.says
+        return said is None or said._replace(acting=None) != says._replace(acting=None)
+
+    @property
+    def says(self) -> Said:
+        """What there is to say of it."""
+        process = None if self.engine is None else self.engine.published
+        acting = self.acting if self.acting.since else None
+        return Said(self.doubted, acting, process, self.facts, self.clock_s)
+
+    def begin_again(self) -> None:
+        """The log has something else of it than what was known: nothing is known any more."""
+        self._proven_link = 0
+        self._unconfirm()
+
+    def _unconfirm(self) -> None:
+        self._confirmed_link = self._asked_link = 0
+        self._doubt = self._first_doubt
+        self.rests_until = 0.0
+
+    def distrust(self, now: float) -> None:
+        """This process was paused for long: an engine that can be asked is to be asked again, and
+        what the system has kept of the others has to be received first.
+        """
+        self._settled_at = now + PAUSE_SETTLE_S
+        self._distrusted_at = now
+        self.rests_until = 0.0
+        if self.can_replay:
+            self._unconfirm()
+
+    @property
+    def patience_s(self) -> float:
+        """How long what comes live waits for a check: longer where earlier ones were too short."""
+        if self.doubted.doubt is None:
+            return 0.0
+        return min(CHECK_HOLD_S * self._doublings, CHECK_HOLD_MAX_S)
+
+    @property
+    def _doublings(self) -> float:
+        return 2.0 ** min(self._failures, CHECK_DOUBLINGS_MAX)  # without end it would overflow
+
+    # Asking
+
+    @property
+    def fails(self) -> bool:
+        """Whether its engine's last answers confirmed nothing."""
+        return self._failures > 0
+
+    def asks(self, now: float) -> Ask:
+        """What is to be asked now."""
+        if (
+            not self.live
+            or not self.can_ask
+            or not self._connected
+            or self._is_silent
+            or self._is_behind  # a replay must not overtake what has arrived
+            or not self._links
+            or self.repair is not None
+            or now < self._asks_at()
+        ):
+            return Ask.NOTHING
+        if self._asked_link != self._links:
+            return Ask.REPAIR
+        return Ask.CHECK if self.can_replay else Ask.NOTHING
+
+    def _asks_at(self) -> float:
+        """When its engine is to be asked, as far as that is a matter of time."""
+        from_then = max(self._up_at + LINK_SETTLE_S, self._ask_at)
+        if (
+            self._asked_link != self._links
+            or self._confirmed_link != self._links
+            or self._is_doubted
+        ):
+            return from_then
+        asked_of_last = self._asked_at >= self._heard_at
+        last = self._asked_at if asked_of_last else self._heard_at
+        return max(from_then, last + (CHECK_AGAIN_S if asked_of_last else CHECK_SILENCE_S))
+
+    # Asking over HTTP
+
+    def _is_away(self, now: float) -> bool:
+        is_asked = self.engine is not None and not self._is_heard(now)
+        return is_asked and self.engine is not None and self.engine.is_away
+
+    def probes(self, now: float) -> bool:
+        """Whether its engine is to be asked whether it is there: it is silent, and no replay socket
+        tells.
+        """
+        engine = self.engine
+        return (
+            engine is not None
+            and self.live
+            and self._connected
+            and self.repair is None
+            and not self._is_heard(now)
+            and (self.fails or not self.can_replay)
+            and now >= engine.probes_at
+        )
+
+    def reads_process(self, now: float) -> bool:
+        """Whether its engine is to be asked which process it is."""
+        engine = self.engine
+        is_up = self.live and self._connected and self._links > 0
+        return engine is not None and is_up and now >= engine.reads_at(self._links)
+
+    def inquires_at(self) -> float:
+        """When its engine is to be asked either, as far as that is a matter of time."""
+        engine = self.engine
+        assert engine is not None
+        reads_at = engine.reads_at(self._links)
+        if self.can_replay and not self.fails:
+            return reads_at
+        return min(reads_at, max(self._heard_at + CHECK_SILENCE_S, engine.probes_at))
+
+    def begin_asking(self, now: float, *, heard: int) -> int:
+        """A repair begins, after the link `heard` has brought a message; returns the link that it
+        may confirm, 0 for none.
+        """
+        self.rests_until = 0.0
+        self._began_at = now
+        settled = now >= self._up_at + LINK_SETTLE_S or heard == self._links
+        self._asked_link = self._links if settled and self._connected else 0
+        self._asked_unplaced = self._unplaced
+        return self._asked_link
+
+    def answered(
+        self, now: float, link: int, doubt: Doubt | None, *, heard_all: bool = True
+    ) -> None:
+        """A repair that began on this link has ended, and confirms the publisher or not: as of when
+        it began, for its engine may have given the answer then; where it was not heard to the end,
+        as of what was heard last. One that was under way while this process was paused says nothing
+        of what was sent meanwhile.
+        """
+        self.rests_until = 0.0
+        if doubt is None and self._began_at < self._distrusted_at:
+            self._asked_link, self._ask_at = 0, now
+            return
+        if doubt is None:
+            self._failures, self._unmatched, self._ask_at = 0, 0, now
+            if self.engine is not None:
+                self.engine.heard()
+            if link and link == self._links and self._connected:
+                self._confirmed_link = link
+                if heard_all:
+                    self._asked_at = self._began_at
+                self._settled_at = 0.0
+                self._settled_unplaced = self._asked_unplaced
+            return
+        if not self.can_replay:  # nothing was asked of it that it could answer another time
+            self._doubt = Doubt.NO_REPLAY
+            return
+        if doubt is Doubt.REPLAY_UNMATCHED:
+            # It answers well; the next batch that comes live is what its replay is to show.
+            self._failures, self._doubt = 0, doubt
+            self._ask_at = now + min(CHECK_RETRY_S * 2.0**self._unmatched, CHECK_AGAIN_S)
+            self._compare_at = now + CHECK_RETRY_S
+            self._unmatched = min(self._unmatched + 1, CHECK_DOUBLINGS_MAX)
+            return
+        self._unmatched = 0
+        self._ask_at = now + min(CHECK_RETRY_S * self._doublings, CHECK_RETRY_MAX_S)
+        self._failures += 1
+        self._doubt = doubt
+        if self._failures >= CHECK_FAILURES_MAX:
+            self._confirmed_link = 0
