@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Unplaced(Protocol):
-    """What is to be found out of a publisher; see `bridge.publisher.confirmation.Followed`."""
+    """What is to be found out of a publisher; see `bridge.publisher.publisher.Publisher`."""
 
     registration: Registration
     replay_endpoint: str

@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Described(Protocol):
-    """A publisher, as it is followed; see `bridge.publisher.confirmation.Followed`."""
+    """A publisher, as it is followed; see `bridge.publisher.publisher.Publisher`."""
 
     registration: Registration
     facts: EngineFacts | None

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bridge.publisher.confirmation import Acting, Doubted, Said
 from bridge.publisher.ports import Reported, Watched
+from bridge.publisher.publisher import Acting, Doubted, Said
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import CHECK_LATE_S
@@ -48,7 +48,7 @@ class Confirmed:
 
     @property
     def as_of(self) -> float:
-        """See `bridge.publisher.confirmation.Followed`."""
+        """See `bridge.publisher.publisher.Publisher`."""
         return self._heard_until()
 
     @property

@@ -6,10 +6,10 @@ go on: the interpreter changes between the threads every 5 ms. One loop.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, takewhile
 
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.publisher import BulkMessages, Publisher
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
 from schemas.limits import BULK_BYTES
@@ -19,33 +19,35 @@ class Bulk:
     """The messages that wait, and those they wait behind.
 
     Args:
-        sequencer: of the same loop.
+        followed: the publishers. What others send is let through: it is dropped all the same.
     """
 
-    def __init__(self, sequencer: Sequencer) -> None:
-        self._sequencer = sequencer
-        self._waiting: dict[PublisherKey, deque[RawMessage]] = {}
-        self._taken: dict[PublisherKey, list[bytes]] = {}  # the frames of the first one
+    def __init__(self, followed: Mapping[PublisherKey, Publisher]) -> None:
+        self._followed = followed
+        self._publishers: dict[Publisher, None] = {}  # of whom something waits; whose turn is next
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return sum(len(one.bulk.messages) for one in self._publishers if one.bulk is not None)
 
-    def __contains__(self, publisher: object) -> bool:
-        return publisher in self._waiting
+    def __bool__(self) -> bool:
+        return bool(self._publishers)
 
     def sort(self, messages: Sequence[RawMessage]) -> list[RawMessage]:
         """Takes what has to wait out of the messages of a turn; returns the rest, in order."""
-        if not self._waiting and all(map(_is_small, messages)):
+        if not self._publishers and all(map(_is_small, messages)):
             return list(messages)
         now: list[RawMessage] = []
         for message in messages:
-            waiting = self._waiting.get(message.publisher)
-            if waiting is not None:
-                waiting.append(message)
+            publisher = self._followed.get(message.publisher)
+            if publisher is None:
+                now.append(message)
+            elif publisher.bulk is not None:
+                publisher.bulk.messages.append(message)
             elif _is_small(message):
                 now.append(message)
             else:
-                self._waiting[message.publisher] = deque((message,))
+                publisher.bulk = BulkMessages(deque((message,)))
+                self._publishers[publisher] = None
         return now
 
     def put_back(self, messages: Sequence[RawMessage]) -> list[RawMessage]:
@@ -54,60 +56,49 @@ class Bulk:
         """
         others: list[RawMessage] = []
         for message in reversed(messages):
-            waiting = self._waiting.get(message.publisher)
-            if waiting is None:
+            publisher = self._followed.get(message.publisher)
+            if publisher is None or publisher.bulk is None:
                 others.append(message)
             else:
-                waiting.appendleft(message)
+                publisher.bulk.messages.appendleft(message)
         return others[::-1]
 
-    def waiting_since(self, publisher: PublisherKey) -> float | None:
-        """When the publisher's oldest message here was received; None where there is none."""
-        waiting = self._waiting.get(publisher)
-        return waiting[0].received_at if waiting else None
-
-    def next(self) -> RawMessage | None:
+    def next(self) -> tuple[Publisher, RawMessage] | None:
         """The first message of some publisher of which nothing is taken; None where none waits."""
-        found = (
-            waiting[0]
-            for publisher, waiting in self._waiting.items()
-            if self._taken.get(publisher) is not waiting[0].frames
-        )
-        return next(found, None)
+        for publisher in self._publishers:
+            waiting = publisher.bulk
+            if waiting is not None and waiting.taken is not waiting.messages[0].frames:
+                return publisher, waiting.messages[0]
+        return None
 
-    def decode(self, message: RawMessage) -> RawMessage:
-        """The message with its batch, for `Sequencer.process`; on any thread."""
-        return message._replace(batch=self._sequencer.decode_ahead(message))
-
-    def take(self, message: RawMessage) -> list[RawMessage]:
+    def take(self, publisher: Publisher, message: RawMessage) -> list[RawMessage]:
         """The message that was decoded, and what can follow it at once; nothing where it has been
         discarded meanwhile. They wait on, until `written`.
         """
-        waiting = self._waiting.get(message.publisher)
-        if waiting is None or waiting[0].frames is not message.frames:
+        waiting = publisher.bulk
+        if waiting is None or waiting.messages[0].frames is not message.frames:
             return []
-        self._taken[message.publisher] = message.frames
-        return [message, *takewhile(_is_small, islice(waiting, 1, None))]
+        waiting.taken = message.frames
+        return [message, *takewhile(_is_small, islice(waiting.messages, 1, None))]
 
-    def written(self, taken: Sequence[RawMessage], count: int) -> None:
+    def written(self, publisher: Publisher, taken: Sequence[RawMessage], count: int) -> None:
         """The records of the first `count` of what `take` returned are in the log."""
-        if not taken:
-            return
-        publisher, frames = taken[0].publisher, taken[0].frames
-        if self._taken.get(publisher) is frames:
-            del self._taken[publisher]
-        waiting = self._waiting.get(publisher)
-        if waiting is None or waiting[0].frames is not frames:
+        waiting = publisher.bulk
+        if not taken or waiting is None or waiting.messages[0].frames is not taken[0].frames:
             return  # discarded meanwhile
-        del self._waiting[publisher]
+        del self._publishers[publisher]
         for _ in range(count):
-            waiting.popleft()
-        if waiting:
-            self._waiting[publisher] = waiting  # behind the others
+            waiting.messages.popleft()
+        waiting.taken = None
+        if waiting.messages:
+            self._publishers[publisher] = None  # behind the others
+        else:
+            publisher.bulk = None
 
-    def discard(self, publisher: PublisherKey) -> None:
+    def discard(self, publisher: Publisher) -> None:
         """Forgets what waits of the publisher."""
-        self._waiting.pop(publisher, None)
+        publisher.bulk = None
+        self._publishers.pop(publisher, None)
 
 
 def _is_small(message: RawMessage) -> bool:

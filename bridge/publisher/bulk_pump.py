@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bridge.publisher.bulk import Bulk
+from bridge.publisher.intake import Intake
 from bridge.publisher.paced_append import PacedAppend
 from bridge.publisher.ports import RecordSink
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.publisher import Publisher
+from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
-from schemas.identities import PublisherKey
 from schemas.limits import BULK_HELD_BACK_MAX, TURN_S
 from schemas.records import SequencedRecord
 
@@ -28,29 +29,28 @@ class BulkPump:
 
     Args:
         bulk: the messages.
-        sequencer, sink, paced: of the same loop.
+        intake, sink, paced, inbox: of the same loop.
         on_progress: called after each message.
-        on_written: called with the publisher whose message has been written.
         on_fault: counts an unexpected error.
     """
 
     def __init__(
         self,
         bulk: Bulk,
-        sequencer: Sequencer,
+        intake: Intake,
         sink: RecordSink,
         paced: PacedAppend,
+        inbox: Inbox,
         *,
         on_progress: Callable[[], None],
-        on_written: Callable[[PublisherKey], None],
         on_fault: Callable[[], None],
     ) -> None:
         self._bulk = bulk
-        self._sequencer = sequencer
+        self._intake = intake
         self._sink = sink
         self._paced = paced
+        self._inbox = inbox
         self._on_progress = on_progress
-        self._on_written = on_written
         self._on_fault = on_fault
         self._decoder = ThreadPoolExecutor(1, "reprise-bulk")
         self._decoding: asyncio.Task[None] | None = None
@@ -74,18 +74,21 @@ class BulkPump:
         """One message after the other, until nothing waits, or too many are held back."""
         loop = asyncio.get_running_loop()
         while (
-            len(self._held_back) < BULK_HELD_BACK_MAX and (message := self._bulk.next()) is not None
+            len(self._held_back) < BULK_HELD_BACK_MAX and (found := self._bulk.next()) is not None
         ):
-            decoded = await loop.run_in_executor(self._decoder, self._bulk.decode, message)
+            publisher, message = found
+            decoded = await loop.run_in_executor(
+                self._decoder, publisher.sequencer.decoded, message
+            )
             if not self._paced.at_once:
                 await self._sink.idle()
             await self._sink.ready()
-            await self._write(message.publisher, self._bulk.take(decoded))
+            await self._write(publisher, self._bulk.take(publisher, decoded))
 
-    async def _write(self, publisher: PublisherKey, taken: Sequence[RawMessage]) -> None:
+    async def _write(self, publisher: Publisher, taken: Sequence[RawMessage]) -> None:
         """Returns once the records are in the sink, or wait because the sink holds them back."""
         writing = asyncio.create_task(self._write_alone(publisher, taken))
-        if self._paced.at_once or not self._sink.holds_back(publisher):
+        if self._paced.at_once or not self._sink.holds_back(publisher.registration.publisher):
             await writing
             return
         self._held_back.add(writing)
@@ -95,21 +98,21 @@ class BulkPump:
         self._held_back.discard(writing)
         self.go_on()
 
-    async def _write_alone(self, publisher: PublisherKey, taken: Sequence[RawMessage]) -> None:
+    async def _write_alone(self, publisher: Publisher, taken: Sequence[RawMessage]) -> None:
         count = len(taken)
         try:
             records: Sequence[SequencedRecord]
-            records, count = self._sequencer.process_until(
+            records, count = self._intake.process_until(
                 taken, time.time(), time.monotonic() + TURN_S
             )
-            await self._paced.append_paced(records, ask_again=True)
+            await self._paced.append_paced(publisher, records, ask_again=True)
             self._on_progress()
         except Exception:
             self._on_fault()
             _logger.exception("Unexpected error with a large message; continuing behind it")
         finally:
-            self._bulk.written(taken, count)
-            self._on_written(publisher)
+            self._bulk.written(publisher, taken, count)
+            publisher.end_pause(self._inbox)
 
     def close(self) -> None:
         """Begins nothing more; `tasks` are to be cancelled."""

@@ -5,9 +5,10 @@ stand before what others do. One loop.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 from bridge.publisher.ports import RecordSink
+from bridge.publisher.publisher import Publisher
 from bridge.sockets.inbox import Inbox
 from schemas.identities import PublisherKey
 from schemas.limits import WRITER_PAUSE_S
@@ -19,55 +20,59 @@ class HeldBack:
     Args:
         sink: says who.
         inbox: where they wait.
-        when_ended: called with a publisher that may go on.
+        followed: the publishers.
     """
 
     def __init__(
-        self, sink: RecordSink, inbox: Inbox, *, when_ended: Callable[[PublisherKey], None]
+        self, sink: RecordSink, inbox: Inbox, followed: Mapping[PublisherKey, Publisher]
     ) -> None:
         self._sink = sink
         self._inbox = inbox
-        self._when_ended = when_ended
-        self._publishers: dict[PublisherKey, None] = {}  # a set, in order
+        self._followed = followed
+        self._publishers: dict[Publisher, None] = {}  # a set, in order
         self._is_allowed = True
         self._released = asyncio.Event()
 
-    def __contains__(self, publisher: object) -> bool:
-        """Whether the publisher waits."""
-        return publisher in self._publishers
-
     def look(self, publishers: Iterable[PublisherKey]) -> None:
         """The sink was given records of these: lets those wait that it holds back."""
-        for publisher in publishers:
-            if not self._is_allowed or not self._sink.holds_back(publisher):
+        for key in publishers:
+            if not self._is_allowed or not self._sink.holds_back(key):
                 continue
-            if self._inbox.is_filling(publisher):
-                self._sink.let_overflow(publisher)
-            else:
+            publisher = self._followed.get(key)
+            if self._inbox.is_filling(key):
+                self._sink.let_overflow(key)
+            elif publisher is not None:
+                publisher.is_held_back = True
                 self._publishers[publisher] = None
-                self._inbox.pause(publisher)
+                self._inbox.pause(key)
 
     def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
         """The sink holds these back no longer."""
-        for publisher in publishers:
-            if publisher in self._publishers:
-                del self._publishers[publisher]
-                self._when_ended(publisher)
-                self._released.set()
+        for key in publishers:
+            publisher = self._followed.get(key)
+            if publisher is not None and publisher.is_held_back:
+                self._let_go_on(publisher)
+
+    def _let_go_on(self, publisher: Publisher) -> None:
+        self.discard(publisher)
+        publisher.end_pause(self._inbox)
+        self._released.set()
 
     def watch(self) -> None:
         """Lets those go on whose room in the inbox is nearly used up, and those of whom the sink
         has not said that they may. Cost O(publishers that wait).
         """
         for publisher in list(self._publishers):
-            is_filling = self._inbox.is_filling(publisher)
+            key = publisher.registration.publisher
+            is_filling = self._inbox.is_filling(key)
             if is_filling:
-                self._sink.let_overflow(publisher)
-            if is_filling or not self._sink.holds_back(publisher):
-                self.let_go_on([publisher])
+                self._sink.let_overflow(key)
+            if is_filling or not self._sink.holds_back(key):
+                self._let_go_on(publisher)
 
-    def discard(self, publisher: PublisherKey) -> None:
+    def discard(self, publisher: Publisher) -> None:
         """Forgets the publisher."""
+        publisher.is_held_back = False
         self._publishers.pop(publisher, None)
 
     async def gather(self, seconds: float) -> None:
@@ -80,7 +85,8 @@ class HeldBack:
         """Lets all that waits now become records, as far as there is time: the publishers may go to
         another bridge, which could only ask their engines for it.
         """
-        began, waiting = time.monotonic(), list(self._publishers)
+        began = time.monotonic()
+        waiting = [publisher.registration.publisher for publisher in self._publishers]
         self._is_allowed = False
         try:
             self.let_go_on(waiting)
@@ -95,4 +101,5 @@ class HeldBack:
     def end(self) -> None:
         """Lets all go on, and nobody wait any more."""
         self._is_allowed = False
-        self.let_go_on(list(self._publishers))
+        for publisher in list(self._publishers):
+            self._let_go_on(publisher)

@@ -1,16 +1,19 @@
 """Hands records to a sink, each publisher's in order: what is small at once, what is large one
 record at a time, so that what others send comes between. One loop.
+
+What the sink cannot take is asked for again, or a gap stands for it.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
+from bridge.publisher.held_back import HeldBack
 from bridge.publisher.ports import RecordSink
+from bridge.publisher.publisher import PacedRecords, Publisher
+from bridge.sockets.inbox import Inbox
 from bridge.supervision import cancel
 from schemas.identities import PublisherKey
 from schemas.records import EventsRecord, SequencedRecord
@@ -18,28 +21,14 @@ from schemas.records import EventsRecord, SequencedRecord
 _logger = logging.getLogger(__name__)
 
 
-class HandOver(Protocol):
-    """Hands records to the sink; no error leaves it."""
-
-    def __call__(self, records: Sequence[SequencedRecord], *, ask_again: bool) -> None:
-        """See `PacedAppend.append`."""
-        ...
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """What is left of one publisher, and since when it waits, monotonic seconds."""
-
-    records: deque[SequencedRecord]
-    since: float = field(default_factory=time.monotonic)
-
-
 class PacedAppend:
     """See the module.
 
     Args:
-        sink: asked when a record may come; `hand_over` is what appends to it.
-        when_begun, when_ended: called with the publisher whose records wait, and when none does.
+        sink: takes the records.
+        held_back: is told whose records the sink has been given.
+        followed: the publishers.
+        inbox: where what comes of a publisher waits while records of it wait here.
         on_fault: counts an unexpected error.
 
     Attributes:
@@ -49,29 +38,20 @@ class PacedAppend:
     def __init__(
         self,
         sink: RecordSink,
-        hand_over: HandOver,
+        held_back: HeldBack,
+        followed: Mapping[PublisherKey, Publisher],
+        inbox: Inbox,
         *,
-        when_begun: Callable[[PublisherKey], None],
-        when_ended: Callable[[PublisherKey], None],
         on_fault: Callable[[], None],
     ) -> None:
         self.at_once = False
         self._sink = sink
-        self._hand_over = hand_over
-        self._when_begun = when_begun
-        self._when_ended = when_ended
+        self._held_back = held_back
+        self._followed = followed
+        self._inbox = inbox
         self._on_fault = on_fault
-        self._waiting: dict[PublisherKey, _Waiting] = {}
+        self._waiting = 0  # publishers of which something waits
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def __contains__(self, publisher: object) -> bool:
-        """Whether records of the publisher wait."""
-        return publisher in self._waiting
-
-    def waiting_since(self, publisher: PublisherKey) -> float | None:
-        """When the publisher's records began to wait, monotonic seconds; None where none does."""
-        waiting = self._waiting.get(publisher)
-        return None if waiting is None else waiting.since
 
     def append(self, records: Sequence[SequencedRecord], *, ask_again: bool = False) -> None:
         """Hands over all of them now, behind what waits of their publishers.
@@ -81,54 +61,68 @@ class PacedAppend:
             ask_again: where that fails, whether their engines are asked for them again.
         """
         if self._waiting:
-            for publisher in dict.fromkeys(record.publisher for record in records):
+            for publisher in self._publishers_of(records):
                 self.finish(publisher)
         self._hand_over(records, ask_again=ask_again)
 
+    def _publishers_of(self, records: Sequence[SequencedRecord]) -> list[Publisher]:
+        found = (self._followed.get(key) for key in dict.fromkeys(one.publisher for one in records))
+        return [publisher for publisher in found if publisher is not None]
+
     async def append_paced(
-        self, records: Sequence[SequencedRecord], *, ask_again: bool = False
+        self,
+        publisher: Publisher,
+        records: Sequence[SequencedRecord],
+        *,
+        ask_again: bool = False,
     ) -> None:
-        """Hands over records of one publisher, one at a time where they are large; what follows on
+        """Hands over records of the publisher, one at a time where they are large; what follows on
         them has to be appended here, too.
         """
         if self._is_small(records):
             self.append(records, ask_again=ask_again)
         else:
-            await self._write(*self._take(records), ask_again=ask_again)
+            waiting = self._take(publisher, records, time.monotonic())
+            await self._write(publisher, waiting, ask_again=ask_again)
 
-    def begin_paced(self, records: Sequence[SequencedRecord], since: float) -> None:
+    def begin_paced(
+        self, publisher: Publisher, records: Sequence[SequencedRecord], since: float
+    ) -> None:
         """The same, in a task of its own.
 
         Args:
-            records: of one publisher.
+            publisher: whose.
+            records: of the publisher.
             since: when the first of what they say came, monotonic seconds.
         """
         if self.has_room_for(records):
             self.append(records)
         else:
-            publisher, waiting = self._take(records)
-            waiting.since = since
+            waiting = self._take(publisher, records, since)
             task = asyncio.create_task(self._write_alone(publisher, waiting))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _write_alone(self, publisher: PublisherKey, waiting: _Waiting) -> None:
+    async def _write_alone(self, publisher: Publisher, waiting: PacedRecords) -> None:
         try:
             await self._write(publisher, waiting, ask_again=False)
         except Exception:
             self._on_fault()
             _logger.exception(
-                "Unexpected error while records of %s waited; all were handed over", publisher
+                "Unexpected error while records of %s waited; all were handed over",
+                publisher.registration.publisher,
             )
 
-    def _take(self, records: Sequence[SequencedRecord]) -> tuple[PublisherKey, _Waiting]:
-        publisher = records[0].publisher
+    def _take(
+        self, publisher: Publisher, records: Sequence[SequencedRecord], since: float
+    ) -> PacedRecords:
         self.finish(publisher)
-        waiting = self._waiting[publisher] = _Waiting(deque(records))
-        self._when_begun(publisher)
-        return publisher, waiting
+        publisher.paced = PacedRecords(deque(records), since)
+        self._waiting += 1
+        self._inbox.pause(publisher.registration.publisher)
+        return publisher.paced
 
-    async def _write(self, publisher: PublisherKey, waiting: _Waiting, *, ask_again: bool) -> None:
+    async def _write(self, publisher: Publisher, waiting: PacedRecords, *, ask_again: bool) -> None:
         records = waiting.records
         try:
             while records:
@@ -136,34 +130,40 @@ class PacedAppend:
                     await self._sink.ready()
                 else:
                     await self._sink.idle()
-                    await self._sink.room(publisher)
+                    await self._sink.room(publisher.registration.publisher)
                 if records:  # else they were finished or discarded meanwhile
                     self._hand_over([records.popleft()], ask_again=ask_again)
         finally:
-            if self._waiting.get(publisher) is waiting:
+            if publisher.paced is waiting:
                 self.finish(publisher)  # some are left where this was cancelled
 
-    def finish(self, publisher: PublisherKey) -> None:
+    def finish(self, publisher: Publisher) -> None:
         """Hands over what waits of the publisher, all of it: something is to follow."""
-        waiting = self._waiting.pop(publisher, None)
-        if waiting is not None:
-            records = list(waiting.records)
-            waiting.records.clear()
-            if records:
-                self._hand_over(records, ask_again=False)
-            self._when_ended(publisher)
+        records = self._end(publisher)
+        if records:
+            self._hand_over(records, ask_again=False)
+        if records is not None:
+            publisher.end_pause(self._inbox)
+
+    def discard(self, publisher: Publisher) -> None:
+        """Forgets what waits of the publisher."""
+        if self._end(publisher) is not None:
+            publisher.end_pause(self._inbox)
+
+    def _end(self, publisher: Publisher) -> list[SequencedRecord] | None:
+        """What waited, and waits no more; None where nothing did."""
+        waiting, publisher.paced = publisher.paced, None
+        if waiting is None:
+            return None
+        self._waiting -= 1
+        records = list(waiting.records)
+        waiting.records.clear()
+        return records
 
     def finish_all(self) -> None:
-        """The same, of all publishers."""
-        for publisher in list(self._waiting):
+        """Hands over what waits of all publishers."""
+        for publisher in list(self._followed.values()):
             self.finish(publisher)
-
-    def discard(self, publisher: PublisherKey) -> None:
-        """Forgets what waits of the publisher."""
-        waiting = self._waiting.pop(publisher, None)
-        if waiting is not None:
-            waiting.records.clear()
-            self._when_ended(publisher)
 
     def has_room_for(self, records: Sequence[SequencedRecord]) -> bool:
         """Whether the records would be handed over at once."""
@@ -171,6 +171,32 @@ class PacedAppend:
 
     def _is_small(self, records: Sequence[SequencedRecord]) -> bool:
         return sum(map(_size, records)) <= self._sink.turn_bytes
+
+    def _hand_over(self, records: Sequence[SequencedRecord], *, ask_again: bool) -> None:
+        if not records:
+            return
+        try:
+            self._sink.append(records)
+            self._held_back.look({record.publisher: None for record in records})
+        except Exception:
+            self._on_fault()
+            _logger.exception(
+                "Unexpected error with %d records; replaying them, or writing a gap for them",
+                len(records),
+            )
+            for publisher in self._publishers_of(records):
+                self._take_back(publisher, ask_again=ask_again)
+
+    def _take_back(self, publisher: Publisher, *, ask_again: bool) -> None:
+        self.discard(publisher)  # they come again, or the gap stands for them
+        try:
+            self._sink.append(publisher.sequencer.take_back(time.time(), ask_again=ask_again))
+        except Exception:
+            self._on_fault()
+            _logger.exception(
+                "Unexpected error with the gap of %s; the fold will find a hole",
+                publisher.registration.publisher,
+            )
 
     async def close(self) -> None:
         """Ends; what waits is handed over."""

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from bridge.publisher.answers import Repaired
-from bridge.publisher.confirmation import Doubted, Said
-from bridge.publisher.replay_client import Emit
+from bridge.publisher.publisher import Doubted, Said
+from bridge.publisher.repair import Repaired
+from bridge.publisher.replay_client import Emit, ReplaySocket
+from bridge.publisher.sequencer import Sequencer
 from schemas.identities import PublisherKey
 from schemas.records import Record
 from schemas.registration import Registration
@@ -116,7 +117,7 @@ class Receiver(Protocol):
 
 
 class Reported(Protocol):
-    """A publisher of which heartbeats report; see `Followed`.
+    """A publisher of which heartbeats report; see `Publisher`.
 
     Attributes:
         said: what was last written of it into the log.
@@ -146,7 +147,7 @@ class Reported(Protocol):
 
 
 class Watched(Protocol):
-    """Who follows publishers and looks at them; the pump."""
+    """Who follows publishers and looks at them; `Follower`."""
 
     @property
     def followed(self) -> Mapping[PublisherKey, Reported]:
@@ -169,19 +170,16 @@ class ReplaySource(Protocol):
     requests: int
     replayed_batches: int
 
-    async def repair(
-        self, publisher: PublisherKey, endpoint: str, emit: Emit, server_key: str = ""
-    ) -> Repaired:
+    async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> Repaired:
         """Emits what came after the publisher's cursor, up to what waits.
 
         Args:
-            publisher: whose engine is asked.
-            endpoint: ZMQ address of its replay socket.
+            sequencer: of the publisher whose engine is asked.
+            engine: its replay socket.
             emit: takes what it had.
-            server_key: of the relay that stands there, or "".
 
         Returns:
-            None where it is known that this is all there is; else why it is not.
+            Whether it is known that the log has all that the engine had sent.
         """
         ...
 

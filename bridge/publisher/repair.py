@@ -33,15 +33,15 @@ taken for the same incarnation with a gap, as live batches with such numbers are
 """
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple
 
-from bridge.publisher.answers import Answer, Repaired
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Doubt
 from schemas.errors import BatchError
-from schemas.identities import PublisherKey
 from schemas.limits import (
     MESSAGE_BYTES_MAX,
     REPLAY_BARREN_MAX,
@@ -53,6 +53,28 @@ from schemas.limits import (
 from schemas.records import SequencedRecord
 
 
+class Repaired(NamedTuple):
+    """How a repair has ended.
+
+    Attributes:
+        doubt: why it does not confirm the publisher; None where it does.
+        heard_all: whether the engine was heard to the end of what it has: of one that goes on where
+            a live batch waits no more is read, and what its socket has dropped behind that one is
+            not known.
+    """
+
+    doubt: Doubt | None
+    heard_all: bool
+
+
+class Answer(Enum):
+    """What became of one request."""
+
+    MORE = "more"  # go on reading
+    ASK = "ask"  # ask again, from `start`
+    DONE = "done"  # nothing more is needed, or available
+
+
 class Repair:
     """Follows one repair; one owner, who reads the socket. The publisher is held, and stays so.
 
@@ -61,8 +83,7 @@ class Repair:
     `Sequencer.resume`.
 
     Args:
-        sequencer: knows the publisher.
-        publisher: held in it.
+        sequencer: of the publisher, held.
 
     Attributes:
         answer: of what was fed last.
@@ -71,13 +92,12 @@ class Repair:
         is_answered: whether the engine has answered anything.
     """
 
-    def __init__(self, sequencer: Sequencer, publisher: PublisherKey) -> None:
+    def __init__(self, sequencer: Sequencer) -> None:
         self.answer = Answer.MORE
         self.requests = 0
         self.replayed = 0
         self.is_sending = self.is_answered = False
         self._sequencer = sequencer
-        self._publisher = publisher
         self._new_incarnation = False  # what is asked for is not in the log yet
         self._verified = False  # the reply under way is of the incarnation asked for
         self._anchored = False  # and that is proven by its first batch
@@ -105,7 +125,7 @@ class Repair:
         """The first sequence to ask for."""
         comparable = None
         if not self._new_incarnation:
-            comparable = self._sequencer.comparable(self._publisher)
+            comparable = self._sequencer.comparable()
         start = self._start if comparable is None else min(self._start, comparable)
         return max(start, self._behind)
 
@@ -113,7 +133,7 @@ class Repair:
     def _start(self) -> int:
         if self._new_incarnation:
             return 0
-        sequence, engine_time = self._sequencer.proven(self._publisher)
+        sequence, engine_time = self._sequencer.stream.proven
         if self._asked_again:
             return max(sequence - REPLAY_OVERLAP_BATCHES, 0)
         return sequence if engine_time and sequence >= 0 else sequence + 1
@@ -124,7 +144,7 @@ class Repair:
         if self._differs:
             return Doubt.REPLAY_DIFFERS
         if self._whole:
-            is_trusted = self._sequencer.trusts_replay(self._publisher)
+            is_trusted = self._sequencer.stream.pairing.is_trusted
             return None if is_trusted else Doubt.REPLAY_UNMATCHED
         if self._broke_at is not None or self._skips:
             return Doubt.REPLAY_BROKEN
@@ -152,10 +172,10 @@ class Repair:
         """The request is sent now, where that is later than `begin`: the answer is about the links
         of this moment.
         """
-        self._waited = self._sequencer.waiting(self._publisher)
-        self._link = self._sequencer.link(self._publisher)
-        self._live_link = self._sequencer.live_link(self._publisher)
-        self._up_link = self._sequencer.up_link(self._publisher)
+        self._waited = self._sequencer.waiting
+        self._link = self._sequencer.stream.link
+        self._live_link = self._sequencer.stream.live_link
+        self._up_link = self._sequencer.stream.up_link
 
     def feed(self, messages: Iterable[RawMessage], now: float) -> Iterator[list[SequencedRecord]]:
         """Takes replies, in order; gives their records, a turn's worth at a time. At the end
@@ -170,7 +190,7 @@ class Repair:
                 continue
             if self._is_of_another(batch):
                 self._differs, self.answer = True, Answer.DONE
-                yield self._sequencer.refuse(self._publisher, batch, now, link=self._link)
+                yield self._sequencer.refuse(batch, now, link=self._link)
                 return
             if not self._is_known(batch):
                 answer = Answer.ASK
@@ -182,7 +202,7 @@ class Repair:
                 self._verified = True
             self._highest = max(self._highest, batch.sequence)
             answer = self._place(batch, taken)
-            self._sequencer.compare(self._publisher, batch, is_anchored=self._anchored)
+            self._sequencer.compare(batch, is_anchored=self._anchored)
             if answer is not Answer.MORE:
                 break
         if taken:
@@ -190,7 +210,7 @@ class Repair:
             self._barren_skips = 0
             self.replayed += len(taken)
             self._taken += len(taken)
-            yield self._sequencer.accept(self._publisher, taken, now, link=self._link)
+            yield self._sequencer.accept(taken, now, link=self._link)
         if answer is Answer.DONE:
             self._end_whole(self._anchored and self._is_joined())
         self.is_sending = answer is Answer.ASK
@@ -208,7 +228,7 @@ class Repair:
             return []
         broke_at = max(self._highest + 1, self.start)
         if not self._new_incarnation:
-            last = self._sequencer.cursor(self._publisher).sequence
+            last = self._sequencer.stream.cursor.sequence
             if self._verified and broke_at <= last:  # the log has it, or a gap for it
                 self._behind = last + 1
                 return []
@@ -220,7 +240,7 @@ class Repair:
         """Goes on behind this batch."""
         self._skips += 1
         self._barren_skips += 1
-        waiting = self._sequencer.first_waiting(self._publisher)
+        waiting = self._sequencer.first_waiting()
         if (
             self._skips > REPLAY_SKIPS_MAX
             or self._barren_skips > REPLAY_SKIPS_BARREN_MAX
@@ -242,7 +262,7 @@ class Repair:
     def _lose(self, sequence: int, now: float) -> list[SequencedRecord]:
         detail = f"expected at most {MESSAGE_BYTES_MAX} bytes in batch {sequence} of a replay"
         error = BatchError(DropReason.MESSAGE_TOO_LARGE, f"{detail}, got more, or no message")
-        return self._sequencer.lose(self._publisher, sequence, error, now, link=self._link)
+        return self._sequencer.lose(sequence, error, now, link=self._link)
 
     def _ask_for_incarnation(self, *, new: bool) -> None:
         """Asks for another incarnation than before; what was found out of that one's numbers says
@@ -267,7 +287,7 @@ class Repair:
             is_end = self._highest == self._ended_at
             self._ended_at = self._highest
             while self._has_begun_again() or (is_end and self._is_beyond_reply()):
-                if not self._sequencer.drop_earlier(self._publisher, self._live_link):
+                if not self._sequencer.drop_earlier(self._live_link):
                     break
             if self._is_without_anchor():
                 if self._is_same_process():
@@ -286,7 +306,7 @@ class Repair:
                 return Answer.ASK
             self._end_whole(self._anchored)
             return Answer.DONE
-        anchor = self._sequencer.anchor(self._publisher)
+        anchor = self._sequencer.stream.anchor
         # Of a batch that was begun the log has something, which may be of another process.
         is_empty = anchor.cursor.sequence == -1 and anchor.begun is None
         self._end_whole(is_empty and not self._is_short())
@@ -303,16 +323,16 @@ class Repair:
         """
         self._whole = is_whole
         if is_whole and self._up_link:
-            self._sequencer.adopt_link(self._publisher, self._up_link, heard=self._link)
+            self._sequencer.stream.adopt_link(self._up_link, heard=self._link)
 
     def _is_of_another(self, batch: DecodedBatch) -> bool:
         """Step 0: whether a batch of this number came live over the link that was up, and was
         another one.
         """
-        publisher, link = self._publisher, self._up_link
-        if self._sequencer.differs(publisher, batch, link):
+        link = self._up_link
+        if self._sequencer.stream.differs(batch, link):
             return True
-        return self._sequencer.differs_from_waiting(publisher, batch, link)
+        return self._sequencer.differs_from_waiting(batch, link)
 
     def _is_known(self, batch: DecodedBatch) -> bool:
         """Step 1: whether the batch may be of the incarnation asked for; else what to ask for next
@@ -326,7 +346,7 @@ class Repair:
         if not self._new_incarnation and self._differs_from_begun(batch):
             self._ask_for_incarnation(new=True)
             return False
-        sequence, engine_time = self._sequencer.proven(self._publisher)
+        sequence, engine_time = self._sequencer.stream.proven
         is_at_anchor = engine_time > 0 and batch.sequence == sequence
         if not self._verified or (is_at_anchor and not self._anchored):
             if not self._is_of_this_incarnation(batch):
@@ -334,7 +354,7 @@ class Repair:
                 return False
             if not self._new_incarnation and self._is_anchor(batch):
                 self._anchored = True
-                self._sequencer.prove(self._publisher, self._link)
+                self._sequencer.prove(self._link)
         return True
 
     def _is_without_anchor(self) -> bool:
@@ -343,15 +363,15 @@ class Repair:
         """
         if self._new_incarnation or self._anchored:
             return False
-        sequence, engine_time = self._sequencer.proven(self._publisher)
+        sequence, engine_time = self._sequencer.stream.proven
         if engine_time > 0:
             return self._asked_again and self._highest < sequence
         # It cannot be recognised, but what was accepted since would be in the reply, too.
-        return self._highest < self._sequencer.cursor(self._publisher).sequence
+        return self._highest < self._sequencer.stream.cursor.sequence
 
     def _note_silence(self) -> None:
         """Not one reply. Either the engine was away, or has sent since: it was, and is back."""
-        if not self._came_back and self._sequencer.waiting(self._publisher) > self._waited:
+        if not self._came_back and self._sequencer.waiting > self._waited:
             self._came_back, self._progress = True, True
         else:
             self._barren += 1
@@ -360,18 +380,18 @@ class Repair:
         """Whether an engine of the log's incarnation would have had something to reply: the log has
         a batch of the number from which on it was asked, or of a later one.
         """
-        return self._asked_again or self.start <= self._sequencer.cursor(self._publisher).sequence
+        return self._asked_again or self.start <= self._sequencer.stream.cursor.sequence
 
     def _is_same_process(self) -> bool:
         """Whether the log's last batch is of the process at the other end of the link: if that has
         it no more, or not in this reply, it has not restarted.
         """
-        return self._sequencer.is_of(self._publisher, self._up_link)
+        return self._sequencer.stream.is_of(self._up_link)
 
     def _has_begun_again(self) -> bool:
         """Whether a live batch, which the log does not have, is numbered as one that it has."""
-        waiting = self._sequencer.first_waiting(self._publisher)
-        cursor = self._sequencer.cursor(self._publisher)
+        waiting = self._sequencer.first_waiting()
+        cursor = self._sequencer.stream.cursor
         return waiting is not None and waiting.sequence <= cursor.sequence
 
     def _is_beyond_reply(self) -> bool:
@@ -379,35 +399,35 @@ class Repair:
         than all that it has told. If that ends there again, it is of the process before: a buffer
         has the newest.
         """
-        waiting = self._sequencer.first_waiting(self._publisher)
-        link = self._sequencer.first_waiting_link(self._publisher)
+        waiting = self._sequencer.first_waiting()
+        link = self._sequencer.first_waiting_link()
         return (
             0 < link < self._live_link and waiting is not None and waiting.sequence > self._highest
         )
 
     def _is_short(self) -> bool:
         """Whether something is still missing before what the engine has sent live."""
-        waiting = self._sequencer.first_waiting(self._publisher)
-        next_sequence = self._sequencer.cursor(self._publisher).sequence + 1
+        waiting = self._sequencer.first_waiting()
+        next_sequence = self._sequencer.stream.cursor.sequence + 1
         return waiting is not None and waiting.sequence > next_sequence
 
     def _is_cut(self) -> bool:
         """Whether the log has a part of a batch, and neither a reply nor what waits has the rest:
         it was sent, whatever the reply says.
         """
-        begun = self._sequencer.anchor(self._publisher).begun
+        begun = self._sequencer.stream.anchor.begun
         return begun is not None and not self._is_joined()
 
     def _is_joined(self) -> bool:
         """Whether nothing is missing before what the engine has sent live."""
-        return self._sequencer.first_waiting(self._publisher) is not None and not self._is_short()
+        return self._sequencer.first_waiting() is not None and not self._is_short()
 
     def _is_of_this_incarnation(self, batch: DecodedBatch) -> bool:
         """Step 1, for the first batch of a reply; without both times it counts as of it."""
-        sequence, engine_time = self._sequencer.proven(self._publisher)
+        sequence, engine_time = self._sequencer.stream.proven
         if self._new_incarnation or batch.sequence > sequence:
             return True
-        known = self._sequencer.recognises(self._publisher, batch)
+        known = self._sequencer.stream.recognises(batch)
         if known is not None:
             return known
         if batch.engine_time is None or not engine_time:
@@ -418,7 +438,7 @@ class Repair:
 
     def _differs_from_begun(self, batch: DecodedBatch) -> bool:
         """Whether the log has a part of a batch of this number, and of another time."""
-        anchor = self._sequencer.anchor(self._publisher)
+        anchor = self._sequencer.stream.anchor
         begun, is_next = anchor.begun, batch.sequence == anchor.cursor.sequence + 1
         return begun is not None and is_next and batch.engine_time not in (None, begun)
 
@@ -426,14 +446,14 @@ class Repair:
         """Whether nothing can be missing between the log's last batch and this one of a reply that
         is taken: it is that batch, or the log has none of the incarnation and this is its first.
         """
-        sequence, engine_time = self._sequencer.proven(self._publisher)
+        sequence, engine_time = self._sequencer.stream.proven
         if sequence == -1:
             return batch.sequence == 0
         return engine_time > 0 and (batch.sequence, batch.engine_time) == (sequence, engine_time)
 
     def _may_be_the_one_before(self, batch: DecodedBatch) -> bool:
         """Whether what was taken for a new incarnation was there before the log's last batch."""
-        _, engine_time = self._sequencer.proven(self._publisher)
+        _, engine_time = self._sequencer.stream.proven
         return (
             self._new_incarnation
             and not self._asked_again
@@ -447,24 +467,24 @@ class Repair:
         """Ends the incarnation before, given the first batch that the new one still has."""
         self._new_incarnation = False
         if batch.engine_time is not None:
-            yield from self._sequencer.release(self._publisher, batch.engine_time, now)
-        yield self._sequencer.begin_incarnation(self._publisher, now, link=self._link)
+            yield from self._sequencer.release(batch.engine_time, now)
+        yield self._sequencer.begin_incarnation(now, link=self._link)
         if 0 < self._behind <= batch.sequence:
             yield self._lose(self._behind - 1, now)
 
     def _place(self, batch: DecodedBatch, taken: list[DecodedBatch]) -> Answer:
         """Takes the batch if it is the next one; steps 2 and 3."""
-        last = taken[-1].sequence if taken else self._sequencer.cursor(self._publisher).sequence
+        last = taken[-1].sequence if taken else self._sequencer.stream.cursor.sequence
         if batch.sequence <= last:
             return Answer.MORE
-        waiting = self._sequencer.first_waiting(self._publisher)
+        waiting = self._sequencer.first_waiting()
         while (
             waiting is not None
             and waiting.sequence == batch.sequence
             and not _is_same(batch, waiting)
-            and self._sequencer.drop_earlier(self._publisher, self._live_link)
+            and self._sequencer.drop_earlier(self._live_link)
         ):
-            waiting = self._sequencer.first_waiting(self._publisher)
+            waiting = self._sequencer.first_waiting()
         if waiting is not None and _is_same(batch, waiting):
             return Answer.DONE if batch.sequence == last + 1 else self._miss(last, batch)
         if waiting is not None and last < waiting.sequence < batch.sequence:

@@ -22,13 +22,13 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import zmq
 import zmq.asyncio
 
-from bridge.publisher.answers import Answer, Repaired
-from bridge.publisher.repair import Repair
+from bridge.publisher.repair import Answer, Repair, Repaired
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
 from bridge.sockets.endpoints import check_endpoint, names_host
@@ -41,7 +41,6 @@ from schemas.limits import (
     BULK_BYTES,
     MESSAGE_BYTES_MAX,
     PROBES_AT_ONCE_MAX,
-    PUBLISHERS_MAX,
     REPLAY_BARREN_S,
     REPLAY_BREAK_LOOK_S,
     REPLAY_CHUNK_BATCHES,
@@ -58,16 +57,19 @@ _NO_SEQUENCE: Final = 2**63 - 1  # an engine has none from there on
 _logger = logging.getLogger(__name__)
 
 
-class ReplaySocket(NamedTuple):
-    """Where an engine replays.
+@dataclass(slots=True)
+class ReplaySocket:
+    """Where a publisher's engine replays.
 
     Attributes:
-        endpoint: its address.
+        endpoint: its address; "" where there is none, or none is known yet.
         server_key: of the relay that stands there; "" where nothing is encrypted.
+        is_silent: whether it did not answer the last time: it is asked first whether it is there.
     """
 
     endpoint: str
     server_key: str = ""
+    is_silent: bool = False
 
 
 Emit = Callable[[Sequence[SequencedRecord]], Awaitable[None]]
@@ -84,7 +86,6 @@ class Replayer:
     """Repairs publishers; reads REPLAYS_AT_ONCE_MAX replies at a time.
 
     Args:
-        sequencer: of the same loop.
         idle_s: how long to wait for a reply.
         barren_s: how long to take replies that bring nothing new; and how long to wait for one of
             an engine that may still be at the reply before.
@@ -95,7 +96,6 @@ class Replayer:
 
     def __init__(
         self,
-        sequencer: Sequencer,
         *,
         idle_s: float = REPLAY_IDLE_S,
         barren_s: float = REPLAY_BARREN_S,
@@ -103,57 +103,43 @@ class Replayer:
         self.requests = 0
         self.replayed_batches = 0
         self.abandoned = 0
-        self._sequencer = sequencer
         self._idle_s = idle_s
         self._barren_s = barren_s
         self._context = zmq.asyncio.Context()
         self._places = asyncio.Semaphore(REPLAYS_AT_ONCE_MAX)
         self._probes = asyncio.Semaphore(PROBES_AT_ONCE_MAX)
-        self._silent: set[PublisherKey] = set()
         self._decoder = ThreadPoolExecutor(1, "reprise-replay")
 
-    async def repair(
-        self, publisher: PublisherKey, endpoint: str, emit: Emit, server_key: str = ""
-    ) -> Repaired:
+    async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> Repaired:
         """Emits what the engine still has after the publisher's cursor, up to what waits.
 
         The publisher must be held, and is afterwards: call `Sequencer.resume`.
 
         Args:
-            publisher: whose engine is asked.
-            endpoint: ZMQ address of its replay socket.
+            sequencer: of the publisher whose engine is asked.
+            engine: its replay socket.
             emit: takes what it had.
-            server_key: of the relay that stands there, or "".
 
         Returns:
             Whether it is known that the log has all that the engine had sent.
-
-        Raises:
-            KeyError: the publisher was removed meanwhile.
         """
         try:
-            check_endpoint(endpoint)
-            return await self._repair(publisher, ReplaySocket(endpoint, server_key), emit)
+            check_endpoint(engine.endpoint)
+            return await self._repair(sequencer, engine, emit)
         except EndpointError as error:
             _logger.warning(
-                "Cannot ask %s for a replay: %s. A gap stands for what is missing", publisher, error
+                "Cannot ask %s for a replay: %s. A gap stands for what is missing",
+                sequencer.stream.publisher,
+                error,
             )
             return Repaired(Doubt.REPLAY_SILENT, heard_all=False)
 
-    def _note(self, publisher: PublisherKey, *, is_silent: bool) -> None:
-        if len(self._silent) >= PUBLISHERS_MAX:
-            self._silent.clear()  # some of them are followed no more
-        if is_silent:
-            self._silent.add(publisher)
-        else:
-            self._silent.discard(publisher)
-
-    async def _repair(self, publisher: PublisherKey, engine: ReplaySocket, emit: Emit) -> Repaired:
-        repair = Repair(self._sequencer, publisher)
+    async def _repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> Repaired:
+        repair, publisher = Repair(sequencer), sequencer.stream.publisher
         end_at = time.monotonic() + REPLAY_TOTAL_S
         while repair.begin():
             self.requests += 1
-            if await self._ask(repair, publisher, engine, emit, end_at) is Answer.DONE:
+            if await self._ask(repair, sequencer, engine, emit, end_at) is Answer.DONE:
                 break
             if time.monotonic() >= end_at:
                 self.abandoned += 1
@@ -168,22 +154,22 @@ class Replayer:
     async def _ask(
         self,
         repair: Repair,
-        publisher: PublisherKey,
+        sequencer: Sequencer,
         engine: ReplaySocket,
         emit: Emit,
         end_at: float,
     ) -> Answer:
         """One request."""
-        turn = repair.requests - 1
-        if publisher in self._silent or self._places.locked():
+        turn, publisher = repair.requests - 1, sequencer.stream.publisher
+        if engine.is_silent or self._places.locked():
             async with self._probes:
                 if not await self._answers(publisher, engine, turn=turn):
-                    self._note(publisher, is_silent=True)
+                    engine.is_silent = True
                     return repair.end(complete=False)
         async with self._places:
             repair.note_asked()
-            answer = await self._read(repair, publisher, engine, emit, end_at)
-        self._note(publisher, is_silent=repair.doubt is Doubt.REPLAY_SILENT)
+            answer = await self._read(repair, sequencer, engine, emit, end_at)
+        engine.is_silent = repair.doubt is Doubt.REPLAY_SILENT
         return answer
 
     async def _answers(self, publisher: PublisherKey, engine: ReplaySocket, *, turn: int) -> bool:
@@ -201,7 +187,7 @@ class Replayer:
     async def _read(
         self,
         repair: Repair,
-        publisher: PublisherKey,
+        sequencer: Sequencer,
         engine: ReplaySocket,
         emit: Emit,
         end_at: float,
@@ -209,6 +195,7 @@ class Replayer:
         """A request for what is missing, and its replies. A socket that goes on sending what brings
         nothing is as good as silent.
         """
+        publisher = sequencer.stream.publisher
         patience_s = self._barren_s if repair.is_sending else 0.0
         barren_at = time.monotonic() + patience_s + self._barren_s
         replies = self._replies(
@@ -217,7 +204,7 @@ class Replayer:
         try:
             async for chunk in replies:
                 before = repair.replayed
-                for records in repair.feed(await self._decoded(chunk), time.time()):
+                for records in repair.feed(await self._decoded(sequencer, chunk), time.time()):
                     if records:
                         await emit(records)
                 self.replayed_batches += repair.replayed - before
@@ -241,16 +228,13 @@ class Replayer:
             await replies.aclose()
         return repair.end(complete=True)
 
-    async def _decoded(self, chunk: list[RawMessage]) -> list[RawMessage]:
+    async def _decoded(self, sequencer: Sequencer, chunk: list[RawMessage]) -> list[RawMessage]:
         """The messages, those of a large chunk with their batches: decoded here they would delay
         whatever else this loop does.
         """
         if sum(len(message.frames[-1]) for message in chunk) <= BULK_BYTES:
             return chunk
-        ahead = self._sequencer.decode_ahead
-        decode = self._decoder.submit(
-            lambda: [message._replace(batch=ahead(message)) for message in chunk]
-        )
+        decode = self._decoder.submit(lambda: list(map(sequencer.decoded, chunk)))
         return await asyncio.wrap_future(decode)
 
     async def _address(self, endpoint: str, turn: int) -> str:

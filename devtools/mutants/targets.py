@@ -46,14 +46,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "bridge/publisher/causes.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/anchor.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/pairing.py": (*SEQUENCING, *SIMULATION),
-    "bridge/publisher/lane.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/stream.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/repair.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/sequencer.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/intake.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/held_batches.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/window.py": (*SEQUENCING, *SIMULATION),
     "bridge/engine_http/watch.py": (*ENGINE_HTTP, *SIMULATION),
     "bridge/engine_http/discovery.py": (*ENGINE_HTTP, *SIMULATION),
-    "bridge/publisher/confirmation.py": (
-        "tests/unit/bridge/test_followed.py",
+    "bridge/publisher/publisher.py": (
         *SEQUENCING,
         *SIMULATION,
     ),

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.identities import Offset
@@ -28,6 +27,7 @@ from streams.kernel import array_packer, native_available, open_kernel
 from streams.kernel.interface import COUNTERS
 from streams.table.fold import Fold
 from tests.unit.bridge.messages import map_event, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 TOKENS = [1, 2, 3, 4]
 GOOD = ["BlockStored", [1], None, TOKENS, 4]
@@ -108,7 +108,7 @@ class Followed:
 
     def __init__(self) -> None:
         self.registration = registration(kind=VLLM)
-        self.sequencer = Sequencer(array_packer())
+        self.sequencer = Sequencers(array_packer())
         self.sequencer.add(self.registration)
         self.fold = Fold(open_kernel(1337))
         self._offset = self._number = 0
@@ -130,8 +130,8 @@ class Followed:
         return self.state.degraded_since is not None or bool(self.state.left_out)
 
     def dropped(self) -> Sequence[str]:
-        lane: Any = self.sequencer._lanes[self.registration.publisher]
-        return [reason for reason, count in lane.counters.dropped.items() if count]
+        counters = self.sequencer.counters()[self.registration.publisher]
+        return [reason for reason, count in counters.dropped.items() if count]
 
 
 @pytest.mark.parametrize("counts", [[], [None], False])

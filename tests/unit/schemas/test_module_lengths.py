@@ -15,8 +15,7 @@ LINES_MAX = 700
 
 LONGER = {
     "schemas/limits.py": "every bound of the product, so that each has one place",
-    "bridge/pump.py": "the steps of one turn, and what may interrupt them, in one order",
-    "bridge/publisher/sequencer.py": "all ways in which a window of one publisher begins and ends",
+    "bridge/publisher/publisher.py": "one object: its states, its doubts, and when it is asked",
     "streams/kernel/reference.py": "a specification: whoever doubts the kernel reads all of it",
 }
 """By module, why it is not split."""

@@ -15,7 +15,7 @@ import pytest
 from bridge.engine_http.answers import PublisherSource
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.discovery import Discovery
-from bridge.publisher.confirmation import Followed
+from bridge.publisher.publisher import Publisher
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.limits import FIND_AGAIN_S, FIND_REFUSED_S
@@ -39,7 +39,7 @@ class Scene:
         self.free.set()
         self.connected_to: list[Registration] = []
         self.fails: Exception | None = None
-        self.followed = Followed(one)
+        self.followed = Publisher(one)
         self.discovery = Discovery(self, self, connect=self._connect, on_fault=self._fault)
         self.discovery.add(self.followed)
 

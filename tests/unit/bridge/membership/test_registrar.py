@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge import pump
 from bridge.membership.registrar import Registrar
+from bridge.publisher import follower
 from schemas.errors import (
     EndpointError,
     NotRegisteredError,
@@ -60,7 +60,7 @@ class Office:
         self.syncs = self.fails = 0
         self.ended: list[PublisherKey] = []
         self.registrar = Registrar(
-            pump=self.bench.pump,
+            follower=self.bench.pump.follower,
             sink=self.bench.sink,
             table=self.table,
             sync=self.sync,
@@ -82,7 +82,7 @@ Scene = Callable[[Office], Coroutine[None, None, None]]
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pump, "ARRIVED_LOOK_S", 0.0)
+    monkeypatch.setattr(follower, "ARRIVED_LOOK_S", 0.0)
 
 
 def play(scene: Scene) -> Office:

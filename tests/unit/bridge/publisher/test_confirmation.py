@@ -7,8 +7,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from bridge.publisher.confirmation import Ask, Doubted, Followed, Said
-from bridge.publisher.look import Look
+from bridge.publisher.publisher import Ask, Doubted, Look, Publisher, Said, State
 from schemas.answer_states import Doubt
 from schemas.limits import (
     CHECK_AGAIN_S,
@@ -55,11 +54,11 @@ class Scene:
     registration: Registration = REPLAYS
     now: float = 100.0
     seen: Look = UNSEEN
-    followed: Followed = field(init=False)
+    followed: Publisher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.followed = Followed(self.registration)
-        self.followed.live = True
+        self.followed = Publisher(self.registration)
+        self.followed.place()
 
     def see(self, after_s: float = 0.0, **changes: object) -> Doubt | None:
         """What it is doubted for once some time has passed."""
@@ -214,7 +213,7 @@ def test_one_whose_place_is_no_longer_known_is_doubted_at_once(confirmed: Scene)
     confirmed.followed.hold(7.0)
     assert confirmed.followed.doubted == (Doubt.CATCHING_UP, 7.0)
     assert confirmed.followed.has_news
-    assert not confirmed.followed.live
+    assert confirmed.followed.state is State.HELD
     down = Scene()
     down.see()
     down.followed.hold(7.0)
@@ -223,7 +222,8 @@ def test_one_whose_place_is_no_longer_known_is_doubted_at_once(confirmed: Scene)
 
 def test_the_repair_of_one_whose_place_is_no_longer_known_ends(confirmed: Scene) -> None:
     async def scene() -> None:
-        confirmed.followed.repair = under_way = asyncio.create_task(asyncio.sleep(60))
+        under_way = asyncio.create_task(asyncio.sleep(60))
+        assert confirmed.followed.ask(lambda: under_way, is_check=False)
         confirmed.followed.hold(7.0)
         assert confirmed.followed.repair is None
         assert confirmed.followed.interrupted
@@ -471,7 +471,7 @@ def test_without_a_replay_socket_only_what_came_over_the_link_confirms() -> None
 
 def test_of_a_publisher_without_a_place_in_the_log_nothing_is_known_or_asked() -> None:
     scene = Scene()
-    scene.followed = Followed(REPLAYS)
+    scene.followed = Publisher(REPLAYS)
     assert scene.followed.doubted == Doubted(Doubt.CATCHING_UP, 0.0)
     assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
     scene.see(LINK_SETTLE_S)
@@ -479,14 +479,14 @@ def test_of_a_publisher_without_a_place_in_the_log_nothing_is_known_or_asked() -
     scene.followed.answered(scene.now, 0, Doubt.REPLAY_SILENT)
     scene.see(CHECK_AGAIN_S)
     assert scene.asks() is Ask.NOTHING
-    scene.followed.live = True
+    scene.followed.place()
     assert scene.see() is None
 
 
 def test_of_a_new_one_nothing_is_under_way_and_nothing_was_said() -> None:
-    followed = Followed(REPLAYS)
-    assert (followed.repair, followed.is_check, followed.interrupted) == (None, False, False)
-    assert (followed.held_since, followed.said, followed.live) == (None, None, False)
+    followed = Publisher(REPLAYS)
+    assert (followed.repair, followed.state, followed.interrupted) == (None, State.HELD, False)
+    assert (followed.held_since, followed.said) == (None, None)
     followed.cancel_repair()
     assert not followed.interrupted, "there was none"
 
@@ -496,13 +496,17 @@ class Task:
 
     cancelled = False
 
+    def done(self) -> bool:
+        return self.cancelled
+
     def cancel(self) -> None:
         self.cancelled = True
 
 
 def test_a_repair_that_is_cancelled_is_interrupted() -> None:
-    followed, task = Followed(REPLAYS), Task()
-    followed.repair = cast("asyncio.Task[None]", task)
+    followed, task = Publisher(REPLAYS), Task()
+    followed.place()
+    followed.ask(lambda: cast("asyncio.Task[None]", task), is_check=False)
     followed.cancel_repair()
     assert task.cancelled
     assert followed.repair is None
@@ -512,16 +516,18 @@ def test_a_repair_that_is_cancelled_is_interrupted() -> None:
 def test_while_something_is_missing_it_is_catching_up_while_it_is_checked_it_stays_confirmed(
     confirmed: Scene,
 ) -> None:
-    confirmed.followed.repair = cast("asyncio.Task[None]", Task())
+    task = cast("asyncio.Task[None]", Task())
+    assert confirmed.followed.ask(lambda: task, is_check=False)
     assert confirmed.see() is Doubt.CATCHING_UP
-    confirmed.followed.is_check = True
+    confirmed.followed.end()
+    assert confirmed.followed.ask(lambda: task, is_check=True)
     assert confirmed.see() is None
     confirmed.see(CHECK_AGAIN_S)
     assert confirmed.asks() is Ask.NOTHING, "it is being asked"
 
 
 def test_what_was_written_of_it_is_remembered_and_is_news_no_more() -> None:
-    followed = Followed(REPLAYS)
+    followed = Publisher(REPLAYS)
     assert followed.has_news
     followed.said = followed.says
     assert followed.said.doubted == Doubted(Doubt.CATCHING_UP, 0.0)
@@ -643,7 +649,7 @@ def test_an_engine_that_does_not_answer_is_asked_again_in_time(confirmed: Scene)
 
 
 def test_what_is_done_with_it_or_waits_of_it_ends_its_rest(confirmed: Scene) -> None:
-    def rested() -> Followed:
+    def rested() -> Publisher:
         confirmed.see(3.0)
         assert confirmed.followed.rests_until > confirmed.now
         return confirmed.followed
@@ -651,7 +657,7 @@ def test_what_is_done_with_it_or_waits_of_it_ends_its_rest(confirmed: Scene) -> 
     confirmed.ask(None)
     rested().hold(0.0)
     assert confirmed.followed.rests_until == 0.0
-    confirmed.followed.live = True
+    confirmed.followed.place()
     rested().begin_again()
     assert confirmed.followed.rests_until == 0.0
     confirmed.ask(None)

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import dynamo as dynamo_wire
 from bridge.wire import mooncake as mooncake_wire
@@ -17,6 +16,7 @@ from schemas.events import Cleared
 from schemas.positions import Cursor
 from schemas.records import EventsRecord, GapRecord, SequencedRecord
 from tests.unit.bridge.messages import registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 TRTLLM = registration(kind=trtllm_wire.KIND)
 DYNAMO = registration(kind=dynamo_wire.KIND)
@@ -38,7 +38,7 @@ class Publisher:
     def __init__(self, *, dynamo: bool = False) -> None:
         self.registration = DYNAMO if dynamo else TRTLLM
         self.key = self.registration.publisher
-        self.sequencer = Sequencer()
+        self.sequencer = Sequencers()
         self.sequencer.add(self.registration)
         self.sequence = -1
 
@@ -115,7 +115,7 @@ def test_the_first_number_of_another_run_counts_likewise() -> None:
     publisher.sends(trtllm(0))
     publisher.sends(trtllm(1))
     assert is_incomplete(publisher.sends(trtllm(2), at=0))
-    assert publisher.sequencer.cursor(publisher.key) == Cursor(2, 0)
+    assert publisher.sequencer[publisher.key].stream.cursor == Cursor(2, 0)
 
 
 def test_from_the_middle_on_any_number_is_the_first() -> None:
@@ -123,7 +123,7 @@ def test_from_the_middle_on_any_number_is_the_first() -> None:
     publisher = Publisher()
     publisher.sends(trtllm(9), at=4)
     other = Publisher()
-    other.sequencer = Sequencer()
+    other.sequencer = Sequencers()
     other.sequencer.add(other.registration, Cursor(1, 4))
     other.sends(trtllm(9), at=5)
     assert (publisher.dropped, other.dropped) == ({}, {})
@@ -204,7 +204,7 @@ def test_behind_a_restart_another_worker_and_other_numbers_count() -> None:
     publisher.sends(dynamo(1))
     publisher.sends(dynamo(2))
     records = publisher.sends(dynamo(1, 43), at=0)
-    assert publisher.sequencer.cursor(publisher.key) == Cursor(2, 0)
+    assert publisher.sequencer[publisher.key].stream.cursor == Cursor(2, 0)
     assert (clears(records), publisher.dropped) == (0, {})
     assert not is_incomplete(publisher.sends(dynamo(2, 43)))
 
@@ -240,7 +240,7 @@ class Pool(Publisher):
     def __init__(self) -> None:
         self.registration = registration(kind=mooncake_wire.KIND)
         self.key = self.registration.publisher
-        self.sequencer = Sequencer()
+        self.sequencer = Sequencers()
         self.sequencer.add(self.registration)
         self.sequence = 0
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from bridge.publisher import lane as lanes
 from bridge.publisher import sequencer as sequencer_module
-from bridge.publisher.sequencer import Sequencer
-from bridge.publisher.waiting import Held
+from bridge.publisher import stream as streams
+from bridge.publisher.held_batches import Held
 from bridge.publisher.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from schemas.positions import Cursor
 from schemas.records import EventsRecord, SequencedRecord
+from tests.unit.bridge.publisher.sequencers import Sequencers
 from tests.unit.bridge.publisher.test_sequencer import ONE, TWO, message, removed, told
 
 POISON = 13
@@ -25,15 +25,15 @@ class Poison(Exception):
 @pytest.fixture
 def decoding_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message of sequence POISON cannot be decoded."""
-    decode = lanes.Lane.decode
+    decode = streams.BatchStream.decode
 
-    def failing(lane: lanes.Lane, message: RawMessage) -> DecodedBatch | None:
-        batch = decode(lane, message)
+    def failing(stream: streams.BatchStream, message: RawMessage) -> DecodedBatch | None:
+        batch = decode(stream, message)
         if batch is not None and batch.sequence == POISON:
             raise Poison
         return batch
 
-    monkeypatch.setattr(lanes.Lane, "decode", failing)
+    monkeypatch.setattr(streams.BatchStream, "decode", failing)
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def closing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Window, "close", failing)
 
 
-def built(*, repairs: bool) -> Sequencer:
-    sequencer = Sequencer()
+def built(*, repairs: bool) -> Sequencers:
+    sequencer = Sequencers()
     sequencer.add(ONE, Cursor(1, 9), repairs=repairs)
     sequencer.add(TWO)
     return sequencer
@@ -106,7 +106,7 @@ def test_a_window_that_fails_in_packing_is_a_gap_and_the_stream_goes_on() -> Non
         removed(0, 0),
         removed(1, 1),
     ]
-    assert sequencer.cursor(ONE.publisher) == Cursor(1, 15)
+    assert sequencer[ONE.publisher].stream.cursor == Cursor(1, 15)
 
 
 @pytest.mark.usefixtures("decoding_fails")
@@ -115,8 +115,8 @@ def test_a_publisher_that_can_replay_is_asked_again_for_what_failed_in_decoding(
     records = sequencer.process([*messages(10, 15), *of_two(0)], 9.0)
     assert told(records) == [*(removed(n, n) for n in range(10, POISON)), removed(0, 0)]
     assert sequencer.take_gaps() == [ONE.publisher]
-    assert sequencer.cursor(ONE.publisher) == Cursor(1, POISON - 1)
-    assert told(sequencer.resume(ONE.publisher, 9.0)) == [
+    assert sequencer[ONE.publisher].stream.cursor == Cursor(1, POISON - 1)
+    assert told(sequencer[ONE.publisher].resume(9.0)) == [
         (DropReason.INTERNAL_ERROR, 1, POISON, POISON),
         removed(14, 14),
         removed(15, 15),
@@ -128,12 +128,12 @@ def test_a_publisher_that_can_replay_is_asked_again_for_the_window_that_failed()
     sequencer = built(repairs=True)
     assert told(sequencer.process([*messages(10, 15), *of_two(0)], 9.0)) == [removed(0, 0)]
     assert sequencer.take_gaps() == [ONE.publisher]
-    assert sequencer.cursor(ONE.publisher) == Cursor(1, 9)
+    assert sequencer[ONE.publisher].stream.cursor == Cursor(1, 9)
     again = [sequencer.decode(one) for one in messages(10, 12)]
-    assert told(sequencer.accept(ONE.publisher, [one for one in again if one], 9.0, link=0)) == [
+    assert told(sequencer[ONE.publisher].accept([one for one in again if one], 9.0, link=0)) == [
         removed(number, number) for number in range(10, 13)
     ]
-    assert told(sequencer.resume(ONE.publisher, 9.0)) == [
+    assert told(sequencer[ONE.publisher].resume(9.0)) == [
         (DropReason.INTERNAL_ERROR, 1, POISON, POISON),
         removed(14, 14),
         removed(15, 15),
@@ -145,7 +145,7 @@ def test_what_its_publisher_has_no_more_is_a_gap_though_nothing_came_behind_it()
     sequencer = built(repairs=True)
     sequencer.process([message(10, 10), message(11, 11), message(12, 12), message(POISON, 1)], 9.0)
     assert sequencer.take_gaps() == [ONE.publisher]
-    assert told(sequencer.resume(ONE.publisher, 9.0)) == [(FAULT, 1, POISON, POISON)]
+    assert told(sequencer[ONE.publisher].resume(9.0)) == [(FAULT, 1, POISON, POISON)]
     assert told(sequencer.process(messages(14, 14), 9.0)) == [removed(14, 14)]
 
 
@@ -154,9 +154,9 @@ def test_a_replayed_batch_that_fails_again_is_a_gap() -> None:
     sequencer = built(repairs=True)
     sequencer.process(messages(10, POISON), 9.0)
     again = [sequencer.decode(one) for one in messages(10, 14)]
-    records = sequencer.accept(ONE.publisher, [one for one in again if one], 9.0, link=0)
+    records = sequencer[ONE.publisher].accept([one for one in again if one], 9.0, link=0)
     assert told(records) == [(FAULT, 1, 10, POISON), removed(14, 14)]
-    assert sequencer.resume(ONE.publisher, 9.0) == []
+    assert sequencer[ONE.publisher].resume(9.0) == []
     assert sequencer.faults == 2
 
 
@@ -170,17 +170,17 @@ def test_a_window_that_cannot_be_closed_is_a_gap_unless_its_publisher_can_be_ask
     lost = [(FAULT, 1, 10, POISON)]
     assert records == [*([] if repairs else lost), removed(0, 0)]
     assert sequencer.take_gaps() == ([ONE.publisher] if repairs else [])
-    assert sequencer.is_held(ONE.publisher) is repairs
-    assert told(sequencer.resume(ONE.publisher, 9.0)) == (lost if repairs else [])
+    assert sequencer[ONE.publisher].is_held is repairs
+    assert told(sequencer[ONE.publisher].resume(9.0)) == (lost if repairs else [])
     assert sequencer.faults == 1
 
 
 @pytest.mark.usefixtures("closing_fails")
 def test_replayed_batches_whose_window_cannot_be_closed_are_a_gap() -> None:
     sequencer = built(repairs=True)
-    sequencer.hold(ONE.publisher)
+    sequencer[ONE.publisher].hold()
     again = [sequencer.decode(one) for one in messages(10, POISON)]
-    records = sequencer.accept(ONE.publisher, [one for one in again if one], 9.0, link=0)
+    records = sequencer[ONE.publisher].accept([one for one in again if one], 9.0, link=0)
     assert told(records) == [(FAULT, 1, 10, POISON)]
     assert sequencer.take_gaps() == []
 
@@ -198,7 +198,7 @@ def test_a_batch_that_fails_while_it_is_made_to_wait_costs_nothing_before_it(
     sent = [*messages(10, 11), message(POISON, POISON), message(14, 14)]
     assert told(sequencer.process(sent, 9.0)) == [removed(10, 10), removed(11, 11)]
     assert sequencer.take_gaps() == [ONE.publisher]
-    assert told(sequencer.resume(ONE.publisher, 9.0)) == [("missed", 1, 12, 13), removed(14, 14)]
+    assert told(sequencer[ONE.publisher].resume(9.0)) == [("missed", 1, 12, 13), removed(14, 14)]
 
 
 @pytest.mark.usefixtures("decoding_fails")
@@ -211,14 +211,14 @@ def test_a_replayed_batch_that_cannot_be_decoded_is_left_out_and_counted() -> No
 @pytest.mark.usefixtures("packing_fails")
 def test_a_batch_that_waited_and_fails_is_a_gap_and_nothing_waits_any_longer() -> None:
     sequencer = built(repairs=True)
-    sequencer.hold(ONE.publisher)
+    sequencer[ONE.publisher].hold()
     sequencer.process(messages(10, 15), 9.0)
-    assert told(sequencer.resume(ONE.publisher, 9.0)) == [
+    assert told(sequencer[ONE.publisher].resume(9.0)) == [
         (FAULT, 1, 10, POISON),
         removed(14, 14),
         removed(15, 15),
     ]
-    assert (sequencer.is_held(ONE.publisher), sequencer.held_bytes) == (False, 0)
+    assert (sequencer[ONE.publisher].is_held, sequencer.held_bytes) == (False, 0)
 
 
 @pytest.mark.usefixtures("packing_fails")
@@ -231,24 +231,24 @@ def test_a_restart_within_the_window_that_failed_is_not_forgotten() -> None:
 def test_records_that_could_not_be_handed_on_are_taken_back() -> None:
     sequencer = built(repairs=False)
     sequencer.process(messages(10, 12), 9.0)
-    assert told(sequencer.take_back(ONE.publisher, 9.0, ask_again=True)) == [(FAULT, 1, 10, 12)]
+    assert told(sequencer[ONE.publisher].take_back(9.0, ask_again=True)) == [(FAULT, 1, 10, 12)]
     assert told(sequencer.process(messages(13, 13), 9.0)) == [removed(13, 13)]
 
 
 def test_records_of_a_publisher_that_can_replay_are_taken_back_and_asked_for_again() -> None:
     sequencer = built(repairs=True)
     sequencer.process(messages(10, 12), 9.0)
-    assert sequencer.take_back(ONE.publisher, 9.0, ask_again=True) == []
+    assert sequencer[ONE.publisher].take_back(9.0, ask_again=True) == []
     assert sequencer.take_gaps() == [ONE.publisher]
-    assert sequencer.cursor(ONE.publisher) == Cursor(1, 9)
-    assert told(sequencer.resume(ONE.publisher, 9.0)) == [(FAULT, 1, 10, 12)]
+    assert sequencer[ONE.publisher].stream.cursor == Cursor(1, 9)
+    assert told(sequencer[ONE.publisher].resume(9.0)) == [(FAULT, 1, 10, 12)]
 
 
 def test_what_is_known_to_have_come_is_a_gap_where_it_is_not_replayed() -> None:
     sequencer = built(repairs=True)
-    sequencer.hold(ONE.publisher)
-    sequencer.expect(ONE.publisher, Cursor(1, 12), "spool_full")
-    assert told(sequencer.resume(ONE.publisher, 9.0)) == [("spool_full", 1, 10, 12)]
+    sequencer[ONE.publisher].hold()
+    sequencer[ONE.publisher].expect(Cursor(1, 12), "spool_full")
+    assert told(sequencer[ONE.publisher].resume(9.0)) == [("spool_full", 1, 10, 12)]
 
 
 @pytest.mark.usefixtures("decoding_fails")
@@ -257,9 +257,9 @@ def test_what_fails_while_its_publisher_is_held_is_missing_beside_what_was_known
     known: Cursor | None,
 ) -> None:
     sequencer = built(repairs=True)
-    sequencer.hold(ONE.publisher)
+    sequencer[ONE.publisher].hold()
     if known is not None:
-        sequencer.expect(ONE.publisher, known, "spool_full")
+        sequencer[ONE.publisher].expect(known, "spool_full")
     sequencer.process([message(POISON, POISON)], 9.0)
     expected = (FAULT, 1, 10, 10) if known is None else ("spool_full", 1, 10, 12)
-    assert told(sequencer.resume(ONE.publisher, 9.0)) == [expected]
+    assert told(sequencer[ONE.publisher].resume(9.0)) == [expected]

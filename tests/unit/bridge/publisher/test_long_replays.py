@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR
-from bridge.publisher.answers import Answer
-from bridge.publisher.repair import Repair
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.repair import Answer, Repair
 from bridge.sockets.raw_message import RawMessage
 from schemas.limits import REPLAY_BARREN_MAX, REPLAY_CHUNK_BATCHES
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 from tests.unit.bridge.messages import frames_of, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 ONE = registration()
 KEY = ONE.publisher
@@ -85,21 +84,21 @@ class Scene:
     """A publisher of which the log has nothing; some of its live batches may wait."""
 
     def __init__(self, *waiting: int) -> None:
-        self.sequencer = Sequencer()
+        self.sequencer = Sequencers()
         self.sequencer.add(ONE, repairs=True)
-        self.sequencer.place(KEY, NO_ANCHOR)
-        self.sequencer.hold(KEY)
+        self.sequencer[KEY].place(NO_ANCHOR)
+        self.sequencer[KEY].hold()
         assert self.sequencer.process(list(map(batch, waiting)), 1.0) == []
         self.records: list[SequencedRecord] = []
         self.requests = 0
 
     def replays(self, engine: Engine) -> Repair:
-        repair = Repair(self.sequencer, KEY)
+        repair = Repair(self.sequencer[KEY])
         while repair.begin():
             if self._ask(repair, *engine(repair.start)) is Answer.DONE:
                 break
         self.requests = repair.requests
-        self.records += self.sequencer.resume(KEY, 1.0)
+        self.records += self.sequencer[KEY].resume(1.0)
         return repair
 
     def _ask(self, repair: Repair, numbers: Sequence[int], has_end: bool) -> Answer:
@@ -115,7 +114,7 @@ class Scene:
         """Of the last incarnation: where a reply of little more than nothing has lost its end again
         and again, a restart is believed, and all of it is asked for anew.
         """
-        incarnation = self.sequencer.cursor(KEY).incarnation
+        incarnation = self.sequencer[KEY].stream.cursor.incarnation
         last = [record for record in self.records if record.incarnation == incarnation]
         return [record for record in last if not isinstance(record, ResetRecord)]
 
@@ -155,7 +154,7 @@ def test_it_ends_complete(engine: Engine, waiting: tuple[int, ...]) -> None:
     assert scene.taken == [*range(BATCHES), *waiting]
     assert scene.lost == []
     assert scene.is_in_order
-    assert scene.sequencer.cursor(KEY).incarnation == 1
+    assert scene.sequencer[KEY].stream.cursor.incarnation == 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -10,7 +10,6 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from bridge.publisher.anchor import Anchor
-from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import dynamo
 from bridge.wire.drop_reasons import DropReason
@@ -23,6 +22,7 @@ from schemas.registration import Registration
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from tests.unit.bridge.messages import map_event, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 TOKENS = [1, 2, 3, 4]
 ALL = map_event("AllBlocksCleared")
@@ -66,12 +66,12 @@ class Engine:
         self._begin()
 
     def _begin(self) -> None:
-        self.sequencer = Sequencer(self.packer)
+        self.sequencer = Sequencers(self.packer)
         self.sequencer.add(self.registration)
 
     def restart_bridge(self) -> None:
         self._begin()
-        self.sequencer.place(self.key, Anchor.of(self.state))
+        self.sequencer[self.key].place(Anchor.of(self.state))
 
     def send(self, *batches: list[Any]) -> None:
         """Messages that come together."""
@@ -198,7 +198,7 @@ def test_nor_is_it_behind_its_end(engine: Engine) -> None:
     engine.send_payloads(msgspec.msgpack.encode([9.5, [stored()], 0]), at=0)
     assert engine.state.incarnation == 2
     assert engine.state.media == SHARES | POOL_CLEARED
-    assert Anchor.of(engine.state) == engine.sequencer.anchor(engine.key)
+    assert Anchor.of(engine.state) == engine.sequencer[engine.key].stream.anchor
 
 
 def test_an_engine_that_stores_for_itself_may_clear(engine: Engine) -> None:

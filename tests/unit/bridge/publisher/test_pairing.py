@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.answers import Answer
 from bridge.publisher.pairing import LiveBatch, Pairing
-from bridge.publisher.repair import Repair
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.repair import Answer, Repair
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.positions import Cursor, Proof
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 from tests.unit.bridge.messages import frames_of, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 ONE = registration()
 KEY = ONE.publisher
@@ -37,16 +36,16 @@ class Scene:
     """A publisher that is followed over one link after the other, and a replay socket."""
 
     def __init__(self, anchor: Anchor = NO_ANCHOR) -> None:
-        self.sequencer = Sequencer()
+        self.sequencer = Sequencers()
         self.sequencer.add(ONE, repairs=True)
-        self.sequencer.place(KEY, anchor)
+        self.sequencer[KEY].place(anchor)
         self.link = 0
         self.records: list[SequencedRecord] = []
         self.reconnects()
 
     def reconnects(self) -> None:
         self.link += 1
-        self.sequencer.note_link(KEY, self.link)
+        self.sequencer[KEY].note_link(self.link)
 
     def publishes(self, *numbers: int, born: float = BORN) -> None:
         """What comes live; where something is missing before it, it waits."""
@@ -55,8 +54,8 @@ class Scene:
 
     def is_asked(self, replay: Sequence[RawMessage]) -> Doubt | None:
         """Its replay socket has these; what waits follows."""
-        self.sequencer.hold(KEY)
-        repair = Repair(self.sequencer, KEY)
+        self.sequencer[KEY].hold()
+        repair = Repair(self.sequencer[KEY])
         while repair.begin():
             from_there = replay[repair.start :]
             for records in repair.feed(from_there, 1.0):
@@ -66,7 +65,7 @@ class Scene:
                 answer = repair.end(complete=True)
             if answer is Answer.DONE:
                 break
-        self.records += self.sequencer.resume(KEY, 1.0)
+        self.records += self.sequencer[KEY].resume(1.0)
         self.sequencer.take_gaps()
         return repair.doubt
 
@@ -85,7 +84,7 @@ class Scene:
 
     @property
     def is_proven(self) -> bool:
-        return self.sequencer.proven_link(KEY) == self.link
+        return self.sequencer[KEY].stream.proven_link == self.link
 
     @property
     def refused(self) -> int:
@@ -114,18 +113,18 @@ def test_it_is_believed_once_it_has_shown_a_batch_that_came_live() -> None:
 
 def test_one_that_the_engine_has_named_is_believed_until_it_differs() -> None:
     scene = Scene()
-    scene.sequencer.vouch_for_replay(KEY)
+    scene.sequencer[KEY].stream.pairing.vouch()
     assert scene.is_asked(batches(10)) is None
     assert scene.is_proven
     scene.publishes(10)
     assert scene.is_asked(batches(11, born=OTHER)) is Doubt.REPLAY_DIFFERS
     assert scene.refused == 1
-    assert not scene.sequencer.trusts_replay(KEY)
+    assert not scene.sequencer[KEY].stream.pairing.is_trusted
 
 
 def test_one_that_follows_while_it_is_asked_is_as_good() -> None:
     scene = Scene()
-    scene.sequencer.hold(KEY)
+    scene.sequencer[KEY].hold()
     scene.publishes(10)
     assert scene.is_asked(batches(11)) is None
     assert scene.is_proven
@@ -288,7 +287,7 @@ def test_a_restart_that_is_asked_before_its_link_is_seen_to_end_is_found_when_th
 
 
 def test_a_batch_that_came_live_is_recognised_by_its_bytes_or_by_its_time() -> None:
-    decoded = Sequencer()
+    decoded = Sequencers()
     decoded.add(ONE)
     same, other = decoded.decode(batch(3)), decoded.decode(batch(3, born=OTHER))
     assert same is not None

@@ -4,15 +4,14 @@ import msgspec
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.answers import Answer, Repaired
-from bridge.publisher.repair import Repair
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.repair import Answer, Repair, Repaired
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.limits import REPLAY_BARREN_MAX, REPLAY_OVERLAP_BATCHES, REPLAY_REQUESTS_MAX
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 from tests.unit.bridge.messages import registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 ONE = registration()
 KEY = ONE.publisher
@@ -41,12 +40,12 @@ class Scene:
     """A publisher whose last batch in the log is known, held while its live batches wait."""
 
     def __init__(self, *waiting: RawMessage | int, anchor: Anchor = LAST) -> None:
-        self.sequencer = Sequencer()
+        self.sequencer = Sequencers()
         self.sequencer.add(ONE, repairs=True)
-        self.sequencer.place(KEY, anchor)
-        self.sequencer.hold(KEY)
+        self.sequencer[KEY].place(anchor)
+        self.sequencer[KEY].hold()
         self.sends(*waiting)
-        self.repair = Repair(self.sequencer, KEY)
+        self.repair = Repair(self.sequencer[KEY])
         self.records: list[SequencedRecord] = []
 
     def sends(self, *batches: RawMessage | int) -> None:
@@ -64,7 +63,7 @@ class Scene:
 
     @property
     def cursor(self) -> Cursor:
-        return self.sequencer.cursor(KEY)
+        return self.sequencer[KEY].stream.cursor
 
 
 def test_a_reply_from_the_logs_last_batch_to_what_waits_confirms() -> None:
@@ -75,7 +74,7 @@ def test_a_reply_from_the_logs_last_batch_to_what_waits_confirms() -> None:
     assert scene.cursor == Cursor(1, 11)
     assert (scene.repair.replayed, scene.repair.requests) == (2, 1)
     assert scene.repair.doubt is None
-    assert scene.sequencer.proven_link(KEY) == LINK
+    assert scene.sequencer[KEY].stream.proven_link == LINK
 
 
 def test_a_reply_without_the_logs_last_batch_confirms_nothing() -> None:
@@ -83,7 +82,7 @@ def test_a_reply_without_the_logs_last_batch_confirms_nothing() -> None:
     assert scene.replays(10, 11, 12) is Answer.DONE
     assert scene.cursor == Cursor(1, 11)
     assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
-    assert scene.sequencer.proven_link(KEY) == 0
+    assert scene.sequencer[KEY].stream.proven_link == 0
 
 
 def test_an_engine_that_has_nothing_newer_confirms() -> None:
@@ -169,7 +168,7 @@ def test_where_it_stays_only_what_is_missing_before_what_waits_is_a_gap() -> Non
     assert scene.replays(9, 10, 16) is Answer.ASK
     assert scene.replays(10, 16) is Answer.DONE
     assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
-    gap = scene.sequencer.resume(KEY, 1.0)[0]
+    gap = scene.sequencer[KEY].resume(1.0)[0]
     assert isinstance(gap, GapRecord)
     assert (gap.first_sequence, gap.last_sequence) == (11, 13)
 
@@ -284,7 +283,7 @@ def test_what_had_begun_before_the_logs_last_batch_is_asked_for_once_more_from_f
 
 def ask_further_back(scene: Scene) -> int:
     """What had begun before the log's last batch; returns from where it is asked."""
-    time = scene.sequencer.proven(KEY).engine_time
+    time = scene.sequencer[KEY].stream.proven.engine_time
     assert scene.replays(message(40, 50.0)) is Answer.ASK
     assert scene.replays(message(0, time)) is Answer.ASK
     return scene.repair.start
@@ -371,7 +370,7 @@ def test_an_earlier_batch_is_of_this_incarnation_where_it_is_not_later() -> None
     joined = Scene(10)
     assert joined.replays(8, 9, 10) is Answer.DONE
     assert joined.repair.doubt is None
-    assert joined.sequencer.proven_link(KEY) == LINK
+    assert joined.sequencer[KEY].stream.proven_link == LINK
 
 
 def test_of_what_the_log_has_only_the_last_batch_tells_whose_a_reply_is() -> None:
@@ -401,12 +400,12 @@ def clock_ahead(scene: Scene, *sequences: int) -> None:
 def test_what_came_over_a_link_that_was_gone_is_of_the_incarnation_before_and_is_dropped() -> None:
     scene = Scene()
     clock_ahead(scene, 8, 9, 10)
-    scene.sequencer.note_link(KEY, LINK + 1)
+    scene.sequencer[KEY].note_link(LINK + 1)
     assert scene.replays(9) is Answer.MORE
     assert scene.ends() is Answer.DONE
     assert scene.repair.doubt is None
     assert scene.sequencer.counters()[KEY].dropped == {"earlier_incarnation": 3}
-    assert scene.sequencer.resume(KEY, 1.0) == []
+    assert scene.sequencer[KEY].resume(1.0) == []
     assert scene.cursor == Cursor(1, 9)
 
 
@@ -414,26 +413,26 @@ def test_what_came_over_a_link_that_was_gone_is_of_the_incarnation_before_and_is
 def test_what_comes_over_the_link_that_was_up_is_of_the_process_that_answered(is_up: bool) -> None:
     """A flood that begins with its link leaves the engine no batch by which to prove it later."""
     scene = Scene()
-    scene.sequencer.note_link(KEY, LINK + 1, is_up=is_up)
+    scene.sequencer[KEY].note_link(LINK + 1, is_up=is_up)
     assert scene.replays(9) is Answer.MORE
     first = message(10)._replace(link=LINK + 1)
     assert scene.sequencer.process([first], 1.0) == []
     assert scene.ends() is Answer.DONE
     assert scene.repair.doubt is None
-    scene.sequencer.resume(KEY, 1.0)
+    scene.sequencer[KEY].resume(1.0)
     scene.sequencer.process([message(11)._replace(link=LINK + 1)], 1.0)
     assert scene.cursor == Cursor(1, 11)
-    assert scene.sequencer.is_doubted(KEY) is not is_up
-    assert scene.sequencer.proven_link(KEY) == (LINK + 1 if is_up else 0)
+    assert scene.sequencer[KEY].stream.is_doubted is not is_up
+    assert scene.sequencer[KEY].stream.proven_link == (LINK + 1 if is_up else 0)
 
 
 def test_what_came_over_the_link_that_is_up_is_of_a_later_incarnation() -> None:
     scene = Scene()
     clock_ahead(scene, 8, 9)
-    scene.sequencer.note_link(KEY, LINK)
+    scene.sequencer[KEY].note_link(LINK)
     assert scene.replays(9) is Answer.MORE
     assert scene.ends() is Answer.DONE
-    records = scene.sequencer.resume(KEY, 1.0)
+    records = scene.sequencer[KEY].resume(1.0)
     assert isinstance(records[0], ResetRecord)
     assert scene.cursor == Cursor(2, 9)
 
@@ -449,29 +448,29 @@ def test_a_replay_from_the_first_batch_proves_only_the_link_on_which_it_was_aske
     scene.sends(message(4, 504.0, link=LINK + 1))  # another run, which has come as far
     assert list(scene.repair.feed([message(number, 100.0 + number) for number in range(4)], 1.0))
     assert scene.repair.answer is Answer.DONE
-    assert scene.sequencer.proven_link(KEY) == 0
-    scene.sequencer.resume(KEY, 1.0)
-    assert Repair(scene.sequencer, KEY).start == 3, "so that its engine tells"
+    assert scene.sequencer[KEY].stream.proven_link == 0
+    scene.sequencer[KEY].resume(1.0)
+    assert Repair(scene.sequencer[KEY]).start == 3, "so that its engine tells"
 
 
 def test_a_link_that_ended_after_the_engine_was_asked_proves_nothing() -> None:
     scene = Scene()
     clock_ahead(scene, 8)
-    scene.sequencer.note_link(KEY, LINK)
+    scene.sequencer[KEY].note_link(LINK)
     assert scene.repair.begin()
-    scene.sequencer.note_link(KEY, LINK + 1)
+    scene.sequencer[KEY].note_link(LINK + 1)
     assert list(scene.repair.feed([message(9)], 1.0)) == []
     assert scene.repair.answer is Answer.MORE
     assert scene.ends() is Answer.DONE
-    assert scene.sequencer.waiting(KEY) == 1
+    assert scene.sequencer[KEY].waiting == 1
 
 
 def test_what_came_over_a_link_that_was_gone_waits_where_the_replay_agrees_with_it() -> None:
     scene = Scene(12)
-    scene.sequencer.note_link(KEY, LINK + 1)
+    scene.sequencer[KEY].note_link(LINK + 1)
     assert scene.replays(9, 10, 11, 12) is Answer.DONE
     assert scene.cursor == Cursor(1, 11)
-    assert scene.sequencer.waiting(KEY) == 1
+    assert scene.sequencer[KEY].waiting == 1
 
 
 @pytest.mark.parametrize("waiting", [10, 24])
@@ -482,10 +481,10 @@ def test_what_came_over_a_link_that_was_gone_and_is_behind_two_replies_is_droppe
     would otherwise be joined to another process's batches."""
     scene = Scene()
     clock_ahead(scene, waiting)
-    scene.sequencer.note_link(KEY, LINK + 1)
+    scene.sequencer[KEY].note_link(LINK + 1)
     assert scene.replays(9) is Answer.MORE
     assert scene.ends() is Answer.ASK
-    assert scene.sequencer.waiting(KEY) == 1
+    assert scene.sequencer[KEY].waiting == 1
     assert scene.replays(9) is Answer.MORE
     assert scene.ends() is Answer.DONE
     assert scene.repair.doubt is None
@@ -495,12 +494,12 @@ def test_what_came_over_a_link_that_was_gone_and_is_behind_two_replies_is_droppe
 
 def test_what_is_behind_a_reply_waits_where_the_next_one_goes_further() -> None:
     scene = Scene(12)
-    scene.sequencer.note_link(KEY, LINK + 1)
+    scene.sequencer[KEY].note_link(LINK + 1)
     assert scene.replays(9) is Answer.MORE
     assert scene.ends() is Answer.ASK
     assert scene.replays(9, 10, 11, 12) is Answer.DONE
     assert scene.cursor == Cursor(1, 11)
-    assert scene.sequencer.waiting(KEY) == 1
+    assert scene.sequencer[KEY].waiting == 1
 
 
 @pytest.mark.parametrize("link", [0, LINK])
@@ -508,11 +507,11 @@ def test_what_is_behind_two_replies_waits_where_its_link_may_be_the_one_that_is_
     link: int,
 ) -> None:
     scene = Scene(message(24, link=link))
-    scene.sequencer.note_link(KEY, LINK)
+    scene.sequencer[KEY].note_link(LINK)
     for _ in range(2):
         assert scene.replays(9) is Answer.MORE
         assert scene.ends() is Answer.ASK
-    assert scene.sequencer.waiting(KEY) == 1
+    assert scene.sequencer[KEY].waiting == 1
 
 
 def test_only_a_reply_that_was_read_to_its_end_tells_that_there_is_nothing_newer() -> None:
@@ -534,25 +533,25 @@ def test_behind_what_is_dropped_the_next_that_waits_counts() -> None:
     scene = Scene(anchor=Anchor(NO_CURSOR, 0.0))
     clock_ahead(scene, 0)
     scene.sends(message(0, link=LINK + 1))
-    scene.sequencer.note_link(KEY, LINK + 1)
+    scene.sequencer[KEY].note_link(LINK + 1)
     assert scene.replays(0) is Answer.DONE
-    assert scene.sequencer.waiting(KEY) == 1
+    assert scene.sequencer[KEY].waiting == 1
 
 
 def test_a_replay_passes_over_what_waits_of_the_incarnation_before() -> None:
     scene = Scene(anchor=Anchor(NO_CURSOR, 0.0))
     clock_ahead(scene, 0)
     scene.sends(3)
-    scene.sequencer.note_link(KEY, LINK + 1)
+    scene.sequencer[KEY].note_link(LINK + 1)
     assert scene.replays(0, 1, 2, 3) is Answer.MORE
     assert scene.cursor == Cursor(1, 3), "both had come over the link that was gone"
     later = Scene(anchor=Anchor(NO_CURSOR, 0.0))
     clock_ahead(later, 0)
     assert later.sequencer.process([message(3, link=LINK + 1)], 1.0) == []
-    later.sequencer.note_link(KEY, LINK + 1)
+    later.sequencer[KEY].note_link(LINK + 1)
     assert later.replays(0, 1, 2, 3) is Answer.DONE
     assert later.cursor == Cursor(1, 2)
-    assert later.sequencer.waiting(KEY) == 1, "it came over the link that is up"
+    assert later.sequencer[KEY].waiting == 1, "it came over the link that is up"
 
 
 def test_an_empty_buffer_may_be_another_publishers_as_long_as_nothing_has_come_live() -> None:
@@ -576,7 +575,7 @@ def test_a_reply_without_the_rest_of_a_batch_that_the_log_has_in_part_confirms_n
     assert scene.replays(9) is Answer.MORE
     assert scene.ends() is Answer.ASK, "a reply may have lost its end"
     assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
-    assert scene.sequencer.proven_link(KEY) == 0
+    assert scene.sequencer[KEY].stream.proven_link == 0
     whole = Scene(anchor=begun)
     assert whole.replays(9, 10) is Answer.MORE
     assert whole.ends() is Answer.ASK, "there may be more"
@@ -685,7 +684,7 @@ def test_behind_such_a_batch_an_engine_without_what_the_log_has_since_has_begun_
     assert scene.ends() is Answer.ASK, "whatever its clock says"
     assert scene.repair.start == 0
     assert scene.replays(message(0, 5.0)) is Answer.DONE
-    records = [*scene.records, *scene.sequencer.resume(KEY, 1.0)]
+    records = [*scene.records, *scene.sequencer[KEY].resume(1.0)]
     assert [type(one) for one in records] == [ResetRecord, EventsRecord]
     assert scene.cursor == Cursor(2, 0)
 

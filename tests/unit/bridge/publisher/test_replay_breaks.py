@@ -12,15 +12,15 @@ import zmq
 
 from bridge.publisher import replay_client
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.answers import Answer
+from bridge.publisher.repair import Answer
 from bridge.publisher.replay_client import _NO_SEQUENCE as PROBE
-from bridge.publisher.replay_client import Replayer
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.replay_client import Replayer, ReplaySocket
 from schemas.answer_states import Doubt
 from schemas.limits import REPLAY_REQUESTS_MAX, REPLAY_SKIPS_BARREN_MAX, REPLAY_SKIPS_MAX
 from schemas.positions import Cursor, Proof
 from schemas.records import GapRecord, SequencedRecord
 from tests.unit.bridge.publisher import test_replay_client
+from tests.unit.bridge.publisher.sequencers import Sequencers
 from tests.unit.bridge.publisher.test_repair import KEY, Scene, message
 from tests.unit.bridge.publisher.test_replay_client import (
     ANCHOR,
@@ -89,7 +89,7 @@ def test_it_is_asked_for_no_more_afterwards(made: list[Engine]) -> None:
     sequencer = held(ANCHOR)
     repair(sequencer, engine.endpoint)
     engine.asked.clear()
-    sequencer.hold(KEY)
+    sequencer[KEY].hold()
     assert told(repair(sequencer, engine.endpoint)) == []
     assert asked(engine) == [30]
 
@@ -137,16 +137,16 @@ def test_the_first_of_a_new_incarnation_may_be_one(made: list[Engine]) -> None:
     assert asked(engine) == [10, 0, 1, 12]
 
 
-def ask(sequencer: Sequencer, endpoint: str) -> tuple[Doubt | None, list[SequencedRecord]]:
+def ask(sequencer: Sequencers, endpoint: str) -> tuple[Doubt | None, list[SequencedRecord]]:
     records: list[SequencedRecord] = []
 
     async def emit(more: Sequence[SequencedRecord]) -> None:
         records.extend(more)
 
     async def run() -> Doubt | None:
-        replayer = Replayer(sequencer, idle_s=0.3)
+        replayer = Replayer(idle_s=0.3)
         try:
-            return (await replayer.repair(KEY, endpoint, emit)).doubt
+            return (await replayer.repair(sequencer[KEY], ReplaySocket(endpoint), emit)).doubt
         finally:
             replayer.close()
 

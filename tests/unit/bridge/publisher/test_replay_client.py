@@ -14,11 +14,10 @@ import msgspec
 import pytest
 import zmq
 
-from bridge.publisher import replay_client
-from bridge.publisher import sequencer as sequencer_module
+from bridge.publisher import held_batches, replay_client
 from bridge.publisher.anchor import Anchor
 from bridge.publisher.replay_client import _NO_SEQUENCE as PROBE
-from bridge.publisher.replay_client import END_SEQUENCE, Replayer
+from bridge.publisher.replay_client import END_SEQUENCE, Replayer, ReplaySocket
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.lookup import LOOKUPS
 from bridge.sockets.raw_message import RawMessage
@@ -31,6 +30,7 @@ from schemas.records import EventsRecord, SequencedRecord
 from simulation.engines.publisher import Publisher, PublisherOptions
 from simulation.engines.wire import BlockRemoved
 from tests.unit.bridge.messages import registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 ONE = registration()
 KEY = ONE.publisher
@@ -116,16 +116,16 @@ def honest(first: int, last: int, *, born: float = 100.0) -> Callable[[int], lis
     return lambda start: [(n, born + n) for n in range(max(first, start), last + 1)]
 
 
-def held(anchor: Anchor, *waiting: RawMessage) -> Sequencer:
-    sequencer = Sequencer()
+def held(anchor: Anchor, *waiting: RawMessage) -> Sequencers:
+    sequencer = Sequencers()
     sequencer.add(ONE, repairs=True)
-    sequencer.place(KEY, anchor)
-    sequencer.hold(KEY)
+    sequencer[KEY].place(anchor)
+    sequencer[KEY].hold()
     assert sequencer.process(waiting, 0.0) == []
     return sequencer
 
 
-def repair(sequencer: Sequencer, endpoint: str) -> list[SequencedRecord]:
+def repair(sequencer: Sequencers, endpoint: str) -> list[SequencedRecord]:
     """All that is written: by the repair, and when the publisher goes on."""
     records: list[SequencedRecord] = []
 
@@ -133,14 +133,14 @@ def repair(sequencer: Sequencer, endpoint: str) -> list[SequencedRecord]:
         records.extend(more)
 
     async def run() -> None:
-        replayer = Replayer(sequencer, idle_s=0.3)
+        replayer = Replayer(idle_s=0.3)
         try:
-            await replayer.repair(KEY, endpoint, emit)
+            await replayer.repair(sequencer[KEY], ReplaySocket(endpoint), emit)
         finally:
             replayer.close()
 
     asyncio.run(run())
-    return records + sequencer.resume(KEY, 0.0)
+    return records + sequencer[KEY].resume(0.0)
 
 
 def told(records: Sequence[SequencedRecord]) -> list[object]:
@@ -276,7 +276,7 @@ def test_live_batches_without_room_during_a_repair_are_asked_for_afterwards(
     engines: Engines, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """The engine may be quiet from then on: no batch would ever show that they are missing."""
-    monkeypatch.setattr(sequencer_module, "HELD_BATCHES_MAX", kept)
+    monkeypatch.setattr(held_batches, "HELD_BATCHES_MAX", kept)
     engine = engines(honest(0, 14))
     sequencer = held(ANCHOR, *[live(number, 100.0 + number) for number in range(15, 21)])
     first = repair(sequencer, engine.endpoint)
@@ -284,13 +284,13 @@ def test_live_batches_without_room_during_a_repair_are_asked_for_afterwards(
     later = engines(honest(0, 20))
     assert told(first + repair(sequencer, later.endpoint)) == batches(3, 11, 20)
     assert sequencer.take_gaps() == []
-    assert not sequencer.is_held(KEY)
+    assert not sequencer[KEY].is_held
 
 
 def test_of_a_new_life_live_batches_without_room_are_asked_for_too(
     engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequencer_module, "HELD_BATCHES_MAX", 0)
+    monkeypatch.setattr(held_batches, "HELD_BATCHES_MAX", 0)
     sequencer = held(ANCHOR, *[live(number, 500.0 + number) for number in range(3)])
     assert told(repair(sequencer, engines(honest(0, 10)).endpoint)) == []
     assert sequencer.take_gaps() == [KEY]
@@ -302,14 +302,14 @@ def test_of_a_new_life_live_batches_without_room_are_asked_for_too(
 def test_live_batches_without_room_that_nobody_has_any_more_are_a_gap(
     engines: Engines, monkeypatch: pytest.MonkeyPatch, repairs: bool
 ) -> None:
-    monkeypatch.setattr(sequencer_module, "HELD_BATCHES_MAX", 1)
-    sequencer = Sequencer()
+    monkeypatch.setattr(held_batches, "HELD_BATCHES_MAX", 1)
+    sequencer = Sequencers()
     sequencer.add(ONE, repairs=repairs)
-    sequencer.place(KEY, ANCHOR)
-    sequencer.hold(KEY)
+    sequencer[KEY].place(ANCHOR)
+    sequencer[KEY].hold()
     waiting = [live(number, 100.0 + number) for number in range(11, 14)]
     assert sequencer.process(waiting, 0.0) == []
-    records = sequencer.resume(KEY, 0.0)
+    records = sequencer[KEY].resume(0.0)
     if repairs:
         records += repair(sequencer, engines(lambda start: [(11, 111.0)]).endpoint)
     assert told(records) == [*batches(3, 11, 11), ("held_full", 3, 12, 13)]
@@ -377,13 +377,13 @@ def test_a_socket_that_sends_without_end_what_brings_nothing_is_as_good_as_silen
 
     async def ask() -> list[SequencedRecord]:
         sequencer = held(Anchor(Cursor(1, 5), 105.0, heard=Proof(5, 105.0)))
-        replayer = Replayer(sequencer, idle_s=5.0, barren_s=0.1)
+        replayer = Replayer(idle_s=5.0, barren_s=0.1)
         records: list[SequencedRecord] = []
 
         async def emit(emitted: Sequence[SequencedRecord]) -> None:
             records.extend(emitted)
 
-        await replayer.repair(KEY, f"tcp://127.0.0.1:{port}", emit)
+        await replayer.repair(sequencer[KEY], ReplaySocket(f"tcp://127.0.0.1:{port}"), emit)
         replayer.close()
         return records
 
@@ -407,22 +407,28 @@ def test_engines_that_do_not_answer_leave_the_place_to_those_that_do(
     for name in names:
         one = registration(instance_id=name)
         sequencer.add(one, repairs=True)
-        sequencer.hold(one.publisher)
+        sequencer[one.publisher].hold()
     records: list[SequencedRecord] = []
 
     async def emit(emitted: Sequence[SequencedRecord]) -> None:
         records.extend(emitted)
 
     async def ask() -> None:
-        replayer = Replayer(sequencer, idle_s=0.3)
+        replayer = Replayer(idle_s=0.3)
         others = [
             asyncio.create_task(
-                replayer.repair(registration(instance_id=name).publisher, engine.endpoint, emit)
+                replayer.repair(
+                    sequencer[registration(instance_id=name).publisher],
+                    ReplaySocket(engine.endpoint),
+                    emit,
+                )
             )
             for name, engine in zip(names, silent, strict=True)
         ]
         await asyncio.sleep(0)
-        assert (await replayer.repair(KEY, well.endpoint, emit)).doubt is None
+        assert (
+            await replayer.repair(sequencer[KEY], ReplaySocket(well.endpoint), emit)
+        ).doubt is None
         assert not any(other.done() for other in others), "it has waited for one of them, once"
         assert {one.doubt for one in await asyncio.gather(*others)} == {Doubt.REPLAY_SILENT}
         replayer.close()
@@ -463,12 +469,16 @@ def test_an_engine_that_answers_again_is_asked_for_all_of_it(engines: Engines) -
 
     async def ask() -> None:
         nonlocal is_back
-        replayer = Replayer(sequencer, idle_s=0.1)
-        assert (await replayer.repair(KEY, engine.endpoint, emit)).doubt is Doubt.REPLAY_SILENT
+        replayer, socket = Replayer(idle_s=0.1), ReplaySocket(engine.endpoint)
+        assert (await replayer.repair(sequencer[KEY], socket, emit)).doubt is Doubt.REPLAY_SILENT
         is_back = True
-        assert (await replayer.repair(KEY, engine.endpoint, emit)).doubt is None
+        assert (
+            await replayer.repair(sequencer[KEY], ReplaySocket(engine.endpoint), emit)
+        ).doubt is None
         assert engine.asked[-3:] == [PROBE, 10, 20]
-        assert (await replayer.repair(KEY, engine.endpoint, emit)).doubt is None
+        assert (
+            await replayer.repair(sequencer[KEY], ReplaySocket(engine.endpoint), emit)
+        ).doubt is None
         assert engine.asked[-2:] == [20, 20]
         replayer.close()
 
@@ -486,7 +496,7 @@ def test_without_a_file_for_its_socket_an_engine_counts_as_silent_for_now(
     async def emit(emitted: Sequence[SequencedRecord]) -> None: ...
 
     async def ask() -> None:
-        replayer = Replayer(sequencer, idle_s=0.5)
+        replayer = Replayer(idle_s=0.5)
         make = replayer._context.socket
 
         def socket(kind: int) -> object:
@@ -497,7 +507,9 @@ def test_without_a_file_for_its_socket_an_engine_counts_as_silent_for_now(
             return make(kind)
 
         monkeypatch.setattr(replayer._context, "socket", socket)
-        assert (await replayer.repair(KEY, engine.endpoint, emit)).doubt is None
+        assert (
+            await replayer.repair(sequencer[KEY], ReplaySocket(engine.endpoint), emit)
+        ).doubt is None
         replayer.close()
 
     asyncio.run(ask())
@@ -512,7 +524,7 @@ def test_a_lookup_that_fails_when_nobody_waits_any_longer_is_no_unexpected_error
     monkeypatch.setattr(LOOKUPS, "look_up", lambda _: looked_up[0])
 
     async def scenario() -> None:
-        replayer = Replayer(Sequencer(), idle_s=60.0 if is_cancelled else 0.05)
+        replayer = Replayer(idle_s=60.0 if is_cancelled else 0.05)
         waiting = asyncio.create_task(replayer._address("tcp://engine:5557", 0))
         await asyncio.sleep(0.1)
         waiting.cancel()

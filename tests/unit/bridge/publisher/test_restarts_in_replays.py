@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR
-from bridge.publisher.answers import Answer
-from bridge.publisher.repair import Repair
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.repair import Answer, Repair
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 from tests.unit.bridge.messages import frames_of, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 ONE = registration()
 KEY = ONE.publisher
@@ -48,15 +47,16 @@ class World:
         self._is_noticed = is_noticed
         self._seen_link = 1
         self._replied = 0
-        self._sequencer = Sequencer()
-        self._sequencer.add(ONE, repairs=True)
-        self._sequencer.place(KEY, NO_ANCHOR)
-        self._sequencer.note_link(KEY, 1)
-        self._sequencer.hold(KEY)
+        self._sequencers = Sequencers()
+        self._sequencers.add(ONE, repairs=True)
+        self._sequencer = self._sequencers[KEY]
+        self._sequencer.place(NO_ANCHOR)
+        self._sequencer.note_link(1)
+        self._sequencer.hold()
         self.arrive(*(batch(number, OLD, 1) for number in range(heard)))
 
     def arrive(self, *messages: RawMessage) -> None:
-        self.records += self._sequencer.process(messages, 1.0)
+        self.records += self._sequencers.process(messages, 1.0)
 
     def publish(self) -> None:
         """One more batch, live."""
@@ -72,7 +72,7 @@ class World:
     def notice(self) -> None:
         """The bridge looks at its links."""
         self._seen_link = self.link
-        self._sequencer.note_link(KEY, self.link)
+        self._sequencer.note_link(self.link)
 
     def _replies(self, start: int) -> Iterator[RawMessage | None]:
         """Of one request; None for the end marker. A restart ends it without one."""
@@ -90,8 +90,8 @@ class World:
 
     def ask(self) -> Doubt | None:
         """A repair, to its end; then what waits follows."""
-        self._sequencer.hold(KEY)
-        repair = Repair(self._sequencer, KEY)
+        self._sequencer.hold()
+        repair = Repair(self._sequencer)
         while repair.begin():
             answer = Answer.MORE
             for reply in self._replies(repair.start):
@@ -107,7 +107,7 @@ class World:
                 answer = repair.end(complete=False)
             if answer is Answer.DONE:
                 break
-        self.records += self._sequencer.resume(KEY, 1.0)
+        self.records += self._sequencer.resume(1.0)
         return repair.doubt
 
     def settle(self) -> Doubt | None:
@@ -116,7 +116,7 @@ class World:
         self.ask()
         self.publish()
         self.ask()
-        self._sequencer.take_gaps()
+        self._sequencers.take_gaps()
         return self.ask()
 
     @property
@@ -152,7 +152,7 @@ def test_at_every_point_of_a_replay(new: int, heard: int, is_noticed: bool, cloc
             born = {time for time in one if isinstance(time, float)}
             assert len(born) <= 1, f"{place}: batches of two processes in one incarnation: {one}"
         last = world.incarnations[-1]
-        assert world._sequencer.cursor(KEY).sequence == world.sent - 1, place
+        assert world._sequencer.stream.cursor.sequence == world.sent - 1, place
         lost = [one for one in last if isinstance(one, tuple)]
         assert {time for time in last if isinstance(time, float)} == {world.born}, place
         assert doubt is None, place

@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.publisher.causes import JOINED_LATE, MISSED, RESTARTED
-from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.codec import decode_record, decode_record_events
-from schemas.errors import RegistrationConflictError
 from schemas.events import BlockEvent, Removed
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import SEQUENCE_MAX
@@ -28,6 +26,7 @@ from schemas.records import (
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from tests.unit.bridge.messages import frames_of, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 ONE = registration()
 TWO = registration(instance_id="w-2")
@@ -40,8 +39,8 @@ def message(
     return RawMessage(of or ONE.publisher, frames_of(batch, sequence), 0.0)
 
 
-def sequencer(cursor: Cursor = NO_CURSOR) -> Sequencer:
-    built = Sequencer()
+def sequencer(cursor: Cursor = NO_CURSOR) -> Sequencers:
+    built = Sequencers()
     built.add(ONE, cursor)
     return built
 
@@ -100,7 +99,7 @@ def test_a_restart_resets_before_its_first_batch() -> None:
         removed(0, 2),
         removed(1, 3),
     ]
-    assert built.cursor(ONE.publisher) == Cursor(5, 1)
+    assert built[ONE.publisher].stream.cursor == Cursor(5, 1)
     assert built.counters()[ONE.publisher].restarts == 1
 
 
@@ -140,7 +139,7 @@ def test_a_bad_batch_is_a_gap_and_costs_nothing_else(caplog: pytest.LogCaptureFi
     built = sequencer()
     records = built.process([message(0, 1, ts=7.0), bad_message(1), message(2, 3, ts=8.0)], 9.0)
     assert told(records) == [removed(0, 1), (DropReason.UNDECODABLE, 1, 1, 1), removed(2, 3)]
-    assert built.cursor(ONE.publisher) == Cursor(1, 2)
+    assert built[ONE.publisher].stream.cursor == Cursor(1, 2)
     counters = built.counters()[ONE.publisher]
     assert counters.dropped == Counter({DropReason.UNDECODABLE: 1})
     assert (counters.messages, counters.batches, counters.events, counters.gaps) == (3, 3, 2, 0)
@@ -178,7 +177,7 @@ def test_a_bad_batch_is_a_gap_again_after_a_clear_and_in_a_new_life() -> None:
         (DropReason.UNDECODABLE, 2, 2),
         (DropReason.UNDECODABLE, 1, 1),
     ]
-    assert built.cursor(ONE.publisher) == Cursor(2, 1)
+    assert built[ONE.publisher].stream.cursor == Cursor(2, 1)
 
 
 def test_the_fold_is_degraded_by_a_bad_batch_and_folds_what_follows() -> None:
@@ -208,7 +207,7 @@ def test_a_message_without_a_place_is_remembered_until_a_batch_shows_what_it_was
 
     def after(*messages: RawMessage) -> int:
         built.process(messages, 9.0)
-        return built.unplaced(publisher)
+        return built[publisher].stream.unplaced
 
     assert after(message(0, 1)) == 0
     assert after(nowhere) == 2
@@ -273,16 +272,9 @@ def test_publishers_do_not_mix() -> None:
 def test_messages_of_a_removed_publisher_are_counted_and_left_out() -> None:
     built = sequencer()
     built.remove(ONE.publisher)
-    built.remove(ONE.publisher)
     assert built.process([message(0, 1)], 9.0) == []
     assert built.unregistered_messages == 1
     assert built.counters() == {}
-
-
-def test_a_publisher_is_added_once() -> None:
-    built = sequencer()
-    with pytest.raises(RegistrationConflictError):
-        built.add(ONE)
 
 
 def test_hashes_are_packed_by_the_packer_that_is_given() -> None:
@@ -290,7 +282,7 @@ def test_hashes_are_packed_by_the_packer_that_is_given() -> None:
         def pack_hashes(self, encoded: bytes) -> bytes:
             return bytes(8)
 
-    built = Sequencer(Zeros())
+    built = Sequencers(Zeros())
     built.add(ONE)
     assert told(built.process([message(0, 5)], 9.0)) == [removed(0, 0)]
 
@@ -342,7 +334,7 @@ def test_records_rise_and_say_exactly_what_was_delivered(
         if isinstance(record, GapRecord):
             numbers = range(record.first_sequence, record.last_sequence + 1)
             covered |= {(record.incarnation, number) for number in numbers}
-    assert built.cursor(ONE.publisher) == max(last, Cursor(1, -1))
+    assert built[ONE.publisher].stream.cursor == max(last, Cursor(1, -1))
 
     once = list(dict.fromkeys(delivered))
     events = [event for event in told(records) if isinstance(event, Removed)]
@@ -355,7 +347,7 @@ def test_records_rise_and_say_exactly_what_was_delivered(
 @pytest.mark.parametrize("packer", [PythonArrayPacker(), array_packer()], ids=["python", "kernel"])
 def test_no_run_goes_beyond_the_largest_number(packer: ArrayPacker) -> None:
     """A record that says so could not be read again."""
-    sequencer = Sequencer(packer)
+    sequencer = Sequencers(packer)
     sequencer.add(ONE, Cursor(1, SEQUENCE_MAX - 3))
     payload = msgspec.msgpack.encode([1.0, [["BlockRemoved", [7]]], 0])
     messages = [
@@ -365,6 +357,6 @@ def test_no_run_goes_beyond_the_largest_number(packer: ArrayPacker) -> None:
     first = sequencer.process(messages[:1], 1.0)
     for record in [*first, *sequencer.process(messages[1:], 1.0)]:
         assert decode_record(encode_record(record)) is not None, "it can be read again"
-    assert sequencer.cursor(ONE.publisher).sequence == SEQUENCE_MAX
+    assert sequencer[ONE.publisher].stream.cursor.sequence == SEQUENCE_MAX
     counters = sequencer.counters()[ONE.publisher]
     assert counters.dropped == {DropReason.SEQUENCE_RANGE: 8}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bridge.publisher.anchor import Anchor
-from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import trtllm
 from bridge.wire.drop_reasons import DropReason
@@ -20,6 +19,7 @@ from schemas.records import EventsRecord, encode_record
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from tests.unit.bridge.messages import registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 A = (1, 2)
 B = (3, 4)
@@ -46,15 +46,15 @@ class Engine:
         self.sequence = self.event_id = 0
         self._offset = 0
         self.records: list[EventsRecord] = []
-        self.begin(Sequencer(array_packer()))
+        self.begin(Sequencers(array_packer()))
 
-    def begin(self, sequencer: Sequencer) -> None:
+    def begin(self, sequencer: Sequencers) -> None:
         self.sequencer = sequencer
         sequencer.add(self.registration)
 
     def restart_bridge(self) -> None:
-        self.begin(Sequencer(array_packer()))
-        self.sequencer.place(self.key, Anchor.of(self.state))
+        self.begin(Sequencers(array_packer()))
+        self.sequencer[self.key].place(Anchor.of(self.state))
 
     def send(self, *events: tuple[int | None, dict[str, Any]], at: int | None = None) -> None:
         """One message; its events with their windows."""
@@ -157,8 +157,8 @@ def test_a_log_that_does_not_say_which_is_the_largest_is_not_taken_for_whole(
 ) -> None:
     engine.send((4096, CREATED), (512, CREATED), (4096, stored(*A)))
     engine.restart_bridge()
-    before = engine.sequencer.anchor(engine.key)
-    engine.sequencer.place(engine.key, before._replace(window=None))
+    before = engine.sequencer[engine.key].stream.anchor
+    engine.sequencer[engine.key].place(before._replace(window=None))
     engine.send((window, stored(*B)))
     assert engine.is_degraded
     assert engine.dropped == {DropReason.UNKNOWN_WINDOW: 1}

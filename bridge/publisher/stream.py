@@ -1,7 +1,8 @@
-"""The state of one publisher between its messages: cursor, counters, batches that wait."""
+"""One publisher's stream of batches: what of it is accepted, into which records, and which
+incarnation of the engine that is known to be. No I/O.
+"""
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,11 +10,11 @@ from bridge.publisher.anchor import Anchor, Begun, Checkpoint
 from bridge.publisher.causes import JOINED_LATE, MISSED, RECONNECTED, RESTARTED, cause_of_repair
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.event_numbers import EventNumbers
+from bridge.publisher.held_batches import Missing
 from bridge.publisher.lateness import Lateness
 from bridge.publisher.media import Media
 from bridge.publisher.pairing import LiveBatch, Pairing
 from bridge.publisher.tracker import Outcome, SequenceTracker
-from bridge.publisher.waiting import Held, Missing
 from bridge.publisher.window import Window
 from bridge.publisher.windows import Windows
 from bridge.sockets.raw_message import RawMessage
@@ -29,8 +30,8 @@ _logger = logging.getLogger(__name__)
 _NO_LINK: Final = -1
 
 
-class Lane:
-    """The state of one publisher; see the module."""
+class BatchStream:
+    """See the module; one owner, the publisher's sequencer."""
 
     __slots__ = (
         "_begun",
@@ -38,7 +39,6 @@ class Lane:
         "_has_told_gap",
         "_proven_link",
         "_run_max",
-        "asked_link",
         "away",
         "cause",
         "counters",
@@ -46,18 +46,13 @@ class Lane:
         "engine_time",
         "first_link",
         "heard",
-        "held",
-        "held_bytes",
-        "is_resuming",
         "is_up",
         "lateness",
         "link",
         "live_link",
         "media",
-        "missing",
         "numbers",
         "out_of_range",
-        "overflowed",
         "pairing",
         "proof",
         "publisher",
@@ -86,14 +81,9 @@ class Lane:
         self.degraded = False  # a gap was written here, and no reset or clear since
         self._has_told_gap = False
         self.repairs = repairs
-        self.held: deque[Held] | None = None
-        self.held_bytes = 0
         self.away = ""  # why batches may be missing before the next one, if any
         self.cause = ""  # why it waits: of the batches that a replay brings meanwhile
         self.repaired = ""  # the same, while such batches are accepted
-        self.is_resuming = False  # some of what waited has followed, the rest is to
-        self.missing: Missing | None = None  # becomes a gap at the end of the wait
-        self.overflowed: Held | None = None  # the last one that had no room among the held
         self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
         self.lateness = Lateness()
         self.received_time = 0.0  # the engine's, of the last live batch
@@ -103,7 +93,6 @@ class Lane:
         self.unplaced = 0  # the last message without a place, where no batch came behind it
         self.link = 0  # the one that brought the last message
         self.live_link = 0  # the one that is up, or the next
-        self.asked_link = 0  # the same as it began to wait: to what its engine was, as far as known
         self.first_link = 0  # to the engine's process: what came over others is of one before
         self.is_up = False
         self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
@@ -113,8 +102,29 @@ class Lane:
         self._checkpoint = Checkpoint(self.anchor, False)
 
     @property
-    def anchor(self) -> Anchor:
+    def cursor(self) -> Cursor:
         """The last accepted batch."""
+        return self.tracker.cursor
+
+    def at(self, sequence: int) -> Cursor:
+        """The batch of this number in the incarnation of the last accepted one."""
+        return Cursor(self.tracker.incarnation, sequence)
+
+    @property
+    def up_link(self) -> int:
+        """The link that is up; 0 for none, or where that is not known."""
+        return self.live_link if self.is_up else 0
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether batches were accepted of which it is not known that they are of the incarnation
+        of those before.
+        """
+        return self.proof is not None
+
+    @property
+    def anchor(self) -> Anchor:
+        """The last accepted batch, with what identifies its incarnation."""
         cursor, begun = self.tracker.cursor, self._begun
         begun_time = begun.engine_time if begun is not None and begun.after == cursor else None
         heard, window = self.pairing.heard, self.windows.largest
@@ -142,12 +152,6 @@ class Lane:
         self.link = link
         self.away = self.away or RECONNECTED
         self.lateness = Lateness()  # the engine may be another one, with another clock
-
-    def begin_process(self, link: int) -> None:
-        """What came over earlier links is of a process of the engine before."""
-        self.first_link = link
-        if self.overflowed is not None and self.overflowed.link < link:
-            self.overflowed = None
 
     def drop_earlier(self, batches: int) -> None:
         """So many came over a link to a process of the engine before the one that the log has."""
@@ -286,7 +290,7 @@ class Lane:
         costs a fifth of what it does alone, and comes to the same.
 
         Args:
-            window: of this lane.
+            window: of this stream.
             messages: of any publishers.
             at: where this one's next are; the first came over `link`.
 
@@ -319,8 +323,7 @@ class Lane:
     def _takes_runs(self) -> bool:
         """Whether plain batches that follow on would move the cursor, and nothing else."""
         return (
-            self.held is None
-            and self.tracker.sequence >= 0
+            self.tracker.sequence >= 0
             and (self.link == self._proven_link or self.proof is not None)
             and (self._begun is None or self._begun.after != self.tracker.cursor)
             and self.out_of_range is None
@@ -367,7 +370,7 @@ class Lane:
 
         Args:
             batch: the next one.
-            window: of this lane.
+            window: of this stream.
             link: that brought it, or that was there when it was asked for; 0 for unknown.
         """
         if self._begun is not None:
