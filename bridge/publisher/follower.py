@@ -181,8 +181,9 @@ class Follower:
         key = publisher.registration.publisher
         del self.followed[key]
         self._checks.pop(publisher, None)
-        self.inquiries.forget(key)
-        self.discovery.remove(key)
+        if publisher.engine is not None:
+            self.inquiries.forget(publisher.engine)
+        self.discovery.remove(publisher)
         self.bulk.discard(publisher)
         self.paced.discard(publisher)
         self.held_back.discard(publisher)
@@ -430,7 +431,7 @@ class Follower:
     def _inquire(self, publisher: Publisher, now: float) -> None:
         """Asks its engine over HTTP what is to be asked now, and judges by what it has said."""
         engine, registration = publisher.engine, publisher.registration
-        if engine is None or self.inquiries.is_asking(registration.publisher):
+        if engine is None or engine.inquiry is not None:
             return
         if publisher.reads_process(now):
             self.inquiries.read_process(registration, engine)

@@ -34,7 +34,7 @@ taken for the same incarnation with a gap, as live batches with such numbers are
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
@@ -73,6 +73,32 @@ class Answer(Enum):
     MORE = "more"  # go on reading
     ASK = "ask"  # ask again, from `start`
     DONE = "done"  # nothing more is needed, or available
+
+
+class Ending(Enum):
+    """How a reply has ended."""
+
+    SILENT = "silent"  # without anything that was taken, and without its marker
+    BROKEN = "broken"  # without its marker, before what waits
+    SHORT = "short"  # by its marker, and something is missing yet
+    UNANCHORED = "unanchored"  # by its marker, before the log's last batch
+    SAME = "same"  # so, too; but the log's last batch is of the process that has replied
+    WHOLE = "whole"  # nothing is missing behind what was taken
+    EMPTY = "empty"  # by its marker alone, and there was nothing to reply
+    BEHIND = "behind"  # so, too; but the log has what an engine of its incarnation would reply
+
+
+ENDINGS: Final = {
+    Ending.SILENT: Answer.ASK,
+    Ending.BROKEN: Answer.ASK,
+    Ending.SHORT: Answer.ASK,
+    Ending.UNANCHORED: Answer.ASK,
+    Ending.SAME: Answer.DONE,
+    Ending.WHOLE: Answer.DONE,
+    Ending.EMPTY: Answer.DONE,
+    Ending.BEHIND: Answer.ASK,
+}
+"""What to do next."""
 
 
 class Repair:
@@ -276,46 +302,64 @@ class Repair:
         self.is_answered = self.is_answered or complete
         self._heard_all = complete
         self.is_sending = self._verified and not complete
-        if not complete:
-            if self._verified and self._is_joined():
-                self._end_whole(self._anchored)
-                return Answer.DONE
-            if not self._verified:
+        if complete and self._verified:
+            self._drop_process_before()
+        elif complete:
+            self._end_whole(self._is_whole_without_reply())
+        ending = next(ending for is_so, ending in self._endings(complete) if is_so)
+        match ending:
+            case Ending.SILENT:
                 self._note_silence()
-            return Answer.ASK
-        if self._verified:
-            is_end = self._highest == self._ended_at
-            self._ended_at = self._highest
-            while self._has_begun_again() or (is_end and self._is_beyond_reply()):
-                if not self._sequencer.drop_earlier(self._live_link):
-                    break
-            if self._is_without_anchor():
-                if self._is_same_process():
-                    return Answer.DONE
+            case Ending.UNANCHORED:
                 # A reply may have lost its end, once.
                 self._ask_for_incarnation(new=self._ended_short)
                 self._ended_short = not self._new_incarnation
-                return Answer.ASK
-            self._ended_short = False
-            if (
-                self._is_beyond_reply()
-                or self._is_short()
-                or self._is_cut()
-                or (self._taken and not self._is_joined())
-            ):
-                return Answer.ASK
-            self._end_whole(self._anchored)
-            return Answer.DONE
+            case Ending.SHORT:
+                self._ended_short = False
+            case Ending.WHOLE:
+                self._ended_short = self._ended_short and not complete
+                self._end_whole(self._anchored)
+            case Ending.BEHIND:
+                self._ask_for_incarnation(new=True)  # it has not yet sent as much as the log has
+        return ENDINGS[ending]
+
+    def _endings(self, complete: bool) -> Iterator[tuple[bool, Ending]]:
+        """The cases; one is so, and the first one counts."""
+        if not complete:
+            yield not self._verified, Ending.SILENT
+            yield self._is_joined(), Ending.WHOLE
+            yield True, Ending.BROKEN
+        elif self._verified:
+            is_unanchored = self._is_without_anchor()
+            yield is_unanchored and self._is_same_process(), Ending.SAME
+            yield is_unanchored, Ending.UNANCHORED
+            yield self._is_beyond_reply() or self._is_short() or self._is_cut(), Ending.SHORT
+            yield self._taken > 0 and not self._is_joined(), Ending.SHORT
+            yield True, Ending.WHOLE
+        else:
+            yield not self._expects_reply(), Ending.EMPTY
+            yield self._is_same_process(), Ending.EMPTY
+            yield True, Ending.BEHIND
+
+    def _drop_process_before(self) -> None:
+        """Drops what waits of the process before the one that has replied."""
+        is_end = self._highest == self._ended_at
+        self._ended_at = self._highest
+        while self._has_begun_again() or (is_end and self._is_beyond_reply()):
+            if not self._sequencer.drop_earlier(self._live_link):
+                break
+
+    def _is_whole_without_reply(self) -> bool:
+        """Whether an engine that has replied nothing has sent nothing, and the log has nothing of
+        its incarnation: of a batch that was begun it has something, which may be of another one.
+        """
         anchor = self._sequencer.stream.anchor
-        # Of a batch that was begun the log has something, which may be of another process.
         is_empty = anchor.cursor.sequence == -1 and anchor.begun is None
-        self._end_whole(is_empty and not self._is_short())
-        if self._new_incarnation or not (self._is_anchored() or self._has_begun_again()):
-            return Answer.DONE
-        if self._is_same_process():
-            return Answer.DONE
-        self._ask_for_incarnation(new=True)  # the engine has not yet sent as much as the log has
-        return Answer.ASK
+        return is_empty and not self._is_short()
+
+    def _expects_reply(self) -> bool:
+        """Whether an engine of the log's incarnation would have had something to reply."""
+        return not self._new_incarnation and (self._is_anchored() or self._has_begun_again())
 
     def _end_whole(self, is_whole: bool) -> None:
         """The reply has ended. Where it is known to be whole, what comes over the link that was up

@@ -4,6 +4,7 @@ incarnation of the engine that is known to be. No I/O.
 
 import logging
 from collections.abc import Sequence
+from enum import Enum
 from typing import Final
 
 from bridge.publisher.anchor import Anchor, Begun, Checkpoint
@@ -14,7 +15,7 @@ from bridge.publisher.held_batches import Missing
 from bridge.publisher.lateness import Lateness
 from bridge.publisher.media import Media
 from bridge.publisher.pairing import LiveBatch, Pairing
-from bridge.publisher.tracker import Outcome, SequenceTracker
+from bridge.publisher.tracker import Gap, Outcome, SequenceTracker
 from bridge.publisher.window import Window
 from bridge.publisher.windows import Windows
 from bridge.sockets.raw_message import RawMessage
@@ -28,6 +29,36 @@ from schemas.registration import Registration
 _logger = logging.getLogger(__name__)
 
 _NO_LINK: Final = -1
+
+
+class Place(Enum):
+    """What a batch is to its stream."""
+
+    NEXT = "next"  # it is accepted, and of the incarnation of those before, as far as is known
+    UNPROVEN = "unproven"  # it is accepted, and may be of another incarnation from here on
+    FIRST = "first"  # it is accepted, as the first one of its incarnation in the log
+    RESTART = "restart"  # it is accepted, as the first one of another incarnation
+    AGAIN = "again"  # the log has it
+
+
+def place_of(outcome: Outcome, *, is_first: bool, is_proven: bool) -> Place:
+    """The case.
+
+    Args:
+        outcome: what its number says.
+        is_first: the log has no batch of the incarnation.
+        is_proven: its link is known to be the incarnation's, or those before are in doubt already.
+    """
+    match outcome, is_first, is_proven:
+        case Outcome.DUPLICATE, _, _:
+            return Place.AGAIN
+        case Outcome.RESTART, _, _:
+            return Place.RESTART
+        case _, True, _:
+            return Place.FIRST
+        case _, False, False:
+            return Place.UNPROVEN
+    return Place.NEXT
 
 
 class BatchStream:
@@ -378,53 +409,64 @@ class BatchStream:
         return self._accept(batch, window, link)
 
     def _accept(self, batch: DecodedBatch, window: Window, link: int) -> bool:
-        counters = self.counters
-        tracker = self.tracker
-        sequence, engine_time = tracker.sequence, self.engine_time
-        if 0 < link == self._proven_link and self.is_older(batch, link):
-            # A link ends with the process at its other end: no restart. A replay was faster.
-            self.note_again(batch, link)
-            return False
-        verdict = tracker.observe(batch.sequence, batch.digest)
-        if verdict.outcome is Outcome.DUPLICATE:
-            self.note_again(batch, link)
-            return False
-        if verdict.outcome is Outcome.RESTART:
-            counters.restarts += 1
-            self.forget_incarnation(link)
-            window.add_reset(incarnation=tracker.incarnation, reason=RESTARTED)
-        elif sequence == -1:
-            self.prove(link)  # the log has nothing else of this incarnation
-        elif link != self._proven_link and self.proof is None:
-            self.proof = Proof(sequence, engine_time)
-        if verdict.gap is not None:
-            first, last = verdict.gap
-            counters.gaps += 1
-            counters.lost_batches += last - first + 1
+        before, engine_time = self.tracker.sequence, self.engine_time
+        place, gap = self._place_of(batch, link)
+        match place:
+            case Place.AGAIN:
+                self.note_again(batch, link)
+                return False
+            case Place.RESTART:
+                self.counters.restarts += 1
+                self.forget_incarnation(link)
+                window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
+            case Place.FIRST:
+                self.prove(link)  # the log has nothing else of this incarnation
+            case Place.UNPROVEN:
+                self.proof = Proof(before, engine_time)
+        if gap is not None:
+            first, last = gap
+            self.counters.gaps += 1
+            self.counters.lost_batches += last - first + 1
             reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
         self.away = ""
+        self._add(batch, window, link)
+        return True
+
+    def _place_of(self, batch: DecodedBatch, link: int) -> tuple[Place, Gap | None]:
+        """What the batch is to the stream, and what is missing before it; moves the cursor."""
+        is_of_log = 0 < link == self._proven_link
+        if is_of_log and self.is_older(batch, link):
+            # A link ends with the process at its other end: no restart. A replay was faster.
+            return Place.AGAIN, None
+        is_proven = link == self._proven_link or self.proof is not None
+        is_first = self.tracker.sequence == -1
+        outcome, gap = self.tracker.observe(batch.sequence, batch.digest)
+        return place_of(outcome, is_first=is_first, is_proven=is_proven), gap
+
+    def _add(self, batch: DecodedBatch, window: Window, link: int) -> None:
+        """Appends the batch to the window; a gap where nothing of it can be used."""
         had_media = self.media.names
         batch = self.media.of_batch(self.windows.of_batch(self.numbers.of_batch(batch)))
-        lost = counters.count_drops(batch.dropped)
+        lost = self.counters.count_drops(batch.dropped)
         # What follows on shows no gap, and may be of the same run: only a clear ends what it held.
         if self.out_of_range is not None and not batch.clears:
             lost.append(self.out_of_range)
         self.out_of_range = None
-        counters.batches += 1
+        self.counters.batches += 1
         if batch.engine_time is None and not self.degraded:
             (unusable,) = batch.dropped
             self.add_gap(window, batch.sequence, batch.sequence, unusable.reason)
-            return True
+            return
         if batch.engine_time is not None:
             self.engine_time = batch.engine_time
         if batch.clears and (self.degraded or self.proof is not None):
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
         self.degraded = self.degraded or bool(lost)
-        counters.events += batch.event_count
+        self.counters.events += batch.event_count
         window.add_batch(
-            incarnation=tracker.incarnation,
+            incarnation=self.tracker.incarnation,
             sequence=batch.sequence,
             engine_time=self.engine_time,
             event_count=batch.event_count,
@@ -439,7 +481,6 @@ class BatchStream:
             media=self.media.names if had_media or self.media.names else None,
         )
         self._note_origin(batch, link)
-        return True
 
     def _note_origin(self, batch: DecodedBatch, link: int) -> None:
         if self.repaired:

@@ -243,8 +243,8 @@ def test_who_is_unfollowed_is_asked_no_more() -> None:
     async def scene(scene: Scene) -> None:
         scene.free.clear()
         await scene.look()
-        scene.discovery.remove(URL.publisher)
-        scene.discovery.remove(URL.publisher)
+        scene.discovery.remove(scene.followed)
+        scene.discovery.remove(scene.followed)
         scene.free.set()
         await scene.look()
         await scene.look(1000.0)
@@ -256,7 +256,7 @@ def test_who_is_unfollowed_is_asked_no_more() -> None:
 
 def test_who_is_not_being_asked_is_unfollowed_as_well() -> None:
     async def scene(scene: Scene) -> None:
-        scene.discovery.remove(URL.publisher)
+        scene.discovery.remove(scene.followed)
         await scene.look(1000.0)
 
     assert play(scene).asked == 0
