@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from bridge.publisher.sequencer import Sequencer
 from bridge.publisher.window import Window
 from bridge.sockets.raw_message import RawMessage
+from bridge.wire import DecodedBatch
 from schemas.identities import PublisherKey
 from schemas.records import SequencedRecord
 
@@ -99,7 +100,15 @@ class _Turn:
             stream.received_at = messages[at + taken - 1].received_at
             return taken
         stream.received_at = message.received_at
-        self._take_single(message)
+        batch: DecodedBatch | None = None
+        try:
+            stream.heard += 1
+            batch = stream.decode(message)
+            if batch is not None:
+                stream.received_time = batch.engine_time or stream.received_time
+                sequencer.take(self._window, batch, message.size_bytes)
+        except Exception:  # noqa: BLE001 -- the sequencer logs and counts it
+            self._window = sequencer.fail(self._window, batch, self._now)
         return 1
 
     def _take_run(self, messages: Sequence[RawMessage], at: int) -> int:
@@ -115,17 +124,6 @@ class _Turn:
             )
             self._sequencer.count_fault()
             return 0
-
-    def _take_single(self, message: RawMessage) -> None:
-        stream, batch = self._sequencer.stream, None
-        try:
-            stream.heard += 1
-            batch = stream.decode(message)
-            if batch is not None:
-                stream.received_time = batch.engine_time or stream.received_time
-                self._sequencer.take(self._window, batch, message.size_bytes)
-        except Exception:  # noqa: BLE001 -- the sequencer logs and counts it
-            self._window = self._sequencer.fail(self._window, batch, self._now)
 
     def close(self) -> list[SequencedRecord]:
         """The records of the messages that were taken."""

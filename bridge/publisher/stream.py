@@ -15,7 +15,7 @@ from bridge.publisher.held_batches import Missing
 from bridge.publisher.lateness import Lateness
 from bridge.publisher.media import Media
 from bridge.publisher.pairing import LiveBatch, Pairing
-from bridge.publisher.tracker import Gap, Outcome, SequenceTracker
+from bridge.publisher.tracker import Outcome, SequenceTracker
 from bridge.publisher.window import Window
 from bridge.publisher.windows import Windows
 from bridge.sockets.raw_message import RawMessage
@@ -41,6 +41,9 @@ class Place(Enum):
     AGAIN = "again"  # the log has it
 
 
+_NEXT: Final = Outcome.NEXT  # of most batches
+
+
 def place_of(outcome: Outcome, *, is_first: bool, is_proven: bool) -> Place:
     """The case.
 
@@ -49,16 +52,13 @@ def place_of(outcome: Outcome, *, is_first: bool, is_proven: bool) -> Place:
         is_first: the log has no batch of the incarnation.
         is_proven: its link is known to be the incarnation's, or those before are in doubt already.
     """
-    match outcome, is_first, is_proven:
-        case Outcome.DUPLICATE, _, _:
-            return Place.AGAIN
-        case Outcome.RESTART, _, _:
-            return Place.RESTART
-        case _, True, _:
-            return Place.FIRST
-        case _, False, False:
-            return Place.UNPROVEN
-    return Place.NEXT
+    if outcome is Outcome.DUPLICATE:
+        return Place.AGAIN
+    if outcome is Outcome.RESTART:
+        return Place.RESTART
+    if is_first:
+        return Place.FIRST
+    return Place.NEXT if is_proven else Place.UNPROVEN
 
 
 class BatchStream:
@@ -409,20 +409,19 @@ class BatchStream:
         return self._accept(batch, window, link)
 
     def _accept(self, batch: DecodedBatch, window: Window, link: int) -> bool:
-        before, engine_time = self.tracker.sequence, self.engine_time
-        place, gap = self._place_of(batch, link)
-        match place:
-            case Place.AGAIN:
+        before, proven_link = self.tracker.sequence, self._proven_link
+        if 0 < link == proven_link and self.is_older(batch, link):
+            # A link ends with the process at its other end: no restart. A replay was faster.
+            self.note_again(batch, link)
+            return False
+        outcome, gap = self.tracker.observe(batch.sequence, batch.digest)
+        is_proven = link == proven_link or self.proof is not None
+        if outcome is not _NEXT or before == -1 or not is_proven:  # else its place is NEXT
+            place = place_of(outcome, is_first=before == -1, is_proven=is_proven)
+            if place is Place.AGAIN:
                 self.note_again(batch, link)
                 return False
-            case Place.RESTART:
-                self.counters.restarts += 1
-                self.forget_incarnation(link)
-                window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
-            case Place.FIRST:
-                self.prove(link)  # the log has nothing else of this incarnation
-            case Place.UNPROVEN:
-                self.proof = Proof(before, engine_time)
+            self._note_place(place, before, window, link)
         if gap is not None:
             first, last = gap
             self.counters.gaps += 1
@@ -433,16 +432,15 @@ class BatchStream:
         self._add(batch, window, link)
         return True
 
-    def _place_of(self, batch: DecodedBatch, link: int) -> tuple[Place, Gap | None]:
-        """What the batch is to the stream, and what is missing before it; moves the cursor."""
-        is_of_log = 0 < link == self._proven_link
-        if is_of_log and self.is_older(batch, link):
-            # A link ends with the process at its other end: no restart. A replay was faster.
-            return Place.AGAIN, None
-        is_proven = link == self._proven_link or self.proof is not None
-        is_first = self.tracker.sequence == -1
-        outcome, gap = self.tracker.observe(batch.sequence, batch.digest)
-        return place_of(outcome, is_first=is_first, is_proven=is_proven), gap
+    def _note_place(self, place: Place, before: int, window: Window, link: int) -> None:
+        if place is Place.RESTART:
+            self.counters.restarts += 1
+            self.forget_incarnation(link)
+            window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
+        elif place is Place.FIRST:
+            self.prove(link)  # the log has nothing else of this incarnation
+        elif place is Place.UNPROVEN:
+            self.proof = Proof(before, self.engine_time)
 
     def _add(self, batch: DecodedBatch, window: Window, link: int) -> None:
         """Appends the batch to the window; a gap where nothing of it can be used."""
