@@ -106,12 +106,12 @@ ifneq ($(CARGO),)
 endif
 
 bench-check: .make/dev ## compare the CPU of each operation with what was written down; some ten seconds
-	$(BIN)/python -m benchmarks.guard $(ARGS)
+	$(BIN)/python -m lab.benchmarks.guard $(ARGS)
 
 # What cannot be installed is left out by name.
 bench: .make/dev ## measure everything beside the peers, and print the table of aims; some fifty minutes
 	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m lab.benchmarks $(ARGS)
 
 peers: .make/peers ## install what we are measured beside, in an environment of its own
 
@@ -150,7 +150,8 @@ integrations: .make/litellm .make/ray ## install LiteLLM and Ray Serve, and our 
 	@rm -rf .make/$* .make/$*.new
 	@"$(PYTHON)" -m venv .make/$*.new
 	@.make/$*.new/bin/pip install --quiet --disable-pip-version-check pytest \
-	  "$(if $(filter litellm,$*),$(LITELLM),$(RAY))" --editable integrations/reprise-$*
+	  "$(if $(filter litellm,$*),$(LITELLM),$(RAY))" \
+	  --editable integrations/reprise-client --editable integrations/reprise-$*
 	@mv .make/$*.new .make/$*
 
 engines: .make/dev ## fetch the publishers of released engines, one file of each package
@@ -162,8 +163,8 @@ publishers: .make/dev ## try all publishers, and write the table of docs/compati
 plots: .make/dev ## measure queries, and draw the pictures of docs/benchmarks.md
 	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"
 	$(PIP) --no-build-isolation --editable ".[plots]"
-	$(BIN)/python -m benchmarks --kernel rust --only peers,growth --json .make/queries.json
-	$(BIN)/python -m benchmarks.report.plots .make/queries.json docs/plots
+	$(BIN)/python -m lab.benchmarks --kernel rust --only peers,growth --json .make/queries.json
+	$(BIN)/python -m lab.benchmarks.report.plots .make/queries.json docs/plots
 
 mutants: .make/dev ## change one thing at a time in what decides correctness, and see that a test fails
 	$(BIN)/python -m devtools.mutants $(ARGS)

@@ -84,7 +84,7 @@ from schemas.limits import (
 CODEC: Final = "zstd"
 """Of everything that is written. Consumers undo any codec, so this may change at any time.
 
-The smallest at a tolerable cost (`python -m benchmarks --only codec`), at level 1
+The smallest at a tolerable cost (`python -m lab.benchmarks --only codec`), at level 1
 (`compress_lightly`): the client's own, 3, takes 1.2 to 2.3 times as long for the same size. What is
 kept for a week, copied and sent shrinks to a half. CPU in ms for each MiB written and read, and the
 size, on records one by one, records by the MiB, and small flushes:

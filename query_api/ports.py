@@ -7,13 +7,11 @@ from prometheus_client import CollectorRegistry
 
 from query_api.gaps import LedgerView
 from schemas.answer_states import AnswerState, Standing, Verdict
-from schemas.command_records import CommandRecord
 from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
 from schemas.memory import SegmentKey, SegmentStanding, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
-from streams.commands.book import CommandView
 from streams.history.explain import Explanation, Question
 from streams.kernel.interface import ReadOnlyKernel
 
@@ -284,49 +282,5 @@ class PublisherRegistry(Protocol):
         Raises:
             NotRegisteredError: none matches.
             StorageError: it cannot be written now.
-        """
-        ...
-
-
-class WorkerCommands(Protocol):
-    """Commands to LMCache's workers. Any loop may ask."""
-
-    async def issue(self, command: CommandRecord) -> None:
-        """Has it executed; returns once the log has it.
-
-        Raises:
-            RequestError: too many are under way.
-            StorageError: it cannot be written now; it was not executed, or will be ended soon.
-        """
-        ...
-
-    async def ended(self, command_id: str) -> CommandView | None:
-        """Waits for the end of a command that was issued here, for COMMAND_REQUEST_S since then at
-        most; what it is then. None where it is not known.
-        """
-        ...
-
-    async def find(self, command_id: str) -> CommandView | None:
-        """What became of a command; None where it is not known, or forgotten.
-
-        Raises:
-            RequestError: the log is being read.
-        """
-        ...
-
-    async def latest(
-        self, limit: int, *, origin: str | None = None, since: float = 0.0
-    ) -> list[CommandView]:
-        """The last commands, the latest first; also those of other services, and of before a
-        restart.
-
-        Args:
-            limit: how many at the most.
-            origin: whose, see `CommandRecord`; None for anybody's.
-            since: only what was issued since then, Unix seconds.
-
-        Raises:
-            RequestError: the log is being read.
-            StorageError: it does not answer.
         """
         ...

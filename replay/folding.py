@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from replay.as_records import CaptureRecords
 from replay.capture.format import Entry
-from replay.capture.progress import Progress, Stopped, Tell, never, silent
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import (
     CAPTURE_TOLD_RECORDS,
@@ -18,6 +17,7 @@ from schemas.limits import (
 )
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
+from schemas.progress import Progress, Stopped, Tell, never, silent
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
 from streams.table.fold import DUPLICATE, Fold

@@ -35,7 +35,6 @@ from brokers.topics import count_partitions, ensure_topics
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
 from replay.capture.format import Entry
-from replay.capture.progress import Progress, Stopped, Tell, never, silent
 from schemas.codec import decode_log_record
 from schemas.errors import ConfigurationError, RecordError
 from schemas.identities import Offset, PublisherKey
@@ -49,6 +48,7 @@ from schemas.limits import (
 )
 from schemas.memory import MemoryRecord
 from schemas.positions import Cursor
+from schemas.progress import Progress, Stopped, Tell, never, silent
 from schemas.records import (
     BridgeRecord,
     HeartbeatRecord,

@@ -15,7 +15,6 @@ import zmq
 from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.sockets.endpoints import split_endpoint
 from replay.capture.errors import CaptureError
-from replay.capture.progress import Progress, Stopped, Tell, never, silent
 from replay.folding import Pace
 from replay.wire_batches import WireMessage
 from schemas.limits import (
@@ -28,6 +27,7 @@ from schemas.limits import (
     PUBLISHED_QUEUE_MESSAGES,
     PUBLISHED_REPLIES_MAX,
 )
+from schemas.progress import Progress, Stopped, Tell, never, silent
 
 _logger = logging.getLogger(__name__)
 

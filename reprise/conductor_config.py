@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from bridge.wire import KINDS
+from console.addresses import DEFAULT_PORT
 from query_api.http.errors import RequestError
 from query_api.http.requests.registrations import (
     OWN_FIELDS,
@@ -22,7 +23,6 @@ from query_api.http.requests.registrations import (
     read_registration,
 )
 from query_api.http.wire import Wire
-from reprise.settings import DEFAULT_PORT
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import SETTINGS_FILE_BYTES_MAX

@@ -10,13 +10,13 @@ from typing import Final
 
 import click
 
+from lab.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
+from lab.engines.process import EngineStartError
+from lab.traffic.index_client import ServiceError
 from reprise.roles.http_server import serve
 from reprise.settings import Settings
 from schemas.errors import ConfigurationError
 from schemas.registration import Registration
-from simulation.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
-from simulation.engines.process import EngineStartError
-from simulation.traffic.index_client import ServiceError
 
 ENGINES_FILE: Final = "demo-engines.json"
 KEY_VARIABLE: Final = "REPRISE_KEY"

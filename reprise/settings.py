@@ -11,18 +11,17 @@ from typing import Final
 import msgspec
 
 from bridge.engine_http.load import check_period
-from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from console.addresses import DEFAULT_HOST, DEFAULT_PORT
+from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
-from query_api.routing.router import RouterSettings
 from reprise.http.tls_settings import TlsSettings
+from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import ConfigurationError
 
-DEFAULT_HOST: Final = "127.0.0.1"
-DEFAULT_PORT: Final = 13333
 DEFAULT_SEED: Final = 1337
 """Dynamo's seed, so that `/query_by_hash` takes its hashes as they are."""
 

@@ -52,7 +52,7 @@ there, once it has heard of them, and the registry knows nothing of them.
 
 NO_EVENTS: Final = PublisherKind("none")
 """An engine that publishes no events: nothing is followed, and it has no part in the table or in
-answers to queries. Decisions alone say what it holds (`streams.routing.observed.predicted`).
+answers to queries. Decisions alone say what it holds (`routing.observed.predicted`).
 """
 
 POOLS: Final = frozenset({PublisherKind("Mooncake")})

@@ -90,7 +90,7 @@ class Refused(StrEnum):
 
 
 class CostModel(NamedTuple):
-    """See `streams.routing.costs.Costs`, whose fields these are, in its order."""
+    """See `routing.costs.Costs`, whose fields these are, in its order."""
 
     fixed_s: Finite
     prefill_tokens_per_s: float
@@ -111,7 +111,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
         gpu, cpu, disk: of these, up to which one they are on the GPU, then on the CPU or in a
             shared pool, then on disk: rising.
         wait_s: seconds until it would have begun.
-        requests, pending, active, shared: see `streams.routing.interface.Candidate`.
+        requests, pending, active, shared: see `routing.interface.Candidate`.
         costs: index of its `CostModel` in the decision.
         key: the policy's; the lowest was chosen.
         prefix: tokens that it would not have had to compute.
@@ -119,7 +119,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
         queue_s, load_s, transfer_s, prefill_s: what the time to the first token was made of.
         tbt_s: between two tokens, where it was a candidate for decoding; 0 elsewhere.
         predicted: of the cached ones, those that only decisions say it holds, or will.
-        others: see `streams.routing.interface.Candidate`; 0 in records of before there was one.
+        others: see `routing.interface.Candidate`; 0 in records of before there was one.
     """
 
     instance_id: Text
@@ -179,7 +179,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         time: Unix seconds.
         request_id: of the client, or made up.
         scope: of the prompt.
-        policy: with its parameters, as `streams.routing.table.parse_policy` reads it.
+        policy: with its parameters, as `routing.policies.table.parse_policy` reads it.
         positions: of the table that was asked.
         state: how far it could be trusted then, a `schemas.answer_states.AnswerState`.
         prompt_tokens: of the prompt.
@@ -189,7 +189,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         priority: of the request.
         session_id: of the request, or "".
         tie: what puts candidates of equal keys in order.
-        class_tokens, is_hot: see `streams.routing.interface.Request`.
+        class_tokens, is_hot: see `routing.interface.Request`.
         costs: the cost models of the candidates.
         candidates: all of them, by instance and rank.
         chosen: index of the one for prefill, or for all; -1 for none.
@@ -209,7 +209,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         capacity_tokens: of its cache then, 0 where that is not known.
         last: where the session's request before went, if that counted.
         degraded: what was made of candidates that had lost something, a
-            `streams.routing.decide.OfDegraded`; "" in records before there was this field.
+            `routing.policies.decide.OfDegraded`; "" in records before there was this field.
         traceparent: of the span that decided, else of the request; "" for none. One that is no
             context (`schemas.tracing.read_traceparent`) is to be ignored.
         tracestate: that came with it; "" for none.

@@ -8,7 +8,7 @@
     PREFIX.routing        run (as text)         what was decided, and what came of it    delete
                                                 (`schemas.routing_records`)
     PREFIX.routing-state  chunk (as text)       a checkpoint of its fold                 compact
-                                                (`streams.routing.chunks`)
+                                                (`routing.fold.chunks`)
     PREFIX.answers        run (as text)         answers (`schemas.answer_records`)       delete
     PREFIX.commands       instance (as text)    command (`schemas.command_records`)      delete
     PREFIX.results        instance (as text)    result, closed (likewise)                delete

@@ -46,7 +46,7 @@ class Elsewhere(NamedTuple):
 
 
 BY_NAME: Final = "needs the package index: the Makefile's target installs it"
-MINUTES: Final = "takes minutes: tests/unit/benchmarks runs its parts"
+MINUTES: Final = "takes minutes: tests/unit/lab/benchmarks runs its parts"
 ELSEWHERE: Final = (
     Elsewhere(r"^(KEY=\$\()?(REPRISE_\w+=\S+ )?docker ", "needs Docker"),
     Elsewhere(r"\bkubectl ", "needs a cluster: tests/integration/test_chart.py"),
@@ -58,15 +58,15 @@ ELSEWHERE: Final = (
     Elsewhere(r"^make run$", "builds an environment: tests/integration/test_demo.py runs the demo"),
     Elsewhere(r"^make kafka$", "the tests have a broker of their own"),
     Elsewhere(r"^make (bench|peers|faults)\b", MINUTES),
-    Elsewhere(r"^\.venv/bin/python -m benchmarks\.scaling\.fleet ", MINUTES),
-    Elsewhere(r"^python -m benchmarks --only ", MINUTES),
+    Elsewhere(r"^\.venv/bin/python -m lab\.benchmarks\.scaling\.fleet ", MINUTES),
+    Elsewhere(r"^python -m lab.benchmarks --only ", MINUTES),
     Elsewhere(
-        r"^\.venv/bin/python -m benchmarks\.report",
-        "needs what `make bench` writes: tests/unit/benchmarks/report",
+        r"^\.venv/bin/python -m lab\.benchmarks\.report",
+        "needs what `make bench` writes: tests/unit/lab/benchmarks/report",
     ),
     Elsewhere(
-        r"^\.venv/bin/python -m benchmarks\.scaling --write",
-        "writes into the documents: tests/unit/benchmarks/test_scaling.py compares them",
+        r"^\.venv/bin/python -m lab\.benchmarks\.scaling --write",
+        "writes into the documents: tests/unit/lab/benchmarks/test_scaling.py compares them",
     ),
     Elsewhere(
         r"^\.venv/bin/python (-m pytest -q tests/unit/bridge/wire/test_acme|acme_engine)",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from simulation.engines.publisher import Publisher
+from lab.engines.publisher import Publisher
 
 
 class EngineServer:

@@ -18,14 +18,14 @@ LANES: Final = ("test", "faults", "soak")
 FOLDERS: Final = {
     "unit": "test",
     "property": "test",
-    "simulation": "test",
+    "lab": "test",
     "contract": "test",
     "integration": "faults",
     "fuzz": "faults",
 }
 MARKERS: Final = {"smoke": "test", "faults": "faults"}
 
-SEEDED: Final = ("simulation", "fuzz")
+SEEDED: Final = ("lab", "fuzz")
 """Folders whose tests try as many seeds as they are given: those of the lane `soak`."""
 
 

@@ -7,8 +7,8 @@ import random
 import threading
 from collections.abc import Sequence
 
-from simulation.engines.cache import CacheSizes, EngineCache, Offload
-from simulation.engines.publisher import Publisher, PublisherOptions
+from lab.engines.cache import CacheSizes, EngineCache, Offload
+from lab.engines.publisher import Publisher, PublisherOptions
 
 ANYWHERE = PublisherOptions()
 

@@ -16,11 +16,16 @@ ROOT: Final = Path(__file__).parent.parent
 ROOMS: Final = (
     "bridge",
     "brokers",
+    "console",
+    "doctor",
+    "lmcache_adapter",
+    "page",
+    "routing",
     "query_api",
     "replay",
     "reprise",
     "schemas",
-    "simulation",
+    "lab",
     "storage",
     "streams",
 )

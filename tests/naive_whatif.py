@@ -1,4 +1,4 @@
-"""A second simulator, in plain dicts: what `simulation.whatif` must agree with, exactly.
+"""A second simulator, in plain dicts: what `lab.whatif` must agree with, exactly.
 
 It has no kernel, no records and no numbered blocks: a block is the tuple of all ids up to it, an
 index is a dict of counts, a cache a dict of when each block was used, and policies are written out
@@ -15,20 +15,20 @@ from typing import NamedTuple, get_args
 
 import xxhash
 
-from replay.traces.request import TraceRequest
-from simulation.whatif.policies.counts import (
+from lab.whatif.policies.counts import (
     AibrixParameters,
     KvAwareParameters,
     LoadAwareParameters,
     TwoTierParameters,
 )
-from simulation.whatif.policies.table import ALL_POLICIES
-from simulation.whatif.setup import Leases, Setup
-from streams.routing.costs import Costs
-from streams.routing.inflight import BlocksParameters, LmetricParameters, StickyParameters
-from streams.routing.prefix import LongestPrefixParameters, WeightedParameters
-from streams.routing.table import parse_policy
-from streams.routing.ttft import Algorithm1Parameters, LeastDelayParameters, WaitAndWorkParameters
+from lab.whatif.policies.table import ALL_POLICIES
+from lab.whatif.setup import Leases, Setup
+from replay.traces.request import TraceRequest
+from routing.costs import Costs
+from routing.policies.inflight import BlocksParameters, LmetricParameters, StickyParameters
+from routing.policies.prefix import LongestPrefixParameters, WeightedParameters
+from routing.policies.table import parse_policy
+from routing.policies.ttft import Algorithm1Parameters, LeastDelayParameters, WaitAndWorkParameters
 
 Block = tuple[int, ...]
 Event = tuple[str, str, list[Block]]  # what, tier, blocks
@@ -323,7 +323,7 @@ def by_counts(parameters: object, at: int, asked: Asked, hot: bool) -> tuple[flo
 
 
 class NaiveRun:
-    """`outcome` has what `simulation.whatif.outcome.Outcome` has under the same names."""
+    """`outcome` has what `lab.whatif.outcome.Outcome` has under the same names."""
 
     def __init__(self, setup: Setup, requests: Sequence[TraceRequest], block_size: int) -> None:
         self.setup = setup

@@ -17,11 +17,11 @@ from email.message import Message
 from typing import Any, NamedTuple, Protocol
 
 from devtools.upgrades import VARIABLE
+from lab.engines.cache import EngineCache, Offload
 from schemas.codec import decode_log_record
 from schemas.limits import OFFSET_MAX, STALE_S
 from schemas.records import EventsRecord
 from schemas.routing_records import decision_id, parse_decision_id
-from simulation.engines.cache import EngineCache, Offload
 from tests.deployment import Logged, query_for
 from tests.load import Engine, Load
 from tests.processes import THIS

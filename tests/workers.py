@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GROUPS: Final = {
     # Both look for many free ports in a row.
-    "demo": ("tests/integration/test_demo.py", "tests/unit/simulation/demo/"),
+    "demo": ("tests/integration/test_demo.py", "tests/unit/lab/demo/"),
 }
 TOGETHER: Final = (
     "tests/unit/",

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import msgspec
 
-from reprise.embedded.commands import DIRECTORY as COMMANDS
+from lab.engines.publisher import PublisherOptions
+from lmcache_adapter.commands.embedded import DIRECTORY as COMMANDS
 from schemas.command_records import (
     Action,
     CommandRecord,
@@ -29,7 +30,6 @@ from schemas.command_records import (
     encode_command,
 )
 from schemas.records import Part, encode_record
-from simulation.engines.publisher import PublisherOptions
 from streams.log.embedded import EmbeddedLog
 from tests.building import (
     BLOCK,

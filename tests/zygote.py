@@ -45,14 +45,14 @@ PRELOADED: Final = (
     "reprise.roles.relay",
     "reprise.roles.serve",
     "reprise.roles.streams",
-    "simulation.engines.engine",
-    "simulation.traffic.load",
+    "lab.engines.engine",
+    "lab.traffic.load",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.httptools_impl",
 )
 """What the roles and commands import, lazily too. Nothing of it may start a thread."""
 
-FORKED: Final = ("reprise", "simulation.", "benchmarks.", "tests.fuzz.", "tests.lmcache")
+FORKED: Final = ("reprise", "lab.", "tests.fuzz.", "tests.lmcache")
 """What the names of modules begin with that are forked. Others may want to import for themselves,
 as pytest does.
 """

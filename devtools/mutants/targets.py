@@ -38,10 +38,10 @@ PACKING = (
     "tests/contract/test_kernel_formats.py",
 )
 SIMULATION = ("tests/simulation",)
-OBSERVED = ("tests/unit/streams/routing/observed",)
+OBSERVED = ("tests/unit/routing/observed",)
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "streams/routing/observed/promises.py": OBSERVED,
+    "routing/observed/promises.py": OBSERVED,
     "bridge/publisher/tracker.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/causes.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/anchor.py": (*SEQUENCING, *SIMULATION),

@@ -1,6 +1,6 @@
 """LMCache as it was tried: what its workers send to their controller, and the topic of its servers.
 
-Both have sockets or a consumer of their own (`bridge.lmcache`); neither has batches of an engine.
+Both have sockets or a consumer of their own (`lmcache_adapter`); neither has batches of an engine.
 """
 
 import json
@@ -9,8 +9,9 @@ from typing import Final, get_args
 
 import msgspec
 
-from bridge.lmcache.topic import batches
-from bridge.lmcache.wire.messages import (
+from devtools.publishers.tried import Tried
+from lmcache_adapter.topic import batches
+from lmcache_adapter.wire.messages import (
     BatchedKVOperation,
     FullSyncBatch,
     KVAdmit,
@@ -19,7 +20,6 @@ from bridge.lmcache.wire.messages import (
     MessageError,
     decode,
 )
-from devtools.publishers.tried import Tried
 from schemas.registration import LMCACHE, LMCACHE_TOPIC
 
 FILES: Final = Path(__file__).parents[2] / "tests" / "vectors" / "lmcache"

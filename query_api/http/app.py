@@ -13,11 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from query_api.access.errors import AccessError
 from query_api.access.guard import Guard
-from query_api.doctor.document import DoctorDocument
 from query_api.http.access_metrics import AccessMetrics
 from query_api.http.audit import AnswerAudit
 from query_api.http.caller import admit
-from query_api.http.doctor import doctor_routes
 from query_api.http.errors import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
@@ -28,10 +26,8 @@ from query_api.http.errors import (
     shown,
     stopping,
 )
+from query_api.http.feature import HttpParts, MakeFeature, Streams
 from query_api.http.health import package_version
-from query_api.http.lmcache.command_routes import command_routes
-from query_api.http.lmcache.routes import lmcache_routes
-from query_api.http.lmcache.workers import WorkerSource
 from query_api.http.metrics import HttpMetrics
 from query_api.http.openapi import Documentation
 from query_api.http.origins import check_origin
@@ -42,35 +38,13 @@ from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.route_table import Routes
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
-from query_api.http.routing.decisions import MODELS as ROUTING_DECISIONS
-from query_api.http.routing.decisions import decision_routes
-from query_api.http.routing.documents import MODELS as ROUTING_ANSWERS
-from query_api.http.routing.endpoint import RoutingEndpoint
-from query_api.http.routing.routes import MODELS as ROUTING_BODIES
-from query_api.http.routing.routes import routing_routes
-from query_api.http.routing.views import MODELS as ROUTING_VIEWS
-from query_api.http.routing.views import routing_views
-from query_api.http.ui.events import EventProducer, event_routes
-from query_api.http.ui.heatmap import HeatmapDocument
-from query_api.http.ui.routes import page_routes
-from query_api.http.ui.summary import SummarySource
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
-from query_api.ports import History, PublisherRegistry, View, WorkerCommands
-from query_api.routing.advised import Acting
-from query_api.routing.router import Router
+from query_api.ports import History, PublisherRegistry, View
 from query_api.unknown_scopes import UnknownScopes
 from schemas.errors import RepriseError
 from schemas.tracing import NO_TRACER, Tracer
 from streams.kernel.interface import AuditQueue
 
-OTHER_MODELS: Final = (
-    *ROUTING_ANSWERS,
-    *ROUTING_BODIES,
-    *ROUTING_VIEWS,
-    *ROUTING_DECISIONS,
-    HeatmapDocument,
-    DoctorDocument,
-)
 _OTHER_ROUTE: Final = "other"
 _CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
 logger = logging.getLogger(__name__)
@@ -79,16 +53,12 @@ logger = logging.getLogger(__name__)
 def create_app(
     view: View,
     registry: PublisherRegistry,
+    features: Sequence[MakeFeature] = (),
     *,
     default_wire: Wire = Wire.JSON,
     only_exact: bool = False,
     history: History | None = None,
     audit: AuditQueue | None = None,
-    workers: WorkerSource | None = None,
-    router: Router | None = None,
-    commands: WorkerCommands | None = None,
-    select_service: bool = False,
-    acting: Acting | None = None,
     guard: Guard | None = None,
     tracer: Tracer = NO_TRACER,
 ) -> ASGIApp:
@@ -97,17 +67,13 @@ def create_app(
     Args:
         view: what is answered from.
         registry: what registrations change.
+        features: what other rooms add, in the order in which their routes are looked at.
         default_wire: of requests that name none, and of their answers; msgpack is Conductor's, with
             its answers to unknown paths and methods.
         only_exact: whether queries leave out instances that are not `exact`, unless they ask for
             all (`?only=all`).
         history: answers `?as_of=...`; None where no past is kept.
         audit: keeps a share of the answers to queries; the kernels of the view know it, too.
-        workers: knows more of LMCache's workers than the view.
-        router: decides who gets a request; None: there are no routes for that.
-        commands: has LMCache's workers execute commands; None where nobody does.
-        select_service: whether it can also be asked as Dynamo's select service is.
-        acting: acts on advice; None where nobody does.
         guard: who may ask; None: everybody.
         tracer: makes spans of requests; where it is on, queries that have a `traceparent` are
             answered here, never by the plain listener.
@@ -131,30 +97,16 @@ def create_app(
         unknown=unknown,
         tracer=tracer,
     )
-    endpoints: list[PostEndpoint] = [hot]
-    if router is not None:
-        endpoints.append(
-            RoutingEndpoint(view, router, bodies, default_wire, metrics, unknown, tracer=tracer)
-        )
-        routes.include(routing_routes(endpoints[-1], router, default_wire))
-        routes.include(routing_views(view, router, default_wire, acting))
-        routes.include(decision_routes(router, default_wire))
-        if select_service:
-            from query_api.http.select.routes import select_routes  # few services are asked so
-
-            routes.include(select_routes(view, registry, router, bodies, tracer=tracer))
+    parts = HttpParts(view, registry, bodies, metrics, unknown, default_wire, tracer, version)
+    added = [make(parts) for make in features]
+    endpoints: list[PostEndpoint] = [hot, *(one for each in added for one in each.endpoints)]
+    for each in added:
+        routes.include(each.routes)
     routes.include(query_routes(hot))
     routes.include(registration_routes(registry, bodies, default_wire))
     routes.include(view_routes(view, version, default_wire))
-    routes.include(doctor_routes(view, router, unknown, default_wire))
     routes.include(past_routes(view, history, bodies, default_wire))
-    routes.include(lmcache_routes(view, workers, bodies, default_wire))
-    routes.include(command_routes(view, commands, bodies, default_wire))
     routes.include(metrics_route(view))
-    producer = EventProducer(SummarySource(view, metrics, router, version))
-    view.metrics.register(producer)
-    routes.include(event_routes(producer))
-    routes.include(page_routes(router, default_wire))
     # Starlette's handler of last resort would answer in text, and re-raise, which logs it twice.
     refusals = _Refusals(default_wire)
     handlers: dict[Any, Any] = {
@@ -164,14 +116,16 @@ def create_app(
     }
     app = Starlette(routes=routes.served(), exception_handlers=handlers)
     app.router.redirect_slashes = False
-    documentation = Documentation(routes, version, OTHER_MODELS, handlers)
+    models = tuple(one for each in added for one in each.models)
+    documentation = Documentation(routes, version, models, handlers)
     if guard is not None:
         if guard.is_open:
             guard = None
         else:
             view.metrics.register(AccessMetrics(guard))
     plain = plain_answers(view, metrics, only_exact=only_exact, guard=guard, is_traced=tracer.is_on)
-    return _Front(app, documentation, endpoints, metrics, refusals, plain, guard, producer)
+    streams = tuple(one for each in added for one in each.streams)
+    return _Front(app, documentation, endpoints, metrics, refusals, plain, guard, streams)
 
 
 class _Refusals:
@@ -229,8 +183,6 @@ class _Front:
 
     Attributes:
         plain: what a server may have answered without Python.
-        begin: to be called, on the loop, once the server serves.
-        end_streams: to be called, on the loop, when the server stops: answers that never end do.
     """
 
     def __init__(
@@ -242,11 +194,10 @@ class _Front:
         refusals: _Refusals,
         plain: PlainAnswers | None,
         guard: Guard | None,
-        producer: EventProducer,
+        streams: Sequence[Streams],
     ) -> None:
         self.plain = plain
-        self.begin = producer.begin
-        self.end_streams = producer.end
+        self._streams = streams
         self._app = app
         self._documentation = documentation
         self._hot = {path: endpoint for endpoint in endpoints for path in endpoint.paths}
@@ -254,6 +205,16 @@ class _Front:
         self._refusals = refusals
         self._guard = guard
         self._paths = documentation.paths()
+
+    def begin(self) -> None:
+        """To be called, on the loop, once the server serves."""
+        for one in self._streams:
+            one.begin()
+
+    def end_streams(self) -> None:
+        """To be called, on the loop, when the server stops: answers that never end do."""
+        for one in self._streams:
+            one.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -7,7 +7,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from query_api.gaps import GapsDocument, Wanted
-from query_api.http import lmcache_models, models
+from query_api.http import models
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.explanation_models import ExplanationDocument
 from query_api.http.route_table import Routes
@@ -398,7 +398,6 @@ class Documentation:
         every = (
             *models.MODELS,
             ExplanationDocument,
-            *lmcache_models.MODELS,
             *self._models,
         )
         _, components = msgspec.json.schema_components(every, ref_template=_REFERENCE)

@@ -13,11 +13,11 @@ from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
 from replay.capture.errors import CaptureError
 from replay.capture.format import Asked, Header, Kind, Summary
-from replay.capture.progress import Progress, Stopped, Tell, never, silent
 from replay.capture.sieve import UNREADABLE, Sieve, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
 from schemas.limits import CAPTURE_LOOK_S, CAPTURE_STALLED_S, TAIL_REACH_S
 from schemas.positions import LogBounds
+from schemas.progress import Progress, Stopped, Tell, never, silent
 
 
 def capture_kafka(

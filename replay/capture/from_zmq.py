@@ -31,7 +31,6 @@ from replay.capture.format import (
     Summary,
     encode_frames,
 )
-from replay.capture.progress import Progress, Stopped, Tell, never, silent
 from replay.capture.writer import CaptureWriter
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
@@ -43,6 +42,7 @@ from schemas.limits import (
     LINK_SETTLE_S,
     REPLAY_OVERLAP_BATCHES,
 )
+from schemas.progress import Progress, Stopped, Tell, never, silent
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import socket_reader
 

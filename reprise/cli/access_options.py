@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from console.param_types import Amount
 from query_api.access.settings import AccessSettings
-from reprise.cli.param_types import Amount
 from schemas.limits import KEY_RATE_MAX
 
 R = TypeVar("R")

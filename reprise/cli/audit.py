@@ -9,13 +9,13 @@ import click
 from click.core import ParameterSource
 
 from brokers.settings import KafkaSettings
+from console.terminal import printable
 from reprise.cli.kafka_options import kafka_options
-from reprise.cli.terminal import printable
 from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
+    from routing.audit import DecisionDisagreement, VerifiedDecisions
     from schemas.answer_records import AnsweredInstance
-    from streams.audit.decisions import DecisionDisagreement, VerifiedDecisions
     from streams.audit.verification import Disagreement, Verified
 
 _DATA: Final = Path("data")
@@ -89,8 +89,8 @@ def _answers(data: Path | None, kafka: KafkaSettings | None, tell: Tell) -> "Ver
 
 
 def _decisions(data: Path | None, kafka: KafkaSettings | None, tell: Tell) -> "VerifiedDecisions":
-    from streams.audit.decisions import verify_decisions
-    from streams.audit.topics_verification import verify_routing_topic
+    from routing.audit import verify_decisions
+    from routing.audit_topic import verify_routing_topic
 
     if data is not None:
         return verify_decisions(data, tell)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reprise.cli.progress import progress_shown
-from reprise.cli.terminal import printable
+from console.progress import progress_shown
+from console.terminal import printable
 from reprise.settings import seed_from
 from schemas.errors import RepriseError
 

@@ -4,15 +4,15 @@ import os
 
 import click
 
-from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
+from console.param_types import Amount
+from lmcache_adapter.options import lmcache_options
+from lmcache_adapter.settings import LmcacheSettings
 from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
-from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
-from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.scrape_options import scrape_load_option
 from reprise.http.tls_settings import TlsSettings

@@ -8,11 +8,11 @@ import click
 from click.core import ParameterSource
 
 from brokers.settings import KafkaSettings
+from console.interruption import asked_to_stop
+from console.param_types import Amount, Moment, PositionsType
+from console.progress import progress_shown
 from reprise import __version__
-from reprise.cli.interruption import asked_to_stop
 from reprise.cli.kafka_options import kafka_options
-from reprise.cli.param_types import Amount, Moment, PositionsType
-from reprise.cli.progress import progress_shown
 from reprise.cli.registration_options import registration_options, registrations_of
 from schemas.errors import RepriseError
 from schemas.limits import MIB, OPTION_HOURS_MAX

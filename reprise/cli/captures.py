@@ -9,9 +9,9 @@ from storage.files import open_file
 
 if TYPE_CHECKING:
     from replay.block_events import BlockEvents
-    from replay.capture.progress import Stopped, Tell
     from replay.capture.reader import Capture
     from replay.chains import Chains
+    from schemas.progress import Stopped, Tell
 
 _PARTIAL = (
     "the range begins after its log did: chains that were stored before are known from their first"

@@ -5,8 +5,8 @@ import os
 
 import click
 
-from reprise.cli.asking import url_option
-from reprise.cli.param_types import Amount
+from console.asking import url_option
+from console.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.discovery.api_server import SERVICE_ACCOUNT, ApiSettings, pod_settings
 from reprise.discovery.run import run_discovery

@@ -6,8 +6,8 @@ from typing import IO, TYPE_CHECKING
 import click
 import msgspec
 
-from reprise.cli.asking import asked, url_option
-from reprise.cli.terminal import printable, say_json
+from console.asking import asked, url_option
+from console.terminal import printable, say_json
 from schemas.causes import cause_of
 from schemas.limits import BODY_BYTES_MAX
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from console.interruption import asked_to_stop
+from console.param_types import Amount
+from console.progress import progress_shown
+from console.terminal import printable
 from reprise.cli.captures import is_capture, notes_of, steps_of
-from reprise.cli.interruption import asked_to_stop
-from reprise.cli.param_types import Amount
-from reprise.cli.progress import progress_shown
 from reprise.cli.registration_options import registration_options
-from reprise.cli.terminal import printable
 from reprise.settings import seed_from
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import BLOCK_SIZE_MAX, EXPORT_JOIN_S, OPTION_HOURS_MAX
@@ -118,8 +118,8 @@ def _check(file: Path, output: Path | None) -> None:
 def _write_parquet(
     capture: "Capture", steps: "BlockEvents", chains: "Chains", path: Path, force: bool
 ) -> str:
-    from replay.exports.output import whole_file
-    from replay.exports.parquet import write_parquet
+    from lab.exports.output import whole_file
+    from lab.exports.parquet import write_parquet
     from schemas.extras import need
     from schemas.limits import MIB
 
@@ -141,8 +141,8 @@ def _write_trace(
     block_size: int | None,
     join_s: float,
 ) -> str:
-    from replay.exports.output import whole_file
-    from replay.exports.requests import Requests
+    from lab.exports.output import whole_file
+    from lab.exports.requests import Requests
     from replay.traces.writer import write_requests
 
     requests = Requests(steps, chains, block_size=block_size, join_s=join_s)

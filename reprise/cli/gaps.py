@@ -10,9 +10,9 @@ import click
 from click.core import ParameterSource
 
 from brokers.settings import KafkaSettings
-from reprise.cli.asking import DEFAULT_URL, URL_VARIABLE, asked
+from console.asking import DEFAULT_URL, URL_VARIABLE, asked
+from console.terminal import printable, say_json
 from reprise.cli.kafka_options import kafka_options
-from reprise.cli.terminal import printable, say_json
 from reprise.settings import seed_from
 from schemas.errors import RepriseError
 

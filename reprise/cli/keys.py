@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from console.terminal import printable
 from query_api.access.key_editing import add_key, list_keys, revoke_key
 from query_api.access.keys import (
     Key,
@@ -20,7 +21,6 @@ from query_api.access.keys import (
     spell,
 )
 from query_api.access.rights import Access, Right
-from reprise.cli.terminal import printable
 from schemas.errors import RepriseError
 from schemas.limits import OPTION_HOURS_MAX
 

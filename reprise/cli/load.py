@@ -7,9 +7,9 @@ import click
 from click.core import ParameterSource
 
 from brokers.settings import KafkaSettings
-from reprise.cli.interruption import asked_to_stop
+from console.interruption import asked_to_stop
+from console.progress import progress_shown
 from reprise.cli.kafka_options import kafka_options
-from reprise.cli.progress import progress_shown
 from reprise.cli.publishing import say_notes
 from reprise.cli.registration_options import registration_options
 from reprise.cli.replay import records_of

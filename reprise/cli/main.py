@@ -8,21 +8,29 @@ from typing import Final
 
 import click
 
+from console.interruption import Commands
 from reprise import __version__
-from reprise.cli.interruption import Commands
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-COMMANDS: Final = (
-    *("up", "verify", "audit", "tail", "top", "doctor", "gaps", "explain", "memory", "repair"),
-    *("backup", "restore", "promises", "prefixes", "advice", "keys"),
-    *("capture", "replay", "load", "simulate", "miss-ratio", "export"),
+_OWN: Final = (
+    *("up", "verify", "audit", "tail", "gaps", "explain", "memory", "repair", "backup", "restore"),
+    *("keys", "capture", "replay", "load", "simulate", "miss-ratio", "export"),
     *("bridge", "streams", "serve", "discover", "relay", "curve-key"),
 )
-"""The names. Each is the function of its name in the module of its name, with _ for -."""
+
+COMMANDS: Final = {
+    **{name: f"{__package__}.{name.replace('-', '_')}" for name in _OWN},
+    "top": "page.top.command",
+    "doctor": "doctor.command",
+    "promises": "routing.commands.promises",
+    "prefixes": "routing.commands.prefixes",
+    "advice": "routing.commands.advice",
+}
+"""The module of each, by its name as it is typed."""
 
 
-@click.group(cls=Commands, names=COMMANDS, package=__package__, context_settings=_CONTEXT)
+@click.group(cls=Commands, modules=COMMANDS, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="reprise")
 def main() -> None:
     """Tells an LLM router which engine holds the longest prefix of a prompt.

@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from bridge.memory.reading import DEFAULT_PREFIX
-from reprise.cli.asking import asked, url_option
-from reprise.cli.param_types import Amount
-from reprise.cli.terminal import printable, say_json, table_lines
+from console.asking import asked, url_option
+from console.param_types import Amount
+from console.terminal import printable, say_json, table_lines
 from schemas import limits
 
 Segments = list[dict[str, Any]]

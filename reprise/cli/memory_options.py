@@ -9,7 +9,7 @@ import click
 
 from bridge.memory.reading import DEFAULT_PREFIX
 from bridge.memory.watch import MemorySettings
-from reprise.cli.param_types import Amount
+from console.param_types import Amount
 from schemas import limits
 from schemas.errors import ConfigurationError
 

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from console.interruption import asked_to_stop
+from console.param_types import Amount, Amounts
+from console.progress import progress_shown
+from console.terminal import printable
 from reprise.cli.captures import is_capture, notes_of, steps_of
-from reprise.cli.interruption import asked_to_stop
-from reprise.cli.param_types import Amount, Amounts
-from reprise.cli.progress import progress_shown
 from reprise.cli.registration_options import registration_options
-from reprise.cli.terminal import printable
 from reprise.settings import seed_from
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.extras import need
 from schemas.limits import CURVE_SIZES_MAX, REGRET_WINDOWS_MAX
 
 if TYPE_CHECKING:
-    from replay.analysis.miss_ratio import MissRatios
-    from replay.analysis.report import Analysis
-    from replay.capture.progress import Stopped
+    from lab.miss_ratio.miss_ratio import MissRatios
+    from lab.miss_ratio.report import Analysis
+    from schemas.progress import Stopped
 
     Sizes = tuple[str, ...]
 
@@ -93,7 +93,7 @@ def miss_ratio(
     exit code 0   all files were read to their end
               1   one cannot be read to its end: what was readable is used, and told
     """  # noqa: D301
-    from replay.analysis.report import Analysis, text_lines
+    from lab.miss_ratio.report import Analysis, text_lines
 
     if len(sizes) > CURVE_SIZES_MAX:
         raise click.UsageError(f"Expected at most {CURVE_SIZES_MAX} of --size, got {len(sizes)}")
@@ -160,7 +160,7 @@ def _names(files: tuple[Path, ...]) -> list[str]:
 
 
 def _blocks_of(size: str, block_size: int) -> int:
-    from simulation.whatif.setup import parse_capacity
+    from lab.whatif.setup import parse_capacity
 
     blocks = parse_capacity(size, block_size)
     if blocks is None:
@@ -202,10 +202,10 @@ def _read_trace(
     ignore_unknown: bool,
 ) -> bool:
     """Whether it was read to its end."""
-    from replay.analysis.accesses import use_trace
-    from replay.analysis.miss_ratio import MissRatios
-    from replay.capture.progress import Progress
+    from lab.miss_ratio.accesses import use_trace
+    from lab.miss_ratio.miss_ratio import MissRatios
     from replay.traces.reader import DEFAULT_BLOCK_SIZE, read_trace
+    from schemas.progress import Progress
 
     tokens = block_size if isinstance(block_size, int) else DEFAULT_BLOCK_SIZE
     total = file.stat().st_size
@@ -232,9 +232,9 @@ def _read_capture(
     of_publishers: dict[str, object],
 ) -> bool:
     """Whether it is intact."""
-    from replay.analysis.accesses import use_capture
-    from replay.analysis.miss_ratio import MissRatios
-    from replay.analysis.regret import Regrets
+    from lab.miss_ratio.accesses import use_capture
+    from lab.miss_ratio.miss_ratio import MissRatios
+    from lab.miss_ratio.regret import Regrets
     from replay.capture.reader import Capture
     from replay.chains import Chains
 
@@ -261,7 +261,7 @@ def _read_capture(
 def _write(
     analysis: "Analysis", json_path: Path | None, csv_path: Path | None, plot: Path | None
 ) -> None:
-    from replay.analysis.report import plot_of, to_csv, to_json
+    from lab.miss_ratio.report import plot_of, to_csv, to_json
     from storage.faults import disk_errors
 
     contents: list[tuple[Path | None, Callable[[], bytes]]] = [

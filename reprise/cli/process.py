@@ -2,7 +2,7 @@
 
 import faulthandler
 
-from reprise.cli.terminal import start_logging
+from console.terminal import start_logging
 from reprise.interpreter import tune_interpreter
 from reprise.memory import return_memory
 

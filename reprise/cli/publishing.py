@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from reprise.cli.interruption import asked_to_stop
-from reprise.cli.progress import progress_shown
-from reprise.cli.terminal import printable
+from console.interruption import asked_to_stop
+from console.progress import progress_shown
+from console.terminal import printable
 
 if TYPE_CHECKING:
     from replay.capture.reader import Capture

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from reprise.cli.terminal import printable
+from console.terminal import printable
 from schemas.errors import RepriseError
 
 _DAMAGED: Final = 3
@@ -40,7 +40,7 @@ def repair(data: Path, yes: bool, all_registered: bool) -> None:
               1   it cannot be repaired: the message says why
               3   something is damaged; nothing was changed
     """  # noqa: D301
-    from streams.table.repair import Repair
+    from reprise.embedded.repair import Repair
 
     try:
         found = Repair(data)

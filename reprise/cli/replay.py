@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from console.addresses import DEFAULT_HOST, DEFAULT_PORT
+from console.interruption import asked_to_stop
+from console.param_types import Amount
+from console.progress import progress_shown
+from console.terminal import printable, say_ready, warn_without_native
 from query_api.access.settings import check_loopback
 from reprise.cli.access_options import INSECURE_OPTION
-from reprise.cli.interruption import asked_to_stop
-from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
-from reprise.cli.progress import progress_shown
 from reprise.cli.publishing import Sending, publish, say_notes
 from reprise.cli.registration_options import registration_options, registrations_of
-from reprise.cli.terminal import printable, say_ready, warn_without_native
-from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, log_level_from, seed_from
+from reprise.settings import log_level_from, seed_from
 from schemas.errors import RepriseError
 from schemas.limits import OPTION_HOURS_MAX, REPLAY_SPEED_MAX
 

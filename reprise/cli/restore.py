@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
+from console.progress import progress_shown
+from console.terminal import printable
 from reprise.cli.backup import say_manifest
-from reprise.cli.progress import progress_shown
-from reprise.cli.terminal import printable
 from schemas.errors import RepriseError
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from reprise.cli.param_types import Amount
+from console.param_types import Amount
 from schemas import limits
 
 scrape_load_option: Final = click.option(

@@ -6,23 +6,24 @@ from pathlib import Path
 import click
 
 from brokers.settings import KafkaSettings
+from console.addresses import DEFAULT_HOST
+from console.param_types import Amount
+from console.terminal import say_ready, warn_without_native
+from lmcache_adapter.acting.options import acting_options
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
-from query_api.routing.router import RouterSettings
 from reprise.cli.access_options import access_options
-from reprise.cli.acting_options import acting_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options
-from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
-from reprise.cli.routing_options import routing_options
-from reprise.cli.terminal import say_ready, warn_without_native
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
-from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
+from reprise.settings import config_path_from, log_level_from, seed_from
+from routing.commands.options import routing_options
+from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import RepriseError
 

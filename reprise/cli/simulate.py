@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from replay.capture.progress import Progress
-from reprise.cli.param_types import Amount
-from reprise.cli.progress import progress_shown
-from reprise.cli.terminal import printable
+from console.param_types import Amount
+from console.progress import progress_shown
+from console.terminal import printable
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
+from schemas.progress import Progress
 
 if TYPE_CHECKING:
+    from lab.whatif.report.document import Document, TraceFacts
+    from lab.whatif.setup import Setup
+    from lab.whatif.sweep import Job
+    from lab.whatif.workload import Workload
     from replay.traces.reader import Trace
-    from simulation.whatif.report.document import Document, TraceFacts
-    from simulation.whatif.setup import Setup
-    from simulation.whatif.sweep import Job
-    from simulation.whatif.workload import Workload
 
 _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
 
@@ -30,8 +30,8 @@ _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
 def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from simulation.whatif.policies.table import ALL_POLICIES
-    from streams.routing.assignments import describe_fields
+    from lab.whatif.policies.table import ALL_POLICIES
+    from routing.policies.assignments import describe_fields
 
     for name, policy in ALL_POLICIES.items():
         click.echo(f"{name:16} {policy.summary}")
@@ -226,9 +226,9 @@ def simulate(
     The nodes' events go through the index as an engine's do. Where a trace has a line that cannot
     be used, what stands before it is run, and the exit code is 1.
     """
-    from simulation.whatif.plan import parse_sweeps, plan
-    from simulation.whatif.report.document import document_of
-    from simulation.whatif.report.table import text_lines
+    from lab.whatif.plan import parse_sweeps, plan
+    from lab.whatif.report.document import document_of
+    from lab.whatif.report.table import text_lines
 
     try:
         _check_outputs(report, json_path, csv_path, plots)
@@ -280,9 +280,9 @@ def _setup_of(
     decode_costs: str,
     **options: Any,
 ) -> "Setup":
-    from simulation.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
-    from streams.routing.assignments import parse_assignments
-    from streams.routing.costs import Costs
+    from lab.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
+    from routing.costs import Costs
+    from routing.policies.assignments import parse_assignments
 
     for name in ("index_delay", "decisions", "slo_ttft", "slo_tbt", "load_age", "act"):
         options[f"{name}_s"] = options.pop(name)
@@ -332,8 +332,8 @@ def _read_all(paths: Sequence[Path], block_size: int, ignore_unknown: bool) -> "
 def _workloads_of(
     paths: Sequence[Path], traces: "Sequence[Trace]", block_size: int
 ) -> "tuple[list[Workload], list[TraceFacts]]":
-    from simulation.whatif.report.document import facts_of
-    from simulation.whatif.workload import Workload
+    from lab.whatif.report.document import facts_of
+    from lab.whatif.workload import Workload
 
     names = Counter(trace.name for trace in traces)
     workloads, facts = [], []
@@ -354,7 +354,7 @@ def _workloads_of(
 
 
 def _run_all(jobs: "Sequence[Job]", workloads: "Sequence[Workload]", processes: int | None) -> Any:
-    from simulation.whatif.sweep import run_all
+    from lab.whatif.sweep import run_all
 
     done = 0
     with progress_shown("Running", "runs", everywhere=True) as tell:
@@ -375,8 +375,8 @@ def _write(
     csv_path: Path | None,
     plots: Path | None,
 ) -> None:
-    from simulation.whatif.report.document import to_json
-    from simulation.whatif.report.table import to_csv
+    from lab.whatif.report.document import to_json
+    from lab.whatif.report.table import to_csv
 
     if json_path is not None:
         _write_file(json_path, to_json(document))
@@ -384,8 +384,8 @@ def _write(
         _write_file(csv_path, to_csv(document).encode())
     if report is None and plots is None:
         return
-    from simulation.whatif.report.page import page_of
-    from simulation.whatif.report.plots import pictures_of
+    from lab.whatif.report.page import page_of
+    from lab.whatif.report.plots import pictures_of
 
     pictures = list(pictures_of(document))
     if plots is not None:

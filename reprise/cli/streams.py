@@ -5,10 +5,10 @@ import os
 import click
 
 from brokers.settings import KafkaSettings
+from console.param_types import Amount
+from console.terminal import warn_without_native
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
-from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
-from reprise.cli.terminal import warn_without_native
 from reprise.http.tls_settings import TlsSettings
 from reprise.settings import log_level_from, seed_from
 from schemas import limits

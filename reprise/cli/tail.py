@@ -6,9 +6,9 @@ import click
 from click.core import ParameterSource
 
 from brokers.settings import KafkaSettings
+from console.output import quiet_output
+from console.terminal import printable_json
 from reprise.cli.kafka_options import kafka_options
-from reprise.cli.output import quiet_output
-from reprise.cli.terminal import printable_json
 from schemas.errors import RepriseError
 
 

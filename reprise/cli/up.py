@@ -5,28 +5,29 @@ from pathlib import Path
 
 import click
 
-from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from console.addresses import DEFAULT_HOST
+from console.param_types import Amount
+from console.terminal import say_ready, warn_without_native
+from lmcache_adapter.acting.options import acting_options
+from lmcache_adapter.options import lmcache_options
+from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
-from query_api.routing.router import RouterSettings
 from reprise.cli.access_options import access_options
-from reprise.cli.acting_options import acting_options
 from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
-from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
-from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
-from reprise.cli.routing_options import routing_options
 from reprise.cli.scrape_options import scrape_load_option
-from reprise.cli.terminal import say_ready, warn_without_native
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
-from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
+from reprise.settings import Settings, config_path_from, log_level_from, seed_from
+from routing.commands.options import routing_options
+from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import RepriseError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from reprise.cli.terminal import printable
+from console.terminal import printable
 from reprise.settings import seed_from
 from schemas.errors import RepriseError
 

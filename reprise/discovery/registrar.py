@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
+from console.asking import ServiceClient
 from query_api.http.models import Service, Services
-from reprise.cli.asking import ServiceClient
 
 
 class Registrar:

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from replay.capture.progress import Progress, Tell, silent
 from reprise import __version__
 from reprise.embedded.backup_manifest import (
     MANIFEST,
@@ -36,6 +35,7 @@ from reprise.embedded.backup_manifest import (
 )
 from schemas.errors import BackupError
 from schemas.limits import BACKUP_ATTEMPTS
+from schemas.progress import Progress, Tell, silent
 from storage.faults import disk_errors
 from storage.live_copy import copy_database, open_snapshot
 from storage.rocksdb import ANSWERS, HISTORY, LOG, TABLE, Database

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from replay.capture.progress import Progress, Tell, silent
 from reprise import __version__
 from reprise.embedded.backup_manifest import (
     MANIFEST,
@@ -22,6 +21,7 @@ from reprise.embedded.backup_manifest import (
 )
 from schemas.errors import BackupError
 from schemas.limits import ERROR_DETAIL_CHARS_MAX, MIB, PATH_BYTES_MAX
+from schemas.progress import Progress, Tell, silent
 from storage.faults import disk_errors
 from storage.files import open_file
 

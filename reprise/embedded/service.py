@@ -4,8 +4,8 @@
     DATA/table/   the table's rows, `streams.table.table`
     DATA/history/  rows of the table, past ones too: `streams.history.store`
     DATA/answers/  with `--audit`, answers to be proven: `reprise.embedded.audit`
-    DATA/routing/  what was decided and what came of it: `reprise.embedded.routing`
-    DATA/commands/  with `--lmcache`, commands to its workers: `reprise.embedded.commands`
+    DATA/routing/  what was decided and what came of it: `routing.log.embedded`
+    DATA/commands/  with `--lmcache`, commands to its workers: `lmcache_adapter.commands.embedded`
     DATA/loss.json  while it is not known yet what the log has lost, `streams.log.losses`
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
@@ -26,22 +26,22 @@ from typing import Final, Protocol
 
 from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
-from query_api.acting.actor import Actor
-from query_api.doctor.watch import OutcomeWatch
-from query_api.http.lmcache.workers import worker_of
-from query_api.http.lmcache_models import Worker
+from doctor.watch import OutcomeWatch
+from lmcache_adapter.acting.actor import Actor
+from lmcache_adapter.commands.embedded import DIRECTORY as COMMANDS_DIRECTORY
+from lmcache_adapter.commands.embedded import EmbeddedCommands
+from lmcache_adapter.http.models import Worker
+from lmcache_adapter.http.workers import worker_of
 from query_api.ports import Health, Positions
-from query_api.routing.router import Router
 from query_api.table_view import TableView
 from reprise.embedded.audit import AnswerLog
-from reprise.embedded.commands import DIRECTORY as COMMANDS_DIRECTORY
-from reprise.embedded.commands import EmbeddedCommands
 from reprise.embedded.history import EmbeddedHistory
-from reprise.embedded.routing import DIRECTORY as ROUTING_DIRECTORY
-from reprise.embedded.routing import RoutingLog
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
 from reprise.settings import Settings
+from routing.decisions.router import Router
+from routing.log.embedded import DIRECTORY as ROUTING_DIRECTORY
+from routing.log.embedded import RoutingLog
 from schemas.conditions import Part
 from schemas.errors import ConfigurationError, DamagedError, NewerVersionError, StorageError
 from schemas.identities import PublisherKey
@@ -270,7 +270,7 @@ class EmbeddedService(TableView):
         ]
 
     async def lmcache_workers(self) -> list[Worker]:
-        """See `query_api.http.lmcache.workers.WorkerSource`."""
+        """See `lmcache_adapter.http.workers.WorkerSource`."""
         lmcache = self.write.lmcache
         if lmcache is None:
             return []

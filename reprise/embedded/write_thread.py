@@ -36,8 +36,6 @@ from bridge.engine_http.load_watch import (
     scraped,
 )
 from bridge.heartbeats import Heartbeats
-from bridge.lmcache.confirmed import Confirmed, WatchedBeside
-from bridge.lmcache.parts import LmcacheParts
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.memory.watch import MemoryWatch
@@ -45,6 +43,8 @@ from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached
+from lmcache_adapter.confirmed import Confirmed, WatchedBeside
+from lmcache_adapter.parts import LmcacheParts
 from reprise.embedded.data_watch import DataWatch
 from reprise.embedded.fold_thread import FoldThread
 from reprise.embedded.folded_table import FoldedTable

@@ -2,7 +2,7 @@
 
 from typing import Final, Protocol
 
-from reprise.metrics.family import Family, counter
+from schemas.metric_family import Family, counter
 
 
 class KeptAnswers(Protocol):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from reprise.metrics.family import Family, by_label, counters, gauge
+from schemas.metric_family import Family, by_label, counters, gauge
 
 if TYPE_CHECKING:
     from reprise.http.connections import Connections

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from reprise.metrics.family import Family, by_label, counter, counters, gauge
+from schemas.metric_family import Family, by_label, counter, counters, gauge
 
 if TYPE_CHECKING:
     from bridge.engine_http.load_watch import LoadWatch

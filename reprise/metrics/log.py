@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reprise.metrics.family import Family, counter, gauge
 from schemas.conditions import DISK_PARTS, Conditions
+from schemas.metric_family import Family, counter, gauge
 
 if TYPE_CHECKING:
     from bridge.delivery.log_sink import LogSink

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from reprise.metrics.family import Family, by_label, counter, gauge, gauges
 from schemas.memory import SegmentStanding
+from schemas.metric_family import Family, by_label, counter, gauge, gauges
 
 if TYPE_CHECKING:
     from bridge.memory.watch import MemoryWatch

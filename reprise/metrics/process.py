@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from reprise.metrics.family import Family, counter, gauge, gauges
 from schemas.conditions import Conditions
+from schemas.metric_family import Family, counter, gauge, gauges
 from storage.rocksdb import memory_by_database
 
 

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from reprise.metrics.family import (
+from schemas.answer_states import Standing
+from schemas.identities import PublisherKey
+from schemas.metric_family import (
     Family,
     Samples,
     by_label,
@@ -13,8 +15,6 @@ from reprise.metrics.family import (
     gauge,
     gauges,
 )
-from schemas.answer_states import Standing
-from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
 from streams.table.ledger import Kind
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from reprise.metrics.family import Family, Samples, counter, counters, gauge, gauges
+from schemas.metric_family import Family, Samples, counter, counters, gauge, gauges
 
 if TYPE_CHECKING:
     from bridge.relay.publication import Publication

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from query_api.ports import Lag
-from reprise.metrics.family import Family, by_label, counter, counters, gauge
+from schemas.metric_family import Family, by_label, counter, counters, gauge
 
 if TYPE_CHECKING:
     from query_api.replica.replica import Replica

@@ -4,13 +4,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from reprise.metrics.acting import ACTING
+from lmcache_adapter.metrics.acting import ACTING
+from lmcache_adapter.metrics.commands import EXECUTED, ISSUED, HasCommands
+from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_TOPIC, Lmcache
 from reprise.metrics.audit import AUDIT, KeptAnswers
-from reprise.metrics.commands import EXECUTED, ISSUED, HasCommands
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
-from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
-from reprise.metrics.lmcache import LMCACHE, LMCACHE_TOPIC, Lmcache
 from reprise.metrics.load import LOAD
 from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.memory import LOOKS, SEGMENTS
@@ -28,24 +27,25 @@ from reprise.metrics.publishers import (
 )
 from reprise.metrics.relay import RELAY
 from reprise.metrics.replica import LAG, REPLICA
-from reprise.metrics.routing import ROUTING, RoutingState
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
 from reprise.metrics.tracing import TRACING
 from reprise.metrics.worker import CHECKPOINTS, CRASHES, RECORDS, RESTARTS, ROUTING_RESTARTS
+from routing.metrics import ROUTING, RoutingState
 from schemas.conditions import Part
+from schemas.metric_family import RoleCollector
 from schemas.positions import Position
 
 if TYPE_CHECKING:
-    from bridge.lmcache.distributed import LmcacheBridge
     from bridge.relay.relay import Relay
     from bridge.service import Bridge
-    from query_api.acting.actor import Actor
+    from lmcache_adapter.acting.actor import Actor
+    from lmcache_adapter.distributed import LmcacheBridge
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections
     from reprise.tracing.opening import SpanCounts
+    from routing.worker.worker import RoutingWorker
     from streams.history.follower import HistoryFollower
-    from streams.worker.routing import RoutingWorker
     from streams.worker.worker import Worker
 
 

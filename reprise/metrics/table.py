@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from reprise.metrics.family import Family, Samples, counters, gauge, gauges
+from schemas.metric_family import Family, Samples, counters, gauge, gauges
 
 if TYPE_CHECKING:
     from query_api.ports import Positions

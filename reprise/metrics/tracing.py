@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from reprise.metrics.family import Family, by_label, counter, counters, gauge
 from reprise.tracing.opening import SpanCounts
+from schemas.metric_family import Family, by_label, counter, counters, gauge
 
 TRACING: Final[tuple[Family[SpanCounts], ...]] = (
     counter(

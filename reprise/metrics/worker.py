@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from reprise.metrics.family import Family, by_label, counter, counters, gauge
+from schemas.metric_family import Family, by_label, counter, counters, gauge
 
 if TYPE_CHECKING:
-    from streams.worker.routing_table import RoutingTable
+    from routing.worker.table import RoutingTable
 
 RESTARTS: Final[tuple[Family[int], ...]] = (
     counter(

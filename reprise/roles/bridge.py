@@ -14,8 +14,6 @@ from typing import Final
 
 import msgspec
 
-from bridge.lmcache.distributed import LmcacheBridge
-from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.reader import open_reader
@@ -25,9 +23,9 @@ from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
-from query_api.replica.routing_writer import RoutingWriter
+from lmcache_adapter.distributed import LmcacheBridge
+from lmcache_adapter.settings import LmcacheSettings
 from query_api.replica.shared_condition import SharedCondition
-from query_api.routing.queue import RoutingQueue
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
@@ -40,6 +38,8 @@ from reprise.monitor import (
     monitored_here,
 )
 from reprise.tracing.opening import Tracing, tracing_of
+from routing.decisions.queue import RoutingQueue
+from routing.log.writer import RoutingWriter
 from schemas.conditions import Conditions, Part
 from streams.kernel import array_packer, socket_reader
 

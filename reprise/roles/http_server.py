@@ -16,8 +16,8 @@ from starlette.types import ASGIApp
 from query_api.access.guard import Guard
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
-from query_api.http.app import create_app
 from query_api.http.plain_listener import PlainAnswers
+from reprise.application import create_app
 from reprise.embedded.service import ROLE, EmbeddedService
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer

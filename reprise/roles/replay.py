@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Final
 
 from bridge.wire import KINDS
-from query_api.http.app import create_app
 from query_api.http.wire import Wire
 from query_api.ports import Health
 from query_api.table_view import TableView
 from replay.as_records import CaptureRecords
 from replay.folding import Pace, ReplayedTable, fold_capture
+from reprise.application import create_app
 from reprise.metrics.process import process_registry
 from reprise.metrics.roles import http_collector
 from reprise.roles.http_server import Server

@@ -25,22 +25,21 @@ from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from console.addresses import DEFAULT_HOST, DEFAULT_PORT
+from doctor.watch import OutcomeWatch
+from lmcache_adapter.acting.actor import Actor
+from lmcache_adapter.commands.replica import ReplicaCommands
 from query_api.access.settings import AccessSettings
-from query_api.acting.actor import Actor
-from query_api.doctor.watch import OutcomeWatch
 from query_api.grpc.settings import GrpcSettings
-from query_api.http.app import create_app
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
 from query_api.replica.answers_writer import AnswersWriter
-from query_api.replica.commands import ReplicaCommands
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import ROLE, Replica
-from query_api.replica.routing_log import ReplicaRouting
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
 from query_api.replica.window_writer import WindowWriter, stop_writers
-from query_api.routing.router import Router, RouterSettings
+from reprise.application import create_app
 from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import (
     history_collector,
@@ -52,14 +51,10 @@ from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
 from reprise.roles.leaving import LeaveSettings, Leaving
-from reprise.settings import (
-    DEFAULT_HOST,
-    DEFAULT_PORT,
-    DEFAULT_SEED,
-    check_act_period,
-    check_audit_rate,
-)
+from reprise.settings import DEFAULT_SEED, check_act_period, check_audit_rate
 from reprise.tracing.opening import Tracing, tracing_of
+from routing.decisions.router import Router, RouterSettings
+from routing.log.replica import ReplicaRouting
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.limits import HISTORY_BYTES, REGISTER_RETRY_S
 from schemas.registration import Registration

@@ -24,8 +24,8 @@ from reprise.monitor import (
     monitored_beside,
 )
 from reprise.tracing.opening import Tracing, tracing_of
+from routing.worker.worker import RoutingThread, RoutingWorker
 from streams.worker.app import quiet_logs
-from streams.worker.routing import RoutingThread, RoutingWorker
 from streams.worker.runner import LoopSpoiledError
 from streams.worker.worker import StreamsSettings, Worker
 

@@ -25,7 +25,6 @@ from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX, TAIL_REACH_S
 from schemas.positions import LogBounds
 from streams.audit.chains import Place, Vector, bounds_of, by_rising_sum, chains_of, vector_of
-from streams.audit.decisions import VerifiedDecisions
 from streams.audit.partitions import PartitionLog, TopicPartitionLog
 from streams.audit.verification import Numbers, Verified, answer_again, check_seed
 from streams.kernel import open_kernel
@@ -226,7 +225,7 @@ async def _verify_topics(settings: KafkaSettings, on_progress: Tell) -> Verified
     async def look() -> list[Mapping[int, LogBounds]]:
         await check_access(options)
         # The answers first: what they are of is in the log by then.
-        return [await _bounds_of(options, topic) for topic in named]
+        return [await bounds_in(options, topic) for topic in named]
 
     try:
         found = await until_reached(look, servers=settings.bootstrap, patience_s=TAIL_REACH_S)
@@ -237,19 +236,20 @@ async def _verify_topics(settings: KafkaSettings, on_progress: Tell) -> Verified
         ) from error
     async with AsyncExitStack() as opened:
         answers, events = [
-            await _opened(opened, options, topic, bounds)
+            await opened_partitions(opened, options, topic, bounds)
             for topic, bounds in zip(named, found, strict=True)
         ]
         return await TopicsVerification(answers, events).run(on_progress)
 
 
-async def _bounds_of(options: ClientOptions, topic: str) -> dict[int, LogBounds]:
+async def bounds_in(options: ClientOptions, topic: str) -> dict[int, LogBounds]:
+    """The bounds of each partition of a topic."""
     partitions = range(await count_partitions(options, topic))
     found = await offset_bounds(options, topic, partitions)
     return {partition: LogBounds(*bounds) for partition, bounds in found.items()}
 
 
-async def _opened(
+async def opened_partitions(
     opened: AsyncExitStack, options: ClientOptions, topic: str, bounds: Mapping[int, LogBounds]
 ) -> list[TopicPartitionLog]:
     """Its partitions, each with a reader of its own: one that is ahead holds up no other."""
@@ -264,38 +264,3 @@ async def _opened(
         )
         for partition in sorted(bounds)
     ]
-
-
-def verify_routing_topic(settings: KafkaSettings, on_progress: Tell = silent) -> VerifiedDecisions:
-    """Verifies the decisions of all replicas that are in Kafka now, in no consumer group. Where
-    there is no such topic, there are none.
-
-    Raises:
-        ConfigurationError: no broker answers or lets us in.
-        StorageError: Kafka went away, or retention dropped meanwhile what is read.
-    """
-    quiet_client()
-    try:
-        return asyncio.run(_verify_routing_topic(settings, on_progress))
-    except AWAY as error:
-        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
-
-
-async def _verify_routing_topic(settings: KafkaSettings, on_progress: Tell) -> VerifiedDecisions:
-    options, verified = client_options(settings), VerifiedDecisions()
-    topic = settings.routing.log.name
-    await until_reached(
-        lambda: check_access(options), servers=settings.bootstrap, patience_s=TAIL_REACH_S
-    )
-    try:
-        bounds = await _bounds_of(options, topic)
-    except ConfigurationError:
-        return verified
-    async with AsyncExitStack() as opened:
-        for log in await _opened(opened, options, topic, bounds):
-            first, end = log.bounds
-            async for entry in log.entries(Offset(end - 1)):
-                if entry.value:  # a marker of a transaction, or retention, leaves none
-                    verified.take(entry)
-                on_progress(entry.offset + 1 - first, end - first)
-    return verified

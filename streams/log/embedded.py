@@ -14,8 +14,8 @@ be exempt from it (live registrations): they stay where they are, and reading sk
 Durability: an append survives `kill -9` as soon as it returns, and a power cut once `sync` has run;
 the service syncs every `LOG_SYNC_S`. After a power cut the log ends at some record appended before
 it, never with a hole; where it shows that there was more, `torn` says so. A log that is damaged
-elsewhere is neither opened nor read past the damage: `streams.table.repair` makes what can be read
-a log again.
+elsewhere is neither opened nor read past the damage: `reprise.embedded.repair` makes what can be
+read a log again.
 """
 
 import struct

@@ -1,5 +1,5 @@
 """The worker's Faust app: an agent folds a topic, the events or, in an app of its own
-(`streams.worker.routing`), the routing log. The only module that imports Faust.
+(`routing.worker.worker`), the routing log. The only module that imports Faust.
 
 Faust 0.15.3 assigns, fetches, delivers, acknowledges and commits; `streams.worker.tables` owns the
 tables, of which Faust knows nothing. One agent, not isolated, takes batches (`take_events`) of all

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from simulation.engines.publisher import Publisher, PublisherOptions
+from lab.engines.publisher import Publisher, PublisherOptions
 from tests.contract.deployments import FORMS, Deployment, Distributed, Embedded, Tenant, tenant_of
 from tests.kafka_fixtures import own_topics, settings_for
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pytest
 
 from brokers.settings import KafkaSettings
-from simulation.engines.publisher import Publisher
+from lab.engines.publisher import Publisher
 from tests.processes import Api, Service, until
 from tests.roles import Role
 

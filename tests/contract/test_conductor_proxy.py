@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from devtools.broker import free_ports
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockRemoved, BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockRemoved, BlockStored
 from tests.conductor_proxy import PROFILE, Prefills, Proxy
 from tests.contract.deployments import Tenant
 from tests.processes import Api, until

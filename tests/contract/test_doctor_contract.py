@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockRemoved, BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockRemoved, BlockStored
 from tests.contract.deployments import Tenant
 from tests.engine_http import EngineServer, engine_server
 
@@ -151,7 +151,7 @@ def test_a_clock_that_is_far_off_is_found(
     tenant.connect(publisher)
     ours = time.time
     with monkeypatch.context() as patched:
-        patched.setattr("simulation.engines.publisher.time.time", lambda: ours() - 3600.0)
+        patched.setattr("lab.engines.publisher.time.time", lambda: ours() - 3600.0)
         publisher.publish([BlockStored(block_hashes=[1], token_ids=list(BLOCK), block_size=16)])
     found = tenant.await_finding("clock")
     assert found["got"] == "-3,600 s"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulation.engines.publisher import Publisher, PublisherOptions
+from lab.engines.publisher import Publisher, PublisherOptions
 from tests.contract.deployments import Tenant, tenant_of
 from tests.contract.test_service_contract import TOKENS, chain
 from tests.engine_http import EngineServer, engine_server

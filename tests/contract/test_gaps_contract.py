@@ -13,8 +13,8 @@ from urllib.request import Request, urlopen
 import msgpack
 import pytest
 
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockStored
 from tests.contract.deployments import WAIT_S, Deployment, Tenant
 
 pytestmark = pytest.mark.timeout(180)

@@ -9,8 +9,8 @@ import grpc
 import pytest
 import xxhash
 
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.contract.deployments import GRPC_TENANT, WAIT_S, Deployment, Tenant, tenant_of
 from tests.processes import until
 from tests.router_protos import PACKED, RADIX, TEXT

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulation.engines.publisher import Publisher
-from simulation.engines.wire import BlockRemoved, BlockStored
+from lab.engines.publisher import Publisher
+from lab.engines.wire import BlockRemoved, BlockStored
 from tests.contract.deployments import Tenant
 
 pytestmark = pytest.mark.timeout(180)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from simulation.engines.publisher import Publisher, PublisherOptions
+from lab.engines.publisher import Publisher, PublisherOptions
 from tests.contract.deployments import Tenant
 from tests.engine_http import EngineServer, engine_server
 

@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from devtools.broker import free_ports
-from simulation.engines.publisher import END_SEQUENCE, Publisher, PublisherOptions
-from simulation.engines.wire import BlockStored
+from lab.engines.publisher import END_SEQUENCE, Publisher, PublisherOptions
+from lab.engines.wire import BlockStored
 from tests.contract.deployments import (
     Subscribed,
     Tenant,

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from simulation.engines.publisher import Publisher, PublisherOptions
+from lab.engines.publisher import Publisher, PublisherOptions
 from tests.contract.deployments import WAIT_S, Deployment, tenant_of
 from tests.memory_segments import GIB, Segment, SegmentProcess
 from tests.processes import until

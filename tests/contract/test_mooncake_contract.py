@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.contract.deployments import Tenant
 from tests.mooncake import Master, key_of
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from query_api.http.models_routing import PrefixHolder
-from query_api.http.prefix_holders import holders_in
+from routing.http.models import PrefixHolder
+from routing.http.prefix_holders import holders_in
 from schemas.events import Removed, Stored, encode_events
 from schemas.identities import Medium
 from schemas.routing_records import DecidedScope

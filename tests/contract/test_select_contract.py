@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockStored
 from tests.engine_http import EngineServer, engine_server
 from tests.processes import Service, until
 

@@ -10,13 +10,13 @@ import msgpack
 import pytest
 
 from bridge.sockets.raw_message import RawMessage
+from lab.engines.cache import CacheSizes, EngineCache, Offload
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored, EngineEvent
 from schemas.identities import Offset
 from schemas.limits import HEARTBEAT_S
 from schemas.records import encode_record
 from schemas.registration import PublisherKind, Registration
-from simulation.engines.cache import CacheSizes, EngineCache, Offload
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored, EngineEvent
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from tests.building import prefix_hashes

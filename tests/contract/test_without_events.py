@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulation.engines.publisher import Publisher
-from simulation.engines.wire import BlockStored
+from lab.engines.publisher import Publisher
+from lab.engines.wire import BlockStored
 from tests.contract.deployments import Tenant
 
 pytestmark = pytest.mark.timeout(240)

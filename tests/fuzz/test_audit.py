@@ -10,19 +10,19 @@ from unicodedata import category
 import msgspec
 import pytest
 
+from console.terminal import printable
 from reprise.cli.audit import decision_lines, lines_of
-from reprise.cli.terminal import printable
+from routing.audit import VerifiedDecisions
 from schemas.identities import Offset
 from schemas.limits import AUDIT_SEEDS_MAX
 from schemas.routing_records import DecisionsRecord, encode_routing
-from streams.audit.decisions import VerifiedDecisions
 from streams.audit.log import AnswersLog
 from streams.audit.verification import AnswersVerification
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
 from tests.fuzz.mutation import Base, Mutator
+from tests.unit.routing.observed.records import RUN, a_decision
 from tests.unit.streams.audit.test_verification import RECORDS, answer, instance, record
-from tests.unit.streams.routing.observed.records import RUN, a_decision
 
 CASES = 2_000
 

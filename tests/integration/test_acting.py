@@ -15,9 +15,9 @@ import pytest
 
 from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockStored
 from schemas.registration import LMCACHE
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockStored
 from tests.kafka_fixtures import own_topics, settings_for
 from tests.lmcache import CPU, ScriptedWorker
 from tests.lmcache_commands import CommandSocket, plain_answer

@@ -21,8 +21,8 @@ from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
 from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
+from lab.engines.wire import BlockRemoved, BlockStored, EventEncoder
 from schemas.limits import STALE_S
-from simulation.engines.wire import BlockRemoved, BlockStored, EventEncoder
 from tests.deployment import Deployment, answers_are_right, query_for, states_of
 from tests.integration.test_repair import (
     Engine,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockStored
 from tests.processes import Service, until
 
 PERIOD_S = 0.1

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+from reprise.embedded.repair import Repair
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import DEFAULT_SEED, Settings
 from schemas.answer_states import AnswerState
@@ -30,7 +31,6 @@ from schemas.limits import TABLE_FLUSH_S
 from streams.kernel import open_kernel
 from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
-from streams.table.repair import Repair
 from streams.table.verification import fresh_fold
 from tests.deployment import held_by_fold
 from tests.load import Engine, Load

@@ -212,7 +212,7 @@ def test_ctrl_c_before_the_engines_are_up_leaves_nothing(demo: Service, base_por
 
 def test_a_service_goes_on_without_the_demo_that_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'simulation.engines.engine' in sys.orig_argv:\n    os._exit(1)\n"
+        "import os, sys\nif 'lab.engines.engine' in sys.orig_argv:\n    os._exit(1)\n"
     )
     with Service(
         tmp_path / "data",

@@ -27,8 +27,8 @@ import pytest
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import free_ports
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockStored
 from tests.documented import ENDS_WITH, ROOT, SERVICES, Command, commands, why_elsewhere
 from tests.integration.test_tail import produce, record
 from tests.processes import Service, until

@@ -15,8 +15,8 @@ import pytest
 import xxhash
 
 from devtools import dynamo
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockRemoved, BlockStored, EngineEvent
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockRemoved, BlockStored, EngineEvent
 from tests.dynamo import DynamoIndexer
 from tests.processes import Service, until
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.engines.publisher import Publisher, PublisherOptions
 from schemas.limits import (
     HTTP_BODIES_BYTES_MAX,
     HTTP_ENGINES_AT_ONCE_MAX,
@@ -21,7 +22,6 @@ from schemas.limits import (
     LOAD_SILENT_AT_ONCE_MAX,
     MIB,
 )
-from simulation.engines.publisher import Publisher, PublisherOptions
 from tests.contract.test_service_contract import TOKENS, chain
 from tests.engine_http import engine_server
 from tests.processes import Service, until

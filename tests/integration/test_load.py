@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.engines.publisher import Publisher, PublisherOptions
+from lab.engines.publisher import Publisher, PublisherOptions
 from tests.engine_http import engine_server
 from tests.processes import Service, until
 

@@ -19,8 +19,14 @@ from bridge.delivery.spool import Spool
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from reprise.embedded.repair import Repair
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
+from routing.fold.checkpoint import write_checkpoint
+from routing.fold.chunks import CHUNK_VERSION, chunks_of
+from routing.fold.fold import STATE_VERSION, RoutingFold
+from routing.log.recovery import recover_fold
+from routing.worker.state import RoutingStateTopic
 from schemas.conditions import Part
 from schemas.errors import NewerVersionError, StorageError
 from schemas.identities import Offset
@@ -38,14 +44,8 @@ from storage.rocksdb import ANSWERS, HISTORY, LOG, SPOOL, TABLE, Database, Prese
 from streams.audit.log import AnswersLog
 from streams.history.store import FORMAT as HISTORY_FORMAT
 from streams.log.embedded import EmbeddedLog, ReadOnlyLog
-from streams.log.routing_topics import recover_fold
-from streams.routing.checkpoint import write_checkpoint
-from streams.routing.chunks import CHUNK_VERSION, chunks_of
-from streams.routing.fold import STATE_VERSION, RoutingFold
-from streams.table.repair import Repair
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
-from streams.worker.routing_state import RoutingStateTopic
 from tests.building import events_record, registered_record, registration, stored
 from tests.deployment import query_for
 from tests.integration.test_serve_kafka import Worker, consume, produce

@@ -15,18 +15,18 @@ import msgspec
 import pytest
 
 from bridge.delivery.spool import Spool
-from bridge.lmcache.controller.member import Reachable
+from lmcache_adapter.commands.embedded import EmbeddedCommands
+from lmcache_adapter.controller.member import Reachable
 from query_api.replica.registry_table import RegistryTable
-from reprise.embedded.commands import EmbeddedCommands
 from reprise.settings import DEFAULT_SEED
+from routing.fold.checkpoint import read_checkpoint
+from routing.fold.fold import RoutingFold
 from schemas.codec import decode_record, decode_routing
 from schemas.command_records import CommandState
 from schemas.identities import Offset
 from schemas.routing_records import DecisionsRecord
 from streams.kernel import open_kernel
 from streams.log.embedded import ReadOnlyLog
-from streams.routing.checkpoint import read_checkpoint
-from streams.routing.fold import RoutingFold
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
 from streams.table.verification import verify_log

@@ -8,7 +8,7 @@ import pytest
 
 from brokers.settings import KafkaSettings
 from devtools.broker import Broker
-from simulation.engines.publisher import Publisher, PublisherOptions
+from lab.engines.publisher import Publisher, PublisherOptions
 from tests.kafka_fixtures import settings_for
 from tests.processes import until
 from tests.roles import Role

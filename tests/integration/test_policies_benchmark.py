@@ -4,13 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.embedded import policies
-from benchmarks.routing.choosing import ByRoute
-from benchmarks.routing.drive import Events, drive, load_of
-from benchmarks.routing.world import World
-from benchmarks.sizes import KERNELS, KernelName
+from lab.benchmarks.embedded import policies
+from lab.benchmarks.routing.choosing import ByRoute
+from lab.benchmarks.routing.drive import Events, drive, load_of
+from lab.benchmarks.routing.world import World
+from lab.benchmarks.sizes import KERNELS, KernelName
+from routing.costs import Costs
 from streams.kernel import native_available
-from streams.routing.costs import Costs
 
 QUICK = Costs(fixed_s=0.01, prefill_tokens_per_s=20_000.0, token_squared_s=0.0)
 

@@ -22,10 +22,10 @@ import pytest
 import zmq
 
 from bridge.relay.bridge_keys import BridgeKeys
+from lab.engines.engine import EngineOptions
+from lab.engines.process import EngineProcess
+from lab.traffic.http_json import JsonConnection
 from schemas.limits import RELAY_KEYS_CHECK_S
-from simulation.engines.engine import EngineOptions
-from simulation.engines.process import EngineProcess
-from simulation.traffic.http_json import JsonConnection
 from tests.load import Engine, Load
 from tests.processes import Service, until
 from tests.relays import Keys, RelayProcess, make_keys

@@ -16,12 +16,12 @@ import zmq
 
 from bridge.publisher.replay_client import END_SEQUENCE
 from devtools.broker import free_ports
+from lab.engines.cache import CacheSizes
+from lab.engines.engine import EngineOptions, EngineReady, EngineState
+from lab.engines.process import EngineProcess, stop_engines
+from lab.engines.publisher import PublisherOptions
+from lab.traffic.http_json import JsonConnection
 from schemas.limits import MESSAGE_BYTES_MAX
-from simulation.engines.cache import CacheSizes
-from simulation.engines.engine import EngineOptions, EngineReady, EngineState
-from simulation.engines.process import EngineProcess, stop_engines
-from simulation.engines.publisher import PublisherOptions
-from simulation.traffic.http_json import JsonConnection
 from tests.integration.test_kill import contexts_of, fresh_contexts
 from tests.processes import Service, until
 from tests.proxy import Proxy

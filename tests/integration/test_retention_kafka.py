@@ -17,8 +17,8 @@ from brokers.options import client_options
 from brokers.reading import offset_bounds
 from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import AllBlocksCleared, BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import AllBlocksCleared, BlockStored
 from tests.contract.deployments import SESSION, Distributed, Tenant, tenant_of
 from tests.lmcache import ScriptedWorker
 from tests.roles import Role

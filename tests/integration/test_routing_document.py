@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 import schemas
-from benchmarks.routing.world import MODEL, World
-from benchmarks.sizes import KERNELS
+from lab.benchmarks.routing.world import MODEL, World
+from lab.benchmarks.sizes import KERNELS
+from routing.costs import Costs
 from streams.kernel import native_available
-from streams.routing.costs import Costs
 from tests.processes import until
 
 DOCUMENT = Path(schemas.__file__).parents[1] / "docs" / "routing.md"

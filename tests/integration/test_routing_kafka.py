@@ -21,6 +21,8 @@ from brokers.options import client_options
 from brokers.reading import opened_reader, read_to_end
 from brokers.settings import KafkaSettings
 from devtools.broker import Broker
+from routing.fold.fold import RoutingFold
+from routing.log.recovery import ROUTING_PARTITION, recover_fold
 from schemas.codec import decode_routing
 from schemas.routing_records import (
     DecisionsRecord,
@@ -29,8 +31,6 @@ from schemas.routing_records import (
     decision_id,
     parse_decision_id,
 )
-from streams.log.routing_topics import ROUTING_PARTITION, recover_fold
-from streams.routing.fold import RoutingFold
 from tests.kafka_fixtures import settings_for
 from tests.processes import until
 from tests.roles import Role

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.scaling.fleet import run
-from benchmarks.scaling.fleet_report import Plan
+from lab.benchmarks.scaling.fleet import run
+from lab.benchmarks.scaling.fleet_report import Plan
 from streams.kernel import native_available
 
 

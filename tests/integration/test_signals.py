@@ -117,8 +117,8 @@ def test_tail_ends(tmp_path: Path, number: signal.Signals, code: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "codes"),
     [
-        (["simulation.engines.engine", "--instance-id", "e"], {0}),
-        (["simulation.traffic.load"], {-signal.SIGINT, -signal.SIGTERM}),
+        (["lab.engines.engine", "--instance-id", "e"], {0}),
+        (["lab.traffic.load"], {-signal.SIGINT, -signal.SIGTERM}),
     ],
 )
 def test_a_simulated_engine_ends(

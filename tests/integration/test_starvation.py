@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from devtools.broker import free_ports
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockStored
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockStored
 from tests.processes import Service, until
 from tests.proxy import Proxy
 

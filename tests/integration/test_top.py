@@ -15,11 +15,11 @@ from typing import Self
 import pyte
 import pytest
 
-from simulation.engines.cache import CacheSizes
-from simulation.engines.engine import EngineOptions
-from simulation.engines.process import EngineProcess, stop_engines
-from simulation.engines.publisher import PublisherOptions
-from simulation.traffic.http_json import JsonConnection
+from lab.engines.cache import CacheSizes
+from lab.engines.engine import EngineOptions
+from lab.engines.process import EngineProcess, stop_engines
+from lab.engines.publisher import PublisherOptions
+from lab.traffic.http_json import JsonConnection
 from tests.contract.deployments import memory_options
 from tests.memory_segments import SegmentProcess
 from tests.processes import Service, until

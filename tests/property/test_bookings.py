@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from routing.fold.fold import RoutingFold
+from routing.fold.place import NO_LOAD
 from schemas.codec import decode_routing
 from schemas.routing_records import (
     DecisionsRecord,
@@ -21,9 +23,7 @@ from schemas.routing_records import (
     UnregisteredEngines,
     encode_routing,
 )
-from streams.routing.fold import RoutingFold
-from streams.routing.place import NO_LOAD
-from tests.unit.streams.routing.decisions import candidate, decision, outcome
+from tests.unit.routing.sample_decisions import candidate, decision, outcome
 
 NAMES = ("a", "b", "c")
 SEEDS = range(200)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import generate_latest
 
-from bridge.lmcache.wire.commands import read_reply, request_of, unsupported
 from bridge.wire import KINDS
+from lmcache_adapter.commands.book import CommandBook
+from lmcache_adapter.wire.commands import read_reply, request_of, unsupported
 from query_api.http.errors import RequestError
 from query_api.http.requests.registrations import read_registration
 from query_api.http.wire import Wire
@@ -44,7 +45,6 @@ from schemas.records import (
 )
 from schemas.registration import Registered
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
-from streams.commands.book import CommandBook
 from streams.kernel import native_available, open_kernel
 from streams.log.record_lines import Entry, StreamFilter, record_line
 from streams.table.fold import INTERNAL_ERROR, Fold, Unproven

@@ -9,11 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from query_api.routing.folded import FoldedRouting
-from query_api.routing.interface import Offered, PostedLoad, RouteRequest
-from query_api.routing.live import LiveLoad
-from query_api.routing.queue import RoutingQueue
-from query_api.routing.router import Router, RouterSettings
+from routing.audit import differences_of
+from routing.costs import UNLIMITED, Costs
+from routing.decisions.folded import FoldedRouting
+from routing.decisions.interface import Offered, PostedLoad, RouteRequest
+from routing.decisions.live import LiveLoad
+from routing.decisions.queue import RoutingQueue
+from routing.decisions.router import Router, RouterSettings
+from routing.policies.decide import OfDegraded, Rules
+from routing.policies.table import POLICIES
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
 from schemas.codec import decode_routing
 from schemas.identities import PrefixScope
@@ -26,11 +30,7 @@ from schemas.routing_records import (
     Refused,
     encode_routing,
 )
-from streams.audit.decisions import differences_of
 from streams.kernel.interface import InstanceMatch, RankMatch
-from streams.routing.costs import UNLIMITED, Costs
-from streams.routing.decide import OfDegraded, Rules
-from streams.routing.table import POLICIES
 from tests.fakes import FakeTable
 
 SEEDS = range(150)

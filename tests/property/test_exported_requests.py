@@ -8,12 +8,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.analysis.accesses import chain_of
+from lab.exports.requests import Requests
+from lab.miss_ratio.accesses import chain_of
 from replay.as_records import CaptureRecords
 from replay.block_events import BlockEvents
 from replay.capture.reader import Capture
 from replay.chains import Chains
-from replay.exports.requests import Requests
 from replay.traces.request import TraceRequest
 from schemas.events import BlockEvent
 from tests.building import BLOCK, STREAM, events_record, stored

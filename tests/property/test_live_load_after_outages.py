@@ -9,12 +9,12 @@ import random
 
 import pytest
 
-from query_api.routing.beside import Usual
-from query_api.routing.live import LiveLoad, Report
-from query_api.routing.queue import RoutingQueue
+from routing.decisions.beside import Usual
+from routing.decisions.live import LiveLoad, Report
+from routing.decisions.queue import RoutingQueue
+from routing.fold.fold import RoutingFold
 from schemas.routing_records import OutcomeEvent, RoutingRecord, Target
-from streams.routing.fold import RoutingFold
-from tests.unit.streams.routing.decisions import candidate, decision, outcome
+from tests.unit.routing.sample_decisions import candidate, decision, outcome
 
 SEEDS = range(300)
 NAMES = ("a", "b", "c")

@@ -9,8 +9,8 @@ import pytest
 
 from schemas import limits
 from tests.lmcache import CPU, DISK
-from tests.unit.bridge.lmcache.scene import REPLY, Cache, Scene
-from tests.unit.bridge.lmcache.worker.test_worker import restarted
+from tests.unit.lmcache_adapter.scene import REPLY, Cache, Scene
+from tests.unit.lmcache_adapter.worker.test_worker import restarted
 
 SEEDS = 400
 STEPS = 60

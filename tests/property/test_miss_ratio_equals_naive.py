@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.analysis.accesses import chain_of
-from replay.analysis.miss_ratio import MissRatios, Scope
+from lab.miss_ratio.accesses import chain_of
+from lab.miss_ratio.miss_ratio import MissRatios, Scope
 from replay.traces.request import TraceRequest
 
 SCOPE = Scope("a", "", "", 8)

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from routing.fold.fold import RoutingFold
+from routing.policies.table import POLICIES
 from schemas.codec import decode_routing
 from schemas.limits import NAME_BYTES_MAX
 from schemas.routing_records import encode_routing
-from streams.routing.fold import RoutingFold
-from streams.routing.table import POLICIES
 from tests.fakes import FakeTable
-from tests.unit.query_api.http.routing.conftest import Service
+from tests.unit.routing.http.conftest import Service
 
 SEEDS = range(40)
 BODIES = 25

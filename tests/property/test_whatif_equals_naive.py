@@ -4,14 +4,14 @@ import random
 
 import pytest
 
+from lab.whatif.outcome import latency_of
+from lab.whatif.policies.table import ALL_POLICIES
+from lab.whatif.run import Run
+from lab.whatif.setup import Announce, Leases, Refusal, Setup
+from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
-from simulation.whatif.outcome import latency_of
-from simulation.whatif.policies.table import ALL_POLICIES
-from simulation.whatif.run import Run
-from simulation.whatif.setup import Announce, Leases, Refusal, Setup
-from simulation.whatif.workload import Workload
+from routing.costs import Costs
 from streams.kernel import native_available
-from streams.routing.costs import Costs
 from tests.naive_whatif import NaiveRun
 
 BLOCK_SIZE = 16

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bridge.engine_http.answers import Process, PublisherSource
-from schemas.identities import PublisherKey
-from schemas.records import EventsRecord, GapRecord
-from schemas.registration import PublisherKind, Registration
-from simulation.engines.cache import BlockChain, CacheSizes, EngineCache
-from simulation.engines.wire import (
+from lab.engines.cache import BlockChain, CacheSizes, EngineCache
+from lab.engines.wire import (
     GPU,
     AllBlocksCleared,
     BlockRemoved,
@@ -24,6 +21,9 @@ from simulation.engines.wire import (
     EngineEvent,
     EventEncoder,
 )
+from schemas.identities import PublisherKey
+from schemas.records import EventsRecord, GapRecord
+from schemas.registration import PublisherKind, Registration
 from tests.building import prefix_hashes
 from tests.simulation.announced import Announced
 from tests.simulation.loop import EPOCH_S, SimulatedLoop

@@ -5,7 +5,7 @@ import re
 from tests.documented import ELSEWHERE, ENDS_WITH, Command, commands, read_commands, why_elsewhere
 
 PROGRAMS = re.compile(
-    r"^([A-Z_]+=\S+ )*(\.venv/bin/)?(reprise|curl|python -m benchmarks\.scaling$)"
+    r"^([A-Z_]+=\S+ )*(\.venv/bin/)?(reprise|curl|python -m lab\.benchmarks\.scaling$)"
 )
 SHELL = re.compile(r"^(export )?[A-Z_]+=\S*|^echo ")
 """What the commands behind them need."""

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 
 from bridge.sockets.raw_message import RawMessage
+from lab.engines.cache import CacheSizes, EngineCache, Offload
+from lab.engines.publisher import Publisher, PublisherOptions
 from schemas.registration import PublisherKind, Registration
-from simulation.engines.cache import CacheSizes, EngineCache, Offload
-from simulation.engines.publisher import Publisher, PublisherOptions
 from tests.processes import until
 
 

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from query_api.http.app import create_app
+from reprise.application import create_app
 from tests.conductor_proxy import Prefills, Proxy
 from tests.fakes import FakeTable
 

@@ -6,12 +6,12 @@ import pytest
 
 from replay.as_records import CaptureRecords
 from replay.capture.format import Asked, Entry, Header, Kind, PartitionSource
-from replay.capture.progress import Progress
 from replay.capture.reader import Capture
 from replay.capture.writer import CaptureWriter
 from replay.folding import Pace, ReplayedTable, fold_capture
 from schemas.answer_states import AnswerState
 from schemas.identities import Offset
+from schemas.progress import Progress
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from tests.building import (

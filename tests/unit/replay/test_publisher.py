@@ -12,11 +12,11 @@ from replay.capture.asking import ask_for
 from replay.capture.errors import CaptureError
 from replay.capture.format import PublisherSource
 from replay.capture.from_zmq import capture_frames
-from replay.capture.progress import never
 from replay.capture.reader import Capture
 from replay.folding import ReplayedTable, fold_capture
 from replay.publisher import CapturePublishers, rising
 from replay.wire_batches import Outgoing
+from schemas.progress import never
 from streams.kernel import open_kernel
 from tests.integration.bridge.engine import Engine
 from tests.unit.replay.capture.test_from_zmq import Recording, digests, frames_of

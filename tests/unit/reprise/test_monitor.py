@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry
 
 from reprise.cli import main
 from reprise.http.tls_settings import TlsSettings
-from reprise.metrics.family import RoleCollector
 from reprise.metrics.process import PROCESS, Role
 from reprise.monitor import (
     listen,
@@ -28,6 +27,7 @@ from reprise.monitor import (
 )
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError
+from schemas.metric_family import RoleCollector
 
 HOST = "127.0.0.1"
 WAIT_S = 10.0

@@ -22,13 +22,13 @@ from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.lookup import LOOKUPS
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
+from lab.engines.publisher import Publisher, PublisherOptions
+from lab.engines.wire import BlockRemoved
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
 from schemas.events import Removed
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, SequencedRecord
-from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import BlockRemoved
 from tests.unit.bridge.messages import registration
 from tests.unit.bridge.publisher.sequencers import Sequencers
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from query_api.http.app import create_app
+from reprise.application import create_app
 from schemas.registration import Registration
 from tests.fakes import AsgiClient, FakeTable, registration
 

@@ -8,8 +8,8 @@ import httpx
 import msgpack
 import pytest
 
-from query_api.http.app import create_app
 from query_api.http.wire import Wire
+from reprise.application import create_app
 from tests.fakes import FakeTable, registration
 
 METHOD_NOT_ALLOWED = {"error": "Method not allowed"}

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from query_api.http.app import create_app
 from query_api.http.explanation_models import ExplanationDocument
 from query_api.ports import Asked, AsOf, PastView
+from reprise.application import create_app
 from reprise.cli.explain import lines_of
 from schemas.events import paired_key
 from schemas.identities import Offset

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from bridge.wire import KINDS
-from query_api.doctor.document import DoctorDocument
+from doctor.document import DoctorDocument
 from query_api.gaps import GapsDocument
 from query_api.http import memory_models, models, openapi
 from query_api.http.errors import ErrorEnvelope

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from query_api.http.app import create_app
 from query_api.past_answers import PastAnswers
 from query_api.ports import Asked, AsOf, PastView
+from reprise.application import create_app
 from schemas.errors import PastError
 from schemas.events import extra_key
 from streams.history.explain import EndedBy, Explanation, Question

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import Metric, parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from query_api.http.app import create_app
+from reprise.application import create_app
 from schemas.errors import AddressRefusedError, RegistrationError, StorageError
 from schemas.positions import PublisherState
 from schemas.registration import HashProfile, Label, PublisherKind, Registration

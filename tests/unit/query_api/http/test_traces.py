@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from query_api.http.app import create_app
 from query_api.http.traces import context_of
-from query_api.routing.folded import FoldedRouting
-from query_api.routing.live import LiveLoad
-from query_api.routing.queue import RoutingQueue
-from query_api.routing.router import Router
+from reprise.application import create_app
+from routing.decisions.folded import FoldedRouting
+from routing.decisions.live import LiveLoad
+from routing.decisions.queue import RoutingQueue
+from routing.decisions.router import Router
 from schemas.limits import TRACESTATE_CHARS_MAX
 from schemas.routing_records import (
     Decision,

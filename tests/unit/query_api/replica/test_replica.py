@@ -5,9 +5,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from query_api.http.app import create_app
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
+from reprise.application import create_app
 from reprise.metrics.roles import replica_collector
 from schemas.answer_states import AnswerState, Doubt
 from schemas.conditions import Level, Part

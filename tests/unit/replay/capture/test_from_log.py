@@ -8,13 +8,13 @@ import pytest
 
 from replay.capture.errors import CaptureError
 from replay.capture.format import Asked, Entry
-from replay.capture.progress import Progress
 from replay.capture.reader import Capture
 from replay.folding import ReplayedTable
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.memory import MemoryRecord
+from schemas.progress import Progress
 from schemas.records import HeartbeatRecord
 from storage.rocksdb import new_batch
 from streams.log.embedded import _KEY, EmbeddedLog

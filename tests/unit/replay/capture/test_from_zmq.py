@@ -12,11 +12,11 @@ from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
 from replay.capture.format import Entry, EntryFlag, Kind, PublisherSource, Summary, decode_frames
 from replay.capture.from_zmq import capture_frames
-from replay.capture.progress import Progress
 from replay.capture.reader import Capture
 from replay.folding import ReplayedTable, fold_capture
 from schemas.errors import EndpointError
 from schemas.identities import Offset
+from schemas.progress import Progress
 from schemas.records import encode_record
 from schemas.registration import Registration
 from streams.kernel import open_kernel

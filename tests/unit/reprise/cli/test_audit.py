@@ -10,15 +10,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brokers.settings import KafkaSettings
-from query_api.routing.folded import FoldedRouting
-from query_api.routing.interface import Offered, RouteRequest
-from query_api.routing.live import LiveLoad
-from query_api.routing.queue import RoutingQueue
-from query_api.routing.router import Router
 from reprise.cli.main import main
+from routing.audit import VerifiedDecisions
+from routing.decisions.folded import FoldedRouting
+from routing.decisions.interface import Offered, RouteRequest
+from routing.decisions.live import LiveLoad
+from routing.decisions.queue import RoutingQueue
+from routing.decisions.router import Router
 from schemas.identities import PrefixScope
 from schemas.routing_records import CostModel, DecisionsRecord, LoadRecord, encode_routing
-from streams.audit.decisions import VerifiedDecisions
 from streams.audit.verification import Verified
 from streams.log.embedded import EmbeddedLog
 from tests.fakes import FakeTable
@@ -40,7 +40,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[object]:
     def no_decisions(kafka: KafkaSettings, tell: Callable[[int, int], None]) -> VerifiedDecisions:
         return VerifiedDecisions()
 
-    monkeypatch.setattr("streams.audit.topics_verification.verify_routing_topic", no_decisions)
+    monkeypatch.setattr("routing.audit_topic.verify_routing_topic", no_decisions)
     monkeypatch.setattr("streams.audit.verification.verify_answers", of_data)
     monkeypatch.setattr("streams.audit.topics_verification.verify_topics", of_topics)
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ from replay.traces.reader import read_trace
 from replay.wire_batches import Outgoing
 from reprise.cli.main import main
 from tests.building import BLOCK, events_record, stored
-from tests.unit.replay.exports.test_output import files_of_at_most
+from tests.unit.lab.exports.test_output import files_of_at_most
 from tests.unit.replay.histories import history
 from tests.unit.replay.test_block_events import capture_of
 

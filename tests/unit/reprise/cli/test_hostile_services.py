@@ -11,8 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from reprise.cli import asking
-from reprise.cli.asking import asked
+from console import asking
+from console.asking import asked
 from reprise.cli.main import main
 from schemas.limits import KIB
 
@@ -156,7 +156,7 @@ def test_a_server_that_dribbles_is_given_up_when_its_time_is_over() -> None:
 
 
 def test_all_documents_of_top_have_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reprise.cli.top_view.fleet.TOP_ASK_S", 0.3)
+    monkeypatch.setattr("page.top.fleet.TOP_ASK_S", 0.3)
     with serving(Hostile(HEAD + b"\r\n", b" ", pause_s=0.02)) as url:
         assert "did not answer within 0." in ended_with_a_line(run(["top", "--once"], url))
 

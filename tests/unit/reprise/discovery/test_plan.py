@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from query_api.http.answers import services_document
-from query_api.http.app import create_app
 from query_api.http.models import Service, Services
+from reprise.application import create_app
 from reprise.discovery.engines import Engine, bodies, read_pod
 from reprise.discovery.plan import make_plan
 from tests.fakes import AsgiClient, FakeTable

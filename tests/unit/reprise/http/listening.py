@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any
 
-from query_api.http.app import create_app
 from query_api.http.plain_listener import PlainAnswers
+from reprise.application import create_app
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
 from schemas.answer_states import Verdict

@@ -11,17 +11,17 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 from zmq.auth import create_certificates
 
-from bridge.lmcache.settings import Address, LmcacheSettings, TopicSettings
 from bridge.relay.relay import Relay
 from bridge.relay.settings import RelayedEngine, RelaySettings
 from bridge.service import Bridge, BridgeSettings
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
+from lmcache_adapter.settings import Address, LmcacheSettings, TopicSettings
 from query_api.access.guard import Guard
 from query_api.access.settings import AccessSettings
 from query_api.grpc.counts import GrpcCounts
-from query_api.http.app import create_app
+from reprise.application import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.http.connections import Connections
 from reprise.metrics.roles import (
@@ -34,8 +34,8 @@ from reprise.metrics.roles import (
 )
 from reprise.roles.serve import ReplicaService, ServeSettings
 from reprise.settings import Settings
+from routing.worker.worker import RoutingWorker
 from schemas.conditions import Conditions, Level, Part
-from streams.worker.routing import RoutingWorker
 from streams.worker.worker import StreamsSettings, Worker
 from tests.fakes import FakeTable
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from starlette.types import Message
 
-from query_api.http.app import create_app
 from query_api.http.errors import ClientGoneError, RequestError
 from query_api.http.requests import bodies as module
 from query_api.http.requests.bodies import NO_ROOM, TOO_SLOW, Bodies
+from reprise.application import create_app
 from schemas.limits import (
     BODIES_BYTES_MAX,
     BODIES_LARGE_BYTES_MAX,

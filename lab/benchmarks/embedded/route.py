@@ -1,0 +1,206 @@
+"""What a decision costs: `POST /route` beside `POST /query` for the same prompts.
+
+The candidates stand in the request, so that none is away: engines that nobody has registered, which
+hold what was sent to them. Each request is booked, and written into the routing log; the query
+lists as many registered instances. CPU is that of the server's process.
+
+Then many clients at once: each of 64 connections asks `/route` and reports `completed` to
+`/feedback`, again as soon as it has its answer, beside engines that are followed and do nothing.
+What the loop of the service waited for a core meanwhile is no wait of the service: with it, and
+without it, both are told.
+"""
+
+import selectors
+from itertools import cycle
+from pathlib import Path
+from time import monotonic
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lab.benchmarks.embedded.instances import register_away, wait_until_listed
+from lab.benchmarks.embedded.query import Client, Server, post_of
+from lab.benchmarks.embedded.service import MODEL, Service, thread_cpu_seconds
+from lab.benchmarks.report.figures import Figure, percentile
+from lab.benchmarks.routing import world
+from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
+from lab.traffic.index_client import Report, RouteAnswer
+from routing.costs import Costs
+
+COUNTS: Final = (8, 64)
+TOKENS: Final = (1024, 8192)
+REQUESTS: Final = 1000
+PROMPTS: Final = 50
+PREFIX_TOKENS: Final = 512  # that all prompts share
+CROWD: Final = 64
+"""Connections at once."""
+
+CROWD_ENGINES: Final = 4
+CROWD_TOKENS: Final = 1024
+LATE_S: Final = 0.1
+_CROWD: Final = f"{CROWD} connections"
+
+
+def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+    figures: list[Figure] = []
+    for count in COUNTS:
+        with Service(kernel) as service:
+            register_away(service, count)
+            server = Server(service.address, service.pid)
+            wait_until_listed(server, count)
+            for tokens in TOKENS:
+                figures += _figures(server, count, tokens, sizes.runs)
+    return figures + _crowd_figures(kernel, sizes)
+
+
+def _figures(server: Server, count: int, tokens: int, runs: int) -> list[Figure]:
+    asked = {
+        "/query": _bodies(b"/query", tokens),
+        "/route": _bodies(b"/route", tokens, candidates=_candidates(count)),
+    }
+    asked = {path: _in_turn(bodies) for path, bodies in asked.items()}
+    cpu: dict[str, list[float]] = {
+        path: [server.busy(requests) for _ in range(runs)] for path, requests in asked.items()
+    }
+    what = f"{count} candidates, {tokens:,} tokens"
+    ratios = [one / other for one, other in zip(cpu["/route"], cpu["/query"], strict=True)]
+    return [
+        Figure(name=f"{what}: CPU of /query", unit="us", runs=cpu["/query"]),
+        Figure(name=f"{what}: CPU of /route", unit="us", runs=cpu["/route"]),
+        Figure(name=f"{what}: /route, times /query", unit="x", runs=ratios),
+    ]
+
+
+def _candidates(count: int) -> tuple[dict[str, str], ...]:
+    return tuple({"instance_id": f"engine-{number}"} for number in range(count))
+
+
+def _bodies(path: bytes, tokens: int, model: str = MODEL, **fields: object) -> list[bytes]:
+    shared = list(range(PREFIX_TOKENS))
+    bodies = []
+    for number in range(PROMPTS):
+        own = [100_000 * (number + 1) + token for token in range(tokens - PREFIX_TOKENS)]
+        prompt = {"model": model, "block_size": BLOCK_SIZE, "token_ids": shared + own}
+        bodies.append(post_of(path, msgspec.json.encode(prompt | fields)))
+    return bodies
+
+
+def _in_turn(bodies: list[bytes]) -> list[bytes]:
+    return [bodies[number % PROMPTS] for number in range(REQUESTS)]
+
+
+# Many at once
+
+
+class Crowded(NamedTuple):
+    """What came of one run.
+
+    Attributes:
+        route_s, feedback_s: how long each call took.
+        without_core_s: how long each call of `/route` took, but for what the loop of the service
+            waited for a core meanwhile.
+        cpu_s: of the service, for each call.
+    """
+
+    route_s: list[float]
+    feedback_s: list[float]
+    without_core_s: list[float]
+    cpu_s: float
+
+
+class _Caller:
+    """A client of one connection, which has one call under way."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.reports = False
+        self.began_s = self.waited_s = 0.0
+
+    def send(self, request: bytes, waited_s: float) -> None:
+        self.began_s, self.waited_s = monotonic(), waited_s
+        self.client.send(request)
+
+
+def crowd(server: Server, pid: int, bodies: list[bytes], seconds: float) -> Crowded:
+    """Asks for so long over new connections, all at once.
+
+    Args:
+        server: the service.
+        pid: of its process, whose first thread is its loop.
+        bodies: calls of `/route`, sent in turn.
+        seconds: for how long.
+    """
+    route_s: list[float] = []
+    feedback_s: list[float] = []
+    without_core_s: list[float] = []
+    prompts, decode = cycle(bodies), msgspec.json.Decoder(RouteAnswer).decode
+    with server.connected(CROWD) as clients, selectors.DefaultSelector() as ready:
+        for client in clients:
+            ready.register(client, selectors.EVENT_READ, _Caller(client))
+        cpu_s, end_s = thread_cpu_seconds(pid), monotonic() + seconds
+        for key in ready.get_map().values():
+            key.data.send(next(prompts), _waited_for_core_s(pid))
+        while ready.get_map():
+            for key, _ in ready.select():
+                caller: _Caller = key.data
+                answer = caller.client.receive((200, 202))
+                now, waited_s = monotonic(), _waited_for_core_s(pid)
+                took_s = now - caller.began_s
+                if caller.reports:
+                    feedback_s.append(took_s)
+                    request = next(prompts)
+                else:
+                    route_s.append(took_s)
+                    without_core_s.append(took_s - (waited_s - caller.waited_s))
+                    request = _report_of(decode(answer))
+                caller.reports = not caller.reports
+                if now < end_s:
+                    caller.send(request, waited_s)
+                else:
+                    ready.unregister(caller.client)
+        cpu_s = thread_cpu_seconds(pid) - cpu_s
+    return Crowded(route_s, feedback_s, without_core_s, cpu_s / len(route_s + feedback_s))
+
+
+def _report_of(routed: RouteAnswer) -> bytes:
+    report = Report(decision_id=routed.decision_id, event="completed", ttft_ms=20.0)
+    return post_of(b"/feedback", msgspec.json.encode(report))
+
+
+def _waited_for_core_s(pid: int) -> float:
+    """How long the first thread of a process was ready to run and had no core, since it began."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def _crowd_figures(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+    bodies = _bodies(b"/route", CROWD_TOKENS, world.MODEL)
+    with world.World(kernel, [Costs()] * CROWD_ENGINES) as running:
+        service = running.service
+        server = Server(service.address, service.pid)
+        runs = [crowd(server, service.pid, bodies, sizes.crowd_s) for _ in range(sizes.runs)]
+    return crowd_figures(runs)
+
+
+def crowd_figures(runs: list[Crowded]) -> list[Figure]:
+    """Of the same, run after run."""
+    rows = [
+        ("CPU of a call", "us", [1e6 * one.cpu_s for one in runs]),
+        *_times_of("/route", [one.route_s for one in runs]),
+        *_times_of("/feedback", [one.feedback_s for one in runs]),
+        *_times_of("/route, but for waits for a core", [one.without_core_s for one in runs]),
+    ]
+    note = f"{sum(len(one.route_s) for one in runs):,} calls of /route in all"
+    return [
+        Figure(name=f"{_CROWD}: {what}", unit=unit, runs=values, note="" if place else note)
+        for place, (what, unit, values) in enumerate(rows)
+    ]
+
+
+def _times_of(what: str, runs: list[list[float]]) -> list[tuple[str, str, list[float]]]:
+    late = [100 * sum(took_s > LATE_S for took_s in one) / len(one) for one in runs]
+    return [
+        (f"{what}, p50", "ms", [1000 * percentile(one, 50) for one in runs]),
+        (f"{what}, p99", "ms", [1000 * percentile(one, 99) for one in runs]),
+        (f"{what}, longest", "ms", [1000 * max(one) for one in runs]),
+        (f"{what}, over {1000 * LATE_S:.0f} ms", "%", late),
+    ]

@@ -1,0 +1,61 @@
+"""`python -m lab.benchmarks.report REPORT.json...`: prints the table of aims of a run again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from lab.benchmarks.report.document import Report
+from lab.benchmarks.report.table import markdown_lines, table_lines
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument(
+    "reports",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@click.option("--markdown", is_flag=True, help="As docs/benchmarks.md has it.")
+def main(reports: Sequence[Path], markdown: bool) -> None:
+    """Prints the table of aims of REPORTS, which `python -m lab.benchmarks --json REPORT` wrote.
+
+    Where several have the same measurement, the last one counts.
+    """
+    merged = merge([_read(path) for path in reports])
+    for line in (markdown_lines if markdown else table_lines)(merged):
+        click.echo(line)
+
+
+def _read(path: Path) -> Report:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except msgspec.DecodeError as error:
+        raise click.ClickException(
+            f"Expected a report of `python -m lab.benchmarks --json`, got {path}: {error}"
+        ) from error
+
+
+def merge(reports: Sequence[Report]) -> Report:
+    """All of them as one; machine and date are the last one's."""
+    last = reports[-1]
+    by_place = {
+        (result.measurement, result.kernel): result for one in reports for result in one.results
+    }
+    measured = {name for name, _ in by_place}
+    peers = {name: said for one in reports for name, said in one.peers.items()}
+    missing = {name: why for one in reports for name, why in one.missing_peers.items()}
+    skipped = {name: why for one in reports for name, why in one.skipped.items()}
+    return msgspec.structs.replace(
+        last,
+        quick=any(one.quick for one in reports),
+        results=list(by_place.values()),
+        skipped={name: why for name, why in skipped.items() if name not in measured},
+        peers=peers,
+        missing_peers={name: why for name, why in missing.items() if name not in peers},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,344 @@
+"""A large deterministic stream of block events, as fast as a subscriber takes it: for benchmarks.
+
+`python -m lab.traffic.load` binds one publisher, prints a JSON line with its endpoint,
+encodes the whole stream, waits for a subscriber, sends, and prints a second JSON line
+(`LoadStats`). Encoding first makes sending cheap; it costs about 80 bytes of memory a block of 16
+tokens.
+
+The stream is made of chains: `chain_events` stored events in a row, each hanging on the one before.
+
+    stored    only stores
+    mixed     stores; from `live_blocks` on each store is preceded by the removal of as many of the
+              oldest blocks, so the subscriber's table keeps its size
+    removed   stores everything, then removes everything, oldest first
+    cleared   stores everything, then clears once for each event that stored
+
+Equal `LoadPlan`s give equal bytes except for the hashes' meaning: they are random numbers, not
+hashes, as a follower may not look into them anyway.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Final, Literal
+
+import msgspec
+import zmq
+
+from lab.engines.publisher import HIGH_WATER_MARK, offset_port
+from lab.engines.wire import (
+    GPU,
+    NEWEST_WIRE,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EngineEvent,
+    EventEncoder,
+)
+
+Pattern = Literal["stored", "mixed", "removed", "cleared"]
+PATTERNS: Final[tuple[Pattern, ...]] = ("stored", "mixed", "removed", "cleared")
+_TOKEN_BITS: Final = 17  # 131,072 token ids: the size of today's vocabularies
+_PACE_BATCHES: Final = 32
+
+
+class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to publish.
+
+    Attributes:
+        blocks: stored in all.
+        blocks_per_event: the last event may have fewer.
+        events_per_batch: events in one message.
+        chain_events: stored events from root to tail of one prompt.
+        live_blocks: of the pattern `mixed`.
+        lora_names: adapters that chains name in turn; 0 for none.
+        clear_every: stored events between two clears; 0 for none.
+        sequence_step: from one message to the next; above 1 each has a gap before it.
+    """
+
+    blocks: int = 1_000_000
+    blocks_per_event: int = 64
+    block_size: int = 16
+    events_per_batch: int = 1
+    chain_events: int = 8
+    pattern: Pattern = "stored"
+    live_blocks: int = 100_000
+    lora_names: int = 0
+    clear_every: int = 0
+    sequence_step: int = 1
+    seed: int = 0
+    dp_rank: int = 0
+    wire: str = NEWEST_WIRE
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """The encoded stream: one payload a batch; `events` and block counts are over all of them."""
+
+    payloads: list[bytes]
+    events: int
+    stored_blocks: int
+    removed_blocks: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the payloads."""
+        return sum(map(len, self.payloads))
+
+
+class LoadStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sent, and how fast the publisher got rid of it.
+
+    Attributes:
+        seconds: from the first batch to the last one's hand-over to ZeroMQ.
+        blocks_per_s: stored and removed ones.
+        sustained: False where a rate was asked for and not kept: the figures of such a run say
+            something about this program or the subscriber's pressure, not about the rate.
+    """
+
+    batches: int
+    events: int
+    stored_blocks: int
+    removed_blocks: int
+    size_bytes: int
+    encode_seconds: float
+    seconds: float
+    blocks_per_s: float
+    bytes_per_s: float
+    sustained: bool
+
+
+def plan_events(plan: LoadPlan) -> Iterator[EngineEvent]:
+    """The events of a plan, in order."""
+    random = Random(plan.seed)
+    stored: deque[list[int]] = deque()
+    live = 0
+    parent: int | None = None
+    names: list[str | None] = [f"adapter-{one}" for one in range(plan.lora_names)]
+    names = names or [None]
+    for number, start in enumerate(range(0, plan.blocks, plan.blocks_per_event)):
+        count = min(plan.blocks_per_event, plan.blocks - start)
+        hashes = array("Q", random.randbytes(8 * count)).tolist()
+        if number % plan.chain_events == 0:
+            parent = None
+        if plan.pattern == "mixed" and live + count > plan.live_blocks and stored:
+            live -= len(stored[0])
+            yield _removed(stored.popleft())
+        yield BlockStored(
+            block_hashes=hashes,
+            parent_block_hash=parent,
+            token_ids=_random_tokens(random, count * plan.block_size),
+            block_size=plan.block_size,
+            medium=GPU,
+            group_idx=0,
+            kv_cache_spec_kind="full_attention",
+            lora_name=names[number // plan.chain_events % len(names)],
+        )
+        parent = hashes[-1]
+        if plan.clear_every and (number + 1) % plan.clear_every == 0:
+            yield AllBlocksCleared()
+        if plan.pattern != "stored":
+            stored.append(hashes)
+            live += count
+    if plan.pattern == "removed":
+        yield from map(_removed, stored)
+    if plan.pattern == "cleared":
+        yield from (AllBlocksCleared() for _ in stored)
+
+
+def encode_load(plan: LoadPlan) -> Load:
+    """The whole stream, ready to be sent. O(blocks) time and memory.
+
+    Raises:
+        ValueError: a count of the plan is below 1.
+    """
+    counts = (plan.blocks, plan.blocks_per_event, plan.block_size, plan.events_per_batch)
+    if min(*counts, plan.chain_events) < 1:
+        raise ValueError(f"Expected counts of 1 or more, got: {plan}")
+    encoder = EventEncoder(plan.wire)
+    payloads: list[bytes] = []
+    batch: list[EngineEvent] = []
+    events = stored = removed = 0
+
+    def finish_batch() -> None:
+        timestamp_s = 1_700_000_000.0 + len(payloads) / 1000
+        payloads.append(encoder.encode(batch, timestamp_s=timestamp_s, dp_rank=plan.dp_rank))
+        batch.clear()
+
+    for event in plan_events(plan):
+        events += 1
+        stored += len(event.block_hashes) if isinstance(event, BlockStored) else 0
+        removed += len(event.block_hashes) if isinstance(event, BlockRemoved) else 0
+        batch.append(event)
+        if len(batch) == plan.events_per_batch:
+            finish_batch()
+    if batch:
+        finish_batch()
+    return Load(payloads=payloads, events=events, stored_blocks=stored, removed_blocks=removed)
+
+
+class LoadPublisher:
+    """Sends loads from one socket; sequences continue from load to load.
+
+    Unlike an engine it does not drop where the subscriber is slow, unless told to: it waits, so
+    that what is measured is the subscriber.
+    """
+
+    def __init__(
+        self,
+        endpoint: str = "tcp://127.0.0.1:0",
+        *,
+        topic: str = "",
+        dp_rank: int = 0,
+        high_water_mark: int = HIGH_WATER_MARK,
+        allow_drops: bool = False,
+    ) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.XPUB)
+        self._socket.set_hwm(high_water_mark)
+        self._socket.set(zmq.XPUB_NODROP, 0 if allow_drops else 1)
+        self._socket.set(zmq.XPUB_VERBOSE, 1)  # each subscriber is told of, and not only the first
+        try:
+            self._socket.bind(offset_port(endpoint, dp_rank))
+        except zmq.ZMQError:
+            self._context.destroy(linger=0)
+            raise
+        self.endpoint = self._socket.get_string(zmq.LAST_ENDPOINT)
+        self._topic = topic.encode()
+        self._sequence = 0
+
+    def wait_for_subscriber(self, timeout_s: float) -> bool:
+        """Waits for one more; False when none came in time."""
+        if not self._socket.poll(int(timeout_s * 1000)):
+            return False
+        return self._socket.recv()[:1] == b"\x01"
+
+    def send(
+        self, load: Load, *, rate_blocks_per_s: float = 0, sequence_step: int = 1
+    ) -> tuple[float, bool]:
+        """Send it all; 0 as a rate is as fast as possible.
+
+        Args:
+            load: encoded.
+            rate_blocks_per_s: stored and removed ones.
+            sequence_step: see `LoadPlan`.
+
+        Returns:
+            The seconds that it took, and whether the rate was kept.
+        """
+        topic, send = self._topic, self._socket.send_multipart
+        total = load.stored_blocks + load.removed_blocks
+        batch_s = total / len(load.payloads) / rate_blocks_per_s if rate_blocks_per_s else 0.0
+        start = time.perf_counter()
+        late_s = 0.0
+        for number, payload in enumerate(load.payloads):
+            if batch_s and number % _PACE_BATCHES == 0:
+                ahead_s = start + number * batch_s - time.perf_counter()
+                late_s = max(late_s, -ahead_s)
+                if ahead_s > 0:
+                    time.sleep(ahead_s)
+            sequence = self._sequence + number * sequence_step
+            send((topic, sequence.to_bytes(8, "big"), payload), copy=True)
+        self._sequence += len(load.payloads) * sequence_step
+        seconds = time.perf_counter() - start
+        return seconds, late_s <= max(0.1, 0.02 * seconds)
+
+    def close(self, linger_s: float = 5.0) -> None:
+        """Close; what is queued has `linger_s` to reach the subscriber."""
+        self._socket.close(linger=int(linger_s * 1000))
+        self._context.term()
+
+
+def _removed(hashes: list[int]) -> BlockRemoved:
+    return BlockRemoved(block_hashes=hashes[::-1], medium=GPU, group_idx=0)
+
+
+def _random_tokens(random: Random, count: int) -> list[int]:
+    # One big number is masked instead of each token: this is most of the time of making a load.
+    mask = int.from_bytes(((1 << _TOKEN_BITS) - 1).to_bytes(4, "little") * count, "little")
+    bits = random.getrandbits(32 * count) & mask
+    tokens = array("I", bits.to_bytes(4 * count, "little"))
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens.tolist()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lab.traffic.load", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--endpoint", default="tcp://127.0.0.1:0")
+    parser.add_argument("--topic", default="")
+    for field in msgspec.structs.fields(LoadPlan):
+        if field.type in (int, str):
+            name = "--" + field.name.replace("_", "-")
+            kind = int if field.type is int else str
+            parser.add_argument(name, type=kind, default=field.default)
+    parser.add_argument("--pattern", default="stored", choices=PATTERNS)
+    parser.add_argument("--rate", type=float, default=0, help="blocks/s; 0: as fast as possible")
+    parser.add_argument("--allow-drops", action="store_true", help="drop as an engine does")
+    parser.add_argument("--high-water-mark", type=int, default=HIGH_WATER_MARK)
+    parser.add_argument("--wait-s", type=float, default=60, help="for a subscriber")
+    parser.add_argument("--delay-s", type=float, default=0, help="after it subscribed")
+    parser.add_argument("--linger-s", type=float, default=30, help="to deliver what is queued")
+    parser.add_argument("--hold", action="store_true", help="stay until standard input ends")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Publish one load."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # a background shell has SIGINT ignored
+    given = _parser().parse_args(arguments)
+    names = LoadPlan.__struct_fields__
+    plan = LoadPlan(**{name: getattr(given, name) for name in names})
+    publisher = LoadPublisher(
+        given.endpoint,
+        topic=given.topic,
+        dp_rank=plan.dp_rank,
+        high_water_mark=given.high_water_mark,
+        allow_drops=given.allow_drops,
+    )
+    _print_json({"endpoint": publisher.endpoint, "plan": plan})
+    encode_start = time.perf_counter()
+    load = encode_load(plan)
+    encode_seconds = time.perf_counter() - encode_start
+    if not publisher.wait_for_subscriber(given.wait_s):
+        print(f"lab.traffic.load: no subscriber in {given.wait_s:g} s", file=sys.stderr)
+        publisher.close(0)
+        return 1
+    time.sleep(given.delay_s)
+    seconds, sustained = publisher.send(
+        load, rate_blocks_per_s=given.rate, sequence_step=plan.sequence_step
+    )
+    _print_json(_stats(load, encode_seconds, seconds, sustained=sustained))
+    if given.hold:
+        sys.stdin.read()
+    publisher.close(given.linger_s)
+    return 0
+
+
+def _stats(load: Load, encode_seconds: float, seconds: float, *, sustained: bool) -> LoadStats:
+    return LoadStats(
+        batches=len(load.payloads),
+        events=load.events,
+        stored_blocks=load.stored_blocks,
+        removed_blocks=load.removed_blocks,
+        size_bytes=load.size_bytes,
+        encode_seconds=encode_seconds,
+        seconds=seconds,
+        blocks_per_s=(load.stored_blocks + load.removed_blocks) / seconds,
+        bytes_per_s=load.size_bytes / seconds,
+        sustained=sustained,
+    )
+
+
+def _print_json(value: object) -> None:
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""Options of the commands that may act on their own advice."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from console.param_types import Amount
+from schemas import limits
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def acting_options(command: CommandT) -> CommandT:
+    """`--act` and `--act-period`, handed over as `act_s`: seconds, 0 for never."""
+
+    @_act_option
+    @_period_option
+    @wraps(command)
+    def with_period(*, act: bool, act_period: float, **options: Any) -> Any:
+        return command(act_s=act_period if act else 0.0, **options)
+
+    return with_period  # type: ignore[return-value]
+
+
+_act_option = click.option(
+    "--act",
+    envvar="REPRISE_ACT",
+    show_envvar=True,
+    is_flag=True,
+    help="Do what GET /advice says: have LMCache's workers copy and pin hot prefixes. Of several"
+    " replicas give it to one.",
+)
+_period_option = click.option(
+    "--act-period",
+    envvar="REPRISE_ACT_PERIOD",
+    show_envvar=True,
+    type=Amount(limits.ACT_PERIOD_MIN_S, limits.ACT_PERIOD_MAX_S),
+    default=limits.ACT_PERIOD_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --act looks at what is advised.",
+)

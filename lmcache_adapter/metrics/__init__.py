@@ -1,0 +1,1 @@
+"""Metrics of LMCache's workers, of commands to them, and of acting on advice."""

@@ -1,0 +1,163 @@
+"""What is served of LMCache over one log: its controller, its topic, or both."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bridge.supervision import cancel, keep
+from lmcache_adapter.confirmed import Confirmed
+from lmcache_adapter.controller.member import WorkerView
+from lmcache_adapter.losses import Losses, TakeLost
+from lmcache_adapter.service import LmcacheService, Sink
+from lmcache_adapter.settings import LmcacheSettings
+from schemas.identities import PublisherKey
+
+if TYPE_CHECKING:
+    from lmcache_adapter.topic.consumer import TopicService
+
+
+def _topic_service() -> "type[TopicService]":
+    # Imported where it is wanted: Kafka's client is a tenth of what a service without it imports.
+    from lmcache_adapter.topic.consumer import TopicService
+
+    return TopicService
+
+
+class LmcacheParts:
+    """See the module. `start` and `stop` may be called by any thread; the rest is of the loop.
+
+    Args:
+        settings: what is served.
+        data: of the files that name publishers.
+        sink: of the loop.
+        loop: on which `run` runs.
+        floor: see `LmcacheService`.
+        take_lost: the same.
+
+    Attributes:
+        service: the controller; None: it is not served.
+        topic: the reader of the topic; None: there is none.
+
+    Raises:
+        ConfigurationError: an address cannot be bound.
+        StorageError: a file cannot be written.
+    """
+
+    def __init__(
+        self,
+        settings: LmcacheSettings,
+        *,
+        data: Path,
+        sink: Sink,
+        loop: asyncio.AbstractEventLoop,
+        floor: Callable[[PublisherKey], int] = lambda publisher: 0,
+        take_lost: TakeLost = lambda: (),
+    ) -> None:
+        losses = Losses(take_lost)
+        self.own_faults = 0
+        self.service: LmcacheService | None = None
+        self.topic: TopicService | None = None
+        if settings.topic is not None:
+            topic = _topic_service()(
+                settings.topic, settings.models, data=data, sink=sink, floor=floor
+            )
+            topic.take_lost = losses.share(lambda: topic.followed)
+            self.topic = topic
+        if settings.address is not None:
+            service = LmcacheService(
+                settings.address,
+                settings.models,
+                data=data,
+                sink=sink,
+                loop=loop,
+                floor=floor,
+                take_lost=losses.share(lambda: service.followed),
+            )
+            self.service = service
+
+    # For heartbeats
+
+    @property
+    def followed(self) -> dict[PublisherKey, Confirmed]:
+        """All publishers. Cost O(publishers)."""
+        found: dict[PublisherKey, Confirmed] = {}
+        for part in (self.service, self.topic):
+            if part is not None:
+                found |= part.followed
+        return found
+
+    @property
+    def watched_at(self) -> float:
+        """When the loop was last seen to go on; monotonic seconds. What is late of a publisher it
+        says itself.
+        """
+        parts = [part for part in (self.service, self.topic) if part is not None]
+        return max((part.watched_at for part in parts), default=0.0)
+
+    # Running
+
+    def start(self) -> None:
+        """Starts to answer workers; what is told of them waits for `run`."""
+        if self.service is not None:
+            self.service.start()
+
+    def stop(self) -> None:
+        """Ends the thread of the sockets, within a bound; may be called again."""
+        if self.service is not None:
+            self.service.stop()
+
+    async def run(self) -> None:
+        """Runs all parts until it is cancelled."""
+        parts = {"LMCache's workers": self.service, "LMCache's topic": self.topic}
+        tasks = [
+            asyncio.create_task(keep(name, part.run, on_fault=self._count_fault))
+            for name, part in parts.items()
+            if part is not None
+        ]
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await cancel(*tasks)
+
+    async def end(self) -> None:
+        """`run` has ended: hands over what has been told."""
+        if self.service is not None:
+            await self.service.end()
+
+    def _count_fault(self) -> None:
+        self.own_faults += 1
+
+    @property
+    def faults(self) -> int:
+        """Unexpected errors."""
+        parts = [part.faults for part in (self.service, self.topic) if part is not None]
+        return self.own_faults + sum(parts)
+
+    # Publishers
+
+    def forget(self, publishers: Iterable[PublisherKey]) -> None:
+        """A client unregisters these, each of which has registered itself."""
+        wanted = list(publishers)
+        mine: Sequence[PublisherKey] = []
+        if self.topic is not None:
+            mine = [one for one in wanted if one in self.topic.followed]
+            self.topic.forget(mine)
+        others = [one for one in wanted if one not in mine]
+        if self.service is not None and others:
+            self.service.forget(others)
+
+    def is_linked(self, publisher: PublisherKey) -> bool:
+        """Whether what it says can reach us, as last told; any thread may ask."""
+        if self.topic is not None and publisher in self.topic.followed:
+            return self.topic.is_reached
+        return self.service is not None and self.service.is_linked(publisher)
+
+    def knows(self, publisher: PublisherKey) -> bool:
+        """Whether it is one of these; any thread may ask."""
+        parts = (self.service, self.topic)
+        return any(part is not None and publisher in part.followed for part in parts)
+
+    async def workers(self) -> list[WorkerView]:
+        """All workers of the controller."""
+        return [] if self.service is None else await self.service.workers()

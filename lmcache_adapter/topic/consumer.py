@@ -1,0 +1,264 @@
+"""Reads LMCache's topic, and writes what it says into one log. One loop.
+
+The topic is read from its beginning in each run, as LMCache's own coordinator reads it: what it
+says from there on is the state, and nothing is committed. Until its end is reached nothing is
+written; then everything is. Where the brokers are away it is read on from where it was.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from brokers.backoff import Backoff
+from brokers.errors import AWAY, DamagedError
+from brokers.interface import Consumer, Message, Partition
+from brokers.options import ClientOptions, client_options
+from brokers.reading import opened_reader
+from brokers.settings import KafkaSettings
+from brokers.topics import count_partitions
+from lmcache_adapter.confirmed import Confirmed
+from lmcache_adapter.controller.member import Known, Told
+from lmcache_adapter.losses import TakeLost
+from lmcache_adapter.service import Sink
+from lmcache_adapter.settings import Models, TopicSettings
+from lmcache_adapter.state_file import State, StateFile, begin_run
+from lmcache_adapter.topic.batches import BatchError, decode
+from lmcache_adapter.topic.servers import ModelOf, Servers
+from lmcache_adapter.worker.journal import NextIncarnation
+from schemas.errors import ConfigurationError, StorageError
+from schemas.identities import PublisherKey
+from schemas.limits import (
+    LMCACHE_TOPIC_END_S,
+    LMCACHE_TOPIC_POLL_MS,
+    LMCACHE_TOPIC_RETRY_S,
+    LMCACHE_TOPIC_VALUES,
+)
+from schemas.records import Record
+
+_logger = logging.getLogger(__name__)
+
+EMPTY: Final = "empty_value"
+UNEXPECTED: Final = "unexpected_error"
+CORRUPT: Final = "corrupt_value"
+
+
+class TopicService:
+    """See the module.
+
+    Args:
+        settings: where the topic is.
+        models: of the models that it names.
+        data: the directory of the file that names the publishers.
+        sink: of the loop.
+        floor: which incarnation of a publisher the log has, as far as that is known here.
+        take_lost: the publishers of which the sink has dropped something.
+
+    Attributes:
+        followed: the publishers, for heartbeats.
+        watched_at: when the loop was last seen to go on; monotonic seconds.
+        dropped: what was dropped, by reason.
+        faults: unexpected errors.
+        is_reached: whether the brokers answer.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        settings: TopicSettings,
+        models: Models,
+        *,
+        data: Path,
+        sink: Sink,
+        floor: NextIncarnation = lambda publisher: 0,
+        take_lost: TakeLost = lambda: (),
+    ) -> None:
+        self.dropped: Counter[str] = Counter()
+        self.faults = 0
+        self.is_reached = False
+        self.followed: dict[PublisherKey, Confirmed] = {}
+        self.watched_at = time.monotonic()
+        self.take_lost = take_lost
+        self._settings = settings
+        self._options: ClientOptions = client_options(KafkaSettings(bootstrap=settings.bootstrap))
+        self._sink = sink
+        self._file = StateFile(data, "lmcache-topic.json")
+        state = begin_run(self._file, time.time())
+        self._first = state.incarnations
+        self._unnoted = False
+        self._heard_until = time.monotonic()
+        self._next: dict[Partition, int] = {}
+        self._ends: dict[Partition, int] | None = None  # that the first reading goes up to
+        self._problem = ""
+
+        def model_of(name: str) -> ModelOf:
+            model = models.named(name)
+            return ModelOf(model.tenant_id, model.block_size)
+
+        self.servers = Servers(
+            settings.topic,
+            model_of=model_of,
+            next_incarnation=lambda publisher: max(self._first, floor(publisher) + 1),
+            clock=time.time,
+            dropped=self._drop,
+            known=[one.registration for one in state.workers],
+        )
+
+    def _drop(self, reason: str, count: int = 1, /) -> None:
+        self.dropped[reason] += count
+
+    # Reading
+
+    async def run(self) -> None:
+        """Reads the topic until it is cancelled; no error ends it."""
+        backoff = Backoff(LMCACHE_TOPIC_RETRY_S / 50, LMCACHE_TOPIC_RETRY_S)
+        while True:
+            try:
+                count = await count_partitions(self._options, self._settings.topic)
+                async with opened_reader(self._options, committed=True) as reader:
+                    await self._follow(reader, count, backoff)
+            except ConfigurationError:
+                self._complain(f"there is no topic {self._settings.topic} yet")
+            except AWAY as error:
+                self._complain(str(error) or type(error).__name__)
+            except Exception:
+                self.faults += 1
+                _logger.exception("Unexpected error with LMCache's topic; reading on")
+            self.is_reached = self.servers.is_current = False
+            await self._write()
+            await backoff.wait()
+
+    def _complain(self, problem: str) -> None:
+        if not self._problem:
+            _logger.warning(
+                "Cannot read LMCache's topic %s at %s, retrying: %s",
+                self._settings.topic,
+                self._settings.bootstrap,
+                problem,
+            )
+        self._problem = problem
+
+    async def _follow(self, reader: Consumer, count: int, backoff: Backoff) -> None:
+        partitions = [Partition(self._settings.topic, number) for number in range(count)]
+        reader.assign(partitions)
+        starts = await reader.beginning_offsets(partitions)
+        ends = dict(await reader.end_offsets(partitions))
+        if self._ends is None:
+            self._ends = ends
+        for partition in partitions:
+            start = self._next.get(partition, starts[partition])
+            if start > ends[partition]:  # another topic of that name
+                start = starts[partition]
+            reader.seek(partition, max(start, starts[partition]))
+        if self._problem:
+            _logger.info("LMCache's topic %s can be read", self._settings.topic)
+        self.is_reached, self._problem = True, ""
+        backoff.reset()
+        asked_at = 0.0
+        while True:
+            now = self.watched_at = time.monotonic()
+            if now - asked_at > LMCACHE_TOPIC_END_S:
+                asked_at = now
+                ends = dict(await reader.end_offsets(partitions))
+                self.servers.look()
+            await self._read_some(reader)
+            positions = {one: await reader.position(one) for one in partitions}
+            self._next |= positions
+            self._note_progress(positions, ends, asked_at)
+            self.servers.rewrite(self.take_lost())
+            await self._write()
+
+    async def _read_some(self, reader: Consumer) -> None:
+        try:
+            found = await reader.getmany(
+                timeout_ms=LMCACHE_TOPIC_POLL_MS, max_records=LMCACHE_TOPIC_VALUES
+            )
+        except DamagedError as error:
+            self._drop(CORRUPT)
+            _logger.warning("Part of LMCache's topic is damaged: %s. Reading on behind it", error)
+            reader.seek(error.partition, error.readable_from or error.offset + 1)
+            return
+        for messages in found.values():
+            for message in messages:
+                self._take(message)
+
+    def _take(self, message: Message) -> None:
+        if message.value is None:
+            self._drop(EMPTY)
+            return
+        try:
+            for batch in decode(message.value):
+                self.servers.take(batch, time.monotonic())
+        except BatchError as error:
+            self._drop(error.reason)
+            _logger.debug("Offset %d of LMCache's topic: %s", message.offset, error)
+        except Exception:
+            self._drop(UNEXPECTED)
+            self.faults += 1
+            _logger.exception(
+                "Unexpected error with offset %d of LMCache's topic; leaving it out", message.offset
+            )
+
+    def _note_progress(
+        self, positions: dict[Partition, int], ends: dict[Partition, int], asked_at: float
+    ) -> None:
+        """`ends` were asked for at `asked_at`: whoever stands there has all that was there then."""
+        first_ends = self._ends
+        assert first_ends is not None, "they are asked for before anything is read"
+        if first_ends and all(positions[one] >= first_ends.get(one, 0) for one in positions):
+            self._ends = {}
+            self.servers.begin()
+        if not self._ends and all(positions[one] >= ends.get(one, 0) for one in positions):
+            self.servers.is_current = True
+            self._heard_until = max(self._heard_until, asked_at)
+
+    # Writing
+
+    async def _write(self) -> None:
+        """Publishers are noted before the log has them: else the next run could not end them."""
+        if self.servers.has_news:
+            self.servers.has_news = False
+            self._unnoted = True
+        told = self.servers.tell(time.monotonic())
+        if self._unnoted:
+            workers = tuple(Known(one) for one in self.servers.known())
+            try:
+                await asyncio.to_thread(
+                    self._file.write, State(incarnations=self._first, workers=workers)
+                )
+                self._unnoted = False
+            except StorageError as error:
+                _logger.warning(
+                    "Cannot note the publishers of LMCache's topic: %s. Trying again", error
+                )
+        self._append(told)
+
+    def _append(self, told: Sequence[Told]) -> None:
+        records: list[Record] = [record for one in told for record in one.records]
+        if records:
+            self._sink.append(records)
+        for one in told:  # behind its records: a heartbeat may be made from here on
+            if one.is_gone:
+                self.followed.pop(one.publisher, None)
+                continue
+            found = self.followed.get(one.publisher)
+            if found is None:
+                found = Confirmed(lambda: self._heard_until, now=time.monotonic, wall_now=time.time)
+                self.followed[one.publisher] = found
+            found.tell(one.doubt)
+
+    def forget(self, publishers: Iterable[PublisherKey]) -> None:
+        """A client unregisters these: nothing of them is written until their next batch."""
+        for publisher in publishers:
+            self.followed.pop(publisher, None)
+            self.servers.forget(publisher)
+
+    @property
+    def waiting(self) -> int:
+        """Values of the topic that are yet to be read, as far as that is known."""
+        return sum(max(end - self._next.get(one, 0), 0) for one, end in (self._ends or {}).items())

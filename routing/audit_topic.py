@@ -1,0 +1,49 @@
+"""Proof of the decisions of all replicas, which are in a topic."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from brokers.availability import check_access, describe, quiet_client, until_reached
+from brokers.errors import AWAY
+from brokers.options import client_options
+from brokers.settings import KafkaSettings
+from routing.audit import VerifiedDecisions
+from schemas.errors import ConfigurationError, StorageError
+from schemas.identities import Offset
+from schemas.limits import TAIL_REACH_S
+from streams.audit.topics_verification import Tell, bounds_in, opened_partitions, silent
+
+
+def verify_routing_topic(settings: KafkaSettings, on_progress: Tell = silent) -> VerifiedDecisions:
+    """Verifies the decisions of all replicas that are in Kafka now, in no consumer group. Where
+    there is no such topic, there are none.
+
+    Raises:
+        ConfigurationError: no broker answers or lets us in.
+        StorageError: Kafka went away, or retention dropped meanwhile what is read.
+    """
+    quiet_client()
+    try:
+        return asyncio.run(_verify_routing_topic(settings, on_progress))
+    except AWAY as error:
+        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
+
+
+async def _verify_routing_topic(settings: KafkaSettings, on_progress: Tell) -> VerifiedDecisions:
+    options, verified = client_options(settings), VerifiedDecisions()
+    topic = settings.routing.log.name
+    await until_reached(
+        lambda: check_access(options), servers=settings.bootstrap, patience_s=TAIL_REACH_S
+    )
+    try:
+        bounds = await bounds_in(options, topic)
+    except ConfigurationError:
+        return verified
+    async with AsyncExitStack() as opened:
+        for log in await opened_partitions(opened, options, topic, bounds):
+            first, end = log.bounds
+            async for entry in log.entries(Offset(end - 1)):
+                if entry.value:  # a marker of a transaction, or retention, leaves none
+                    verified.take(entry)
+                on_progress(entry.offset + 1 - first, end - first)
+    return verified

@@ -1,0 +1,1 @@
+"""What the command line shows of routing, and its options."""

@@ -1,0 +1,88 @@
+"""Options of the commands that decide who gets a request."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from routing.costs import Costs
+from routing.decisions.router import RouterSettings
+from routing.policies.assignments import parse_assignments
+from routing.policies.decide import OfDegraded, Rules
+from routing.policies.table import DEFAULT_POLICY, POLICIES, PolicyError, parse_policy
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def routing_options(command: CommandT) -> CommandT:
+    """`--policy`, `--costs` and `--degraded`, handed over as `routing`; `--select-service`."""
+
+    @_policy_option
+    @_costs_option
+    @_degraded_option
+    @_select_option
+    @wraps(command)
+    def with_settings(*, policy: str, costs: Costs, degraded: OfDegraded, **options: Any) -> Any:
+        settings = RouterSettings(policy, costs, Rules(degraded=degraded))
+        return command(routing=settings, **options)
+
+    return with_settings  # type: ignore[return-value]
+
+
+def _to_policy(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    try:
+        parse_policy(text)
+    except PolicyError as error:
+        raise click.BadParameter(str(error)) from error
+    return text
+
+
+def _to_costs(context: click.Context, parameter: click.Parameter, text: str) -> Costs:
+    try:
+        return parse_assignments(text, Costs)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _to_degraded(context: click.Context, parameter: click.Parameter, text: str) -> OfDegraded:
+    return OfDegraded(text)
+
+
+_policy_option = click.option(
+    "--policy",
+    envvar="REPRISE_POLICY",
+    show_envvar=True,
+    default=DEFAULT_POLICY,
+    show_default=True,
+    callback=_to_policy,
+    help=f"The policy of POST /route where a request names none: {', '.join(POLICIES)}; with"
+    " parameters as NAME:PARAMETER=VALUE,...",
+)
+_costs_option = click.option(
+    "--costs",
+    envvar="REPRISE_COSTS",
+    show_envvar=True,
+    default="",
+    callback=_to_costs,
+    help="What computing and moving take before outcomes have taught it, as"
+    " prefill_tokens_per_s=8000,token_squared_s=6e-10,...  [default: a 70B model on eight A800]",
+)
+_degraded_option = click.option(
+    "--degraded",
+    envvar="REPRISE_DEGRADED",
+    show_envvar=True,
+    type=click.Choice([one.value for one in OfDegraded]),
+    default=OfDegraded.ZERO.value,
+    show_default=True,
+    callback=_to_degraded,
+    help="What POST /route makes of an instance of which events were lost: keep it as it is, take"
+    " it to hold nothing (zero), or leave it out (drop).",
+)
+_select_option = click.option(
+    "--select-service",
+    envvar="REPRISE_SELECT_SERVICE",
+    show_envvar=True,
+    is_flag=True,
+    help="Also answer as Dynamo's standalone select service: POST /select, /reservations, ...",
+)

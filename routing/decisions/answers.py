@@ -1,0 +1,126 @@
+"""Answers of the last ROUTE_REPEAT_S that a client may ask for again, by the id of its request."""
+
+from collections import Counter, OrderedDict
+from typing import NamedTuple
+
+import msgspec
+
+from routing.decisions.interface import Routed, RouteRequest
+from routing.sizes import decision_bytes, text_bytes
+from schemas.limits import (
+    ROUTE_ANSWERS_BYTES_MAX,
+    ROUTE_ANSWERS_MAX,
+    ROUTE_CANDIDATES_KEPT,
+    ROUTE_EXPLAINED_MAX,
+    ROUTE_REPEAT_S,
+)
+
+
+class _Answer(NamedTuple):
+    routed: Routed
+    question: tuple[object, ...]
+    size_bytes: int
+
+
+class KeptAnswers:
+    """Bounded in number, in candidates and in bytes; the oldest goes."""
+
+    def __init__(self, forgotten: Counter[str] | None = None) -> None:
+        """Args:
+        forgotten: counts as `answers` those that found no room for as long as they were to be
+            given again.
+        """
+        self._forgotten = Counter() if forgotten is None else forgotten
+        self._answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+        self._tenants: dict[str, dict[str, int]] = {}  # decisions by request, then by tenant
+        self._candidates = self._bytes = 0
+
+    def find(self, asked: RouteRequest, now: float) -> tuple[Routed, bool] | None:
+        """What was answered to a request of that id, and whether it asked for the same."""
+        found = self._answers.get((asked.scope.tenant_id, asked.request_id))
+        if found is None or now - found.routed.decision.time > ROUTE_REPEAT_S:
+            return None
+        return found.routed, found.question == _question_of(asked)
+
+    def keep(self, asked: RouteRequest, routed: Routed) -> None:
+        """For when the request comes again; what is too old goes, as does what has no room."""
+        now, decision = routed.decision.time, routed.decision
+        if not asked.explain or len(decision.candidates) > ROUTE_EXPLAINED_MAX:
+            routed = _without_others(routed)
+        name = (asked.scope.tenant_id, decision.request_id)
+        self._forget(name)
+        size = _size_of(routed)
+        self._answers[name] = _Answer(routed, _question_of(asked), size)
+        self._bytes += size
+        self._tenants.setdefault(name[1], {})[name[0]] = decision.number
+        self._candidates += len(routed.decision.candidates)
+        while len(self._answers) > 1:
+            oldest, first = next(iter(self._answers.items()))
+            is_old = now - first.routed.decision.time > ROUTE_REPEAT_S
+            if not (is_old or self._is_over):
+                break
+            self._forget(oldest)
+            self._forgotten["answers"] += not is_old
+
+    @property
+    def _is_over(self) -> bool:
+        if len(self._answers) > ROUTE_ANSWERS_MAX or self._bytes > ROUTE_ANSWERS_BYTES_MAX:
+            return True
+        return self._candidates > ROUTE_CANDIDATES_KEPT
+
+    def number_of(self, request_id: str, tenant_id: str | None) -> int | None:
+        """The decision of that request; of no tenant: whosever it is, if it is one tenant's."""
+        tenants = self._tenants.get(request_id, {})
+        if tenant_id is None:
+            return next(iter(tenants.values())) if len(tenants) == 1 else None
+        return tenants.get(tenant_id)
+
+    def has(self, request_id: str) -> bool:
+        """Whether an answer to that request is kept, whosever it is."""
+        return request_id in self._tenants
+
+    def forget_number(self, number: int) -> None:
+        """That decision is not given again. Cost O(answers that are kept)."""
+        for name, kept in self._answers.items():
+            if kept.routed.decision.number == number:
+                self._forget(name)
+                return
+
+    def _forget(self, name: tuple[str, str]) -> None:
+        kept = self._answers.pop(name, None)
+        if kept is None:
+            return
+        self._candidates -= len(kept.routed.decision.candidates)
+        self._bytes -= kept.size_bytes
+        tenants = self._tenants[name[1]]
+        del tenants[name[0]]
+        if not tenants:
+            del self._tenants[name[1]]
+
+
+def _size_of(routed: Routed) -> int:
+    """Bytes, about."""
+    return decision_bytes(routed.decision) + text_bytes(*routed.endpoints)
+
+
+def _question_of(asked: RouteRequest) -> tuple[object, ...]:
+    """What makes two requests of one id the same."""
+    names = None
+    if asked.candidates is not None:
+        names = hash(tuple((one.instance_id, one.dp_rank) for one in asked.candidates))
+    return asked.scope, asked.prompt_tokens, asked.prefixes[-8:], asked.phase, names
+
+
+def _without_others(routed: Routed) -> Routed:
+    """With the candidates alone that were chosen: what the answer needs without `explain`."""
+    decision = routed.decision
+    places = sorted({place for place in (decision.chosen, decision.decode) if place >= 0})
+    decision = msgspec.structs.replace(
+        decision,
+        candidates=tuple(decision.candidates[place] for place in places),
+        chosen=places.index(decision.chosen) if decision.chosen >= 0 else -1,
+        decode=places.index(decision.decode) if decision.decode >= 0 else -1,
+        marks=(),
+    )
+    endpoints = tuple(routed.endpoints[place] for place in places)
+    return routed._replace(decision=decision, endpoints=endpoints)

@@ -1,0 +1,151 @@
+"""What is at engines beside what is booked, as their samples say: see `LiveLoad`, which locks.
+
+What waits there stays until a newer sample, or a report of a request that waited, says otherwise.
+In between, as much of it goes each second as went between the last two samples. What it takes to
+compute a prompt says nothing of that: engines let requests wait for room in their batch and their
+cache, too, which comes as others end.
+"""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import msgspec
+
+from routing.fold.booking import Booking
+from routing.fold.bookings import LATE, Bookings
+from routing.fold.place import Load
+from schemas.limits import LOAD_SAMPLE_S, LOAD_SUM_MAX, LOAD_TARGETS_MAX
+from schemas.routing_records import LoadSample, OutcomeEvent, Target
+
+BATCH_REQUESTS = 8
+"""That an engine is taken to have room for at once, at least."""
+
+
+class Usual(NamedTuple):
+    """What a request of the model is like, for those of which nothing else is known.
+
+    Attributes:
+        compute_s, tokens: of its prompt, but for what is cached.
+        token_s: seconds to compute a token.
+        stay_s: from its first token to its last.
+    """
+
+    compute_s: float
+    tokens: float
+    token_s: float
+    stay_s: float = 0.0
+
+
+class Beside(msgspec.Struct):
+    """What is at a target, and not booked.
+
+    Attributes:
+        at: when that was observed, Unix seconds.
+        requests: that wait or run there; `waiting`: of those, the first.
+        tokens: that are to be computed.
+        per_s: of those that wait, how many went each second of late.
+        gone: of those that wait, how many have begun, as clients report.
+        sample: that says so.
+    """
+
+    at: float
+    requests: int
+    waiting: int
+    tokens: int
+    sample: LoadSample
+    per_s: float = 0.0
+    gone: int = 0
+
+    def waiting_at(self, now: float) -> float:
+        """How many wait then."""
+        return max(self.waiting - self.gone - self.per_s * max(now - self.at, 0.0), 0.0)
+
+    def added_to(self, booked: Load, now: float, usual: Usual) -> Load:
+        """What is booked at the target, and this."""
+        sample, waiting = self.sample, self.waiting_at(now)
+        each_s = usual.stay_s / max(sample.running or 0, BATCH_REQUESTS)
+        if sample.prefill_tokens is None:
+            computing, pending = waiting * usual.compute_s, round(waiting * usual.tokens)
+        else:
+            computing = max(self.tokens * usual.token_s - (now - self.at), 0.0)
+            pending = max(sample.prefill_tokens - booked.pending, 0)
+        requests = max(self.requests - self.waiting, 0) + round(waiting)
+        active = round(requests * usual.tokens)
+        return booked._replace(
+            wait_s=booked.wait_s + max(computing, waiting * each_s),
+            requests=min(booked.requests + requests, LOAD_SUM_MAX),
+            pending=min(booked.pending + pending, LOAD_SUM_MAX),
+            active=min(booked.active + active, LOAD_SUM_MAX),
+        )
+
+
+def beside(sample: LoadSample, bookings: Bookings) -> Beside:
+    """What a sample says beside what is booked."""
+    booked, tokens = bookings.queued_at(sample.target, sample.observed_at)
+    waiting, left = sample.waiting or 0, sample.prefill_tokens or 0
+    there = (sample.running or 0) + waiting
+    known = bookings.load(sample.target, sample.observed_at).requests
+    waiting = max(waiting - booked, 0)
+    return Beside(
+        sample.observed_at,
+        max(there - known, waiting),
+        waiting,
+        max(left - tokens, 0),
+        sample,
+    )
+
+
+class BesideBooked:
+    """Of the newest sample of each target; at most LOAD_TARGETS_MAX, the oldest goes. O(1) each,
+    but for what `Bookings.queued_at` costs a sample.
+    """
+
+    def __init__(self, bookings: Bookings) -> None:
+        """Args:
+        bookings: what is booked.
+        """
+        self._bookings = bookings
+        self._known: OrderedDict[Target, Beside] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Of how many targets."""
+        return len(self._known)
+
+    def note(self, sample: LoadSample) -> None:
+        """The newest of its target. One that comes again changes nothing: those that were booked
+        then are perhaps done.
+        """
+        before = self._known.get(sample.target)
+        if before is not None and before.at == sample.observed_at:
+            return
+        found = beside(sample, self._bookings)
+        if before is not None and 0.0 < found.at - before.at <= LOAD_SAMPLE_S:
+            found.per_s = max(before.waiting - found.waiting, 0) / (found.at - before.at)
+        self._known.pop(sample.target, None)
+        self._known[sample.target] = found
+        if len(self._known) > LOAD_TARGETS_MAX:
+            self._known.popitem(last=False)
+
+    def begun(self, booking: Booking, event: OutcomeEvent) -> None:
+        """It waits no more. Where it was late when the sample was taken, its booking did not count
+        as one of those that wait, so it was one of these.
+        """
+        found = None if booking.target is None else self._known.get(booking.target)
+        if found is None or event is OutcomeEvent.DISPATCHED or booking.time > found.at:
+            return
+        is_known = event is not OutcomeEvent.FIRST_TOKEN and booking.first_at > 0.0
+        was_late = found.at >= booking.time + LATE * (booking.end_at - booking.time)
+        if was_late and not is_known:
+            found.gone += 1
+
+    def forget(self, target: Target) -> None:
+        """Whoever has its name next is another one."""
+        self._known.pop(target, None)
+
+    def of(self, sample: LoadSample) -> Beside:
+        """What that sample says beside what is booked: as it was when it came, where it is the
+        newest.
+        """
+        found = self._known.get(sample.target)
+        is_newest = found is not None and found.sample is sample
+        return found if found is not None and is_newest else beside(sample, self._bookings)

@@ -1,0 +1,45 @@
+"""What a request of a model is like, by the last decisions: for those of which nothing is known.
+
+Engines say how many wait, and not what these are. What was computed lately is the best guess: where
+most of each prompt is cached, a whole prompt would be many times too much.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from routing.decisions.beside import Usual
+from schemas.limits import LOAD_MODELS_MAX
+from schemas.routing_records import Decision
+
+_WINDOW: Final = 50
+"""Decisions over which the mean moves."""
+
+
+class MeanWork:
+    """Of each tenant's models; the one without a decision for the longest goes. O(1) each."""
+
+    def __init__(self) -> None:
+        self._means: OrderedDict[tuple[str, str], tuple[int, float, float]] = OrderedDict()
+
+    def note(self, decision: Decision) -> None:
+        """A decision; one that has nobody compute says nothing."""
+        if decision.chosen < 0:
+            return
+        one = decision.candidates[decision.chosen]
+        work = one.load_s + one.transfer_s + one.prefill_s
+        name = (decision.scope.tenant_id, decision.scope.model_name)
+        tokens = max(decision.prompt_tokens - one.prefix, 0)
+        count, mean, mean_tokens = self._means.pop(name, (0, 0.0, 0.0))
+        count = min(count + 1, _WINDOW)
+        mean, mean_tokens = (
+            mean + (work - mean) / count,
+            mean_tokens + (tokens - mean_tokens) / count,
+        )
+        self._means[name] = (count, mean, mean_tokens)
+        if len(self._means) > LOAD_MODELS_MAX:
+            self._means.popitem(last=False)
+
+    def usual(self, tenant_id: str, model_name: str, default: Usual) -> Usual:
+        """A request; the default before the first decision."""
+        known = self._means.get((tenant_id, model_name))
+        return default if known is None else default._replace(compute_s=known[1], tokens=known[2])

@@ -1,0 +1,86 @@
+"""The last decisions, with what came of them: for people who look at them.
+
+Its owner locks: see `routing.decisions.live`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from routing.fold.booking import DecisionKey
+from schemas.limits import RECENT_CANDIDATES_MAX, RECENT_DECISIONS_MAX
+from schemas.routing_records import Decision, Outcome
+
+
+class RecentDecision(NamedTuple):
+    """One decision.
+
+    Attributes:
+        place: rises with each decision that this service comes to know, from 1.
+        run, decision: see `schemas.routing_records`.
+        outcomes: reports of it, the latest of each event, in the order in which they came.
+    """
+
+    place: int
+    run: int
+    decision: Decision
+    outcomes: tuple[Outcome, ...]
+
+
+class RecentDecisions:
+    """At most RECENT_DECISIONS_MAX, which together have at most RECENT_CANDIDATES_MAX candidates
+    unless the last one alone has more; the oldest go first. Cost O(1) a note, amortized.
+
+    Attributes:
+        noted: decisions so far, of this process.
+    """
+
+    def __init__(self) -> None:
+        self.noted = 0
+        self._known: OrderedDict[DecisionKey, RecentDecision] = OrderedDict()
+        self._candidates = 0
+
+    def note(self, run: int, decision: Decision) -> None:
+        """A decision; nothing where it is kept already."""
+        key = (run, decision.number)
+        if key in self._known:
+            return
+        self.noted += 1
+        self._known[key] = RecentDecision(self.noted, run, decision, ())
+        self._candidates += len(decision.candidates)
+        while len(self._known) > RECENT_DECISIONS_MAX or (
+            self._candidates > RECENT_CANDIDATES_MAX and len(self._known) > 1
+        ):
+            _, oldest = self._known.popitem(last=False)
+            self._candidates -= len(oldest.decision.candidates)
+
+    def report(self, run: int, outcome: Outcome) -> None:
+        """What came of one; nothing where it is not kept."""
+        key = (run, outcome.number)
+        known = self._known.get(key)
+        if known is None:
+            return
+        others = tuple(one for one in known.outcomes if one.event is not outcome.event)
+        self._known[key] = known._replace(outcomes=(*others, outcome))
+
+    def latest(
+        self, limit: int, admits: Callable[[str], bool], *, after: int = 0
+    ) -> list[RecentDecision]:
+        """Those of tenants that are admitted, the latest first.
+
+        Args:
+            limit: how many at the most.
+            admits: whether decisions of a tenant are wanted.
+            after: only those whose place is behind it.
+        """
+        found: list[RecentDecision] = []
+        for one in reversed(self._known.values()):
+            if one.place <= after or len(found) >= limit:
+                break
+            if admits(one.decision.scope.tenant_id):
+                found.append(one)
+        return found
+
+    def find(self, run: int, number: int) -> RecentDecision | None:
+        """That one; None where it is not kept."""
+        return self._known.get((run, number))

@@ -1,0 +1,492 @@
+"""Decides who gets a request, books that at once, and takes what came of it."""
+
+import logging
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+from query_api.ports import View
+from routing.costs import Costs
+from routing.decisions.answers import KeptAnswers
+from routing.decisions.candidates import (
+    Candidates,
+    gather,
+    is_in_the_future,
+    usual_of,
+)
+from routing.decisions.decoding import DecodeAsked, choose_decoder
+from routing.decisions.folded import FoldedRouting
+from routing.decisions.interface import Routed, RouteRequest
+from routing.decisions.live import Carried, LiveLoad, Report
+from routing.decisions.placing import with_places
+from routing.decisions.plans import advised_plan
+from routing.decisions.queue import RoutingQueue
+from routing.decisions.targets import Targets, unregistered_of
+from routing.decisions.wanted_tokens import WantedTokens
+from routing.interface import Choice, Parameters, Rank, Request
+from routing.policies.decide import Asked, Decided, Rules, decide, terms_of, with_terms
+from routing.policies.hot_classes import CLASS_BLOCKS, HotClasses
+from routing.policies.inflight import LmetricParameters
+from routing.policies.ranking import tie_of
+from routing.policies.table import DEFAULT_POLICY, find_policy, parse_policy
+from schemas.answer_states import AnswerState
+from schemas.limits import (
+    ROUTE_POLICIES_MAX,
+    ROUTE_REPEAT_S,
+)
+from schemas.registration import Registration
+from schemas.routing_records import (
+    DecidedScope,
+    Decision,
+    LoadSample,
+    Outcome,
+    OutcomeEvent,
+    PartitionPosition,
+    Phase,
+    PrefixMark,
+    Refused,
+    Target,
+    marks_at,
+    parse_decision_id,
+)
+from schemas.tracing import split_context
+
+logger = logging.getLogger(__name__)
+
+NEVER: Final = 2.0**40
+"""What no candidate carries more than."""
+
+_U64: Final = struct.Struct("<Q")
+
+
+class RouterSettings(NamedTuple):
+    """What a router goes by where a request does not say otherwise.
+
+    Attributes:
+        policy: with its parameters.
+        costs: what things take where nothing has been learned.
+        rules: what leaves candidates out.
+    """
+
+    policy: str = DEFAULT_POLICY
+    costs: Costs = Costs()
+    rules: Rules = Rules()
+
+
+class Told(NamedTuple):
+    """A report as a client makes it; see `schemas.routing_records.Outcome`.
+
+    Attributes:
+        tenant_id: of the request, where it is named by its own id; None: whose it is, if it is one.
+        tenants: whose decisions the client may speak of; None: everybody's. Of theirs it may those
+            alone that are known to be under way: others are of nobody that is known.
+    """
+
+    decision_id: str | None
+    request_id: str | None
+    outcome: Outcome
+    at: float | None
+    tenant_id: str | None = None
+    tenants: frozenset[str] | None = None
+
+
+class Taken(NamedTuple):
+    """How many reports were new, had been made before, or are of no decision that is known."""
+
+    accepted: int = 0
+    repeated: int = 0
+    unknown: int = 0
+
+
+class InstanceLoad(NamedTuple):
+    """A target and what it carries: seconds until it would begin, tokens of its cache (0: unknown),
+    and what things take there.
+    """
+
+    target: Target
+    wait_s: float
+    capacity_tokens: int
+    costs: Costs
+
+
+class _Policy(NamedTuple):
+    text: str
+    rank: Rank
+    parameters: Parameters
+    in_seconds: bool
+
+
+class Router:
+    """See the module. Decisions are made on one thread.
+
+    Attributes:
+        run: names the decisions of this service: Unix microseconds of its start.
+        live: what is under way.
+        queue: what is to be written into the routing log.
+        folded: what has been learned from it.
+        answers: those that are given again.
+        wanted: tokens of prefixes that somebody needs; nobody, mostly.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        queue: RoutingQueue,
+        live: LiveLoad,
+        folded: FoldedRouting,
+        settings: RouterSettings = RouterSettings(),  # noqa: B008 -- immutable
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        view: of the table.
+        queue, live, folded: shared with whoever reads and writes the routing log.
+        settings: of the service.
+        clock: Unix seconds.
+        """
+        self.live = live
+        self.queue = queue
+        self.folded = folded
+        self.wanted = WantedTokens()
+        self.run = int(clock() * 1e6)
+        self._view = view
+        self._settings = settings
+        self._clock = clock
+        self._targets = Targets(view, folded, settings.costs, monotonic)
+        self._classes = HotClasses()
+        self._number = 0
+        self.answers = KeptAnswers(live.forgotten)
+        self._policies = {"": self._policy(settings.policy)}
+
+    def now(self) -> float:
+        """Unix seconds, by its clock."""
+        return self._clock()
+
+    # Decisions
+
+    def route(self, asked: RouteRequest) -> Routed:
+        """Decides. The same request id within ROUTE_REPEAT_S gets the same decision, booked once.
+
+        One that asks for something else is decided anew, and what was booked under that id is taken
+        back, unless its client has placed it; one that was reported to have failed is, too.
+
+        Raises:
+            PolicyError: there is no such policy, or it has no such parameter.
+        """
+        now = self._clock()
+        self.wanted.note(asked.scope, asked.prefixes, asked.tokens)
+        if asked.request_id and asked.reserve:
+            known = self.answers.find(asked, now)
+            if known is not None:
+                routed, is_same = known
+                if is_same or asked.is_placed:
+                    return routed
+                self._take_back(routed.decision, now)
+        routed = self._decide(asked, now)
+        if asked.reserve:
+            if routed.decision.refused is Refused.NO:
+                self.live.book(self.run, routed.decision)
+                self.answers.keep(asked, routed)
+            else:
+                self.live.refuse(self.run, routed.decision)
+            self.queue.push_decision(self.run, routed.decision)
+        else:
+            self.live.asked(routed.decision)
+        return routed
+
+    def _take_back(self, decision: Decision, now: float) -> None:
+        """What was booked is not to be: its request goes elsewhere, by a decision that follows."""
+        outcome = Outcome(
+            decision.number,
+            OutcomeEvent.CANCELLED,
+            now,
+            traceparent=decision.traceparent,
+            tracestate=decision.tracestate,
+        )
+        if self.live.is_under_way(self.run, decision.number):
+            self.live.report(self.run, outcome)
+            self.queue.push_outcomes([(self.run, outcome)])
+
+    def _decide(self, asked: RouteRequest, now: float) -> Routed:
+        policy = self._known_policy(asked.policy)
+        candidates = gather(asked, self._targets, self.live, self._settings.costs, now)
+        number, self._number = self._number, self._number + 1
+        tie = tie_of(self.run, number)
+        request = self._request(asked, number, tie, candidates, policy)
+        last = None
+        if asked.session_id:
+            tenant = asked.scope.tenant_id
+            last = self.live.last_of_session(tenant, asked.session_id, now)
+        decided = decide(
+            Asked(
+                request,
+                policy.rank,
+                policy.parameters,
+                asked.ttft_slo_s,
+                self._rules_of(asked),
+                last,
+                policy.in_seconds,
+            ),
+            candidates.found,
+            self._settings.costs,
+        )
+        plan = advised_plan(asked, decided, candidates, self._settings.costs, self.folded)
+        chosen, decode, decided = self._placed(asked, candidates, decided, tie)
+        decision = self._decision(asked, policy, request, candidates, decided, now)
+        decision = with_places(decision, candidates, chosen, decode, last)
+        age = None
+        place = chosen if chosen >= 0 else decode
+        if place >= 0:
+            sample = candidates.carried[place].sample
+            age = None if sample is None else max(now - sample.observed_at, 0.0)
+        after, endpoints = decided.retry_after_s, candidates.endpoints
+        return Routed(self.run, decision, after, age, endpoints, plan)
+
+    def _rules_of(self, asked: RouteRequest) -> Rules:
+        """What leaves candidates out; for a request that is there already, nothing they carry."""
+        rules = self._settings.rules
+        if not asked.is_placed:
+            return rules
+        return rules._replace(kv_usage_max=NEVER, wait_max_s=NEVER, waiting_max=int(NEVER))
+
+    def _placed(
+        self, asked: RouteRequest, candidates: Candidates, decided: Decided, tie: int
+    ) -> tuple[int, int, Decided]:
+        """Who computes and who decodes, as indices, by what the request asks for."""
+        phase = asked.phase
+        if phase in (Phase.COMBINED, Phase.PREFILL):
+            return decided.chosen, -1, decided
+        if phase is Phase.PAIR and decided.chosen < 0:
+            return -1, -1, decided
+        output = asked.expected_output_tokens
+        wanted = DecodeAsked(
+            phase,
+            asked.prompt_tokens,
+            candidates.output_tokens if output is None else output,
+            asked.tbt_slo_s,
+            asked.priority,
+            tie,
+        )
+        decoding = choose_decoder(wanted, candidates.places(), decided)
+        records = list(decided.candidates)
+        for index, tbt_s in decoding.tbt_s.items():
+            records[index] = msgspec.structs.replace(records[index], tbt_s=tbt_s)
+        decided = decided._replace(candidates=tuple(records))
+        if decoding.place < 0:
+            return -1, -1, decided._replace(chosen=-1, refused=decoding.refused, retry_after_s=1.0)
+        if phase is Phase.DECODE:
+            return -1, decoding.place, decided._replace(chosen=-1, refused=Refused.NO)
+        if decoding.place == decided.chosen:
+            return decided.chosen, -1, decided
+        if decoding.is_separate:
+            return decided.chosen, decoding.place, decided
+        # Little is to be computed: the one that decodes does it, whatever its role.
+        one = candidates.found[decoding.place]
+        costs = one.costs or self._settings.costs
+        terms = terms_of(Choice(0.0, one, one.cached), asked.prompt_tokens, costs)
+        records[decoding.place] = with_terms(records[decoding.place], one.cached, terms)
+        decided = decided._replace(
+            candidates=tuple(records), chosen=decoding.place, predicted_s=sum(terms)
+        )
+        return decoding.place, -1, decided
+
+    def _request(
+        self,
+        asked: RouteRequest,
+        number: int,
+        tie: int,
+        candidates: Candidates,
+        policy: "_Policy",
+    ) -> Request:
+        """As the policy takes it; where it looks at classes of prompts, with that of this one."""
+        blocks = min(len(asked.prefixes) // 8, CLASS_BLOCKS)
+        if not blocks or not isinstance(policy.parameters, LmetricParameters):
+            return Request(number, asked.prompt_tokens, tie)
+        name = (asked.scope, asked.prefixes[8 * blocks - 8 : 8 * blocks])
+        tokens = min(blocks * asked.scope.block_size, asked.prompt_tokens)
+        holders = sum(one.cached >= tokens for one in candidates.found)
+        is_hot = self._classes.note(name, holders, len(candidates.found))
+        return Request(number, asked.prompt_tokens, tie, tokens, is_hot)
+
+    def _decision(
+        self,
+        asked: RouteRequest,
+        policy: "_Policy",
+        request: Request,
+        candidates: Candidates,
+        decided: Decided,
+        now: float,
+    ) -> Decision:
+        view = self._view
+        longest = max((match.longest for match in asked.matches), default=0)
+        # Of engines without events decisions alone say what they hold.
+        held = max((longest, *(one.cached for one in decided.candidates)))
+        state = view.state(asked.scope) if view.ready else AnswerState.STALE
+        output = asked.expected_output_tokens
+        output = candidates.output_tokens if output is None else output
+        traceparent, tracestate = split_context(asked.context)
+        return Decision(
+            request.decision,
+            now,
+            asked.request_id or uuid4().hex,
+            DecidedScope(*asked.scope),
+            policy.text,
+            tuple(PartitionPosition(*one) for one in view.positions()),
+            state.value,
+            asked.prompt_tokens,
+            output,
+            asked.phase,
+            asked.ttft_slo_s,
+            asked.tbt_slo_s,
+            asked.priority,
+            asked.session_id,
+            request.tie,
+            request.class_tokens,
+            request.is_hot,
+            decided.costs,
+            decided.candidates,
+            decided.chosen,
+            -1,
+            decided.refused,
+            1.0,
+            decided.predicted_s,
+            _marks(asked.prefixes, candidates.longest(longest) // asked.scope.block_size),
+            held=held,
+            degraded=self._settings.rules.degraded.value,
+            traceparent=traceparent,
+            tracestate=tracestate,
+            decode_s=output * candidates.output_token_s,
+        )
+
+    def _known_policy(self, text: str) -> "_Policy":
+        found = self._policies.get(text)
+        if found is None:
+            found = self._policy(text)
+            if len(self._policies) < ROUTE_POLICIES_MAX:
+                self._policies[text] = found
+        return found
+
+    @staticmethod
+    def _policy(text: str) -> "_Policy":
+        name, parameters = parse_policy(text)
+        policy = find_policy(name)
+        return _Policy(text, policy.rank, parameters, policy.in_seconds)
+
+    def instances(self, tenant_id: str, model_name: str) -> list[InstanceLoad]:
+        """All targets of a model, with what they carry. From any thread. Cost O(targets)."""
+        now, costs = self._clock(), self._settings.costs
+        roster = self._targets.of_model(tenant_id, model_name)
+        usual = self.live.usual(tenant_id, model_name, usual_of(costs, roster))
+        carried = self.live.carried(roster.targets, now, usual, {})
+        return [
+            InstanceLoad(
+                target,
+                load.wait_s,
+                roster.known[key].capacity_tokens,
+                roster.known[key].costs or costs,
+            )
+            for key, target, load in zip(roster.keys, roster.targets, carried, strict=True)
+        ]
+
+    def carried(self, targets: Sequence[Target] | None = None) -> list[tuple[Target, Carried]]:
+        """What these carry; None: every target that something is known of, sorted."""
+        targets = self.live.targets() if targets is None else targets
+        usual = usual_of(self._settings.costs)
+        carried = self.live.carried(targets, self._clock(), usual, {})
+        return list(zip(targets, carried, strict=True))
+
+    # What came of decisions
+
+    def take(self, told: Sequence[Told]) -> Taken:
+        """Reports of clients; each is applied here at once, and written for the others."""
+        now = self._clock()
+        accepted = repeated = unknown = 0
+        new: list[tuple[int, Outcome]] = []
+        for one in told:
+            key = self._decision_of(one)
+            if key is None:
+                unknown += 1
+                continue
+            run, number = key
+            traceparent, tracestate = split_context(self.live.trace_of(run, number))
+            outcome = msgspec.structs.replace(
+                one.outcome,
+                number=number,
+                time=_time_of(one.at, now),
+                traceparent=traceparent,
+                tracestate=tracestate,
+            )
+            if self.live.report(run, outcome) is Report.REPEATED:
+                repeated += 1
+            else:
+                accepted += 1
+                new.append((run, outcome))
+                if outcome.event is OutcomeEvent.FAILED and run == self.run:
+                    self.answers.forget_number(number)
+        self.queue.push_outcomes(new)
+        return Taken(accepted, repeated, unknown)
+
+    def traces_of(self, told: Iterable[Told]) -> list[str]:
+        """The contexts of the decisions that these are about, as far as they are known, each once.
+        Cost O(reports), a microsecond or two each.
+        """
+        keys = [key for key in map(self._decision_of, told) if key is not None]
+        traces = dict.fromkeys(self.live.trace_of(*key) for key in keys)
+        traces.pop("", None)
+        return list(traces)
+
+    def _decision_of(self, told: Told) -> tuple[int, int] | None:
+        if told.decision_id is not None:
+            key = parse_decision_id(told.decision_id)
+            if key is None or not self.live.knows_run(key[0]):
+                return None
+            if told.tenants is not None and self.live.tenant_of(*key) not in told.tenants:
+                return None
+            # Of others it may be known before the log has brought the decision.
+            return None if key[0] == self.run and key[1] >= self._number else key
+        if told.request_id is None:
+            return None
+        number = self.answers.number_of(told.request_id, told.tenant_id)
+        if number is not None:
+            return self.run, number
+        return self.live.named(told.request_id, told.tenant_id)
+
+    def knows_request(self, request_id: str) -> bool:
+        """Whether a report of that request would be of a decision that is known."""
+        return self.answers.has(request_id) or self.live.named(request_id) is not None
+
+    def forget(self, gone: Iterable[Registration]) -> None:
+        """These are registered no more: see `unregistered_of`. From any thread. Cost O(publishers
+        + bookings).
+        """
+        engines = unregistered_of(gone, self._view.registered())
+        released = self.live.forget(engines, self._clock())
+        self.queue.push_unregistered(engines)
+        if released:
+            names = ", ".join(sorted({one.target.instance_id for one in engines}))
+            text = "Unregistered %s: %d requests under way there are booked no more"
+            logger.info(text, names, released)
+
+    def observe(self, samples: Sequence[LoadSample]) -> None:
+        """What targets carry, by clients or by the bridge."""
+        self.live.note(samples)
+        self.queue.push_samples(samples)
+
+
+def _marks(prefixes: bytes, longest: int) -> tuple[PrefixMark, ...]:
+    return tuple(
+        PrefixMark(blocks, _U64.unpack_from(prefixes, 8 * blocks - 8)[0])
+        for blocks in marks_at(len(prefixes) // 8, longest)
+    )
+
+
+def _time_of(at: float | None, now: float) -> float:
+    """When something was, by a client: its clock is believed within a minute."""
+    if at is None or is_in_the_future(at, now) or at < now - ROUTE_REPEAT_S:
+        return now
+    return min(at, now)

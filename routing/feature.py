@@ -1,0 +1,38 @@
+"""What routing adds to the HTTP service."""
+
+from query_api.http.feature import Feature, HttpParts, MakeFeature
+from routing.advice.advised import Acting
+from routing.decisions.router import Router
+from routing.http import decisions, documents, routes, views
+from routing.http.endpoint import RoutingEndpoint
+
+
+def routing_feature(
+    router: Router, *, acting: Acting | None = None, select_service: bool = False
+) -> MakeFeature:
+    """Its routes.
+
+    Args:
+        router: decides who gets a request.
+        acting: acts on advice; None where nobody does.
+        select_service: whether it can also be asked as Dynamo's select service is.
+    """
+
+    def make(parts: HttpParts) -> Feature:
+        view, wire = parts.view, parts.default_wire
+        endpoint = RoutingEndpoint(
+            view, router, parts.bodies, wire, parts.metrics, parts.unknown, tracer=parts.tracer
+        )
+        found = routes.routing_routes(endpoint, router, wire)
+        found.include(views.routing_views(view, router, wire, acting))
+        found.include(decisions.decision_routes(router, wire))
+        if select_service:
+            from routing.select.routes import select_routes  # few services are asked so
+
+            found.include(
+                select_routes(view, parts.registry, router, parts.bodies, tracer=parts.tracer)
+            )
+        models = (*documents.MODELS, *routes.MODELS, *views.MODELS, *decisions.MODELS)
+        return Feature(found, models, (endpoint,))
+
+    return make

@@ -1,0 +1,1 @@
+"""The fold of the routing log: bookings, failures, expectations, and its checkpoint."""

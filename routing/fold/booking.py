@@ -1,0 +1,139 @@
+"""One request under way: what its decision books, and when what is reported of it happened."""
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from routing.fold.lessons import Lesson, lesson_of
+from routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
+from schemas.limits import BOOKING_ESTIMATES, BOOKING_EXPIRY_MAX_S, BOOKING_EXPIRY_S
+from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
+
+DecisionKey = tuple[int, int]
+"""Run, and number in it."""
+
+
+class Booking(msgspec.Struct, array_like=True):
+    """A request under way; what a report of it is compared with stands here, too.
+
+    Attributes:
+        run, number: its decision's name.
+        request_id: of the client.
+        target: where its prompt is computed; None where it is only decoded.
+        decode: where it is decoded, if that is another one.
+        time: of the decision.
+        expires_at: by the time of records.
+        work_s: that it is expected to take of the target, waiting left out.
+        end_at: when it was expected to have its first token.
+        prompt, cached: tokens; and how many of them it was said not to have to compute.
+        output: tokens that it is expected to have.
+        seen: bits of the events that were reported.
+        first_at: when its first token was reported; 0 before.
+        lesson: what it was expected to take; None where a report teaches nothing.
+        model_name: of the prompt; "" where that is not known, in checkpoints of before.
+        decode_s: that its tokens behind the first were expected to take; likewise 0.
+    """
+
+    run: int
+    number: int
+    request_id: str
+    target: Target | None
+    decode: Target | None
+    time: float
+    expires_at: float
+    work_s: float
+    end_at: float
+    prompt: int
+    cached: int
+    output: int
+    seen: int = 0
+    first_at: float = 0.0
+    lesson: Lesson | None = None
+    model_name: str = ""
+    decode_s: float = 0.0
+
+    @property
+    def key(self) -> DecisionKey:
+        """Of its decision."""
+        return self.run, self.number
+
+    @property
+    def tenant_id(self) -> str:
+        """Of its request."""
+        target = self.target or self.decode
+        assert target is not None, "one of both is booked"
+        return target.tenant_id
+
+    @property
+    def uncached(self) -> int:
+        """Tokens that are computed for it."""
+        return self.prompt - self.cached
+
+    @property
+    def lasts_s(self) -> float:
+        """For how long it counts without a report: ten times what all of it was to take, output
+        included.
+        """
+        expected = self.end_at - self.time + self.decode_s
+        return max(BOOKING_EXPIRY_S, min(BOOKING_ESTIMATES * expected, BOOKING_EXPIRY_MAX_S))
+
+    @property
+    def size_bytes(self) -> int:
+        """That it takes, about."""
+        size = OBJECT_SIZE + text_bytes(self.request_id)
+        lesson = self.lesson
+        if lesson is not None:
+            size += text_bytes(lesson.model_name, lesson.class_name, lesson.decode_class)
+        return size + target_bytes(self.target) + target_bytes(self.decode)
+
+    def is_at(self, engines: Collection[Unregistered]) -> bool:
+        """Whether one of these computes or decodes it."""
+        places = (self.target, self.decode)
+        return any(one and Unregistered(one, self.model_name) in engines for one in places)
+
+    def has(self, event: OutcomeEvent) -> bool:
+        """Whether it was reported."""
+        return bool(self.seen & BITS[event])
+
+
+BITS: Final = {event: 1 << place for place, event in enumerate(OutcomeEvent)}
+"""Of the events in `seen`."""
+
+
+def happened_at(outcome: Outcome, booking: Booking, clock: float) -> float:
+    """When that was: whatever its client's clock says, between its decision and now."""
+    return max(min(outcome.time, clock), booking.time)
+
+
+def booking_of(run: int, decision: Decision, now: float) -> Booking:
+    """What a decision books; of one that comes from the future, from now on."""
+    target = decode = None
+    cached, work = 0, 0.0
+    if decision.chosen >= 0:
+        target = decision.target(decision.chosen)
+        one = decision.candidates[decision.chosen]
+        cached = min(one.prefix, decision.prompt_tokens)
+        work = one.load_s + one.transfer_s + one.prefill_s
+    if decision.decode >= 0 and decision.decode != decision.chosen:
+        decode = decision.target(decision.decode)
+    time = min(decision.time, now)
+    booking = Booking(
+        run,
+        decision.number,
+        decision.request_id,
+        target,
+        decode,
+        time,
+        now,
+        work,
+        time + decision.predicted_s,
+        decision.prompt_tokens,
+        cached,
+        decision.expected_output_tokens,
+        lesson=lesson_of(decision),
+        model_name=decision.scope.model_name,
+        decode_s=decision.decode_s,
+    )
+    booking.expires_at += booking.lasts_s
+    return booking

@@ -1,0 +1,132 @@
+"""The hot routes of routing: one for each request of a client, and one for what came of it."""
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from query_api.http.errors import RequestError
+from query_api.http.metrics import HttpMetrics
+from query_api.http.origins import check_origin
+from query_api.http.post_endpoint import TYPE_HEADERS, Answered, Posted, PostEndpoint
+from query_api.http.requests.bodies import Bodies
+from query_api.http.requests.queries import is_known
+from query_api.http.traces import context_of
+from query_api.http.wire import Wire, encode
+from query_api.ports import View
+from query_api.unknown_scopes import HEADER, UnknownScopes
+from routing.decisions.router import Router
+from routing.http.documents import (
+    LoadDocument,
+    feedback_document,
+    refusal_document,
+    retry_after,
+    route_document,
+)
+from routing.http.requests import read_feedback, read_load, read_route
+from routing.http.traces import note_route, take_traced
+from routing.policies.table import PolicyError
+from schemas.routing_records import Refused
+from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
+
+ROUTE: Final = "/route"
+FEEDBACK: Final = "/feedback"
+LOAD: Final = "/load"
+
+
+class RoutingEndpoint(PostEndpoint):
+    """Answers `POST /route`, `/feedback` and `/load`."""
+
+    takes_octets = False
+
+    def __init__(
+        self,
+        view: View,
+        router: Router,
+        bodies: Bodies,
+        default_wire: Wire,
+        metrics: HttpMetrics,
+        unknown: UnknownScopes,
+        *,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
+        """Args:
+        view: of the table.
+        router: that decides.
+        unknown: says of scopes that nobody has what there is instead.
+        tracer: of the service.
+        """
+        super().__init__(bodies, default_wire, metrics)
+        self._view = view
+        self._router = router
+        self._unknown = unknown
+        self._tracer = tracer
+        self._decided = metrics.queries(ROUTE)
+        self._answers: dict[str, Callable[[Posted], Answered]] = {
+            ROUTE: self._route,
+            FEEDBACK: self._feedback,
+            LOAD: self._load,
+        }
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """See `PostEndpoint`."""
+        return frozenset(self._answers)
+
+    async def answer(self, posted: Posted) -> Answered:
+        """See `PostEndpoint`."""
+        check_origin("POST", posted.headers)
+        return self._answers[posted.path](posted)
+
+    def _route(self, posted: Posted) -> Answered:
+        # Kept with the decision whether tracing is on or not: others may have it on.
+        with self._tracer.begin(SpanName.ROUTE, context_of(posted.headers)) as span:
+            return self._decide(posted, span)
+
+    def _decide(self, posted: Posted, span: Span) -> Answered:
+        started = perf_counter()
+        view = self._view
+        asked = read_route(
+            posted.body,
+            posted.wire,
+            posted.headers,
+            view.kernel,
+            posted.access,
+            is_ready=view.ready,
+        )
+        if span.context:
+            asked = asked._replace(context=span.context)
+        try:
+            routed = self._router.route(asked)
+        except PolicyError as error:
+            raise RequestError("invalid_policy", str(error), field="policy") from error
+        if span.is_recorded:
+            note_route(span, asked, routed)
+        decision = routed.decision
+        headers = [TYPE_HEADERS[posted.wire]]
+        why = None
+        if not asked.matches and not is_known(view.kernel, asked.scope):
+            why = self._unknown.note(asked.scope)
+        if why is not None:
+            headers.append((HEADER, why.text.encode()))
+        if decision.refused is Refused.NO:
+            document = route_document(routed, explain=asked.explain, unknown=why)
+            status, body = 200, encode(document, posted.wire)
+        else:
+            status = 503 if decision.refused is Refused.NO_CANDIDATE else 429
+            if status == 429:
+                headers.append((b"retry-after", b"%d" % retry_after(routed)))
+            body = encode(refusal_document(routed, why), posted.wire)
+        self._decided.count((perf_counter() - started, asked.prompt_tokens, decision.held))
+        return Answered(status, headers, body)
+
+    def _feedback(self, posted: Posted) -> Answered:
+        told = read_feedback(posted.body, posted.wire, posted.access)
+        taken = take_traced(self._tracer, self._router, told, posted.headers)
+        body = encode(feedback_document(taken), posted.wire)
+        return Answered(202, [TYPE_HEADERS[posted.wire]], body)
+
+    def _load(self, posted: Posted) -> Answered:
+        samples = read_load(posted.body, posted.wire, self._router.now(), posted.access)
+        self._router.observe(samples)
+        body = encode(LoadDocument(len(samples)), posted.wire)
+        return Answered(202, [TYPE_HEADERS[posted.wire]], body)

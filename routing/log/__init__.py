@@ -1,0 +1,1 @@
+"""The routing log in both forms: written, read, recovered."""

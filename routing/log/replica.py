@@ -1,0 +1,68 @@
+"""The routing log of a replica: what it writes, what it reads, and what it knows by both."""
+
+import time
+
+from brokers.options import ClientOptions
+from brokers.settings import KafkaSettings
+from query_api.replica.shared_condition import SharedCondition
+from query_api.replica.topic_reader import TopicReader
+from routing.decisions.failing_watch import watch_failing
+from routing.decisions.folded import FoldedRouting
+from routing.decisions.live import LiveLoad
+from routing.decisions.queue import RoutingQueue
+from routing.log.reader import RoutingReader
+from routing.log.writer import RoutingWriter
+from schemas.conditions import Conditions, Part
+
+
+class ReplicaRouting:
+    """See the module; on the reader's loop, from `start` to the reader's end.
+
+    Attributes:
+        queue: of decisions, reports and samples.
+        live: what is under way.
+        folded: of the log, as far as it was read.
+        writer: to be stopped before the reader ends.
+    """
+
+    def __init__(
+        self, settings: KafkaSettings, options: ClientOptions, conditions: Conditions
+    ) -> None:
+        """Args:
+        settings: of the deployment.
+        options: of its clients.
+        conditions: of the replica.
+        """
+        self.queue = RoutingQueue()
+        self.live = LiveLoad()
+        self.folded = FoldedRouting()
+        self._conditions = conditions
+        condition = SharedCondition(conditions, Part.ROUTING)
+        self.writer = RoutingWriter(settings, options, self.queue, condition)
+        self._reader = RoutingReader(settings, options, self.live, self.folded, condition)
+
+    @property
+    def written(self) -> int:
+        """Items that are in the log, of this run."""
+        return self.writer.written_items
+
+    @property
+    def unwritten(self) -> int:
+        """Items that were taken from the queue and could not be written."""
+        return self.writer.unwritten
+
+    @property
+    def skipped(self) -> int:
+        """Records of the log that cannot be used."""
+        return self._reader.skipped
+
+    @property
+    def lag(self) -> int:
+        """Records of the log that are not folded yet, when it was last asked where it ends."""
+        return self._reader.lag
+
+    def start(self, reader: TopicReader) -> None:
+        """Starts writing and reading on the reader's loop."""
+        self.writer.start(reader)
+        reader.run(self._reader.run())
+        reader.run(watch_failing(self.live, self._conditions, time.time))

@@ -1,0 +1,249 @@
+"""Which prefixes are asked for most, and what became of them: a fold of decisions and outcomes.
+
+A prompt counts at the depths at which its decision marks it: 1, 2, 4, 8... blocks, and where its
+longest match ends. Counts are kept for each scope by Space-Saving, and halve every HOT_HALF_LIFE_S.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from routing.observed.decay import per_second, step_of
+from routing.observed.promises import Promise
+from routing.observed.space_saving import SpaceSaving, SpaceSavingState
+from schemas.limits import DECISION_MARKS_MAX, HOT_COUNTERS_MAX, HOT_SCOPES_MAX
+from schemas.routing_records import DecidedScope, PrefixMark
+
+
+class HotPrefix(msgspec.Struct, frozen=True):
+    """A prefix as of a moment; see `HotCounter` for what is not said here.
+
+    Attributes:
+        count: prompts that had it, each halved for each half-life since; never too low.
+        error: by how much the count may be too high.
+        age_s: since it has a counter.
+    """
+
+    scope: DecidedScope
+    prefix: int
+    parent: int
+    blocks: int
+    count: float
+    error: float
+    since: float
+    last_asked: float
+    asked: int
+    promised: int
+    checked: int
+    confirmed: int
+    saved: int
+    missed: int
+    age_s: float = math.inf
+
+    @property
+    def tokens(self) -> int:
+        """Of the prefix."""
+        return self.blocks * self.scope.block_size
+
+    @property
+    def certain(self) -> float:
+        """Of the count, what is known to have come."""
+        return max(self.count - self.error, 0.0)
+
+    @property
+    def rate(self) -> float:
+        """Prompts a second of late, by what came since it has a counter."""
+        return per_second(self.certain, self.age_s)
+
+
+class HotScope(NamedTuple):
+    """The prefixes of a scope as of a moment.
+
+    Attributes:
+        total: the sum of all counts, of prefixes without a counter, too; decayed.
+        error_max: by how much a count may be too high, and what a prefix that is not here may
+            have; at most total / HOT_COUNTERS_MAX.
+        last_asked: Unix seconds.
+        prefixes: by what is known to have come of each, the most first: where most prefixes come
+            once, the counts of the others are hardly more than their errors.
+    """
+
+    total: float
+    error_max: float
+    last_asked: float
+    prefixes: list[HotPrefix]
+
+
+class HotState(msgspec.Struct, frozen=True, array_like=True):
+    """See `HotPrefixes.state`; its encoding is canonical."""
+
+    scopes: tuple[tuple[DecidedScope, SpaceSavingState], ...]
+    forgotten: int
+
+
+class HotPrefixes:
+    """See the module. Cost O(marks * log(counters)) a decision.
+
+    Attributes:
+        forgotten: scopes that were given up for want of room.
+        scopes: the counters of each.
+    """
+
+    def __init__(
+        self, scopes_max: int = HOT_SCOPES_MAX, counters_max: int = HOT_COUNTERS_MAX
+    ) -> None:
+        self.forgotten = 0
+        self._scopes_max, self._counters_max = scopes_max, counters_max
+        self.scopes: dict[DecidedScope, SpaceSaving] = {}
+
+    def __len__(self) -> int:
+        """How many counters there are."""
+        return sum(map(len, self.scopes.values()))
+
+    def asked(
+        self, time: float, scope: DecidedScope, marks: Sequence[PrefixMark], times: int = 1
+    ) -> None:
+        """So many prompts had these prefixes: plain queries, or decisions that chose nobody.
+
+        Args:
+            time: of the record; never earlier than the one before.
+            scope: of the prompts.
+            marks: by rising depth.
+            times: so many prompts, as of a window.
+        """
+        counters = self._counters(time, scope)
+        weighs, parent = counters.begin(time), 0
+        for blocks, prefix in marks[:DECISION_MARKS_MAX]:
+            counters.note(prefix, parent, blocks, weighs, times)
+            parent = prefix
+
+    def decided(self, time: float, promise: Promise) -> None:
+        """A prompt was sent to somebody."""
+        counters = self._counters(time, promise.scope)
+        cached, held = promise.cached, promise.held
+        there = cached + promise.fetched
+        size, usable = promise.scope.block_size, promise.usable
+        weighs, parent = counters.begin(time), 0
+        for blocks, prefix in promise.marks:
+            counter = counters.note(prefix, parent, blocks, weighs)
+            parent = prefix
+            tokens = min(blocks * size, usable)
+            if 0 < tokens <= cached:
+                counter.promised += 1
+            elif tokens > there and held > there:
+                counter.missed += min(held, tokens) - there
+
+    def confirmed(self, promise: Promise, cached: int) -> None:
+        """An engine has told how many tokens of the prompt it had."""
+        counters = self.scopes.get(promise.scope)
+        if counters is None:
+            return
+        size, usable = promise.scope.block_size, promise.usable
+        for blocks, prefix in promise.marks:
+            counter = counters.find(prefix)
+            # One that began later knows nothing of the decision.
+            if counter is None or counter.since > promise.time:
+                continue
+            tokens = min(blocks * size, usable)
+            counter.saved += min(cached, tokens)
+            if 0 < tokens <= promise.cached and not promise.moved:
+                counter.checked += 1
+                counter.confirmed += tokens <= cached
+
+    def state(self) -> HotState:
+        """All of it, as it stands: to be encoded before anything else is folded."""
+        return HotState(
+            tuple((scope, self.scopes[scope].state()) for scope in sorted(self.scopes)),
+            self.forgotten,
+        )
+
+    def restore(self, state: HotState) -> None:
+        """The inverse of `state`, into one that is empty."""
+        self.forgotten = state.forgotten
+        for scope, counters in state.scopes:
+            self.scopes[scope] = SpaceSaving.of(counters, self._counters_max)
+
+    def _counters(self, time: float, scope: DecidedScope) -> SpaceSaving:
+        counters = self.scopes.get(scope)
+        if counters is None:
+            if len(self.scopes) >= self._scopes_max:
+                step = step_of(time)
+                least = min(self.scopes, key=lambda one: (self.scopes[one].total_at(step), one))
+                del self.scopes[least]
+                self.forgotten += 1
+            counters = self.scopes[scope] = SpaceSaving(time, self._counters_max)
+        return counters
+
+
+def view(parts: Iterable[HotPrefixes], now: float) -> dict[DecidedScope, HotScope]:
+    """The prefixes of several partitions together, as of a moment. Cost O(counters).
+
+    A partition that has no counter for a prefix may have counted it as often as its lowest one:
+    so much is added, to the error too. The bound holds for the sum: of all totals, by the number of
+    counters.
+
+    Args:
+        parts: folds of partitions; a decision is in one of them.
+        now: Unix seconds; where some record is later, that.
+    """
+    folded = list(parts)
+    times = (one.last_asked for part in folded for one in part.scopes.values())
+    now = max([now, *times])
+    scopes = sorted({scope for part in folded for scope in part.scopes})
+    return {
+        scope: _merged(scope, [part.scopes[scope] for part in folded if scope in part.scopes], now)
+        for scope in scopes
+    }
+
+
+def _merged(scope: DecidedScope, parts: list[SpaceSaving], now: float) -> HotScope:
+    step = step_of(now)
+    lowest = [part.lowest_at(step) for part in parts]
+    error_max = sum(lowest)
+    found: dict[int, HotPrefix] = {}
+    for part, low in zip(parts, lowest, strict=True):
+        for counter in part:
+            count, error = part.count_at(counter, step)
+            one = HotPrefix(
+                scope,
+                counter.prefix,
+                counter.parent,
+                counter.blocks,
+                # What the other partitions may have; taken back where they have a counter.
+                count + error_max - low,
+                error + error_max - low,
+                counter.since,
+                counter.last_asked,
+                counter.asked,
+                counter.promised,
+                counter.checked,
+                counter.confirmed,
+                counter.saved,
+                counter.missed,
+                now - counter.since,
+            )
+            other = found.get(counter.prefix)
+            found[counter.prefix] = one if other is None else _sum(other, one, error_max)
+    prefixes = sorted(found.values(), key=lambda one: (-one.certain, one.blocks, one.prefix))
+    total = sum(part.total_at(step) for part in parts)
+    return HotScope(total, error_max, max(part.last_asked for part in parts), prefixes)
+
+
+def _sum(one: HotPrefix, two: HotPrefix, error_max: float) -> HotPrefix:
+    """Both partitions have it, so neither needs to be given what the other may have."""
+    return msgspec.structs.replace(
+        one,
+        count=max(one.count + two.count - error_max, 0.0),
+        error=max(one.error + two.error - error_max, 0.0),
+        since=min(one.since, two.since),
+        last_asked=max(one.last_asked, two.last_asked),
+        asked=one.asked + two.asked,
+        promised=one.promised + two.promised,
+        checked=one.checked + two.checked,
+        confirmed=one.confirmed + two.confirmed,
+        saved=one.saved + two.saved,
+        missed=one.missed + two.missed,
+        age_s=max(one.age_s, two.age_s),
+    )

@@ -1,0 +1,92 @@
+"""Promises of which more may be told: from a decision until its request has ended."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from routing.observed.promises import Promise
+from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_BYTES_MAX, PROMISES_OPEN_MAX
+
+
+class OpenState(msgspec.Struct, frozen=True, array_like=True):
+    """See `OpenPromises.state`; its encoding is canonical."""
+
+    promises: tuple[Promise, ...]
+    forgotten: int
+
+
+class OpenPromises:
+    """At most `most`, in `bytes_most`; the oldest goes first. Cost O(1) a promise.
+
+    Attributes:
+        forgotten: that were given up for want of room.
+    """
+
+    def __init__(
+        self, most: int = PROMISES_OPEN_MAX, bytes_most: int = PROMISES_OPEN_BYTES_MAX
+    ) -> None:
+        self.forgotten = 0
+        self._most = most
+        self._bytes_most = bytes_most
+        self._bytes = 0
+        self._open: OrderedDict[tuple[int, int], Promise] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._open)
+
+    def add(self, promise: Promise) -> list[Promise]:
+        """Keeps it; what has to go for it. One that is there already stays as it is."""
+        key = (promise.run, promise.number)
+        if self._open.setdefault(key, promise) is not promise:
+            return []
+        self._bytes += promise.size_bytes
+        gone = []
+        while len(self._open) > 1 and self._is_over:
+            gone.append(self._pop())
+        self.forgotten += len(gone)
+        return gone
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self._open) > self._most or self._bytes > self._bytes_most
+
+    def _pop(self) -> Promise:
+        promise = self._open.popitem(last=False)[1]
+        self._bytes -= promise.size_bytes
+        return promise
+
+    def find(self, run: int, number: int) -> Promise | None:
+        """That of the decision, where it is open."""
+        return self._open.get((run, number))
+
+    def close(self, promise: Promise) -> None:
+        """Nothing comes after this."""
+        if self._open.pop((promise.run, promise.number), None) is not None:
+            self._bytes -= promise.size_bytes
+
+    def expire(self, now: float, is_under_way: Callable[[int, int], bool]) -> list[Promise]:
+        """Takes out those of which nothing has been told for too long. One whose request is still
+        booked (as run and number) is looked at again when those that came before it are.
+        """
+        gone = []
+        for _ in range(len(self._open)):
+            key, oldest = next(iter(self._open.items()))
+            if oldest.time + PROMISE_OPEN_S > now:
+                break
+            if is_under_way(*key):
+                self._open.move_to_end(key)
+            else:
+                gone.append(self._pop())
+        return gone
+
+    def state(self) -> OpenState:
+        """All of it, as it stands: to be encoded before anything else is folded."""
+        return OpenState(tuple(self._open.values()), self.forgotten)
+
+    def restore(self, state: OpenState) -> None:
+        """The inverse of `state`, into one that is empty."""
+        self.forgotten = state.forgotten
+        self._open.update(((one.run, one.number), one) for one in state.promises)
+        self._bytes = sum(one.size_bytes for one in state.promises)

@@ -1,0 +1,45 @@
+"""What became of a prompt's blocks where it was sent, as predictions say: the rules, pure.
+
+decided                 they will be there, for `predicted_s`; of an engine without events they
+are, for APPROXIMATE_S or as long as its cache has room
+sent elsewhere, failed  they are not; nor where it was cancelled before its first token
+completed               they are, from now on, where the engine publishes no events
+"""
+
+from routing.observed.predicted import PredictedHolders, predicted_s
+from routing.observed.promises import Promise
+from schemas.limits import APPROXIMATE_S
+from schemas.routing_records import Outcome, OutcomeEvent
+
+
+def hold(holders: PredictedHolders, now: float, promise: Promise) -> None:
+    """The prompt of a promise is, or will be, where it was sent.
+
+    Args:
+        holders: whom it is noted in.
+        now: Unix seconds, by the time of records.
+        promise: of the decision.
+    """
+    approximate = promise.is_approximate
+    holders.decided(
+        now,
+        promise.target,
+        promise.scope,
+        promise.marks,
+        lasts_s=APPROXIMATE_S if approximate else predicted_s(promise.ttft_s),
+        capacity_blocks=promise.capacity_blocks if approximate else 0,
+    )
+
+
+def follow(
+    holders: PredictedHolders, now: float, promise: Promise, outcome: Outcome, *, is_moved: bool
+) -> None:
+    """Something was reported of it; `is_moved`: and that it went elsewhere, for the first time."""
+    event = outcome.event
+    is_told = outcome.ttft_s is not None or outcome.cached_tokens is not None
+    promise.has_begun |= is_told or event is OutcomeEvent.FIRST_TOKEN
+    is_cancelled = event is OutcomeEvent.CANCELLED and not promise.has_begun
+    if is_moved or is_cancelled or event is OutcomeEvent.FAILED:
+        holders.failed(promise.target, promise.scope, promise.marks)
+    elif event is OutcomeEvent.COMPLETED and promise.is_approximate and not promise.moved:
+        hold(holders, now, promise)

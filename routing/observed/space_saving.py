@@ -1,0 +1,184 @@
+"""Which prefixes of one scope come most often, in bounded memory: Space-Saving.
+
+There are at most K counters. A prefix that has none takes that of the one with the lowest count,
+and its count, too, as its error. So for each counter
+
+    count - error <= true count <= count,    error <= (sum of all counts) / K
+
+and whatever comes more often than that has a counter (Metwally et al., ICDT 2005). Counts decay
+(`decay.py`); the bounds hold at each moment, since all counts and their sum decay alike.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+import msgspec
+
+from routing.observed.decay import decayed, rebased, step_of, weight
+from schemas.limits import HOT_COUNTERS_MAX
+
+
+class HotCounter(msgspec.Struct, array_like=True):
+    """What is known of a prefix since it has a counter.
+
+    Attributes:
+        prefix: its hash.
+        parent: of the shorter prefix that was marked before it; 0 for none.
+        blocks: of the prefix.
+        count, error: weighed by the base of its `SpaceSaving`; the count is never too low.
+        since, last_asked: Unix seconds.
+        asked: prompts that had it, not decayed.
+        promised: of these, those sent to who was said to hold all of it.
+        checked: of these, those whose engine has told its hits.
+        confirmed: of these, those whose engine had it.
+        saved: tokens of it that engines had.
+        missed: tokens of it that somebody held, but not the one that was chosen.
+    """
+
+    prefix: int
+    parent: int
+    blocks: int
+    count: float
+    error: float
+    since: float
+    last_asked: float
+    asked: int = 0
+    promised: int = 0
+    checked: int = 0
+    confirmed: int = 0
+    saved: int = 0
+    missed: int = 0
+
+
+class SpaceSavingState(msgspec.Struct, frozen=True, array_like=True):
+    """See `SpaceSaving.state`; its encoding is canonical."""
+
+    base: int
+    total: float
+    last_asked: float
+    counters: tuple[HotCounter, ...]
+
+
+class SpaceSaving:
+    """See the module. Cost O(log K) a note, amortised.
+
+    Attributes:
+        last_asked: when the last one came, Unix seconds.
+    """
+
+    def __init__(self, time: float, most: int = HOT_COUNTERS_MAX) -> None:
+        self.last_asked = time
+        self._most = most
+        self._base = step_of(time)
+        self._total = 0.0
+        self._counters: dict[int, HotCounter] = {}
+        # Counts only rise, so an entry is never above its counter: the lowest entry that is equal
+        # to its counter is the lowest counter, whatever else is out of date. Built when needed.
+        self._heap: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        """How many counters there are."""
+        return len(self._counters)
+
+    def __iter__(self) -> Iterator[HotCounter]:
+        """All counters, in no order."""
+        return iter(self._counters.values())
+
+    def find(self, prefix: int) -> HotCounter | None:
+        """That of the prefix, where it has one."""
+        return self._counters.get(prefix)
+
+    def begin(self, time: float) -> float:
+        """Prompts of that time come next, which never goes back; what each of them weighs."""
+        step = step_of(time)
+        self._rebase(step)
+        self.last_asked = time
+        return weight(self._base, step)
+
+    def note(
+        self, prefix: int, parent: int, blocks: int, weighs: float, times: int = 1
+    ) -> HotCounter:
+        """So many prompts had the prefix; its counter.
+
+        Args:
+            prefix: its hash.
+            parent: see `HotCounter`.
+            blocks: of the prefix.
+            weighs: of each prompt, from `begin`.
+            times: how many prompts.
+        """
+        more, time = times * weighs, self.last_asked
+        self._total += more
+        counter = self._counters.get(prefix)
+        if counter is None:
+            lowest = self._make_room()
+            counter = HotCounter(prefix, parent, blocks, lowest, lowest, time, time)
+            self._counters[prefix] = counter
+            if self._heap:
+                heapq.heappush(self._heap, (lowest, prefix))
+        counter.count += more
+        counter.asked += times
+        counter.last_asked = time
+        return counter
+
+    def total_at(self, step: int) -> float:
+        """The sum of all counts in that step, decayed."""
+        return decayed(self._total, self._base, step)
+
+    def lowest_at(self, step: int) -> float:
+        """What a prefix without a counter may have been counted, decayed; 0 while there is room."""
+        if len(self._counters) < self._most:
+            return 0.0
+        return decayed(min(one.count for one in self), self._base, step)
+
+    def count_at(self, counter: HotCounter, step: int) -> tuple[float, float]:
+        """Count and error of one of the counters in that step, decayed."""
+        return (
+            decayed(counter.count, self._base, step),
+            decayed(counter.error, self._base, step),
+        )
+
+    def state(self) -> SpaceSavingState:
+        """All of it, as it stands: to be encoded before more is noted. Cost O(K log K)."""
+        return SpaceSavingState(
+            self._base,
+            self._total,
+            self.last_asked,
+            tuple(self._counters[prefix] for prefix in sorted(self._counters)),
+        )
+
+    @classmethod
+    def of(cls, state: SpaceSavingState, most: int = HOT_COUNTERS_MAX) -> "SpaceSaving":
+        """The inverse of `state`."""
+        one = cls(state.last_asked, most)
+        one._base, one._total = state.base, state.total
+        one._counters = {counter.prefix: counter for counter in state.counters}
+        return one
+
+    def _make_room(self) -> float:
+        """The count that a new counter begins with: of the one that goes for it."""
+        if len(self._counters) < self._most:
+            return 0.0
+        if not self._heap:
+            self._heap = [(one.count, one.prefix) for one in self]
+            heapq.heapify(self._heap)
+        while True:
+            count, prefix = self._heap[0]
+            now = self._counters[prefix].count
+            if now == count:
+                heapq.heappop(self._heap)
+                del self._counters[prefix]
+                return count
+            heapq.heapreplace(self._heap, (now, prefix))
+
+    def _rebase(self, step: int) -> None:
+        base = rebased(self._base, step)
+        if base == self._base:
+            return
+        scale = weight(base, self._base)
+        self._base = base
+        self._total *= scale
+        for counter in self:
+            counter.count *= scale
+            counter.error *= scale
+        self._heap.clear()

@@ -1,0 +1,1 @@
+"""Routing policies with their costs, and one decision by them. Pure."""

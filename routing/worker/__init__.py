@@ -1,0 +1,1 @@
+"""The Faust agent that folds the routing log into a checkpoint."""

@@ -1,0 +1,228 @@
+"""What is found wrong by what comes of publishers, or does not."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from doctor.document import Finding
+from query_api.ports import Lag, ServiceView
+from schemas.answer_states import AnswerState, Doubt, Standing
+from schemas.identities import DEFAULT_TENANT, PrefixScope
+from schemas.positions import PublisherState
+from tests.unit.doctor.conftest import NOW, Clinic
+
+
+def only(clinic: Clinic) -> Finding:
+    (found,) = clinic.findings()
+    return found
+
+
+def acts(clinic: Clinic, activity: str, since: float, reason: str = "") -> None:
+    """All publishers of the clinic do so."""
+    state = AnswerState.UNCONFIRMED if reason else AnswerState.EXACT
+
+    def services() -> list[ServiceView]:
+        standing = Standing(state, reason, since)
+        return [
+            ServiceView(
+                one,
+                clinic.table.states[one.publisher],
+                False,
+                standing,
+                (activity, since),
+            )
+            for one in clinic.table.registered()
+        ]
+
+    clinic.table.services = services  # type: ignore[method-assign]
+
+
+def test_an_instance_that_works_is_healthy(clinic: Clinic) -> None:
+    clinic.register()
+    document = clinic.document()
+    assert document.findings == []
+    (instance,) = document.instances
+    assert (instance.instance_id, instance.verdict) == ("a", "healthy")
+    assert [rank.received for rank in instance.ranks] == [3]
+
+
+def test_blocks_of_another_size_are_said_with_both(clinic: Clinic) -> None:
+    for rank in (0, 1):
+        one = clinic.register(dp_rank=rank)
+        state = PublisherState(incarnation=1, left_out={"block_size:32": 7}, left_out_at=5.0)
+        clinic.has(one, state)
+    found = only(clinic)
+    assert (found.code, found.instance_id, found.dp_ranks) == ("block_size", "a", [0, 1])
+    assert (found.expected, found.got, found.since) == ("4", "32", 5.0)
+    assert "14 blocks" in found.cause
+    assert '"block_size": 32' in found.remedy
+    assert clinic.document().instances[0].verdict == found.cause
+
+
+@pytest.mark.parametrize("size", [2, 32])
+def test_of_some_blocks_of_another_size_it_is_not_said_to_register_that(
+    clinic: Clinic, size: int
+) -> None:
+    one = clinic.register()
+    publisher = clinic.table.kernel.open_publisher(one.stream, one.dp_rank)
+    clinic.table.store(publisher, range(8), hashes=[1, 2])
+    clinic.has(one, PublisherState(incarnation=1, left_out={f"block_size:{size}": 3}))
+    found = only(clinic)
+    assert (found.code, found.expected, found.got) == ("block_size", "4", str(size))
+    assert (
+        f"beside 2 blocks of 4, which answers count, it publishes blocks of {size}" in found.cause
+    )
+    assert found.remedy.startswith("leave it registered as it is")
+
+
+def test_what_else_is_left_out_is_named_by_its_reason(clinic: Clinic) -> None:
+    one = clinic.register()
+    left_out = {"unknown_parent": 3, "extra_keys": 1}
+    clinic.has(one, PublisherState(incarnation=1, left_out=left_out))
+    found = only(clinic)
+    assert (found.code, found.got) == ("left_out", "extra_keys (1), unknown_parent (3)")
+
+
+def test_lost_batches_are_found(clinic: Clinic) -> None:
+    one = clinic.register()
+    clinic.has(one, PublisherState(incarnation=1, degraded_since=2, degraded_at=9.0))
+    found = only(clinic)
+    assert (found.code, found.since) == ("lost_batches", 9.0)
+    assert "reprise gaps --instance a" in found.remedy
+
+
+@pytest.mark.parametrize(("incarnation", "code"), [(0, "unreached"), (3, "disconnected")])
+def test_a_link_that_is_down_is_told_from_one_that_never_was(
+    clinic: Clinic, incarnation: int, code: str
+) -> None:
+    one = clinic.register()
+    clinic.has(one, PublisherState(incarnation=incarnation))
+    acts(clinic, "disconnected", NOW - 1.0, "link_down")
+    assert clinic.codes() == []  # an engine may be about to start
+    acts(clinic, "disconnected", NOW - 60.0, "link_down")
+    found = only(clinic)
+    assert (found.code, found.expected) == (code, one.endpoint)
+    assert ("binds only wildcard" in found.cause) is (code == "unreached")
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        (Doubt.NO_ENDPOINT, "no_endpoint"),
+        (Doubt.ENGINE_AWAY, "engine_away"),
+        (Doubt.PROCESS_CHANGED, "process_changed"),
+        (Doubt.REPLAY_SILENT, "replay"),
+        (Doubt.REPLAY_DIFFERS, "replay"),
+        (Doubt.SPOOLED, "spooled"),
+        (Doubt.COPIES_UNKNOWN, "report_mode"),
+        (Doubt.OBJECTS_WAIT, "objects_wait"),
+        (Doubt.RANK_MISSING, "ranks"),
+        (Doubt.NO_HEARTBEAT, "not_followed"),
+    ],
+)
+def test_a_doubt_that_stays_is_found_and_a_young_one_is_not(
+    clinic: Clinic, reason: Doubt, code: str
+) -> None:
+    clinic.register()
+    clinic.doubts("a", reason, NOW - 1.0)
+    assert clinic.codes() == []
+    clinic.doubts("a", reason, NOW - 60.0)
+    assert clinic.codes() == [code]
+
+
+@pytest.mark.parametrize("reason", [Doubt.NO_REPLAY, Doubt.CATCHING_UP, Doubt.NOTHING_REPLAYED])
+def test_what_an_idle_engine_is_is_no_finding(clinic: Clinic, reason: Doubt) -> None:
+    clinic.register()
+    clinic.doubts("a", reason, 1.0)
+    assert clinic.codes() == []
+
+
+def test_who_serves_and_publishes_nothing_is_found(clinic: Clinic) -> None:
+    one = clinic.register()
+    clinic.has(one, PublisherState())
+    assert clinic.codes() == []
+    clinic.serves(19, promised=0, cached=0)
+    assert clinic.codes() == []  # too few to say so
+    clinic.serves(1, promised=0, cached=0)
+    assert clinic.codes() == ["no_events"]
+
+
+def test_more_than_fits_is_an_engine_that_never_removes(clinic: Clinic) -> None:
+    one = msgspec.structs.replace(clinic.register(), kv_capacity_tokens=400)
+    clinic.table.registrations[one.publisher] = one
+    publisher = clinic.table.kernel.open_publisher(one.stream, 0)
+    clinic.table.store(publisher, range(4 * 120), hashes=range(1, 121))
+    assert clinic.codes() == []  # 120 of 100: counted a little late
+    clinic.table.store(publisher, range(5000, 5160), hashes=range(1001, 1041))
+    found = only(clinic)
+    assert (found.code, found.expected, found.got) == ("never_removes", "at most 100", "160")
+    instance = clinic.document().instances[0]
+    assert (instance.indexed_blocks, instance.capacity_blocks) == (160, 100)
+
+
+def test_nothing_that_is_registered_is_found_by_who_sees_all(clinic: Clinic) -> None:
+    assert clinic.codes() == ["nothing_registered"]
+    assert clinic.document(sees_all=False).findings == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "expected", "got"),
+    [
+        ({"model_name": "M"}, "asked_model", "m", "M"),
+        ({"block_size": 16}, "asked_block_size", "4", "16"),
+        ({"additional_salt": "s"}, "asked_salt", '""', "s"),
+        ({"tenant_id": "acme"}, "asked_tenant", "", "acme"),
+    ],
+)
+def test_questions_about_what_nobody_has_are_found(
+    clinic: Clinic, asked: dict[str, Any], code: str, expected: str, got: str
+) -> None:
+    clinic.register()
+    scope = PrefixScope("default", "m", "", 4, "")
+    clinic.unknown.note(scope)
+    assert clinic.codes() == []
+    for _ in range(7):
+        clinic.unknown.note(scope._replace(**asked))
+    found = only(clinic)
+    assert (found.code, found.expected, found.got) == (code, expected, got)
+    assert found.cause.startswith("7 times it was asked for")
+
+
+def test_an_adapter_without_blocks_is_no_finding(clinic: Clinic) -> None:
+    clinic.register()
+    clinic.unknown.note(PrefixScope("default", "m", "adapter", 4, ""))
+    assert clinic.codes() == []
+
+
+def test_who_sees_some_tenants_hears_of_theirs(clinic: Clinic) -> None:
+    one = clinic.register(tenant_id="acme")
+    clinic.has(one, PublisherState(incarnation=1, degraded_since=2))
+    assert clinic.document(lambda tenant_id: tenant_id == "acme").findings[0].tenant_id == "acme"
+    document = clinic.document(lambda tenant_id: tenant_id == DEFAULT_TENANT, sees_all=False)
+    assert (document.findings, document.instances) == ([], [])
+
+
+def test_a_full_disk_is_told_from_other_conditions(clinic: Clinic) -> None:
+    clinic.register()
+    clinic.table.problem = "recovering 7 records"
+    assert clinic.codes() == ["condition"]
+    clinic.table.problem = "Cannot append at /data: no space left on its file system"
+    found = only(clinic)
+    assert (found.code, found.instance_id) == ("disk", "")
+    assert "free space" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("lag", "codes"),
+    [
+        (Lag(5, 5, 1.0, reachable=True), []),
+        (Lag(5, 5, 30.0, reachable=True), ["behind"]),
+        (Lag(200_000, 5, 1.0, reachable=True), ["behind"]),
+        (Lag(0, 0, 0.0, reachable=False), ["behind"]),
+    ],
+)
+def test_a_replica_that_is_behind_is_found(clinic: Clinic, lag: Lag, codes: list[str]) -> None:
+    clinic.register()
+    clinic.table.lag = lag
+    assert clinic.codes() == codes
