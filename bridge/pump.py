@@ -24,7 +24,7 @@ from bridge.engine_http.engine import EngineHttp
 from bridge.engine_http.facts_watch import FactsWatch
 from bridge.engine_http.inquiries import EngineSource
 from bridge.pace import Pace
-from bridge.publisher.bulk_pump import BulkPump
+from bridge.publisher.bulk import BulkPump
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.follower import Follower, Surroundings
 from bridge.publisher.intake import Intake

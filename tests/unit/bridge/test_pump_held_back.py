@@ -7,7 +7,6 @@ import pytest
 
 from bridge import supervision
 from bridge.publisher import bulk as bulk_module
-from bridge.publisher import bulk_pump
 from bridge.publisher import window as window_module
 from bridge.pump import Pump
 from bridge.sockets import inbox as inbox_module
@@ -195,7 +194,7 @@ def test_a_large_message_that_is_held_back_lets_those_of_others_pass() -> None:
 def test_no_more_of_them_are_decoded_than_a_bound_while_they_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bulk_pump, "BULK_HELD_BACK_MAX", 2)
+    monkeypatch.setattr(bulk_module, "BULK_HELD_BACK_MAX", 2)
 
     async def scene(bench: Bench) -> None:
         publishers = [one.publisher for one in OTHERS]
