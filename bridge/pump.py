@@ -17,9 +17,9 @@ What an unexpected error of ours costs is replayed like a gap, or reported as on
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.engine_http.engine import EngineHttp
 from bridge.engine_http.facts_watch import FactsWatch
 from bridge.engine_http.inquiries import EngineSource
@@ -59,7 +59,7 @@ class Pump:
         reader: of sockets; likewise.
         window_s: how long batches are collected for one record, 0 for not at all.
         loop: that it will run on; None: the running one.
-        receiver, replayer, engines: others than sockets, for tests.
+        receiver, replayer, engines, clock: others than sockets and this machine's, for tests.
 
     Attributes:
         follower: who follows the publishers.
@@ -79,18 +79,19 @@ class Pump:
         receiver: Receiver | None = None,
         replayer: ReplaySource | None = None,
         engines: EngineSource | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.inbox = Inbox(when_filled=self._wake)
         self.subscriber = Subscriber(self.inbox, reader) if receiver is None else receiver
-        self.replayer = Replayer() if replayer is None else replayer
+        self.replayer = Replayer(clock=clock) if replayer is None else replayer
         self.engine_http: EngineSource = EngineHttp() if engines is None else engines
         surroundings = Surroundings(
-            sink, self.inbox, self.subscriber, self.replayer, self.engine_http, packer
+            sink, self.inbox, self.subscriber, self.replayer, self.engine_http, packer, clock
         )
         self.follower = Follower(surroundings, self._loop)
         self.followed, self.held_back = self.follower.followed, self.follower.held_back
-        self.intake = Intake(self.follower.sequencer_of)
+        self.intake = Intake(self.follower.sequencer_of, clock)
         self._bulk, self._paced = self.follower.bulk, self.follower.paced
         self._bulk_pump = BulkPump(
             self._bulk,
@@ -98,6 +99,7 @@ class Pump:
             sink,
             self._paced,
             self.inbox,
+            clock,
             on_progress=self._end_turn,
             on_fault=self._count_fault,
         )
@@ -108,6 +110,7 @@ class Pump:
                 lambda: self.followed.values(),
                 on_fault=self._count_fault,
             )
+        self._clock = clock
         self._sink = sink
         self._window_s = window_s
         self._pace = Pace(TURN_S, least=TURN_MESSAGES_MIN, most=TURN_MESSAGES_MAX)
@@ -152,7 +155,7 @@ class Pump:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(RELINK_CHECK_S)
+            await self._clock.sleep(RELINK_CHECK_S)
             self.follower.watch()
 
     async def drain(self) -> None:
@@ -249,11 +252,11 @@ class Pump:
         return small
 
     def _process(self, messages: Sequence[RawMessage]) -> None:
-        began = time.monotonic()
+        began = self._clock.monotonic()
         # What the last turns took says little of what another publisher sends.
-        records, count = self.intake.process_until(messages, time.time(), began + TURN_S)
+        records, count = self.intake.process_until(messages, self._clock.time(), began + TURN_S)
         if messages:  # else all of them are large
-            self._pace.note(count, time.monotonic() - began)
+            self._pace.note(count, self._clock.monotonic() - began)
         if count < len(messages):
             self.inbox.give_back(self._bulk.put_back(messages[count:]))
         self._paced.append(records, ask_again=True)
@@ -261,7 +264,7 @@ class Pump:
 
     def _end_turn(self) -> None:
         self.follower.repair_gaps()
-        self.follower.end_checks(time.monotonic())
+        self.follower.end_checks(self._clock.monotonic())
 
     def _ask_for_overflow(self) -> None:
         """What the inbox had no room for is asked for, or a gap."""

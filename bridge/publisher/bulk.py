@@ -11,12 +11,12 @@ that in a task of their own, and another publisher's message is next. One loop.
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 
+from bridge.clock import Clock
 from bridge.publisher.intake import Intake
 from bridge.publisher.paced_append import PacedAppend
 from bridge.publisher.ports import RecordSink
@@ -121,7 +121,7 @@ class BulkPump:
 
     Args:
         bulk: the messages.
-        intake, sink, paced, inbox: of the same loop.
+        intake, sink, paced, inbox, clock: of the same loop.
         on_progress: called after each message.
         on_fault: counts an unexpected error.
     """
@@ -133,6 +133,7 @@ class BulkPump:
         sink: RecordSink,
         paced: PacedAppend,
         inbox: Inbox,
+        clock: Clock,
         *,
         on_progress: Callable[[], None],
         on_fault: Callable[[], None],
@@ -142,6 +143,7 @@ class BulkPump:
         self._sink = sink
         self._paced = paced
         self._inbox = inbox
+        self._clock = clock
         self._on_progress = on_progress
         self._on_fault = on_fault
         self._decoder = ThreadPoolExecutor(1, "reprise-bulk")
@@ -195,7 +197,7 @@ class BulkPump:
         try:
             records: Sequence[SequencedRecord]
             records, count = self._intake.process_until(
-                taken, time.time(), time.monotonic() + TURN_S
+                taken, self._clock.time(), self._clock.monotonic() + TURN_S
             )
             await self._paced.append_paced(publisher, records, ask_again=True)
             self._on_progress()

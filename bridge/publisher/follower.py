@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.engine_http.discovery import Discovery
 from bridge.engine_http.engine import check_http
 from bridge.engine_http.inquiries import EngineSource, Inquiries
@@ -67,6 +67,7 @@ class Surroundings(NamedTuple):
         replayer: asks their engines for what they have sent.
         engine_http: asks their engines over HTTP.
         packer: of hashes and tokens.
+        clock: of this process.
     """
 
     sink: RecordSink
@@ -75,6 +76,7 @@ class Surroundings(NamedTuple):
     replayer: ReplaySource
     engine_http: EngineSource
     packer: ArrayPacker | None = None
+    clock: Clock = SYSTEM_CLOCK
 
 
 class Follower:
@@ -92,13 +94,14 @@ class Follower:
     """
 
     def __init__(self, surroundings: Surroundings, loop: asyncio.AbstractEventLoop) -> None:
-        sink, inbox, self.receiver, self.replayer, engine_http, self._packer = surroundings
+        sink, inbox, self.receiver, self.replayer, engine_http, self._packer, clock = surroundings
+        self._clock = clock
         self.followed: dict[PublisherKey, Publisher] = {}
-        self.totals = IntakeTotals()
+        self.totals = IntakeTotals(clock)
         self.bulk = Bulk(self.followed)
-        self.held_back = HeldBack(sink, inbox, self.followed)
+        self.held_back = HeldBack(sink, inbox, self.followed, clock)
         self.paced = PacedAppend(
-            sink, self.held_back, self.followed, inbox, on_fault=self.totals.count_fault
+            sink, self.held_back, self.followed, inbox, clock, on_fault=self.totals.count_fault
         )
         self.inquiries = Inquiries(
             engine_http,
@@ -117,7 +120,7 @@ class Follower:
         self._loop = loop
         self._calls = ThreadPoolExecutor(1, "reprise-links")
         self._checks: dict[Publisher, None] = {}  # under way
-        self.watched_at = time.monotonic()
+        self.watched_at = self._clock.monotonic()
 
     def sequencer_of(self, key: PublisherKey) -> Sequencer | None:
         """The order of the publisher's batches; None where it is not followed."""
@@ -202,7 +205,7 @@ class Follower:
     def hold(self, publisher: Publisher) -> None:
         """Lets what the publisher sends wait again, until `begin` or `go_on`."""
         self.paced.finish(publisher)
-        publisher.hold(time.time())
+        publisher.hold(self._clock.time())
         self._checks.pop(publisher, None)
         publisher.sequencer.hold()
 
@@ -284,15 +287,16 @@ class Follower:
             publisher.resume()
             publisher.repair = asyncio.create_task(self._resume_rest(publisher, records))
         else:
-            self.paced.begin_paced(publisher, records, time.monotonic() if since is None else since)
+            since = self._clock.monotonic() if since is None else since
+            self.paced.begin_paced(publisher, records, since)
             self.repair_gaps()
 
     def _resume_some(self, publisher: Publisher) -> Sequence[SequencedRecord]:
         """Lets what waited of the publisher follow, as much as a turn takes. While the rest waits,
         so does in the inbox what comes: it would be behind it.
         """
-        until = math.inf if self.paced.at_once else time.monotonic() + HELD_TURN_S
-        records = publisher.sequencer.resume(time.time(), until=until)
+        until = math.inf if self.paced.at_once else self._clock.monotonic() + HELD_TURN_S
+        records = publisher.sequencer.resume(self._clock.time(), until=until)
         if publisher.sequencer.is_resuming:
             self._inbox.pause(publisher.registration.publisher)
         return records
@@ -362,14 +366,14 @@ class Follower:
 
         if begins:
             await self._arrived_taken(publisher)
-        now = time.monotonic()
-        self._look(publisher, now, time.time())
+        now = self._clock.monotonic()
+        self._look(publisher, now, self._clock.time())
         link = publisher.begin_asking(now, heard=publisher.sequencer.stream.link)
         repaired = await self._ask(publisher, emit)
         self._promote(publisher)
         await self._sink.ready()
         publisher.interrupted = False
-        now = time.monotonic()
+        now = self._clock.monotonic()
         publisher.resume()
         await self._resume_after(publisher, self._resume_some(publisher))
         publisher.end()
@@ -407,7 +411,7 @@ class Follower:
             return
         key = publisher.registration.service_key
         _logger.info("%s is of another process than before: beginning a new incarnation", key)
-        began = sequencer.begin_process(time.time(), last_link=engine.known_link, link=link)
+        began = sequencer.begin_process(self._clock.time(), last_link=engine.known_link, link=link)
         for records in began:
             await emit(records)
         engine.begin(sequencer.stream.cursor.incarnation, has_batches=False)
@@ -450,11 +454,11 @@ class Follower:
         meanwhile, and behind a replay it would look like another incarnation. Bounded, for what
         comes without end.
         """
-        since = time.monotonic()
-        while time.monotonic() < since + ARRIVED_WAIT_S:
+        since = self._clock.monotonic()
+        while self._clock.monotonic() < since + ARRIVED_WAIT_S:
             if self.received_until(publisher)[0] >= since:
                 return
-            await asyncio.sleep(ARRIVED_LOOK_S)
+            await self._clock.sleep(ARRIVED_LOOK_S)
 
     def _promote(self, publisher: Publisher) -> None:
         """A check has found that something is missing, or has ended: it is no longer cut short."""
@@ -518,7 +522,7 @@ class Follower:
         now: where a link has come up, what was sent meanwhile may show no gap. Cost O(publishers),
         some 0.1 us for one that rests.
         """
-        now, wall_now = time.monotonic(), time.time()
+        now, wall_now = self._clock.monotonic(), self._clock.time()
         if now - self.watched_at > WATCH_PAUSED_S:
             for publisher in self.followed.values():
                 publisher.distrust(now)
@@ -589,7 +593,7 @@ class Follower:
             is_waiting=is_waiting,
             late_s=stream.lateness.late_s,
             has_waiting=self.has_waiting(key),
-            behind_s=stream.lateness.behind_s(time.time() - time.monotonic()),
+            behind_s=stream.lateness.behind_s(self._clock.time() - self._clock.monotonic()),
         )
 
 

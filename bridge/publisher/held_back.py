@@ -4,9 +4,9 @@ stand before what others do. One loop.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterable, Mapping
 
+from bridge.clock import Clock
 from bridge.publisher.ports import RecordSink
 from bridge.publisher.publisher import Publisher
 from bridge.sockets.inbox import Inbox
@@ -21,14 +21,20 @@ class HeldBack:
         sink: says who.
         inbox: where they wait.
         followed: the publishers.
+        clock: of the same process.
     """
 
     def __init__(
-        self, sink: RecordSink, inbox: Inbox, followed: Mapping[PublisherKey, Publisher]
+        self,
+        sink: RecordSink,
+        inbox: Inbox,
+        followed: Mapping[PublisherKey, Publisher],
+        clock: Clock,
     ) -> None:
         self._sink = sink
         self._inbox = inbox
         self._followed = followed
+        self._clock = clock
         self._publishers: dict[Publisher, None] = {}  # a set, in order
         self._is_allowed = True
         self._released = asyncio.Event()
@@ -85,16 +91,16 @@ class HeldBack:
         """Lets all that waits now become records, as far as there is time: the publishers may go to
         another bridge, which could only ask their engines for it.
         """
-        began = time.monotonic()
+        began = self._clock.monotonic()
         waiting = [publisher.registration.publisher for publisher in self._publishers]
         self._is_allowed = False
         try:
             self.let_go_on(waiting)
-            while time.monotonic() < began + timeout_s:
+            while self._clock.monotonic() < began + timeout_s:
                 oldest = map(self._inbox.waiting_since, waiting)
                 if not any(since is not None and since < began for since in oldest):
                     return
-                await asyncio.sleep(WRITER_PAUSE_S)
+                await self._clock.sleep(WRITER_PAUSE_S)
         finally:
             self._is_allowed = True
 

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.wire import DecodedBatch
 from schemas.identities import PublisherKey
 from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX
@@ -15,11 +16,13 @@ class IntakeTotals:
     """What the sequencers of one process share.
 
     Attributes:
+        clock: for how much is done at once.
         held_bytes: of all batches that wait; HELD_BYTES_MAX bounds them together.
         gaps: the publishers that have been held at a gap since somebody has looked.
         faults: unexpected errors of the write path.
     """
 
+    clock: Clock = SYSTEM_CLOCK
     held_bytes: int = 0
     gaps: list[PublisherKey] = field(default_factory=list)
     faults: int = 0

@@ -4,9 +4,9 @@ and no clock but for how much is done at once.
 
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.publisher.sequencer import Sequencer
 from bridge.publisher.window import Window
 from bridge.sockets.raw_message import RawMessage
@@ -22,14 +22,18 @@ class Intake:
 
     Args:
         find: the sequencer of a publisher; None where it is not followed.
+        clock: for how much is done at once.
 
     Attributes:
         unregistered_messages: of publishers that are not followed; they are dropped.
     """
 
-    def __init__(self, find: Callable[[PublisherKey], Sequencer | None]) -> None:
+    def __init__(
+        self, find: Callable[[PublisherKey], Sequencer | None], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self.unregistered_messages = 0
         self._find = find
+        self._clock = clock
 
     def process(self, messages: Sequence[RawMessage], now: float) -> list[SequencedRecord]:
         """The records of one window.
@@ -57,7 +61,7 @@ class Intake:
         turns: dict[PublisherKey, _Turn] = {}  # of this call alone
         at = 0
         while at < len(messages):
-            if at and time.monotonic() >= until:
+            if at and self._clock.monotonic() >= until:
                 break
             publisher = messages[at].publisher
             turn = turns.get(publisher)

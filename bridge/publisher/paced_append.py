@@ -6,10 +6,10 @@ What the sink cannot take is asked for again, or a gap stands for it.
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from bridge.clock import Clock
 from bridge.publisher.held_back import HeldBack
 from bridge.publisher.ports import RecordSink
 from bridge.publisher.publisher import PacedRecords, Publisher
@@ -29,6 +29,7 @@ class PacedAppend:
         held_back: is told whose records the sink has been given.
         followed: the publishers.
         inbox: where what comes of a publisher waits while records of it wait here.
+        clock: of the same process.
         on_fault: counts an unexpected error.
 
     Attributes:
@@ -41,6 +42,7 @@ class PacedAppend:
         held_back: HeldBack,
         followed: Mapping[PublisherKey, Publisher],
         inbox: Inbox,
+        clock: Clock,
         *,
         on_fault: Callable[[], None],
     ) -> None:
@@ -49,6 +51,7 @@ class PacedAppend:
         self._held_back = held_back
         self._followed = followed
         self._inbox = inbox
+        self._clock = clock
         self._on_fault = on_fault
         self._waiting = 0  # publishers of which something waits
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,7 +85,7 @@ class PacedAppend:
         if self._is_small(records):
             self.append(records, ask_again=ask_again)
         else:
-            waiting = self._take(publisher, records, time.monotonic())
+            waiting = self._take(publisher, records, self._clock.monotonic())
             await self._write(publisher, waiting, ask_again=ask_again)
 
     def begin_paced(
@@ -190,7 +193,8 @@ class PacedAppend:
     def _take_back(self, publisher: Publisher, *, ask_again: bool) -> None:
         self.discard(publisher)  # they come again, or the gap stands for them
         try:
-            self._sink.append(publisher.sequencer.take_back(time.time(), ask_again=ask_again))
+            now = self._clock.time()
+            self._sink.append(publisher.sequencer.take_back(now, ask_again=ask_again))
         except Exception:
             self._on_fault()
             _logger.exception(

@@ -19,7 +19,6 @@ marker alone, and many may be asked for that at once.
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from typing import Final
 import zmq
 import zmq.asyncio
 
+from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.publisher.repair import Answer, Repair, Repaired
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
@@ -89,6 +89,7 @@ class Replayer:
         idle_s: how long to wait for a reply.
         barren_s: how long to take replies that bring nothing new; and how long to wait for one of
             an engine that may still be at the reply before.
+        clock: of this process.
 
     Attributes:
         abandoned: repairs that did not end within REPLAY_TOTAL_S.
@@ -99,11 +100,13 @@ class Replayer:
         *,
         idle_s: float = REPLAY_IDLE_S,
         barren_s: float = REPLAY_BARREN_S,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.requests = 0
         self.replayed_batches = 0
         self.abandoned = 0
         self._idle_s = idle_s
+        self._clock = clock
         self._barren_s = barren_s
         self._context = zmq.asyncio.Context()
         self._places = asyncio.Semaphore(REPLAYS_AT_ONCE_MAX)
@@ -136,12 +139,12 @@ class Replayer:
 
     async def _repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> Repaired:
         repair, publisher = Repair(sequencer), sequencer.stream.publisher
-        end_at = time.monotonic() + REPLAY_TOTAL_S
+        end_at = self._clock.monotonic() + REPLAY_TOTAL_S
         while repair.begin():
             self.requests += 1
             if await self._ask(repair, sequencer, engine, emit, end_at) is Answer.DONE:
                 break
-            if time.monotonic() >= end_at:
+            if self._clock.monotonic() >= end_at:
                 self.abandoned += 1
                 _logger.warning(
                     "The replay of %s did not end within %.0f s; what is missing is a gap",
@@ -197,20 +200,21 @@ class Replayer:
         """
         publisher = sequencer.stream.publisher
         patience_s = self._barren_s if repair.is_sending else 0.0
-        barren_at = time.monotonic() + patience_s + self._barren_s
+        barren_at = self._clock.monotonic() + patience_s + self._barren_s
         replies = self._replies(
             publisher, engine, repair.start, turn=repair.requests - 1, patience_s=patience_s
         )
         try:
             async for chunk in replies:
                 before = repair.replayed
-                for records in repair.feed(await self._decoded(sequencer, chunk), time.time()):
+                decoded = await self._decoded(sequencer, chunk)
+                for records in repair.feed(decoded, self._clock.time()):
                     if records:
                         await emit(records)
                 self.replayed_batches += repair.replayed - before
                 if repair.answer is not Answer.MORE:
                     return repair.answer
-                now = time.monotonic()
+                now = self._clock.monotonic()
                 if repair.replayed > before:
                     barren_at = now + self._barren_s
                 if now >= min(barren_at, end_at):
@@ -221,7 +225,7 @@ class Replayer:
             turn = repair.requests - 1
             if not repair.is_answered and not await self._answers(publisher, engine, turn=turn):
                 return repair.end(complete=False)
-            if records := repair.break_off(time.time()):
+            if records := repair.break_off(self._clock.time()):
                 await emit(records)
             return repair.answer
         finally:
@@ -296,7 +300,8 @@ class Replayer:
                 async with asyncio.timeout(wait_s):
                     frames = await _next_reply(socket)
                 wait_s = self._idle_s
-                chunk, ended = await _read_ready(socket, publisher, frames)
+                now = self._clock.time()
+                chunk, ended = await _read_ready(socket, publisher, frames, now)
                 yield chunk  # an empty one, too: whoever reads looks at the time
         finally:
             socket.close(linger=0)
@@ -314,7 +319,7 @@ class Replayer:
                 "Cannot open a socket to ask an engine for a replay: %s. Trying again",
                 error.strerror,
             )
-            await asyncio.sleep(self._idle_s)
+            await self._clock.sleep(self._idle_s)
             raise TimeoutError from error
 
     def close(self) -> None:
@@ -340,12 +345,11 @@ async def _next_reply(socket: zmq.asyncio.Socket) -> Sequence[bytes]:
 
 
 async def _read_ready(
-    socket: zmq.asyncio.Socket, publisher: PublisherKey, frames: Sequence[bytes]
+    socket: zmq.asyncio.Socket, publisher: PublisherKey, frames: Sequence[bytes], now: float
 ) -> tuple[list[RawMessage], bool]:
     """This reply, those that have arrived after it, and whether the end marker is reached."""
     chunk: list[RawMessage] = []
     size_bytes = 0
-    now = time.time()
     while True:
         if len(frames) in (3, 4) and frames[0] == b"":
             sequence, payload = frames[-2:]

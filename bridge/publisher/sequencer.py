@@ -18,7 +18,6 @@ cannot, or that does not help, a gap stands for the window.
 
 import logging
 import math
-import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -349,11 +348,11 @@ class Sequencer:
         """The records of the batches that wait and are older than `before_time`, an engine time; as
         many at a time as take HELD_TURN_S.
         """
-        window, until = self.stream.open(now), time.monotonic() + HELD_TURN_S
+        window, until = self.stream.open(now), self._totals.clock.monotonic() + HELD_TURN_S
         while (first := self._held.first) is not None:
-            if time.monotonic() >= until:
+            if self._totals.clock.monotonic() >= until:
                 yield self.close(window, now)
-                window, until = self.stream.open(now), time.monotonic() + HELD_TURN_S
+                window, until = self.stream.open(now), self._totals.clock.monotonic() + HELD_TURN_S
             batch, link = first.batch, first.link
             if batch.engine_time is not None and batch.engine_time >= before_time:
                 break
@@ -397,14 +396,14 @@ class Sequencer:
         """
         dropped = 0
         while self._waits_before(link):  # more may have come while the last was handed on
-            window, until = self.stream.open(now), time.monotonic() + HELD_TURN_S
+            window, until = self.stream.open(now), self._totals.clock.monotonic() + HELD_TURN_S
             while self._waits_before(link):
                 held = self._held.pop()
                 if 0 < held.link <= last_link:
                     window = self._accept(window, held.batch, held.link, now)
                 else:
                     dropped += 1
-                if time.monotonic() >= until:
+                if self._totals.clock.monotonic() >= until:
                     break
             yield self.close(window, now)
         self._begin_process(link, dropped)
@@ -481,7 +480,7 @@ class Sequencer:
         is_later, self.is_resuming = self.is_resuming, False
         has_taken = False
         while (held := self._first_held()) is not None:
-            if has_taken and time.monotonic() >= until:
+            if has_taken and self._totals.clock.monotonic() >= until:
                 self.is_resuming = True
                 return self.close(window, now)
             is_unasked = is_later or has_taken or 0 < self._asked_link < held.link

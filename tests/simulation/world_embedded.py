@@ -274,7 +274,7 @@ class EmbeddedWorld:
         source = self.history.source(f"http {self.loop.now}")
         return SimulatedEngineHttp(self.loop, source, self.crowd.engines)
 
-    def _replayer(self) -> SimulatedReplayer:
+    def _replayer(self, *, clock: object) -> SimulatedReplayer:
         return SimulatedReplayer(self.crowd.replays)
 
     def _database(self, path: Path, preset: Any) -> Database:

@@ -10,7 +10,6 @@ import pytest
 
 from bridge import supervision
 from bridge.pace import Pace
-from bridge.publisher import follower
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.publisher import Publisher
 from schemas.errors import EndpointError, RegistrationConflictError
@@ -353,7 +352,7 @@ def test_who_rests_is_not_looked_at_until_something_changes(
         monkeypatch.setattr(bench.receiver, "changed", lambda: (clock[0], tuple(changed)))
         monkeypatch.setattr(bench.receiver, "received_until", lambda _: clock[0])
         faked = SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
-        monkeypatch.setattr(follower, "time", faked)
+        monkeypatch.setattr(bench.pump.follower, "_clock", faked)
         bench.pump.follower.watched_at = clock[0]
         changed.extend([ONE, TWO])
         assert watched(bench) == [ONE, TWO]
