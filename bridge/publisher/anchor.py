@@ -74,7 +74,7 @@ class Joint(NamedTuple):
     is_whole: bool = False
 
 
-class Begun(NamedTuple):
+class BegunBatch(NamedTuple):
     """The batch after this one is in the log in part; its own timestamp."""
 
     after: Cursor

@@ -28,7 +28,7 @@ from bridge.publisher.held_batches import IntakeTotals
 from bridge.publisher.paced_append import PacedAppend
 from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
 from bridge.publisher.publisher import Ask, Look, Publisher
-from bridge.publisher.repair import Repaired
+from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
@@ -380,7 +380,7 @@ class Follower:
         publisher.answered(now, link, repaired.doubt, heard_all=repaired.heard_all)
         self._go_on_repairing(publisher)
 
-    async def _ask(self, publisher: Publisher, emit: Emit) -> Repaired:
+    async def _ask(self, publisher: Publisher, emit: Emit) -> RepairResult:
         """Asks the publisher's engine; no error leaves it."""
         try:
             if publisher.engine is not None:
@@ -393,8 +393,8 @@ class Follower:
                 "Unexpected error in the replay of %s; continuing without it",
                 publisher.registration.publisher,
             )
-            return Repaired(Doubt.CATCHING_UP, heard_all=False)
-        return Repaired(Doubt.NO_REPLAY, heard_all=False)
+            return RepairResult(Doubt.CATCHING_UP, heard_all=False)
+        return RepairResult(Doubt.NO_REPLAY, heard_all=False)
 
     async def _settle_process(self, publisher: Publisher, engine: EngineWatch, emit: Emit) -> None:
         """Asks which process the engine is, where this link has not told. Where it is not the one

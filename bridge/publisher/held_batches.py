@@ -37,7 +37,7 @@ class IntakeTotals:
         return gaps
 
 
-class Held(NamedTuple):
+class HeldBatch(NamedTuple):
     """A batch that waits, and the bytes of its message; over which link it came, 0 for unknown."""
 
     batch: DecodedBatch
@@ -45,7 +45,7 @@ class Held(NamedTuple):
     link: int
 
 
-class Missing(NamedTuple):
+class MissingBatches(NamedTuple):
     """Batches that are known to have been sent, and become a gap unless a replay brings them.
 
     Attributes:
@@ -71,19 +71,19 @@ class HeldBatches:
 
     def __init__(self, totals: IntakeTotals) -> None:
         self._totals = totals
-        self._batches: deque[Held] = deque()
+        self._batches: deque[HeldBatch] = deque()
         self._size_bytes = 0
-        self.overflowed: Held | None = None
+        self.overflowed: HeldBatch | None = None
 
     def __len__(self) -> int:
         return len(self._batches)
 
     @property
-    def first(self) -> Held | None:
+    def first(self) -> HeldBatch | None:
         """The one that came first; None where none waits."""
         return self._batches[0] if self._batches else None
 
-    def append(self, held: Held) -> bool:
+    def append(self, held: HeldBatch) -> bool:
         """Lets the batch wait behind the others; False where it has no room."""
         is_full = len(self._batches) >= HELD_BATCHES_MAX
         if is_full or self._totals.held_bytes + held.size_bytes > HELD_BYTES_MAX:
@@ -94,14 +94,14 @@ class HeldBatches:
         self._totals.held_bytes += held.size_bytes
         return True
 
-    def pop(self) -> Held:
+    def pop(self) -> HeldBatch:
         """Takes the first one."""
         held = self._batches.popleft()
         self._size_bytes -= held.size_bytes
         self._totals.held_bytes -= held.size_bytes
         return held
 
-    def up_to(self, *, sequence: int, engine_time: float, last: int) -> list[Held]:
+    def up_to(self, *, sequence: int, engine_time: float, last: int) -> list[HeldBatch]:
         """The first ones up to the batch of this number and time, with those behind it over the
         same link that go on to number `last`; none where that batch does not wait.
         """

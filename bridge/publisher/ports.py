@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from bridge.publisher.publisher import Doubted, Said
-from bridge.publisher.repair import Repaired
+from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit, ReplaySocket
 from bridge.publisher.sequencer import Sequencer
 from schemas.identities import PublisherKey
@@ -170,7 +170,7 @@ class ReplaySource(Protocol):
     requests: int
     replayed_batches: int
 
-    async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> Repaired:
+    async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> RepairResult:
         """Emits what came after the publisher's cursor, up to what waits.
 
         Args:

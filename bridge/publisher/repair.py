@@ -53,7 +53,7 @@ from schemas.limits import (
 from schemas.records import SequencedRecord
 
 
-class Repaired(NamedTuple):
+class RepairResult(NamedTuple):
     """How a repair has ended.
 
     Attributes:
@@ -177,9 +177,9 @@ class Repair:
         return Doubt.NOTHING_REPLAYED if self.is_answered else Doubt.REPLAY_SILENT
 
     @property
-    def repaired(self) -> Repaired:
+    def repaired(self) -> RepairResult:
         """How it has ended."""
-        return Repaired(self.doubt, self._heard_all)
+        return RepairResult(self.doubt, self._heard_all)
 
     def begin(self) -> bool:
         """Whether one more request may be sent; counts it."""

@@ -28,7 +28,7 @@ import zmq
 import zmq.asyncio
 
 from bridge.clock import SYSTEM_CLOCK, Clock
-from bridge.publisher.repair import Answer, Repair, Repaired
+from bridge.publisher.repair import Answer, Repair, RepairResult
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
 from bridge.sockets.endpoints import check_endpoint, names_host
@@ -113,7 +113,7 @@ class Replayer:
         self._probes = asyncio.Semaphore(PROBES_AT_ONCE_MAX)
         self._decoder = ThreadPoolExecutor(1, "reprise-replay")
 
-    async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> Repaired:
+    async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> RepairResult:
         """Emits what the engine still has after the publisher's cursor, up to what waits.
 
         The publisher must be held, and is afterwards: call `Sequencer.resume`.
@@ -135,9 +135,9 @@ class Replayer:
                 sequencer.stream.publisher,
                 error,
             )
-            return Repaired(Doubt.REPLAY_SILENT, heard_all=False)
+            return RepairResult(Doubt.REPLAY_SILENT, heard_all=False)
 
-    async def _repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> Repaired:
+    async def _repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> RepairResult:
         repair, publisher = Repair(sequencer), sequencer.stream.publisher
         end_at = self._clock.monotonic() + REPLAY_TOTAL_S
         while repair.begin():

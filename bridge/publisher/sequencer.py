@@ -23,7 +23,7 @@ from typing import Final
 
 from bridge.publisher.anchor import Anchor, Joint
 from bridge.publisher.causes import MISSED, RESTARTED
-from bridge.publisher.held_batches import Held, HeldBatches, IntakeTotals, Missing
+from bridge.publisher.held_batches import HeldBatch, HeldBatches, IntakeTotals, MissingBatches
 from bridge.publisher.stream import BatchStream
 from bridge.publisher.window import Window
 from bridge.sockets.raw_message import RawMessage
@@ -81,7 +81,7 @@ class Sequencer:
         self.is_held = self.is_resuming = False
         self._totals = IntakeTotals() if totals is None else totals
         self._held = HeldBatches(self._totals)
-        self._missing: Missing | None = None  # becomes a gap at the end of the wait
+        self._missing: MissingBatches | None = None  # becomes a gap at the end of the wait
         self._asked_link = (
             0  # the link that was up as the wait began: what the engine was asked over
         )
@@ -94,7 +94,7 @@ class Sequencer:
         if not self.is_held and stream.needs_repair(batch):
             self._hold_at_gap(MISSED)
         if self.is_held:
-            self._let_wait(Held(batch, size_bytes, stream.link))
+            self._let_wait(HeldBatch(batch, size_bytes, stream.link))
         elif stream.accept(batch, window, stream.link):
             stream.unplaced = 0  # what may have been missing is a gap now, or was not there
 
@@ -126,7 +126,7 @@ class Sequencer:
         self.is_held, self.stream.cause = True, cause
         self._totals.gaps.append(self.stream.publisher)
 
-    def _let_wait(self, held: Held) -> None:
+    def _let_wait(self, held: HeldBatch) -> None:
         if not self._held.append(held):
             self.stream.counters.count_drop(
                 BatchError(DropReason.HELD_FULL, f"no room for batch {held.batch.sequence}")
@@ -160,7 +160,7 @@ class Sequencer:
         """Whether that batch of the log came to us, too, and waits."""
         return bool(self._common(anchor))
 
-    def _common(self, anchor: Anchor) -> list[Held]:
+    def _common(self, anchor: Anchor) -> list[HeldBatch]:
         """The batches that wait up to the log's last one, which its time tells. A gap has no time:
         up to its end, behind the last one before it that came live.
         """
@@ -250,7 +250,7 @@ class Sequencer:
         records = self.begin_incarnation(now, link=link, reason=error.reason)
         if live is not None:
             window, lost_to = self.stream.open(now), self.stream.at(live.sequence)
-            self.stream.lose(window, Missing(lost_to, error.reason))
+            self.stream.lose(window, MissingBatches(lost_to, error.reason))
             records += self.close(window, now)
         return records
 
@@ -283,7 +283,7 @@ class Sequencer:
         first = self._first_held()
         return 0 if first is None else first.link
 
-    def _first_held(self) -> Held | None:
+    def _first_held(self) -> HeldBatch | None:
         """Drops what is in the log: else each question would look at all of it again."""
         while (first := self._held.first) is not None and self.stream.is_older(
             first.batch, first.link
@@ -451,7 +451,7 @@ class Sequencer:
         if self.stream.tracker.sequence == -1:
             self.stream.prove(link)  # the log has nothing else of this incarnation
         window = self.stream.open(now)
-        self.stream.lose(window, Missing(self.stream.at(sequence), error.reason))
+        self.stream.lose(window, MissingBatches(self.stream.at(sequence), error.reason))
         return self.close(window, now)
 
     def expect(self, cursor: Cursor, reason: str) -> None:
@@ -461,7 +461,7 @@ class Sequencer:
             cursor: of the last batch that is known to have been sent.
             reason: of the gap, unless a batch that waits shows the gap anyway.
         """
-        self._missing, self.stream.cause = Missing(cursor, reason), reason
+        self._missing, self.stream.cause = MissingBatches(cursor, reason), reason
 
     def resume(self, now: float, *, until: float = math.inf) -> list[SequencedRecord]:
         """Ends the wait: the records of what waited, in order, after a gap for what is missing.
@@ -555,7 +555,7 @@ class Sequencer:
         """A new window with a gap for the last one."""
         lost_to = self.stream.roll_back()
         window = self.stream.open(now)
-        self.stream.lose(window, Missing(lost_to, DropReason.INTERNAL_ERROR))
+        self.stream.lose(window, MissingBatches(lost_to, DropReason.INTERNAL_ERROR))
         return window
 
     def _ask_again(
@@ -565,7 +565,7 @@ class Sequencer:
         reason: str = DropReason.INTERNAL_ERROR,
     ) -> None:
         """Holds the publisher as at a gap; adds a gap where it cannot replay."""
-        missing = Missing(lost_to, reason)
+        missing = MissingBatches(lost_to, reason)
         if self.is_held:
             self._missing = missing if self._missing is None else max(self._missing, missing)
         elif self.stream.repairs:

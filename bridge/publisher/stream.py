@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
-from bridge.publisher.anchor import Anchor, Begun, Checkpoint
+from bridge.publisher.anchor import Anchor, BegunBatch, Checkpoint
 from bridge.publisher.causes import JOINED_LATE, MISSED, RECONNECTED, RESTARTED, cause_of_repair
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.event_numbers import EventNumbers
-from bridge.publisher.held_batches import Missing
+from bridge.publisher.held_batches import MissingBatches
 from bridge.publisher.lateness import Lateness
 from bridge.publisher.media import Media
 from bridge.publisher.pairing import LiveBatch, Pairing
@@ -108,7 +108,7 @@ class BatchStream:
         self.numbers = EventNumbers()
         self.windows = Windows()
         self.media = Media()
-        self._begun: Begun | None = None
+        self._begun: BegunBatch | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
         self._has_told_gap = False
         self.repairs = repairs
@@ -174,7 +174,7 @@ class BatchStream:
         self.windows.place(anchor.window, is_empty=anchor.cursor.sequence < 0)
         self.media.names = anchor.media
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
-        self._begun = None if anchor.begun is None else Begun(anchor.cursor, anchor.begun)
+        self._begun = None if anchor.begun is None else BegunBatch(anchor.cursor, anchor.begun)
 
     # Which incarnation: numbers alone do not tell one from another that has come as far
 
@@ -272,7 +272,7 @@ class BatchStream:
         self.degraded = self._checkpoint.degraded
         return lost_to
 
-    def lose(self, window: Window, missing: Missing) -> None:
+    def lose(self, window: Window, missing: MissingBatches) -> None:
         """Adds a gap for everything up to the cursor; nothing where it has been accepted."""
         cursor, reason = missing
         if cursor <= self.tracker.cursor:
@@ -487,7 +487,9 @@ class BatchStream:
             live = LiveBatch(batch.sequence, batch.digest, self.engine_time, link)
             self.pairing.note_live(live, clears=batch.clears)
 
-    def _begin_other(self, begun: Begun, batch: DecodedBatch, window: Window, link: int) -> None:
+    def _begin_other(
+        self, begun: BegunBatch, batch: DecodedBatch, window: Window, link: int
+    ) -> None:
         """Begins an incarnation where the log has a part of a batch of this number, and of another
         time: the engine has restarted.
         """

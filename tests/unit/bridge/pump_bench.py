@@ -19,7 +19,7 @@ from bridge.engine_http.client import NoAnswerError
 from bridge.publisher import follower
 from bridge.publisher import publisher as followed_module
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.repair import Repaired
+from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit, ReplaySocket
 from bridge.publisher.sequencer import Sequencer
 from bridge.pump import Pump
@@ -192,7 +192,7 @@ class FakeEngine:
         self.fails = False
         self.closed = False
 
-    async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> Repaired:
+    async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> RepairResult:
         cursor = sequencer.stream.cursor
         self.asked.append(cursor)
         await self.answers.wait()
@@ -204,7 +204,7 @@ class FakeEngine:
                 batch = sequencer.decode(self.has[number])
                 if batch is not None:
                     await emit(sequencer.accept([batch], 0.0, link=0))
-        return Repaired(None, heard_all=True)
+        return RepairResult(None, heard_all=True)
 
     def close(self) -> None:
         self.closed = True

@@ -4,7 +4,7 @@ import pytest
 
 from bridge.publisher import sequencer as sequencer_module
 from bridge.publisher import stream as streams
-from bridge.publisher.held_batches import Held
+from bridge.publisher.held_batches import HeldBatch
 from bridge.publisher.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
@@ -188,12 +188,12 @@ def test_replayed_batches_whose_window_cannot_be_closed_are_a_gap() -> None:
 def test_a_batch_that_fails_while_it_is_made_to_wait_costs_nothing_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def failing(batch: DecodedBatch, size_bytes: int, link: int) -> Held:
+    def failing(batch: DecodedBatch, size_bytes: int, link: int) -> HeldBatch:
         if batch.sequence == POISON:
             raise Poison
-        return Held(batch, size_bytes, link)
+        return HeldBatch(batch, size_bytes, link)
 
-    monkeypatch.setattr(sequencer_module, "Held", failing)
+    monkeypatch.setattr(sequencer_module, "HeldBatch", failing)
     sequencer = built(repairs=True)
     sent = [*messages(10, 11), message(POISON, POISON), message(14, 14)]
     assert told(sequencer.process(sent, 9.0)) == [removed(10, 10), removed(11, 11)]

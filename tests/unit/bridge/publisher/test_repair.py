@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.repair import Answer, Repair, Repaired
+from bridge.publisher.repair import Answer, Repair, RepairResult
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.limits import REPLAY_BARREN_MAX, REPLAY_OVERLAP_BATCHES, REPLAY_REQUESTS_MAX
@@ -518,15 +518,15 @@ def test_only_a_reply_that_was_read_to_its_end_tells_that_there_is_nothing_newer
     """Behind what waits the engine's socket may have dropped something."""
     scene = Scene(10)
     assert scene.replays(9, 10) is Answer.DONE
-    assert scene.repair.repaired == Repaired(None, heard_all=False)
+    assert scene.repair.repaired == RepairResult(None, heard_all=False)
     silent = Scene(10)
     assert silent.replays(9) is Answer.MORE
     assert silent.ends(complete=False) is Answer.DONE
-    assert silent.repair.repaired == Repaired(None, heard_all=False)
+    assert silent.repair.repaired == RepairResult(None, heard_all=False)
     whole = Scene()
     assert whole.replays(9) is Answer.MORE
     assert whole.ends() is Answer.DONE
-    assert whole.repair.repaired == Repaired(None, heard_all=True)
+    assert whole.repair.repaired == RepairResult(None, heard_all=True)
 
 
 def test_behind_what_is_dropped_the_next_that_waits_counts() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from bridge.publisher.anchor import Anchor
-from bridge.publisher.held_batches import Missing
+from bridge.publisher.held_batches import MissingBatches
 from bridge.publisher.stream import BatchStream
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
@@ -336,7 +336,7 @@ def test_of_what_comes_before_or_after_a_batch_that_was_begun_nothing_follows() 
 
 def test_to_lose_up_to_a_later_batch_is_one_gap(stream: BatchStream) -> None:
     window = stream.open(1.0)
-    stream.lose(window, Missing(Cursor(4, 12), "why"))
+    stream.lose(window, MissingBatches(Cursor(4, 12), "why"))
     (gap,) = window.close()
     assert isinstance(gap, GapRecord)
     assert (gap.incarnation, gap.first_sequence, gap.last_sequence) == (4, 10, 12)
@@ -348,7 +348,7 @@ def test_to_lose_up_to_a_later_batch_is_one_gap(stream: BatchStream) -> None:
 @pytest.mark.parametrize("cursor", [CURSOR, Cursor(4, 3), Cursor(3, 99)])
 def test_to_lose_what_has_been_accepted_is_nothing(stream: BatchStream, cursor: Cursor) -> None:
     window = stream.open(1.0)
-    stream.lose(window, Missing(cursor, "why"))
+    stream.lose(window, MissingBatches(cursor, "why"))
     assert window.close() == []
     assert stream.anchor == Anchor(CURSOR, TIME)
 
@@ -357,7 +357,7 @@ def test_to_lose_a_new_incarnation_is_a_reset_and_a_gap_for_what_it_had_sent(
     stream: BatchStream,
 ) -> None:
     window = stream.open(1.0)
-    stream.lose(window, Missing(Cursor(5, 1), "why"))
+    stream.lose(window, MissingBatches(Cursor(5, 1), "why"))
     reset, gap = window.close()
     assert isinstance(reset, ResetRecord)
     assert (reset.incarnation, gap.first_sequence, gap.last_sequence) == (5, 0, 1)
@@ -367,7 +367,7 @@ def test_to_lose_a_new_incarnation_is_a_reset_and_a_gap_for_what_it_had_sent(
 def test_to_lose_an_incarnation_that_had_sent_nothing_is_a_reset_alone(stream: BatchStream) -> None:
     stream.degraded = True
     window = stream.open(1.0)
-    stream.lose(window, Missing(Cursor(5, -1), "why"))
+    stream.lose(window, MissingBatches(Cursor(5, -1), "why"))
     (reset,) = window.close()
     assert isinstance(reset, ResetRecord)
     assert not stream.degraded, "of the new one nothing is lost"
