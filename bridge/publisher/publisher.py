@@ -7,7 +7,7 @@ Pure: `bridge.publisher.follower` does what is decided here.
     CHECKING   waits, for a moment         the engine has said whether anything is missing
     REPAIRING  waits                       the engine has said all that is missing
     RESUMING   waits behind what waited    that has followed; or another gap is found in it
-    GONE       is dropped                  ever
+    GONE       is dropped                  the publisher is registered again, as another object
 
     from / to   HELD  LIVE  CHECKING  REPAIRING  RESUMING  GONE
     HELD        hold  place                                leave
