@@ -15,8 +15,8 @@ from typing import Protocol
 
 import msgspec
 
-from bridge.followed import Acting, Doubted, Said
-from bridge.ports import Reported, Watched
+from bridge.publisher.ports import Reported, Watched
+from bridge.publisher.publisher import Acting, Doubted, Said
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
@@ -67,7 +67,7 @@ class Heartbeats:
     """See the module.
 
     Args:
-        pump: whose publishers.
+        pump: follows the publishers.
         partition_of: the partition of a stream's records.
 
     Attributes:

@@ -35,8 +35,9 @@ from bridge.membership.cursors import UNREGISTERED, Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import RegistryReader
 from bridge.memory.watch import MemorySettings, MemoryStatus, MemoryWatch
+from bridge.publisher.counters import PublisherCounters
+from bridge.publisher.publisher import Publisher
 from bridge.pump import Pump
-from bridge.sequencing.counters import PublisherCounters
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached
@@ -190,7 +191,7 @@ class Bridge:
             logged=self._logged,
             register_again=self._register_again,
         )
-        self.heartbeats = Heartbeats(self.pump, self.writer.partition_of)
+        self.heartbeats = Heartbeats(self.pump.follower, self.writer.partition_of)
         self.memory: MemoryWatch | None = None
         if settings.memory is not None:
             name = self.heartbeats.bridge
@@ -199,7 +200,7 @@ class Bridge:
         if settings.scrape_load_s:
             self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load)
         self.ownership = Ownership(
-            pump=self.pump,
+            follower=self.pump.follower,
             writer=self.writer,
             producer=producer,
             cursors=self.cursors,
@@ -403,28 +404,27 @@ class Bridge:
         self._check_conditions()
         return BridgeStatus(
             partitions=self.registry.partitions,
-            publishers=[self._status_of(publisher) for publisher in self.pump.followed],
+            publishers=[self._status_of(*one) for one in self.pump.followed.items()],
             spool_records=self.spool.records,
             spool_bytes=self.spool.size_bytes,
             queue_bytes=self.writer.queue_bytes,
             memory=None if self.memory is None else self.memory.status(),
         )
 
-    def _status_of(self, publisher: PublisherKey) -> PublisherStatus:
-        followed = self.pump.followed[publisher]
-        cursor = self.pump.sequencer.cursor(publisher)
+    def _status_of(self, publisher: PublisherKey, followed: Publisher) -> PublisherStatus:
+        cursor = followed.sequencer.stream.cursor
         state = "live"
         if publisher in self.ownership.handovers.departing:
             state = "handing over"
-        elif not followed.live:
+        elif not followed.is_placed:
             state = "taking over"
-        elif followed.repair is not None:
+        elif not followed.is_at_rest:
             state = "repairing"
         elif publisher in self.writer.losses:
             state = "dropping"
         elif publisher in self.spool:
             state = "spooling"
-        elif publisher in self.pump.held_back:
+        elif followed.is_held_back:
             state = "waiting for the workers"
         return PublisherStatus(
             registration=followed.registration,
@@ -436,7 +436,7 @@ class Bridge:
 
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """Of the publishers that are followed; live, so read them only."""
-        return self.pump.sequencer.counters()
+        return self.pump.counters()
 
     def dropped(self) -> Counter[tuple[PublisherKey, str]]:
         """What was dropped, by publisher and reason."""

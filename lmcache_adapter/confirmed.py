@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bridge.followed import Acting, Doubted, Said
-from bridge.ports import Reported, Watched
+from bridge.publisher.ports import Reported, Watched
+from bridge.publisher.publisher import Acting, Doubted, Said
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import CHECK_LATE_S
@@ -48,7 +48,7 @@ class Confirmed:
 
     @property
     def as_of(self) -> float:
-        """See `bridge.followed.Followed`."""
+        """See `bridge.publisher.publisher.Publisher`."""
         return self._heard_until()
 
     @property
@@ -77,7 +77,7 @@ class Confirmed:
 
 
 class WatchedBeside:
-    """The publishers of a pump and LMCache's workers together; see `bridge.ports.Watched`.
+    """The publishers of a pump and LMCache's workers together; see `Watched`.
 
     Args:
         pump: whose publishers.

@@ -189,7 +189,7 @@ class LmcacheBridge:
 
 
 class _Workers:
-    """The publishers as heartbeats look at them; see `bridge.ports.Watched`."""
+    """The publishers as heartbeats look at them; see `bridge.publisher.ports.Watched`."""
 
     def __init__(self, bridge: LmcacheBridge) -> None:
         self._bridge = bridge

@@ -43,7 +43,7 @@ WAITING_FULL: Final = "waiting_full"
 
 
 class Sink(Protocol):
-    """Where records go; a `bridge.ports.RecordSink` is one."""
+    """Where records go; a `bridge.publisher.ports.RecordSink` is one."""
 
     def append(self, records: Iterable[Record]) -> None:
         """See `RecordSink`."""

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.intake import Intake
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from replay.capture.errors import CaptureDamagedError, CaptureError
 from replay.capture.format import Entry, EntryFlag, Kind, MalformedError, decode_frames
 from replay.capture.reader import Capture
 from schemas.arrays import ArrayPacker
-from schemas.errors import RegistrationConflictError
+from schemas.identities import PublisherKey
 from schemas.limits import MESSAGE_FRAMES_MAX, RECORD_WINDOW_MS, TURN_BYTES_MAX, TURN_MESSAGES_MAX
 from schemas.records import RegisteredRecord, SequencedRecord, encode_record
 from schemas.registration import Registration
@@ -63,7 +64,9 @@ class CaptureRecords:
         registrations: Mapping[int, Registration] | None = None,
     ) -> None:
         self._capture = capture
-        self._sequencer = Sequencer(packer)
+        self._packer = packer
+        self._sequencers: dict[PublisherKey, Sequencer] = {}
+        self._intake = Intake(self._sequencers.get)
         self._registrations: list[Registration] = []
         self._messages = 0
         if capture.header.kind is Kind.FRAMES:
@@ -84,19 +87,18 @@ class CaptureRecords:
                 f" when it was made: {self._capture.path}. Give --model and --block-size (and"
                 " --instance, --type, --tenant where they are not the default)"
             )
-        try:
-            self._sequencer.add(registration)
-        except RegistrationConflictError as error:
+        if registration.publisher in self._sequencers:
             raise CaptureError(
                 f"Expected publishers that differ in their instance or rank, got two of:"
                 f" {registration.service_key}. Give --instance once for each"
-            ) from error
+            )
+        self._sequencers[registration.publisher] = Sequencer(registration, packer=self._packer)
         return registration
 
     @property
     def sequenced(self) -> Sequenced:
         """What the frames came to; of a capture of records all is 0."""
-        counters = self._sequencer.counters().values()
+        counters = [one.stream.counters for one in self._sequencers.values()]
         dropped: Counter[str] = Counter()
         for one in counters:
             dropped.update(one.dropped)
@@ -140,7 +142,7 @@ class CaptureRecords:
         for entry in self._capture.merged():
             lane, position, time, value, flags = entry
             if window and (time >= ends_at or left_bytes <= 0 or len(window) >= TURN_MESSAGES_MAX):
-                yield begun_at, self._sequencer.process(window, begun_at)
+                yield begun_at, self._intake.process(window, begun_at)
                 self._messages += len(window)
                 window = []
             if not window:
@@ -155,7 +157,7 @@ class CaptureRecords:
             window.append(RawMessage(publishers[lane], frames, time, links[lane]))
             left_bytes -= len(value)
         if window:
-            yield begun_at, self._sequencer.process(window, begun_at)
+            yield begun_at, self._intake.process(window, begun_at)
             self._messages += len(window)
 
     def _registered(self, lane: int, time: float) -> RegisteredRecord:

@@ -1,7 +1,7 @@
 """Sends a capture out as the engines did: a PUB socket for each publisher, and a replay socket.
 
 One thread does all: it sends when it is time, and answers replay requests between two messages, in
-the form of vLLM since 0.26 (`bridge.sequencing.replay_client` has the protocol). A subscriber that
+the form of vLLM since 0.26 (`bridge.publisher.replay_client` has the protocol). A subscriber that
 is slower than what is sent delays it, and loses nothing.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import zmq
 
-from bridge.sequencing.replay_client import END_SEQUENCE
+from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.sockets.endpoints import split_endpoint
 from replay.capture.errors import CaptureError
 from replay.folding import Pace

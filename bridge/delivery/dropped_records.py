@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher.anchor import Anchor
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord

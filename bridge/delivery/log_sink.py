@@ -52,7 +52,7 @@ class RecordLog(Protocol):
 
 
 class LogSink:
-    """See the module; implements `bridge.ports.RecordSink`. One loop; the log's only writer.
+    """See the module; implements `RecordSink`. One loop; the log's only writer.
 
     Args:
         log: open.

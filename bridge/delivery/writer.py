@@ -35,7 +35,7 @@ from bridge.delivery.producer import ProducerReplacedError, ReplaceableProducer
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.traced_batch import TracedBatch
 from bridge.delivery.unreadable_records import drop_unreadable
-from bridge.sequencing.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from brokers.availability import describe
 from brokers.clients import partition_of
 from brokers.errors import KafkaError, MessageSizeTooLargeError

@@ -17,7 +17,6 @@ from bridge.engine_http.answers import source_of
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.inquiries import EngineSource, Links
 from schemas.errors import OpenFilesError, RegistrationError
-from schemas.identities import PublisherKey
 from schemas.limits import FIND_AGAIN_S, FIND_REFUSED_S
 from schemas.registration import Registration
 
@@ -25,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Unplaced(Protocol):
-    """What is to be found out of a publisher; see `bridge.followed.Followed`."""
+    """What is to be found out of a publisher; see `bridge.publisher.publisher.Publisher`."""
 
     registration: Registration
     replay_endpoint: str
@@ -53,7 +52,7 @@ class Discovery:
         source: asks.
         links: of the publishers.
         connect: to a publisher, whose registration says where it publishes now; see
-            `bridge.ports.Receiver.follow_once`.
+            `bridge.publisher.ports.Receiver.follow_once`.
         on_fault: an unexpected error of ours; the engine is asked again.
     """
 
@@ -69,15 +68,15 @@ class Discovery:
         self._links = links
         self._connect = connect
         self._on_fault = on_fault
-        self._sought: dict[PublisherKey, _Sought] = {}
+        self._sought: dict[Unplaced, _Sought] = {}
 
     def add(self, followed: Unplaced) -> None:
         """Its engine is asked from the next `watch` on."""
-        self._sought[followed.registration.publisher] = _Sought(followed)
+        self._sought[followed] = _Sought(followed)
 
-    def remove(self, publisher: PublisherKey) -> None:
+    def remove(self, followed: Unplaced) -> None:
         """Asks for it no more, if it did."""
-        sought = self._sought.pop(publisher, None)
+        sought = self._sought.pop(followed, None)
         if sought is not None and sought.asking is not None:
             sought.asking.cancel()
 
@@ -93,8 +92,10 @@ class Discovery:
         """Asks those engines of which there is no link; `now` in monotonic seconds. Cost O(sought),
         0.2 us each.
         """
-        for publisher, sought in self._sought.items():
-            if sought.asking is None and now >= sought.at and not self._links.connected(publisher):
+        for followed, sought in self._sought.items():
+            if sought.asking is not None or now < sought.at:
+                continue
+            if not self._links.connected(followed.registration.publisher):
                 sought.asking = asyncio.create_task(self._ask(sought))
 
     async def _ask(self, sought: _Sought) -> None:

@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Described(Protocol):
-    """A publisher, as it is followed; see `bridge.followed.Followed`."""
+    """A publisher, as it is followed; see `bridge.publisher.publisher.Publisher`."""
 
     registration: Registration
     facts: EngineFacts | None

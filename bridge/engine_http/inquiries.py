@@ -40,7 +40,7 @@ class EngineSource(Protocol):
 
 
 class Links(Protocol):
-    """What is known of links; see `bridge.ports.Receiver`."""
+    """What is known of links; see `bridge.publisher.ports.Receiver`."""
 
     def connected(self, publisher: PublisherKey) -> bool:
         """Whether the link is up."""
@@ -73,19 +73,15 @@ class Inquiries:
         self._links = links
         self._on_answer = on_answer
         self._on_fault = on_fault
-        self._under_way: dict[PublisherKey, asyncio.Task[None]] = {}
-
-    def is_asking(self, publisher: PublisherKey) -> bool:
-        """Whether something is being asked of its engine."""
-        return publisher in self._under_way
+        self._under_way: set[asyncio.Task[None]] = set()
 
     def probe(self, registration: Registration, engine: EngineWatch) -> None:
         """Asks whether the engine is there, unless something else is being asked."""
-        self._begin(registration.publisher, lambda: self._probe(registration, engine))
+        self._begin(registration, engine, lambda: self._probe(registration, engine))
 
     def read_process(self, registration: Registration, engine: EngineWatch) -> None:
         """Asks which process it is, likewise."""
-        self._begin(registration.publisher, lambda: self._read_process(registration, engine))
+        self._begin(registration, engine, lambda: self._read_process(registration, engine))
 
     async def process_read(self, registration: Registration, engine: EngineWatch) -> None:
         """Returns once the engine has said over the link that is up which process it is, or does
@@ -98,30 +94,39 @@ class Inquiries:
                     if engine.reads_at(self._links.links(publisher)) > time.monotonic():
                         return
                     self.read_process(registration, engine)
-                    await asyncio.wait({self._under_way[publisher]})
+                    assert engine.inquiry is not None
+                    await asyncio.wait({engine.inquiry})
 
-    def forget(self, publisher: PublisherKey) -> None:
+    def forget(self, engine: EngineWatch) -> None:
         """Asks it nothing more."""
-        asking = self._under_way.pop(publisher, None)
+        asking, engine.inquiry = engine.inquiry, None
         if asking is not None:
             asking.cancel()
 
     async def close(self) -> None:
         """Ends; what is under way is not answered."""
-        under_way = list(self._under_way.values())
-        self._under_way.clear()
+        under_way = list(self._under_way)
         for asking in under_way:
             asking.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
     def _begin(
-        self, publisher: PublisherKey, ask: Callable[[], Coroutine[None, None, None]]
+        self,
+        registration: Registration,
+        engine: EngineWatch,
+        ask: Callable[[], Coroutine[None, None, None]],
     ) -> None:
-        if publisher not in self._under_way:
-            self._under_way[publisher] = asyncio.create_task(self._ask(publisher, ask))
+        if engine.inquiry is None:
+            task = asyncio.create_task(self._ask(registration.publisher, engine, ask))
+            engine.inquiry = task
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
 
     async def _ask(
-        self, publisher: PublisherKey, ask: Callable[[], Coroutine[None, None, None]]
+        self,
+        publisher: PublisherKey,
+        engine: EngineWatch,
+        ask: Callable[[], Coroutine[None, None, None]],
     ) -> None:
         try:
             await ask()
@@ -131,8 +136,8 @@ class Inquiries:
                 "Unexpected error while asking the engine of %s; asking again later", publisher
             )
         finally:
-            if self._under_way.get(publisher) is asyncio.current_task():
-                del self._under_way[publisher]
+            if engine.inquiry is asyncio.current_task():
+                engine.inquiry = None
         self._on_answer(publisher)
 
     async def _probe(self, registration: Registration, engine: EngineWatch) -> None:

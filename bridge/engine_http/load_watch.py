@@ -67,7 +67,7 @@ def ignore_samples(samples: list[LoadSample]) -> None:
 
 
 class Scraped(Protocol):
-    """A publisher as it is followed; see `bridge.followed.Followed`."""
+    """A publisher as it is followed; see `bridge.publisher.publisher.Publisher`."""
 
     @property
     def registration(self) -> Registration:

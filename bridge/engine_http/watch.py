@@ -15,7 +15,9 @@ publisher is not confirmed, until its link has been down.
 Times are monotonic seconds.
 """
 
+import asyncio
 from enum import Enum
+from typing import NamedTuple
 
 from bridge.engine_http.answers import Process
 from schemas.limits import (
@@ -39,10 +41,83 @@ class Life(Enum):
     CHANGED = "changed"  # it is another one than over the same link before: see the module
 
 
+class Mark(Enum):
+    """What is known of the incarnation's process, beside the one that was read."""
+
+    UNKNOWN = "unknown"
+    SAME = "same"
+    OTHER = "other"
+
+
+class Effect(Enum):
+    """What is known from a judgement on."""
+
+    NOTHING = "nothing"
+    CHANGES = "changes"  # the address does not tell which process is at the other end
+    BEGINS = "begins"  # the incarnation is of the process that was read
+    PROVES = "proves"  # what comes over the link is of the incarnation
+
+
+class Facts(NamedTuple):
+    """What a judgement goes by.
+
+    Attributes:
+        is_read: the engine has said over the link that is up which process it is.
+        is_changed: it has said there that it is another one than before.
+        begins: what comes over the link is proven by its batches, or the log has none yet.
+        mark: of the process that is known to have published the incarnation.
+        is_here: that was found over the same link.
+        has_batches: the incarnation had batches when that was found.
+        is_given: the process is named by whoever has started it, and may be named so again.
+        is_later: the process was started after the last batch that the log has.
+    """
+
+    is_read: bool
+    is_changed: bool
+    begins: bool
+    mark: Mark
+    is_here: bool
+    has_batches: bool
+    is_given: bool
+    is_later: bool
+
+
+class Verdict(NamedTuple):
+    """What is known of the process over the link that is up, and what follows."""
+
+    life: Life
+    effect: Effect = Effect.NOTHING
+
+
+def judged(facts: Facts) -> Verdict:
+    """The first case that is so."""
+    match facts:
+        case Facts(is_read=False):
+            return Verdict(Life.UNKNOWN)
+        case Facts(is_changed=True):
+            return Verdict(Life.CHANGED)
+        case Facts(begins=True, mark=Mark.OTHER, is_here=True):
+            return Verdict(Life.CHANGED, Effect.CHANGES)
+        case Facts(begins=True):
+            return Verdict(Life.UNKNOWN, Effect.BEGINS)
+        case Facts(mark=Mark.SAME, is_given=True):
+            return Verdict(Life.UNKNOWN)
+        case Facts(mark=Mark.SAME):
+            return Verdict(Life.SAME, Effect.PROVES)
+        case Facts(mark=Mark.OTHER, has_batches=True, is_here=True):
+            return Verdict(Life.CHANGED, Effect.CHANGES)
+        case Facts(mark=Mark.OTHER, has_batches=True):
+            return Verdict(Life.OTHER)
+        case Facts(is_later=True):
+            return Verdict(Life.OTHER)
+    return Verdict(Life.UNKNOWN)
+
+
 class EngineWatch:
     """See the module.
 
     Attributes:
+        inquiry: what is being asked of it now; None for nothing.
         known: which process published which incarnation; None where that is not known. Where the
             incarnation has no batch yet, which process was at the link last: its first batch may be
             of another one.
@@ -60,10 +135,12 @@ class EngineWatch:
         "_process_at",
         "_read_at",
         "_unread",
+        "inquiry",
         "known",
     )
 
     def __init__(self) -> None:
+        self.inquiry: asyncio.Task[None] | None = None
         self.known: ProcessMark | None = None
         self._has_batches = False  # of the incarnation of `known`, when that was found
         self._known_link = 0  # over which that was found; 0: in the log
@@ -149,33 +226,34 @@ class EngineWatch:
             last: its last batch, as far as that is known.
             is_proven: whether what comes over the link is known to be of it, by its batches.
         """
-        process = self._process
-        if process is None or self._link != link:
-            return Life.UNKNOWN
-        if self._is_changed:
-            return Life.CHANGED
-        known = self.known if self.known is not None and self.known[0] == incarnation else None
         has_batches = last.sequence >= 0
-        if is_proven or not has_batches:
-            if known is not None and known.mark != process.mark and self._known_link == link:
+        verdict = judged(self._facts(link, incarnation, last, begins=is_proven or not has_batches))
+        match verdict.effect:
+            case Effect.CHANGES:
                 self._is_changed = True
-                return Life.CHANGED
-            self.begin(incarnation, has_batches=has_batches)
-            return Life.UNKNOWN
-        if known is not None and known.mark != process.mark and not self._has_batches:
-            known = None
-        if known is None:
-            is_later = process.started_at > last.engine_time + PROCESS_CLOCK_S
-            return Life.OTHER if is_later and last.engine_time > 0 else Life.UNKNOWN
-        if known.mark == process.mark:
-            if process.is_given:
-                return Life.UNKNOWN
-            self._known_link, self._has_batches = link, True
-            return Life.SAME
-        if self._known_link == link:
-            self._is_changed = True
-            return Life.CHANGED
-        return Life.OTHER
+            case Effect.BEGINS:
+                self.begin(incarnation, has_batches=has_batches)
+            case Effect.PROVES:
+                self._known_link, self._has_batches = link, True
+        return verdict.life
+
+    def _facts(self, link: int, incarnation: int, last: Proof, *, begins: bool) -> Facts:
+        process = self._process if self._link == link else None
+        known = self.known if self.known is not None and self.known[0] == incarnation else None
+        mark = Mark.UNKNOWN
+        if process is not None and known is not None:
+            mark = Mark.SAME if known.mark == process.mark else Mark.OTHER
+        started_at = 0.0 if process is None else process.started_at
+        return Facts(
+            is_read=process is not None,
+            is_changed=self._is_changed,
+            begins=begins,
+            mark=mark,
+            is_here=self._known_link == link,
+            has_batches=self._has_batches,
+            is_given=process is not None and process.is_given,
+            is_later=started_at > last.engine_time + PROCESS_CLOCK_S and last.engine_time > 0,
+        )
 
     def begin(self, incarnation: int, *, has_batches: bool) -> None:
         """This incarnation is of the process that was read last; or will be, where it has no

@@ -23,7 +23,7 @@ from typing import Final
 from zlib import crc32
 
 from bridge.delivery.producer import ReplaceableProducer
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher.anchor import Anchor
 from brokers.client_internals import start_client
 from brokers.clients import Clients, partition_of
 from brokers.interface import Consumer, Message, Partition

@@ -5,7 +5,7 @@
 import math
 from dataclasses import dataclass
 
-from bridge.sequencing.anchor import Joint
+from bridge.publisher.anchor import Joint
 from schemas.limits import (
     HANDOVER_FINISH_S,
     HANDOVER_IDLE_S,

@@ -34,8 +34,9 @@ from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors, fingerprint
 from bridge.membership.handover import Arrival, Departure
-from bridge.pump import Pump
-from bridge.sequencing.anchor import Joint
+from bridge.publisher.anchor import Joint
+from bridge.publisher.follower import Follower
+from bridge.publisher.stream import BatchStream
 from bridge.supervision import cancel
 from brokers.availability import describe
 from brokers.client_internals import start_client
@@ -74,7 +75,7 @@ class Handovers:
         self,
         *,
         name: str,
-        pump: Pump,
+        follower: Follower,
         writer: Writer,
         producer: ReplaceableProducer,
         cursors: Cursors,
@@ -84,7 +85,7 @@ class Handovers:
         self.ended: Counter[str] = Counter()
         self.faults = 0
         self._name = name
-        self._pump = pump
+        self._follower = follower
         self._writer = writer
         self._producer = producer
         self._cursors = cursors
@@ -111,11 +112,11 @@ class Handovers:
         self._kept = {
             publisher: kept
             for publisher, kept in self._kept.items()
-            if time.monotonic() < kept.until and publisher in self._pump.followed
+            if time.monotonic() < kept.until and publisher in self._follower.followed
         }
-        links = {publisher: self._pump.subscriber.links(publisher) for publisher in homes}
+        links = {publisher: self._follower.receiver.links(publisher) for publisher in homes}
         for publisher, link in links.items():
-            is_proven = self._pump.sequencer.proven_link(publisher) == link
+            is_proven = self._stream(publisher).proven_link == link
             self._cursors.set_handover(publisher, Handover(self._name, is_proven=is_proven))
         try:
             async with asyncio.timeout(BRIDGE_LEAVE_S):
@@ -183,7 +184,7 @@ class Handovers:
         """
         now = time.monotonic()
         for publisher, home in homes.items():
-            state, followed = self._cursors.state(publisher), self._pump.followed[publisher]
+            state, followed = self._cursors.state(publisher), self._follower.followed[publisher]
             handover = None if state is None else state.handover
             if (
                 state is None
@@ -311,9 +312,9 @@ class Handovers:
     def _begin_last(self, publisher: PublisherKey, departure: Departure, noted: Handover) -> None:
         """Step 3: the successor has linked."""
         departure.successor, departure.linked_at = noted.successor, time.monotonic()
-        departure.messages = self._pump.sequencer.messages(publisher)
+        departure.messages = self._stream(publisher).heard
         self._cursors.set_handover(publisher, noted)
-        self._pump.go_on(publisher)
+        self._follower.go_on(self._follower.followed[publisher])
 
     async def _step(self, now: float) -> None:
         finished = [
@@ -325,7 +326,7 @@ class Handovers:
             await self._finish(finished)
         linked = []
         for publisher, arrival in list(self._arrivals.items()):
-            if publisher not in self._pump.followed:
+            if publisher not in self._follower.followed:
                 del self._arrivals[publisher]
                 continue
             arrival.look(now, self._link(publisher))
@@ -339,33 +340,36 @@ class Handovers:
         if self._ready:
             self._when_changed()
 
+    def _stream(self, publisher: PublisherKey) -> BatchStream:
+        return self._follower.followed[publisher].sequencer.stream
+
     def _link(self, publisher: PublisherKey) -> int:
-        receiver = self._pump.subscriber
+        receiver = self._follower.receiver
         return receiver.links(publisher) if receiver.connected(publisher) else 0
 
     def _has_common(self, publisher: PublisherKey, departure: Departure) -> bool:
         """Whether the log has what both have received, and nobody else could have."""
         common_at = departure.common_at(
             is_linked=self._link(publisher) == departure.link,
-            messages=self._pump.sequencer.messages(publisher),
+            messages=self._stream(publisher).heard,
         )
-        return self._pump.has_written(publisher, common_at)
+        return self._follower.has_written(self._follower.followed[publisher], common_at)
 
     async def _finish(self, publishers: list[PublisherKey]) -> None:
         """The end of step 3, or of the wait for it."""
-        pump, departures = self._pump, self._departures
+        departures = self._departures
         last: dict[PublisherKey, Handover] = {}
         for publisher in publishers:
-            departure = departures[publisher]
-            is_idle = pump.sequencer.messages(publisher) == departure.messages
+            departure, stream = departures[publisher], self._stream(publisher)
+            is_idle = stream.heard == departure.messages
             is_proven = (
                 bool(departure.successor)
                 and self._link(publisher) == departure.link
-                and pump.sequencer.proven_link(publisher) == departure.link
+                and stream.proven_link == departure.link
                 and self._has_common(publisher, departure)
             )
             last[publisher] = Handover(self._name, departure.successor, True, is_proven, is_idle)
-            pump.hold(publisher)
+            self._follower.hold(self._follower.followed[publisher])
         if unlinked := sum(not handover.successor for handover in last.values()):
             _logger.info(
                 "No other bridge has linked to %d publishers within %g s: giving them up",
@@ -411,11 +415,9 @@ class Handovers:
 
     def _has_arrived(self, publisher: PublisherKey, arrival: Arrival, now: float) -> bool:
         state = self._cursors.state(publisher)
-        sequencer = self._pump.sequencer
+        sequencer = self._follower.followed[publisher].sequencer
         is_common = (
-            arrival.done is not None
-            and state is not None
-            and sequencer.has_in_common(publisher, state.anchor)
+            arrival.done is not None and state is not None and sequencer.has_in_common(state.anchor)
         )
         return arrival.is_over(now, is_common=is_common)
 

@@ -10,7 +10,7 @@ Taking over one publisher; the order is the guarantee:
     Step 4. ask its engine for what came after the cursor, and write that.
     Step 5. write what came live meanwhile, and go on live.
 
-Steps 1, 4 and 5 are the pump's.
+Steps 1, 4 and 5 are the follower's.
 
 A rebalance takes all partitions from all bridges and shares them out again. What we get back is
 kept: its socket stays open and its batches wait. If the log still ends where we ended, no other
@@ -38,8 +38,8 @@ from bridge.membership.cursors import UNREGISTERED, Cursors, LogState, fingerpri
 from bridge.membership.handovers import Handovers
 from bridge.membership.registry_reader import RegistryPartition
 from bridge.membership.spool_recovery import release_foreign, resolve
-from bridge.pump import Pump
-from bridge.sequencing.anchor import NO_JOINT, Anchor, Joint
+from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
+from bridge.publisher.follower import Follower
 from bridge.supervision import cancel
 from brokers.clients import partition_of
 from brokers.errors import KafkaError
@@ -68,7 +68,7 @@ class Ownership:
     def __init__(
         self,
         *,
-        pump: Pump,
+        follower: Follower,
         writer: Writer,
         producer: ReplaceableProducer,
         cursors: Cursors,
@@ -78,13 +78,13 @@ class Ownership:
         self.takeovers = 0
         self.refused = 0
         self.faults = 0
-        self._pump = pump
+        self._follower = follower
         self._writer = writer
         self._producer = producer
         self._cursors = cursors
         self.handovers = Handovers(
             name=name,
-            pump=pump,
+            follower=follower,
             writer=writer,
             producer=producer,
             cursors=cursors,
@@ -117,12 +117,14 @@ class Ownership:
         self._changes.clear()
         self.handovers.expect_none()
         await self._stop_running()
-        await self._pump.held_back.write_all(flush_s)
+        follower = self._follower
+        await follower.held_back.write_all(flush_s)
         departing = self.handovers.departing
-        ours = [one for one in self._pump.followed if one not in departing]
-        kept = {one: self._home_of(one) for one in ours if self._pump.can_keep(one)}
+        ours = [one for key, one in follower.followed.items() if key not in departing]
+        keys = [one.registration.publisher for one in ours if follower.can_keep(one)]
+        kept = {key: self._home_of(key) for key in keys}
         for publisher in ours:
-            self._pump.hold(publisher)
+            follower.hold(publisher)
         is_flushed = await self._writer.flush(flush_s)
         await self._writer.withdraw(withhold=True)
         if is_flushed:
@@ -134,7 +136,7 @@ class Ownership:
         """
         await self.handovers.joined(HANDOVER_FLUSH_S)
         await self.stop()
-        if not any(map(self._pump.can_keep, self._pump.followed)):
+        if not any(map(self._follower.can_keep, self._follower.followed.values())):
             return False
         await self.revoke(flush_s=HANDOVER_FLUSH_S)
         return self.handovers.has_kept
@@ -233,7 +235,7 @@ class Ownership:
         self.handovers.reclaim(self._owned)
         gone = [
             publisher
-            for publisher in self._pump.followed
+            for publisher in self._follower.followed
             if publisher not in wanted and self._is_gone(publisher, partitions)
         ]
         departing = self.handovers.depart(
@@ -287,7 +289,7 @@ class Ownership:
     async def _changed(
         self, home: int, publisher: PublisherKey, registration: Registration | None
     ) -> None:
-        followed = self._pump.followed.get(publisher)
+        followed = self._follower.followed.get(publisher)
         if registration is not None:
             if followed is not None and followed.registration != registration:
                 # Of another engine, for all we know.
@@ -302,7 +304,7 @@ class Ownership:
     async def _unfollow(self, publishers: Iterable[PublisherKey]) -> None:
         for publisher in publishers:
             self._writer.forget(publisher)
-            await self._pump.unfollow(publisher)
+            await self._follower.unfollow(self._follower.followed[publisher])
 
     def _write_unregistered(self, publisher: PublisherKey) -> None:
         self._writer.append(
@@ -317,7 +319,7 @@ class Ownership:
 
     async def _take_over_ready(self) -> None:
         joints = self.handovers.take_ready()
-        followed = self._pump.followed
+        followed = self._follower.followed
         await self._take_over(
             {
                 publisher: (followed[publisher].registration, self._home_of(publisher))
@@ -341,12 +343,11 @@ class Ownership:
         """
         if not wanted:
             return
-        followed = self._pump.followed
+        followed = self._follower.followed
         kept = {
             publisher
             for publisher, (registration, _) in wanted.items()
-            if publisher in self._pump.followed
-            and self._pump.followed[publisher].registration == registration
+            if publisher in followed and followed[publisher].registration == registration
         }
         ours = kept - joints.keys()
         await self._unfollow(
@@ -354,7 +355,7 @@ class Ownership:
         )
         for publisher, (registration, _) in wanted.items():  # Step 1.
             if publisher in kept:
-                self._pump.hold(publisher)
+                self._follower.hold(followed[publisher])
             else:
                 await self._follow(registration)
         homes = {
@@ -394,14 +395,14 @@ class Ownership:
 
     async def _follow(self, registration: Registration) -> None:
         publisher = registration.publisher
-        if len(self._pump.followed) >= PUBLISHERS_MAX:
+        if len(self._follower.followed) >= PUBLISHERS_MAX:
             self.refused += 1
             _logger.error(
                 "Not following %s: %d publishers are followed already", publisher, PUBLISHERS_MAX
             )
             return
         try:
-            await self._pump.follow(registration)
+            await self._follower.follow(registration)
         except RegistrationError as error:
             self.refused += 1
             key = registration.service_key
@@ -428,22 +429,23 @@ class Ownership:
         self, publisher: PublisherKey, state: LogState, anchor: Anchor, *, kept: bool, joint: Joint
     ) -> None:
         """Steps 3 to 5, once the cursor is known."""
-        registration = self._pump.followed[publisher].registration
+        followed = self._follower.followed[publisher]
+        registration = followed.registration
         self._cursors.set_handover(publisher, None)
-        writer, pump = self._writer, self._pump
+        writer = self._writer
         if state.registered != fingerprint(registration):
             self.write_registered(registration)
         writer.place(publisher, anchor)
         writer.release(publisher)
-        ours = pump.sequencer.anchor(publisher)
+        ours = followed.sequencer.stream.anchor
         continues = kept and _same(ours.cursor, anchor.cursor) and ours.begun == anchor.begun
         if continues and publisher not in writer.losses:
-            pump.go_on(publisher)
+            self._follower.go_on(followed)
             return
         self.takeovers += 1
         writer.forget(publisher)
         writer.place(publisher, anchor)
-        pump.begin(publisher, anchor, process=state.process, joint=joint)
+        self._follower.begin(followed, anchor, process=state.process, joint=joint)
 
     def write_registered(self, registration: Registration) -> None:
         """Writes into the log that the publisher is registered."""
@@ -463,15 +465,15 @@ class Ownership:
     def end_losses(self) -> None:
         """Replays what the spool had no room for, or reports it in the log where that cannot be."""
         for publisher in self._writer.losses_to_end():
-            followed = self._pump.followed.get(publisher)
+            followed = self._follower.followed.get(publisher)
             if followed is None:
                 self._writer.end_loss(publisher)
-            elif followed.live and followed.repair is None:
+            elif followed.is_at_rest:
                 loss = self._writer.end_loss(publisher)
                 if followed.can_replay:
                     lost_to = Cursor(loss.incarnation, loss.last)
-                    self._pump.begin(publisher, loss.before)
-                    self._pump.sequencer.expect(publisher, lost_to, SPOOL_FULL)
+                    self._follower.begin(followed, loss.before)
+                    followed.sequencer.expect(lost_to, SPOOL_FULL)
                 else:
                     self._writer.append(loss.records(publisher, time.time()))
 

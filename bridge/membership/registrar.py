@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from bridge.engine_http.engine import check_http
-from bridge.ports import RecordSink
-from bridge.pump import Pump
-from bridge.sequencing.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.follower import Follower
+from bridge.publisher.ports import RecordSink
 from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
 from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
@@ -69,7 +69,7 @@ class Registrar:
     """See the module. Its methods run on the pump's loop, one at a time.
 
     Args:
-        pump: follows the publishers.
+        follower: follows the publishers.
         sink: the pump's.
         table: of the sink's log.
         sync: makes durable what has been appended.
@@ -79,13 +79,13 @@ class Registrar:
     def __init__(
         self,
         *,
-        pump: Pump,
+        follower: Follower,
         sink: RecordSink,
         table: PublisherTable,
         sync: Callable[[], Awaitable[None]],
         on_unregistered: Callable[[Sequence[PublisherKey]], None] = lambda publishers: None,
     ) -> None:
-        self._pump = pump
+        self._follower = follower
         self._sink = sink
         self._table = table
         self._sync = sync
@@ -107,24 +107,24 @@ class Registrar:
     async def _follow_again(self, registration: Registration) -> None:
         key = registration.service_key
         try:
-            await self._pump.follow(registration)
+            await self._follower.follow(registration)
         except RegistrationError as error:
             _logger.warning(
                 "Cannot follow the registered publisher %s: %s. Register it again", key, error
             )
         except Exception:
             _logger.exception("Unexpected error with %s; going on with the other publishers", key)
-        if registration.publisher in self._pump.followed:
+        if registration.publisher in self._follower.followed:
             self._begin(registration.publisher)
 
-    def _begin(self, publisher: PublisherKey) -> None:
-        state = self._table.state(publisher)
+    def _begin(self, key: PublisherKey) -> None:
+        publisher, state = self._follower.followed[key], self._table.state(key)
         if state is None:
-            self._pump.begin(publisher, NO_ANCHOR)
+            self._follower.begin(publisher, NO_ANCHOR)
             return
         said = state.confirmation
         process = None if said is None else said.process
-        self._pump.begin(publisher, Anchor.of(state), process=process)
+        self._follower.begin(publisher, Anchor.of(state), process=process)
 
     async def register(
         self, registration: Registration, *, replace: bool = False
@@ -151,7 +151,7 @@ class Registrar:
             del registered[one.publisher]
         if not is_new(registration, registered):
             if registration.has_events:
-                await self._pump.connect_again(registration)
+                await self._follower.connect_again(registration)
             await self._sync()  # what was told an error may have been
             return []
         if replaced or not registration.has_events:
@@ -185,9 +185,9 @@ class Registrar:
 
     async def _follow(self, registration: Registration) -> None:
         try:
-            await self._pump.follow(registration)
+            await self._follower.follow(registration)
         except RegistrationError:
-            await self._pump.unfollow(registration.publisher)
+            await self._unfollow([registration])
             raise
 
     async def unregister(
@@ -217,8 +217,9 @@ class Registrar:
 
     async def _unfollow(self, gone: Iterable[Registration]) -> None:
         for registration in gone:
-            if registration.publisher in self._pump.followed:
-                await self._pump.unfollow(registration.publisher)
+            publisher = self._follower.followed.get(registration.publisher)
+            if publisher is not None:
+                await self._follower.unfollow(publisher)
 
     def _append_unregistered(self, gone: Sequence[Registration]) -> None:
         if not gone:

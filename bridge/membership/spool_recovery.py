@@ -7,7 +7,7 @@ from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.unreadable_records import drop_unreadable
 from bridge.delivery.writer import Writer
 from bridge.membership.cursors import UNREGISTERED, Cursors, LogState
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher.anchor import Anchor
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor
 from schemas.records import (

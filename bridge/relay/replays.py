@@ -13,9 +13,9 @@ from contextlib import suppress
 
 import zmq
 
+from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.relay.settings import RelayedEngine
 from bridge.relay.sockets import open_bound
-from bridge.sequencing.replay_client import END_SEQUENCE
 from bridge.sockets.curve import KeyPair
 from schemas.errors import ConfigurationError
 from schemas.limits import (

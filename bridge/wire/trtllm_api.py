@@ -18,7 +18,7 @@ forwards all.
 
 A model with several attention windows has an event for each. What forms a prefix is the largest:
 the engine names all windows by its first events, which say that the pools were created. Which that
-is `bridge.sequencing.windows` knows: here events have their window in place of a group.
+is `bridge.publisher.windows` knows: here events have their window in place of a group.
 
 Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer), TensorRT-LLM 1.0 to the main branch of
 2026.

@@ -4,7 +4,7 @@ Of a module's tests only those run on a mutant that call its function, so these 
 """
 
 SEQUENCING = (
-    "tests/unit/bridge/sequencing",
+    "tests/unit/bridge/publisher",
     "tests/unit/bridge/test_pump.py",
     "tests/property/test_runs_equal_single_batches.py",
 )
@@ -47,17 +47,22 @@ OBSERVED = ("tests/unit/routing/observed",)
 
 TESTS: dict[str, tuple[str, ...]] = {
     "routing/observed/promises.py": OBSERVED,
-    "bridge/sequencing/tracker.py": (*SEQUENCING, *SIMULATION),
-    "bridge/sequencing/causes.py": (*SEQUENCING, *SIMULATION),
-    "bridge/sequencing/anchor.py": (*SEQUENCING, *SIMULATION),
-    "bridge/sequencing/pairing.py": (*SEQUENCING, *SIMULATION),
-    "bridge/sequencing/lane.py": (*SEQUENCING, *SIMULATION),
-    "bridge/sequencing/gap_repair.py": (*SEQUENCING, *SIMULATION),
-    "bridge/sequencing/sequencer.py": (*SEQUENCING, *SIMULATION),
-    "bridge/sequencing/window.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/tracker.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/causes.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/anchor.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/pairing.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/stream.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/repair.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/sequencer.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/intake.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/held_batches.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/window.py": (*SEQUENCING, *SIMULATION),
     "bridge/engine_http/watch.py": (*ENGINE_HTTP, *SIMULATION),
     "bridge/engine_http/discovery.py": (*ENGINE_HTTP, *SIMULATION),
-    "bridge/followed.py": ("tests/unit/bridge/test_followed.py", *SEQUENCING, *SIMULATION),
+    "bridge/publisher/publisher.py": (
+        *SEQUENCING,
+        *SIMULATION,
+    ),
     "bridge/heartbeats.py": (
         "tests/unit/bridge/test_heartbeats.py",
         "tests/unit/reprise/embedded",

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable
 from typing import Final
 
-from bridge.sequencing.window import Window
+from bridge.publisher.window import Window
 from lmcache_adapter.wire.locations import Tier
 from schemas.arrays import to_little_endian
 from schemas.events import BlockEvent, Removed, Stored, encode_run

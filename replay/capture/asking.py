@@ -1,4 +1,4 @@
-"""Asks an engine's replay socket for what it has sent, as `bridge.sequencing.replay_client` does.
+"""Asks an engine's replay socket for what it has sent, as `bridge.publisher.replay_client` does.
 
 Blocking, for the thread that captures: what comes live meanwhile waits in the inbox.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from bridge.sequencing.replay_client import END_SEQUENCE
+from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.sockets.endpoints import check_endpoint
 from schemas.errors import EndpointError
 from schemas.limits import (

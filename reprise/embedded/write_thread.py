@@ -138,9 +138,10 @@ class WriteThread:
             reader=reader,
             loop=self._loop,
         )
+        follower = self.pump.follower
         self.lmcache = self._open_lmcache()
         self.heartbeats = Heartbeats(
-            self.pump if self.lmcache is None else WatchedBeside(self.pump, self._self_registered)
+            follower if self.lmcache is None else WatchedBeside(follower, self._self_registered)
         )
         self._source = Source(0, self.heartbeats.bridge)
         self.memory: MemoryWatch | None = None
@@ -152,7 +153,7 @@ class WriteThread:
         if settings.scrape_load_s:
             self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load)
         self.registrar = Registrar(
-            pump=self.pump,
+            follower=follower,
             sink=self.sink,
             table=FoldedTable(self),
             sync=self._sync,

@@ -20,10 +20,10 @@ from streams.table.ledger import Kind
 
 if TYPE_CHECKING:
     from bridge.engine_http.inquiries import EngineSource
-    from bridge.followed import Followed
-    from bridge.ports import Receiver, ReplaySource
-    from bridge.sequencing.counters import PublisherCounters
-    from bridge.sequencing.sequencer import Sequencer
+    from bridge.publisher.counters import PublisherCounters
+    from bridge.publisher.ports import ReplaySource
+    from bridge.publisher.publisher import Publisher
+    from bridge.pump import Pump
     from bridge.sockets.inbox import Inbox
     from streams.table.ledger import Ledger
 
@@ -60,9 +60,7 @@ class Received(NamedTuple):
 
 
 def received(
-    sequencer: "Sequencer",
-    inbox: "Inbox",
-    receiver: "Receiver",
+    pump: "Pump",
     *,
     dropped_later: Mapping[tuple[PublisherKey, str], int] | None = None,
     states: Mapping[PublisherKey, str] | None = None,
@@ -70,20 +68,19 @@ def received(
     """Reads what there is now. Cost O(publishers).
 
     Args:
-        sequencer: with the counters of each publisher.
-        inbox: what it could not take counts as dropped.
-        receiver: knows the links.
+        pump: of the publishers.
         dropped_later: what was dropped behind the sequencer.
         states: see `Received`.
     """
-    found = sequencer.counters()
+    found, inbox, receiver = pump.counters(), pump.inbox, pump.subscriber
     dropped = Counter(dropped_later or {})
     cursors: dict[PublisherKey, Cursor] = {}
     for publisher, counted in found.items():
         for reason, count in dict(counted.dropped).items():
             dropped[publisher, reason] += count
-        if publisher in sequencer:  # another thread may just have removed it
-            cursors[publisher] = sequencer.cursor(publisher)
+        followed = pump.followed.get(publisher)
+        if followed is not None:  # another thread may just have removed it
+            cursors[publisher] = followed.sequencer.stream.cursor
     for publisher, count in inbox.dropped().items():
         dropped[publisher, "inbox_full"] += count
     return Received(
@@ -93,8 +90,8 @@ def received(
         links={publisher: receiver.links(publisher) for publisher in found},
         states=states or {},
         dropped=dropped,
-        unregistered=sequencer.unregistered_messages,
-        held_bytes=sequencer.held_bytes,
+        unregistered=pump.intake.unregistered_messages,
+        held_bytes=pump.follower.totals.held_bytes,
         inbox=inbox,
     )
 
@@ -237,7 +234,7 @@ REPLAY: Final["tuple[Family[ReplaySource], ...]"] = (
     ),
 )
 
-ACTIVITIES: Final["tuple[Family[Mapping[PublisherKey, Followed]], ...]"] = (
+ACTIVITIES: Final["tuple[Family[Mapping[PublisherKey, Publisher]], ...]"] = (
     gauges(
         "reprise_publisher_activity",
         "1 for what the publisher does: active, silent, disconnected or replaying.",

@@ -67,9 +67,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(PROCESS, lambda: Role(loop.conditions, internal_errors))
     collector.add(
         RECEIVED,
-        lambda: received(
-            pump.sequencer, pump.inbox, pump.subscriber, dropped_later=loop.sink.dropped
-        ),
+        lambda: received(pump, dropped_later=loop.sink.dropped),
     )
     collector.add(REPLAY, lambda: pump.replayer)
     collector.add(ACTIVITIES, lambda: dict(pump.followed))
@@ -119,9 +117,7 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     def incoming() -> Received:
         publishers = bridge.status().publishers
         return received(
-            bridge.pump.sequencer,
-            bridge.pump.inbox,
-            bridge.pump.subscriber,
+            bridge.pump,
             dropped_later=bridge.writer.dropped + bridge.spool.dropped,
             states={status.registration.publisher: status.state for status in publishers},
         )

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from lab.engines.cache import CacheSizes, EngineCache, Offload
 from lab.engines.publisher import Publisher, PublisherOptions
@@ -22,6 +21,7 @@ from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from tests.building import prefix_hashes
 from tests.contract.deployments import Tenant, tenant_of
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -136,7 +136,7 @@ def test_the_answers_name_each_instance_and_no_other_tenant_sees_them(
 
 def digest_of(publisher: Publisher, registration: Registration) -> tuple[str, int]:
     """Digest and entries of a fold, made here, of all that the engine published."""
-    sequencer, fold = Sequencer(), Fold(open_kernel(1337))
+    sequencer, fold = Sequencers(), Fold(open_kernel(1337))
     sequencer.add(registration)
     messages = [
         RawMessage(registration.publisher, [b"", number.to_bytes(8, "big"), payload], 0.0)

@@ -15,9 +15,8 @@ import msgspec
 import pytest
 import zmq
 
-from bridge.sequencing.anchor import Anchor
-from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.anchor import Anchor
+from bridge.publisher.replay_client import END_SEQUENCE, Replayer, ReplaySocket
 from bridge.wire import KINDS, DecodedBatch, Source, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
@@ -30,6 +29,7 @@ from schemas.registration import PublisherKind, Registration
 from streams.kernel import array_packer
 from tests.fuzz.mutation import Base, Mutator
 from tests.unit.bridge.messages import VECTORS, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -390,21 +390,21 @@ def damage(engine: ReplayingEngine, payloads: Sequence[bytes], random: Random) -
 async def repaired(vector: Vector, endpoint: str) -> list[SequencedRecord]:
     """All that is written of a publisher of which nothing is known yet."""
     registered = vector.registration
-    sequencer = Sequencer()
+    sequencer = Sequencers()
     sequencer.add(registered, repairs=True)
-    sequencer.place(registered.publisher, Anchor(NO_CURSOR, 0.0))
-    sequencer.hold(registered.publisher)
+    sequencer[registered.publisher].place(Anchor(NO_CURSOR, 0.0))
+    sequencer[registered.publisher].hold()
     records: list[SequencedRecord] = []
 
     async def emit(more: Sequence[SequencedRecord]) -> None:
         records.extend(more)
 
-    replayer = Replayer(sequencer)
+    replayer = Replayer()
     try:
-        await replayer.repair(registered.publisher, endpoint, emit)
+        await replayer.repair(sequencer[registered.publisher], ReplaySocket(endpoint), emit)
     finally:
         replayer.close()
-    return records + sequencer.resume(registered.publisher, 0.0)
+    return records + sequencer[registered.publisher].resume(0.0)
 
 
 def check(

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import zmq
 
-from bridge.sequencing.replay_client import END_SEQUENCE
+from bridge.publisher.replay_client import END_SEQUENCE
 from devtools.broker import free_ports
 from lab.engines.cache import CacheSizes
 from lab.engines.engine import EngineOptions, EngineReady, EngineState

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.identities import Offset
@@ -28,6 +27,7 @@ from streams.kernel import array_packer, native_available, open_kernel
 from streams.kernel.interface import COUNTERS
 from streams.table.fold import Fold
 from tests.unit.bridge.messages import map_event, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 TOKENS = [1, 2, 3, 4]
 GOOD = ["BlockStored", [1], None, TOKENS, 4]
@@ -81,15 +81,15 @@ ELSEWHERE: dict[DropReason, str] = {
     # is missing, or `unreadable`.
     DropReason.FRAME_COUNT: "tests/unit/bridge/test_followed.py: unplaced",
     DropReason.SEQUENCE_LENGTH: "likewise",
-    DropReason.SEQUENCE_RANGE: "tests/unit/bridge/sequencing/test_sequencer.py: out_of_range",
+    DropReason.SEQUENCE_RANGE: "tests/unit/bridge/publisher/test_sequencer.py: out_of_range",
     DropReason.INBOX_FULL: "tests/unit/bridge/sockets/test_inbox.py",
-    DropReason.HELD_FULL: "tests/unit/bridge/sequencing: overflowed",
+    DropReason.HELD_FULL: "tests/unit/bridge/publisher: overflowed",
     DropReason.TOO_MANY_BLOCKS: "of JSON; else a batch of so many values is undecodable",
     DropReason.BATCH_TOO_LARGE: "tests/unit/bridge/wire/test_batch.py: a batch as any other",
-    DropReason.INTERNAL_ERROR: "tests/unit/bridge/sequencing: a window is rolled back, and lost",
-    DropReason.REPLAY_DIFFERS: "tests/unit/bridge/sequencing/test_pairing.py",
-    DropReason.EVENTS_MISSING: "tests/unit/bridge/sequencing/test_event_numbers.py",
-    DropReason.LARGER_WINDOW: "tests/unit/bridge/sequencing/test_windows.py",
+    DropReason.INTERNAL_ERROR: "tests/unit/bridge/publisher: a window is rolled back, and lost",
+    DropReason.REPLAY_DIFFERS: "tests/unit/bridge/publisher/test_pairing.py",
+    DropReason.EVENTS_MISSING: "tests/unit/bridge/publisher/test_event_numbers.py",
+    DropReason.LARGER_WINDOW: "tests/unit/bridge/publisher/test_windows.py",
     DropReason.UNKNOWN_WINDOW: "likewise",
     DropReason.OTHER_WORKER: "tests/unit/bridge/wire/test_dynamo.py",
     DropReason.UNKNOWN_KIND: "no source of that kind: the registration is refused",
@@ -108,7 +108,7 @@ class Followed:
 
     def __init__(self) -> None:
         self.registration = registration(kind=VLLM)
-        self.sequencer = Sequencer(array_packer())
+        self.sequencer = Sequencers(array_packer())
         self.sequencer.add(self.registration)
         self.fold = Fold(open_kernel(1337))
         self._offset = self._number = 0
@@ -130,8 +130,8 @@ class Followed:
         return self.state.degraded_since is not None or bool(self.state.left_out)
 
     def dropped(self) -> Sequence[str]:
-        lane: Any = self.sequencer._lanes[self.registration.publisher]
-        return [reason for reason, count in lane.counters.dropped.items() if count]
+        counters = self.sequencer.counters()[self.registration.publisher]
+        return [reason for reason, count in counters.dropped.items() if count]
 
 
 @pytest.mark.parametrize("counts", [[], [None], False])

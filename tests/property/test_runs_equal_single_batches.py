@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.sequencing import window as windows
-from bridge.sequencing.anchor import Anchor
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher import window as windows
+from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import batch as batches
 from schemas.arrays import BatchPacker
@@ -22,6 +21,7 @@ from schemas.records import EventsRecord, ResetRecord, SequencedRecord, encode_r
 from streams.kernel import array_packer, native_available
 from tests.property.test_batch_packer import ArraysOnly
 from tests.unit.bridge.messages import frames_of, map_event, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
 
@@ -106,9 +106,9 @@ def message(draw: st.DrawFn, publisher: PublisherKey, sequence: int, link: int) 
             frames[1] = frames[1][:7]
     decoded = None
     if kind == "ahead":
-        source = Sequencer(array_packer())
+        source = Sequencers(array_packer())
         source.add(PUBLISHERS[0])
-        decoded = source.decode_ahead(RawMessage(KEYS[0], frames, 0.0))
+        decoded = source[KEYS[0]].decode_ahead(RawMessage(KEYS[0], frames, 0.0))
     return RawMessage(publisher, frames, 0.0, link, decoded)
 
 
@@ -171,22 +171,22 @@ class Told(NamedTuple):
     publishers: list[object]
 
 
-def told(sequencer: Sequencer, records: list[SequencedRecord]) -> Told:
+def told(sequencer: Sequencers, records: list[SequencedRecord]) -> Told:
     return Told(
         [encode_record(record) for record in records],
         sequencer.take_gaps(),
         [
             (
-                sequencer.anchor(key),
-                sequencer.proven(key),
-                sequencer.proven_link(key),
-                sequencer.link(key),
-                sequencer.late_s(key),
-                sequencer.is_doubted(key),
-                sequencer.unplaced(key),
-                sequencer.is_held(key),
-                sequencer.waiting(key),
-                sequencer.misses(key),
+                sequencer[key].stream.anchor,
+                sequencer[key].stream.proven,
+                sequencer[key].stream.proven_link,
+                sequencer[key].stream.link,
+                sequencer[key].stream.lateness.late_s,
+                sequencer[key].stream.is_doubted,
+                sequencer[key].stream.unplaced,
+                sequencer[key].is_held,
+                sequencer[key].waiting,
+                sequencer[key].misses(),
                 vars_of(sequencer, key),
             )
             for key in KEYS
@@ -194,30 +194,30 @@ def told(sequencer: Sequencer, records: list[SequencedRecord]) -> Told:
     )
 
 
-def vars_of(sequencer: Sequencer, key: PublisherKey) -> object:
+def vars_of(sequencer: Sequencers, key: PublisherKey) -> object:
     counters = sequencer.counters()[key]
     return {name: getattr(counters, name) for name in counters.__dataclass_fields__}
 
 
-def live_through(sequencer: Sequencer, step: Step, now: float) -> Told:
+def live_through(sequencer: Sequencers, step: Step, now: float) -> Told:
     records: list[SequencedRecord] = []
     match step:
         case Hold(publisher, True):
-            sequencer.hold(publisher)
+            sequencer[publisher].hold()
         case Hold(publisher, False):
-            if sequencer.is_held(publisher):
-                records = sequencer.resume(publisher, now)
+            if sequencer[publisher].is_held:
+                records = sequencer[publisher].resume(now)
         case Place(publisher, anchor):
-            if not sequencer.is_held(publisher):
-                here = sequencer.anchor(publisher)._replace(begun=5.0)
-                sequencer.place(publisher, here if anchor is None else anchor)
+            if not sequencer[publisher].is_held:
+                here = sequencer[publisher].stream.anchor._replace(begun=5.0)
+                sequencer[publisher].place(here if anchor is None else anchor)
         case list():
             records = sequencer.process(step, now)
     return told(sequencer, records)
 
 
-def opened(packer: object) -> Sequencer:
-    sequencer = Sequencer(packer)  # type: ignore[arg-type]
+def opened(packer: object) -> Sequencers:
+    sequencer = Sequencers(packer)  # type: ignore[arg-type]
     for place, known in enumerate(PUBLISHERS):
         sequencer.add(known, repairs=place == 0)
     return sequencer
@@ -246,7 +246,7 @@ def test_a_batch_of_which_the_log_has_a_part_is_looked_at_alone() -> None:
     """The engine may have restarted since, and be about to send another one of its number."""
     sequencer = opened(array_packer())
     assert sequencer.process([plain(number) for number in range(3)], 1.0)
-    sequencer.place(KEYS[1], sequencer.anchor(KEYS[1])._replace(begun=5.0))
+    sequencer[KEYS[1]].place(sequencer[KEYS[1]].stream.anchor._replace(begun=5.0))
     reset, _, record = sequencer.process([plain(number) for number in range(3, 9)], 2.0)
     assert isinstance(reset, ResetRecord)
     assert isinstance(record, EventsRecord)

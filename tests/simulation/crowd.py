@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from bridge.sequencing.counters import PublisherCounters
+from bridge.publisher.counters import PublisherCounters
 from schemas.limits import RECORD_BYTES_MAX
 from schemas.records import EventsRecord, GapRecord, Record
 from schemas.registration import PublisherKind

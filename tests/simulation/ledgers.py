@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.positions import NO_CURSOR, Cursor, PublisherState
@@ -25,6 +24,7 @@ from streams.kernel.changes import decode_changes
 from streams.table.fold import Fold
 from streams.table.ledger import NOT_IN_LOG, Account, Incarnation, Ledger, spans_of
 from tests.simulation.engines import SimulatedEngine, Spoilt
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 
 @dataclass
@@ -116,7 +116,7 @@ def held_without(
     """The prefix hashes that the first batches of one of the engine's lives come to without the
     lost ones: by the decoder and the fold alone, with nothing between them.
     """
-    sequencer, fold = Sequencer(), Fold(open_kernel(1337, name="reference"))
+    sequencer, fold = Sequencers(), Fold(open_kernel(1337, name="reference"))
     sequencer.add(engine.registration)
     messages = [
         RawMessage(engine.publisher, frames, 0.0)

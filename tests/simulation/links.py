@@ -10,8 +10,7 @@ from typing import Final, Protocol
 
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.client import NoAnswerError
-from bridge.sequencing.replay_client import Replayer, ReplaySocket
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.replay_client import Replayer, ReplaySocket
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
@@ -337,8 +336,8 @@ class SimulatedEngineHttp:
 class SimulatedReplayer(Replayer):
     """The real one, but for the sockets."""
 
-    def __init__(self, sequencer: Sequencer, replays: Replays) -> None:
-        super().__init__(sequencer)
+    def __init__(self, replays: Replays) -> None:
+        super().__init__()
         self.close()  # its sockets' context, which a killed process would leave behind
         self._replays = replays
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from bridge.sequencing.counters import PublisherCounters
+from bridge.publisher.counters import PublisherCounters
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.identities import PublisherKey
 from schemas.limits import STALE_S

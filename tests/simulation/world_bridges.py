@@ -16,8 +16,7 @@ from unittest import mock
 
 from bridge import heartbeats, pump, service
 from bridge.delivery import partition_lag, spool, writer
-from bridge.sequencing import lane, sequencer, window
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher import follower, held_batches, sequencer, stream, window
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets import inbox
 from bridge.sockets.inbox import Inbox
@@ -156,15 +155,15 @@ class BridgeWorld:
                 (pump, "EngineHttp", self._engine_http),
                 (spool, "Database", self._database),
                 (spool, "new_batch", WriteBatch),
-                (sequencer, "HELD_BATCHES_MAX", self.held_max),
+                (held_batches, "HELD_BATCHES_MAX", self.held_max),
                 (sequencer, "HELD_TURN_S", self.turn_s),
-                (pump, "HELD_TURN_S", self.turn_s),
+                (follower, "HELD_TURN_S", self.turn_s),
                 (pump, "TURN_S", self.turn_s),
                 (batch, "RECORD_BYTES_MAX", self.record_bytes),
                 (window, "RECORD_BYTES_MAX", self.record_bytes),
                 (writer, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
-                (lane, "PublisherCounters", self.crowd.open_counters),
+                (stream, "PublisherCounters", self.crowd.open_counters),
                 (service, "GroupOffsets", lambda *_: self.workers),
                 (inbox, "INBOX_HELD_BACK_RATIO", self.overflow_ratio),
                 (partition_lag, "LAG_BYTES_FIRST", self.lag_bytes),
@@ -187,8 +186,8 @@ class BridgeWorld:
         source = self.history.source(f"http {self.loop.now}")
         return SimulatedEngineHttp(self.loop, source, self.crowd.engines)
 
-    def _replayer(self, sequencer: Sequencer) -> SimulatedReplayer:
-        return SimulatedReplayer(sequencer, self.crowd.replays)
+    def _replayer(self, *, clock: object) -> SimulatedReplayer:
+        return SimulatedReplayer(self.crowd.replays)
 
     def _database(self, path: Path, preset: Any) -> Database:
         return self._host().disk.database(path, preset)

@@ -19,9 +19,8 @@ from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
+from bridge.publisher import follower, held_batches, sequencer, stream, window
 from bridge.pump import Pump
-from bridge.sequencing import lane, sequencer, window
-from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import keep
@@ -108,9 +107,11 @@ class Service:
             on_recovered=lambda: None,
         )
         self.pump = Pump(self.sink)
-        self.heartbeats = Heartbeats(self.pump)
+        self.heartbeats = Heartbeats(self.pump.follower)
         self.fresh_until: FreshUntil = {}
-        self.registrar = Registrar(pump=self.pump, sink=self.sink, table=self, sync=self._sync)
+        self.registrar = Registrar(
+            follower=self.pump.follower, sink=self.sink, table=self, sync=self._sync
+        )
 
     def _take(self, first: Offset, encoded: Sequence[bytes]) -> None:
         self.appended(first, encoded)
@@ -245,15 +246,15 @@ class EmbeddedWorld:
                 (embedded, "new_batch", WriteBatch),
                 (store, "Database", self._database),
                 (store, "new_batch", WriteBatch),
-                (sequencer, "HELD_BATCHES_MAX", self.held_max),
+                (held_batches, "HELD_BATCHES_MAX", self.held_max),
                 (sequencer, "HELD_TURN_S", self.turn_s),
-                (pump, "HELD_TURN_S", self.turn_s),
+                (follower, "HELD_TURN_S", self.turn_s),
                 (pump, "TURN_S", self.turn_s),
                 (batch, "RECORD_BYTES_MAX", self.record_bytes),
                 (window, "RECORD_BYTES_MAX", self.record_bytes),
                 (log_sink, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
-                (lane, "PublisherCounters", self.crowd.open_counters),
+                (stream, "PublisherCounters", self.crowd.open_counters),
                 *bounds_for(self.slice_entries),
                 (os, "urandom", names.randbytes),
             ):
@@ -273,8 +274,8 @@ class EmbeddedWorld:
         source = self.history.source(f"http {self.loop.now}")
         return SimulatedEngineHttp(self.loop, source, self.crowd.engines)
 
-    def _replayer(self, sequencer: Sequencer) -> SimulatedReplayer:
-        return SimulatedReplayer(sequencer, self.crowd.replays)
+    def _replayer(self, *, clock: object) -> SimulatedReplayer:
+        return SimulatedReplayer(self.crowd.replays)
 
     def _database(self, path: Path, preset: Any) -> Database:
         return self.disk.database(path, preset)
@@ -503,7 +504,7 @@ class EmbeddedWorld:
         followed = service.pump.followed
         if followed.keys() != {self.crowd.engines[one].publisher for one in self.registered}:
             return "not all are followed that are registered"
-        if not all(one.live and one.repair is None for one in followed.values()):
+        if not all(one.is_at_rest for one in followed.values()):
             return "a repair is under way"
         if any(one.doubted.doubt in _UNDER_WAY for one in followed.values()):
             return "a link is not up, or its engine is to be asked"

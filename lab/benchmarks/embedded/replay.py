@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.intake import Intake
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from lab.benchmarks.embedded.ingest import PHASES, plan_of
 from lab.benchmarks.embedded.publisher_process import phases_of
@@ -117,8 +118,8 @@ def _timed(work: Callable[[], object]) -> _Cost:
 
 def _write_log(place: Path, payloads: list[bytes]) -> int:
     """The log of a bridge that received the messages; how many records it has."""
-    sequencer = Sequencer(array_packer())
-    sequencer.add(_REGISTRATION)
+    sequencer = Sequencer(_REGISTRATION, packer=array_packer())
+    intake = Intake({_REGISTRATION.publisher: sequencer}.get)
     registered = RegisteredRecord(
         stream=_REGISTRATION.stream, dp_rank=0, bridge_time=0.0, registration=_REGISTRATION
     )
@@ -129,7 +130,7 @@ def _write_log(place: Path, payloads: list[bytes]) -> int:
             RawMessage(_REGISTRATION.publisher, [b"", number.to_bytes(8, "big"), payload], 0.0)
             for number, payload in enumerate(payloads[start : start + WINDOW_MESSAGES], start)
         ]
-        log.append([encode_record(one) for one in sequencer.process(window, float(start))])
+        log.append([encode_record(one) for one in intake.process(window, float(start))])
     records = log.end_offset
     log.close()
     return records

@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 
 import zmq
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.intake import Intake
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.connection import Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
@@ -79,8 +80,8 @@ class Pipeline:
             self._context, self._registration, reader=open_reader(socket_reader)
         )
         self._inbox = Inbox()
-        self._sequencer = Sequencer(array_packer())
-        self._sequencer.add(self._registration)
+        sequencer = Sequencer(self._registration, packer=array_packer())
+        self._intake = Intake({self._registration.publisher: sequencer}.get)
         self._log = EmbeddedLog(root / "log")
         self._table = Table(
             root / "table", lambda: Fold(open_kernel(1337, name=kernel)), log=self._log
@@ -122,7 +123,7 @@ class Pipeline:
         return messages
 
     def _ingest(self, window: Sequence[RawMessage], clock: Clock) -> None:
-        records = clock.time("decode, pack", lambda: self._sequencer.process(window, 1.7e9))
+        records = clock.time("decode, pack", lambda: self._intake.process(window, 1.7e9))
         encoded = clock.time("record encode", lambda: [encode_record(one) for one in records])
         offset = clock.time("log append", lambda: self._log.append(encoded, now=1.7e9))
 

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher.intake import Intake
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from lab.benchmarks.embedded.publisher_process import phases_of
 from lab.benchmarks.embedded.query import prompts_of
@@ -80,10 +81,10 @@ def _write_path(
     shape: str, blocks: int, before: list[bytes], payloads: list[bytes]
 ) -> Iterator[Operation]:
     """A block from its message to the changes that become rows."""
-    earlier = _records(_sequencer(), before, 0)
+    earlier = _records(_intake(), before, 0)
 
     def decode() -> Callable[[], object]:
-        made = _sequencer()
+        made = _intake()
         _records(made, before, 0)
         return lambda: _records(made, payloads, len(before))
 
@@ -105,14 +106,14 @@ def _write_path(
     yield Operation(f"{shape}: fold", blocks, fold)
 
 
-def _sequencer(instance: int = 0) -> Sequencer:
-    made = Sequencer(array_packer())
-    made.add(_registration(instance))
-    return made
+def _intake(instance: int = 0) -> Intake:
+    registration = _registration(instance)
+    made = Sequencer(registration, packer=array_packer())
+    return Intake({registration.publisher: made}.get)
 
 
 def _records(
-    sequencer: Sequencer, payloads: Sequence[bytes], first: int, instance: int = 0
+    intake: Intake, payloads: Sequence[bytes], first: int, instance: int = 0
 ) -> list[bytes]:
     publisher = _registration(instance).publisher
     encoded: list[bytes] = []
@@ -121,7 +122,7 @@ def _records(
             RawMessage(publisher, [b"", (first + at).to_bytes(8, "big"), payloads[at]], 0.0)
             for at in range(start, min(start + WINDOW_MESSAGES, len(payloads)))
         ]
-        encoded += map(encode_record, sequencer.process(window, 1.7e9))
+        encoded += map(encode_record, intake.process(window, 1.7e9))
     return encoded
 
 
@@ -183,6 +184,6 @@ def _holding(plan: LoadPlan) -> Kernel:
     fold = Fold(open_kernel(SEED, name="rust"))
     payloads = encode_load(plan).payloads
     for instance in range(INSTANCES):
-        records = _records(_sequencer(instance), payloads, 0, instance)
+        records = _records(_intake(instance), payloads, 0, instance)
         _fold(fold, records, instance * len(records))
     return fold.kernel

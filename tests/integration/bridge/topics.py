@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
 
-from bridge.sequencing.sequencer import Sequencer
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.codec import decode_log_record
@@ -18,6 +17,7 @@ from streams.kernel import open_kernel
 from streams.table.fold import DUPLICATE, Fold
 from tests.integration.bridge.engine import Engine
 from tests.processes import START_S, until
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 
 class Logged(NamedTuple):
@@ -120,7 +120,7 @@ def digests(fold: Fold) -> dict[ModelContext, int]:
 def truth(*engines: Engine) -> dict[ModelContext, int]:
     """The digests of a fold of what the engines published in this life, nothing lost."""
     fold = Fold(open_kernel(1337))
-    sequencer = Sequencer()
+    sequencer = Sequencers()
     offset = 0
     for engine in engines:
         sequencer.add(engine.registration)

@@ -11,16 +11,18 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from bridge import followed as followed_module
 from bridge import pump as pumps
 from bridge import supervision
 from bridge.engine_http import inquiries
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.client import NoAnswerError
+from bridge.publisher import follower
+from bridge.publisher import publisher as followed_module
+from bridge.publisher.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.repair import RepairResult
+from bridge.publisher.replay_client import Emit, ReplaySocket
+from bridge.publisher.sequencer import Sequencer
 from bridge.pump import Pump
-from bridge.sequencing.anchor import NO_ANCHOR, Anchor
-from bridge.sequencing.answers import Repaired
-from bridge.sequencing.replay_client import Emit
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import EndpointError, RegistrationConflictError
@@ -30,7 +32,7 @@ from schemas.positions import Cursor
 from schemas.records import Record
 from schemas.registration import Registration
 from tests.unit.bridge.messages import frames_of, registration
-from tests.unit.bridge.sequencing.test_sequencer import removed, told
+from tests.unit.bridge.publisher.test_sequencer import removed, told
 
 FAULT = str(DropReason.INTERNAL_ERROR)
 PLAIN = registration()
@@ -47,7 +49,7 @@ BORN = 100.0
 _PAUSES: tuple[tuple[ModuleType, str], ...] = (
     (supervision, "BRIDGE_RETRY_S"),
     (pumps, "RELINK_CHECK_S"),
-    (pumps, "ARRIVED_LOOK_S"),
+    (follower, "ARRIVED_LOOK_S"),
     (followed_module, "LINK_SETTLE_S"),
     (inquiries, "PROCESS_SETTLE_S"),
 )
@@ -194,22 +196,19 @@ class FakeEngine:
         self.fails = False
         self.closed = False
 
-    async def repair(
-        self, publisher: PublisherKey, endpoint: str, emit: Emit, server_key: str = ""
-    ) -> Repaired:
-        sequencer = self.pump.sequencer
-        cursor = sequencer.cursor(publisher)
+    async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> RepairResult:
+        cursor = sequencer.stream.cursor
         self.asked.append(cursor)
         await self.answers.wait()
         if self.fails:
             raise RuntimeError("for a test")
-        waiting = sequencer.first_waiting(publisher)
+        waiting = sequencer.first_waiting()
         for number in sorted(self.has):
             if number > cursor.sequence and (waiting is None or number < waiting.sequence):
                 batch = sequencer.decode(self.has[number])
                 if batch is not None:
-                    await emit(sequencer.accept(publisher, [batch], 0.0, link=0))
-        return Repaired(None, heard_all=True)
+                    await emit(sequencer.accept([batch], 0.0, link=0))
+        return RepairResult(None, heard_all=True)
 
     def close(self) -> None:
         self.closed = True
@@ -255,8 +254,8 @@ class Bench:
         self.running = asyncio.create_task(self.pump.run())
 
     async def begin(self, registration: Registration, anchor: Anchor = NO_ANCHOR) -> None:
-        await self.pump.follow(registration)
-        self.pump.begin(registration.publisher, anchor)
+        await self.pump.follower.follow(registration)
+        self.pump.follower.begin(self.pump.followed[registration.publisher], anchor)
         await self.settle()
 
     async def settle(self) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.followed import Doubted, Followed, Said
 from bridge.heartbeats import Heartbeats, new_bridge_name
+from bridge.publisher.publisher import Doubted, Publisher, Said
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import HEARTBEAT_COMPLETE_S, HOST_NAME_CHARS_MAX, WATCH_LATE_S
@@ -18,7 +18,7 @@ from tests.unit.bridge.messages import registration
 ONE, TWO = (registration(instance_id=name) for name in ("w-1", "w-2"))
 
 
-class Told(Followed):
+class Told(Publisher):
     """A publisher of which a test says what is doubted."""
 
     doubt: Doubt | None = Doubt.LINK_DOWN
@@ -30,7 +30,7 @@ class Told(Followed):
 
 @dataclass
 class Pump:
-    followed: dict[PublisherKey, Followed] = field(default_factory=dict)
+    followed: dict[PublisherKey, Publisher] = field(default_factory=dict)
     watched_at: float = 0.0
     waiting: set[PublisherKey] = field(default_factory=set)
 

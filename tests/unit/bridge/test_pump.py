@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from bridge import pump as pumps
 from bridge import supervision
-from bridge.followed import Followed
 from bridge.pace import Pace
-from bridge.sequencing.anchor import NO_ANCHOR, Anchor
-from schemas.errors import EndpointError
+from bridge.publisher.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.publisher import Publisher
+from schemas.errors import EndpointError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import CHECK_HOLD_MAX_S, LOOK_REST_S, TURN_S
 from schemas.positions import Cursor
@@ -121,10 +120,10 @@ def test_a_publisher_begins_behind_what_the_log_has_of_it() -> None:
 
 def test_what_comes_before_the_place_is_known_waits() -> None:
     async def scene(bench: Bench) -> None:
-        await bench.pump.follow(PLAIN)
+        await bench.pump.follower.follow(PLAIN)
         await bench.receive(live(5), live(6))
         assert bench.sink.records == []
-        bench.pump.begin(ONE, Anchor(Cursor(1, 4), BORN + 4))
+        bench.pump.follower.begin(bench.pump.followed[ONE], Anchor(Cursor(1, 4), BORN + 4))
         await bench.settle()
 
     assert play(scene).sink.told() == numbers(5, 6)
@@ -133,9 +132,9 @@ def test_what_comes_before_the_place_is_known_waits() -> None:
 def test_what_had_arrived_before_the_place_is_known_is_taken_before_the_engine_is_asked() -> None:
     async def scene(bench: Bench) -> None:
         bench.sink.free.clear()
-        await bench.pump.follow(REPLAYS)
+        await bench.pump.follower.follow(REPLAYS)
         bench.pump.inbox.put([live(4, TWO)])
-        bench.pump.begin(TWO, Anchor(Cursor(1, 4), BORN + 4))
+        bench.pump.follower.begin(bench.pump.followed[TWO], Anchor(Cursor(1, 4), BORN + 4))
         for _ in range(100):
             await asyncio.sleep(0)
         assert bench.engine.asked == [], "another bridge may have written it"
@@ -150,9 +149,9 @@ def test_what_had_arrived_before_the_place_is_known_is_taken_before_the_engine_i
 def test_a_publisher_without_a_replay_whose_messages_waited_has_not_restarted() -> None:
     async def scene(bench: Bench) -> None:
         bench.sink.free.clear()
-        await bench.pump.follow(PLAIN)
+        await bench.pump.follower.follow(PLAIN)
         bench.pump.inbox.put([live(4)])
-        bench.pump.begin(ONE, Anchor(Cursor(1, 4), BORN + 4))
+        bench.pump.follower.begin(bench.pump.followed[ONE], Anchor(Cursor(1, 4), BORN + 4))
         await bench.settle()
         bench.sink.free.set()
         await bench.settle()
@@ -182,10 +181,10 @@ def test_a_gap_that_shows_while_the_engine_is_checked_is_asked_for() -> None:
         await bench.receive(live(0, TWO))
         bench.engine.has = {number: live(number, TWO) for number in range(4)}
         bench.engine.answers.clear()
-        bench.pump.repair(TWO, is_check=True)
+        bench.pump.follower.repair(bench.pump.followed[TWO], is_check=True)
         await bench.receive(live(3, TWO))
-        bench.pump._end_checks(time.monotonic() + CHECK_HOLD_MAX_S)
-        bench.pump._end_checks(time.monotonic() + 2 * CHECK_HOLD_MAX_S)
+        bench.pump.follower.end_checks(time.monotonic() + CHECK_HOLD_MAX_S)
+        bench.pump.follower.end_checks(time.monotonic() + 2 * CHECK_HOLD_MAX_S)
         await bench.settle()
         bench.engine.answers.set()
         await bench.settle()
@@ -225,11 +224,11 @@ def test_a_publisher_that_cannot_be_connected_to_can_be_forgotten() -> None:
     async def scene(bench: Bench) -> None:
         bench.receiver.refuse = True
         with pytest.raises(EndpointError):
-            await bench.pump.follow(PLAIN)
-        await bench.pump.unfollow(ONE)
+            await bench.pump.follower.follow(PLAIN)
+        await bench.pump.follower.unfollow(bench.pump.followed[ONE])
         bench.receiver.refuse = False
         await bench.begin(PLAIN)
-        await bench.pump.connect_again(PLAIN)
+        await bench.pump.follower.connect_again(PLAIN)
         await bench.receive(live(0))
 
     assert play(scene).sink.told() == numbers(0, 0)
@@ -242,14 +241,16 @@ def test_a_follow_that_is_cancelled_connects_all_the_same() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         other, one = registration(instance_id="a"), registration(instance_id="b")
         bench.receiver.open.clear()
-        waiting = asyncio.create_task(bench.pump.follow(other))
-        following = asyncio.create_task(bench.pump.follow(one))
+        waiting = asyncio.create_task(bench.pump.follower.follow(other))
+        following = asyncio.create_task(bench.pump.follower.follow(one))
         await bench.settle()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         bench.receiver.open.set()
         await waiting
-        await bench.pump.follow(registration(instance_id="c"))  # after what was begun before it
+        await bench.pump.follower.follow(
+            registration(instance_id="c")
+        )  # after what was begun before it
         assert following.cancelled()
         assert one.publisher in bench.pump.followed
         assert one.publisher in bench.receiver.followed
@@ -262,11 +263,11 @@ def test_a_publisher_that_is_forgotten_during_its_repair_is_not_heard_of_again()
         await bench.begin(REPLAYS)
         bench.engine.answers.clear()
         await bench.receive(live(0, TWO), live(2, TWO))
-        await bench.pump.unfollow(TWO)
+        await bench.pump.follower.unfollow(bench.pump.followed[TWO])
         bench.engine.answers.set()
         await bench.receive(live(3, TWO))
-        assert bench.pump.sequencer.unregistered_messages == 1
-        assert bench.pump.sequencer.held_bytes == 0
+        assert bench.pump.intake.unregistered_messages == 1
+        assert bench.pump.follower.totals.held_bytes == 0
 
     assert play(scene).sink.told(TWO) == numbers(0, 0)
 
@@ -275,10 +276,10 @@ def test_a_publisher_that_is_held_again_goes_on_where_it_was() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
         await bench.receive(live(0))
-        bench.pump.hold(ONE)
+        bench.pump.follower.hold(bench.pump.followed[ONE])
         await bench.receive(live(1))
         assert bench.sink.told() == numbers(0, 0)
-        bench.pump.resume(ONE)
+        bench.pump.follower.resume(bench.pump.followed[ONE])
         await bench.receive(live(2))
 
     assert play(scene).sink.told() == numbers(0, 2)
@@ -290,7 +291,7 @@ def test_a_publisher_that_is_held_again_goes_on_where_it_was() -> None:
 def test_what_was_received_before_the_end_is_written() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
-        await bench.pump.follow(REPLAYS)
+        await bench.pump.follower.follow(REPLAYS)
         assert bench.running is not None
         await supervision.cancel(bench.running)
         bench.pump.inbox.put([live(0), live(1)])
@@ -304,14 +305,27 @@ def test_what_was_received_before_the_end_is_written() -> None:
 
 def test_what_waits_of_a_publisher_that_cannot_replay_is_written_at_the_end() -> None:
     async def scene(bench: Bench) -> None:
-        await bench.pump.follow(PLAIN)
+        await bench.pump.follower.follow(PLAIN)
         await bench.receive(live(0))
-        bench.pump.begin(ONE, NO_ANCHOR)  # its task has no turn any more
+        bench.pump.follower.begin(
+            bench.pump.followed[ONE], NO_ANCHOR
+        )  # its task has no turn any more
         assert bench.running is not None
         bench.running.cancel()
         await bench.pump.drain()
 
     assert play(scene).sink.told() == numbers(0, 0)
+
+
+def test_a_publisher_is_followed_once() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        publisher = bench.pump.followed[ONE]
+        with pytest.raises(RegistrationConflictError):
+            await bench.pump.follower.follow(PLAIN)
+        assert bench.pump.followed == {ONE: publisher}
+
+    play(scene)
 
 
 def test_who_rests_is_not_looked_at_until_something_changes(
@@ -320,15 +334,15 @@ def test_who_rests_is_not_looked_at_until_something_changes(
     looked: list[PublisherKey] = []
     changed: list[PublisherKey] = []
     clock = [time.monotonic() + 100.0]
-    look = Followed.look
+    look = Publisher.look
 
-    def counted(followed: Followed, *seen: Any) -> None:
+    def counted(followed: Publisher, *seen: Any) -> None:
         looked.append(followed.registration.publisher)
         look(followed, *seen)
 
     def watched(bench: Bench) -> list[PublisherKey]:
         looked.clear()
-        bench.pump.watch()
+        bench.pump.follower.watch()
         return list(looked)
 
     async def scene(bench: Bench) -> None:
@@ -338,8 +352,8 @@ def test_who_rests_is_not_looked_at_until_something_changes(
         monkeypatch.setattr(bench.receiver, "changed", lambda: (clock[0], tuple(changed)))
         monkeypatch.setattr(bench.receiver, "received_until", lambda _: clock[0])
         faked = SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
-        monkeypatch.setattr(pumps, "time", faked)
-        bench.pump.watched_at = clock[0]
+        monkeypatch.setattr(bench.pump.follower, "_clock", faked)
+        bench.pump.follower.watched_at = clock[0]
         changed.extend([ONE, TWO])
         assert watched(bench) == [ONE, TWO]
         changed.clear()
@@ -357,5 +371,5 @@ def test_who_rests_is_not_looked_at_until_something_changes(
         assert watched(bench) == [ONE, TWO], "nothing is received"
         monkeypatch.undo()
 
-    monkeypatch.setattr(Followed, "look", counted)
+    monkeypatch.setattr(Publisher, "look", counted)
     play(scene)

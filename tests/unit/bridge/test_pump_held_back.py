@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from bridge import bulk_pump, supervision
+from bridge import supervision
+from bridge.publisher import bulk as bulk_module
+from bridge.publisher import window as window_module
 from bridge.pump import Pump
-from bridge.sequencing import bulk as bulk_module
-from bridge.sequencing import window as window_module
 from bridge.sockets import inbox as inbox_module
 from bridge.wire import batch as batch_module
 from schemas.identities import PublisherKey
@@ -45,7 +45,7 @@ def test_what_comes_of_it_waits_until_it_may_go_on_and_others_do_meanwhile() -> 
         await bench.begin(REPLAYS)
         bench.sink.full = {ONE}
         await bench.receive(live(0))
-        assert ONE in bench.pump.held_back
+        assert bench.pump.followed[ONE].is_held_back
         await bench.receive(live(1), live(0, TWO), live(2), live(1, TWO))
         assert bench.sink.told(ONE) == numbers(0, 0), "its next ones would be far behind"
         assert bench.sink.told(TWO) == numbers(0, 1)
@@ -53,7 +53,7 @@ def test_what_comes_of_it_waits_until_it_may_go_on_and_others_do_meanwhile() -> 
         bench.sink.full = set()
         bench.pump.held_back.let_go_on([ONE, TWO])
         await bench.settle()
-        assert ONE not in bench.pump.held_back
+        assert not bench.pump.followed[ONE].is_held_back
 
     bench = play(scene)
     assert bench.sink.told(ONE) == numbers(0, 2)
@@ -72,15 +72,15 @@ def test_it_goes_on_where_its_room_in_the_inbox_is_nearly_used_up(
         bench.sink.full = {ONE}
         await bench.receive(live(0))
         await bench.receive(*(live(number) for number in range(1, 7)))
-        bench.pump.watch()
+        bench.pump.follower.watch()
         await bench.settle()
         assert bench.sink.told() == numbers(0, 0)
         await bench.receive(live(7), live(8))
-        bench.pump.watch()
+        bench.pump.follower.watch()
         await bench.settle()
         assert bench.sink.told() == numbers(0, 8), "rather late than lost"
         assert bench.sink.overflowing == {ONE}, "the sink is told why it comes"
-        assert ONE in bench.pump.held_back, "there is room again"
+        assert bench.pump.followed[ONE].is_held_back, "there is room again"
         await bench.receive(live(9))
         assert bench.sink.told() == numbers(0, 8)
 
@@ -94,7 +94,7 @@ def test_it_goes_on_though_nobody_says_that_it_may() -> None:
         await bench.receive(live(0))
         await bench.receive(live(1))
         bench.sink.full = set()
-        bench.pump.watch()
+        bench.pump.follower.watch()
         await bench.settle()
 
     assert play(scene).sink.told() == numbers(0, 1)
@@ -125,7 +125,7 @@ def test_before_its_publishers_go_elsewhere_what_was_held_back_is_written() -> N
             await bench.pump.held_back.write_all(60.0)
         assert bench.sink.told() == numbers(0, 8)
         await bench.receive(live(9))
-        assert ONE in bench.pump.held_back, "as before"
+        assert bench.pump.followed[ONE].is_held_back, "as before"
 
     play(scene)
 
@@ -149,8 +149,9 @@ def test_who_is_forgotten_is_held_back_no_longer() -> None:
         await bench.begin(PLAIN)
         bench.sink.full = {ONE}
         await bench.receive(live(0))
-        await bench.pump.unfollow(ONE)
-        assert ONE not in bench.pump.held_back
+        forgotten = bench.pump.followed[ONE]
+        await bench.pump.follower.unfollow(forgotten)
+        assert not forgotten.is_held_back
         bench.pump.held_back.let_go_on([ONE])
 
     assert not play(scene).pump.faults
@@ -193,7 +194,7 @@ def test_a_large_message_that_is_held_back_lets_those_of_others_pass() -> None:
 def test_no_more_of_them_are_decoded_than_a_bound_while_they_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bulk_pump, "BULK_HELD_BACK_MAX", 2)
+    monkeypatch.setattr(bulk_module, "BULK_HELD_BACK_MAX", 2)
 
     async def scene(bench: Bench) -> None:
         publishers = [one.publisher for one in OTHERS]

@@ -6,10 +6,10 @@ from typing import Final
 import msgspec
 import pytest
 
-from bridge import followed as followed_module
 from bridge.engine_http import watch as watch_module
 from bridge.engine_http.answers import Process, PublisherSource
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher import publisher as followed_module
+from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey
@@ -47,7 +47,7 @@ def reborn(link: int, sequence: int, of: PublisherKey = ONE) -> RawMessage:
 
 async def look(bench: Bench, times: int = 3) -> None:
     for _ in range(times):
-        bench.pump.watch()
+        bench.pump.follower.watch()
         await bench.settle()
 
 
@@ -91,14 +91,16 @@ def test_an_engine_is_connected_to_where_it_says_and_its_replay_socket_is_its_ow
         assert one.publisher not in bench.receiver.followed
         assert doubt(bench, one.publisher) is Doubt.LINK_DOWN
         bench.http.there, bench.http.at = True, [HERE]
-        bench.pump.discovery.watch(time.monotonic() + 100.0)
+        bench.pump.follower.discovery.watch(time.monotonic() + 100.0)
         await look(bench)
         assert bench.receiver.at[one.publisher] == HERE.endpoint
         followed = bench.pump.followed[one.publisher]
         assert followed.replay_endpoint == (replay_endpoint or HERE.replay_endpoint)
-        assert bench.pump.sequencer.trusts_replay(one.publisher) == (not replay_endpoint)
-        await bench.pump.unfollow(one.publisher)
-        bench.pump.discovery.watch(time.monotonic() + 1000.0)
+        assert bench.pump.followed[one.publisher].sequencer.stream.pairing.is_trusted == (
+            not replay_endpoint
+        )
+        await bench.pump.follower.unfollow(bench.pump.followed[one.publisher])
+        bench.pump.follower.discovery.watch(time.monotonic() + 1000.0)
         await look(bench)
         assert one.publisher not in bench.receiver.followed
 
@@ -152,11 +154,11 @@ def test_what_the_new_process_can_still_replay_is_asked_for_from_its_first_batch
 def test_what_waited_of_the_process_before_is_written_before_the_reset() -> None:
     async def scene(bench: Bench) -> None:
         await live_in(bench, HTTP, FIRST)
-        bench.pump.hold(ONE)
+        bench.pump.follower.hold(bench.pump.followed[ONE])
         await bench.receive(over(1, 3))
         bench.http.says = SECOND
         bench.receiver.ups[ONE] = 2
-        bench.pump.begin(ONE, Anchor(Cursor(1, 2), BORN + 2))
+        bench.pump.follower.begin(bench.pump.followed[ONE], Anchor(Cursor(1, 2), BORN + 2))
         await look(bench)
         await bench.receive(reborn(2, 4))
         await look(bench)
@@ -172,13 +174,13 @@ def test_what_waited_of_the_process_before_is_written_before_the_reset() -> None
 def test_what_came_over_a_link_between_is_of_nobody_knows_whom() -> None:
     async def scene(bench: Bench) -> None:
         await live_in(bench, HTTP, FIRST)
-        bench.pump.hold(ONE)
+        bench.pump.follower.hold(bench.pump.followed[ONE])
         await bench.receive(over(2, 3), reborn(3, 0))
         bench.http.says = SECOND
         bench.receiver.ups[ONE] = 3
-        bench.pump.begin(ONE, Anchor(Cursor(1, 2), BORN + 2))
+        bench.pump.follower.begin(bench.pump.followed[ONE], Anchor(Cursor(1, 2), BORN + 2))
         await look(bench)
-        dropped = bench.pump.sequencer.counters()[ONE].dropped
+        dropped = bench.pump.followed[ONE].sequencer.stream.counters.dropped
         assert dropped["earlier_incarnation"] == 1
 
     assert play(scene).sink.told()[3:] == [("restarted", 2, -1, -1), *numbers(0, 0)]
@@ -201,7 +203,7 @@ def test_a_process_that_is_told_late_ends_the_incarnation_late() -> None:
         bench.http.says = SECOND
         engine.read(time.monotonic(), 2, SECOND)
         await look(bench)
-        assert bench.pump.sequencer.cursor(ONE) == Cursor(2, 3)
+        assert bench.pump.followed[ONE].sequencer.stream.cursor == Cursor(2, 3)
 
     told = play(scene).sink.told()
     assert told[3:] == [*numbers(3, 3), ("restarted", 2, -1, -1), ("restarted", 2, 0, 3)]
@@ -211,9 +213,9 @@ def test_what_the_log_says_of_the_process_finds_a_restart_while_nobody_listened(
     async def scene(bench: Bench) -> None:
         bench.http.says = SECOND
         bench.receiver.ups[ONE] = 1
-        await bench.pump.follow(HTTP)
+        await bench.pump.follower.follow(HTTP)
         anchor = Anchor(Cursor(4, 7), BORN + 7)
-        bench.pump.begin(ONE, anchor, process=ProcessMark(4, "first"))
+        bench.pump.follower.begin(bench.pump.followed[ONE], anchor, process=ProcessMark(4, "first"))
         await bench.settle()
         await bench.receive(reborn(1, 9))
         await look(bench)

@@ -7,14 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from bridge import supervision
-from bridge.sequencing import bulk as bulk_module
-from bridge.sequencing import window as window_module
+from bridge.publisher import bulk as bulk_module
+from bridge.publisher import window as window_module
+from bridge.publisher.sequencer import Sequencer
 from bridge.sockets import inbox as inbox_module
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import batch as batch_module
 from schemas.identities import PublisherKey
 from schemas.registration import Registration
 from tests.unit.bridge.messages import frames_of
+from tests.unit.bridge.publisher.test_sequencer import removed
 from tests.unit.bridge.pump_bench import (
     BORN,
     FAULT,
@@ -28,7 +30,6 @@ from tests.unit.bridge.pump_bench import (
     numbers,
     play,
 )
-from tests.unit.bridge.sequencing.test_sequencer import removed
 
 EVENTS = 8
 
@@ -88,13 +89,13 @@ def test_records_of_others_come_between_the_parts_of_a_large_batch() -> None:
 def test_what_others_send_is_written_while_a_large_message_is_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decode, may_end = bulk_module.Bulk.decode, threading.Event()
+    decode, may_end = Sequencer.decoded, threading.Event()
 
-    def slowly(bulk: bulk_module.Bulk, message: RawMessage) -> RawMessage:
+    def slowly(sequencer: Sequencer, message: RawMessage) -> RawMessage:
         assert may_end.wait(10), "the loop waits for it"
-        return decode(bulk, message)
+        return decode(sequencer, message)
 
-    monkeypatch.setattr(bulk_module.Bulk, "decode", slowly)
+    monkeypatch.setattr(Sequencer, "decoded", slowly)
 
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
@@ -116,7 +117,7 @@ def test_a_publisher_that_is_forgotten_between_parts_leaves_nothing_that_waits()
         await bench.receive(large(0))
         bench.sink.step(3)
         await until(lambda: len(bench.sink.told()) == 2)
-        await bench.pump.unfollow(ONE)
+        await bench.pump.follower.unfollow(bench.pump.followed[ONE])
         bench.pump.inbox.discard(ONE)
         await bench.begin(PLAIN)
         await bench.receive(live(0), large(1))
@@ -161,11 +162,11 @@ def test_a_publisher_that_is_held_between_parts_has_all_of_them_written() -> Non
         await bench.receive(large(0))
         bench.sink.step(2)
         await until(lambda: len(bench.sink.told()) == 1)
-        bench.pump.hold(ONE)
+        bench.pump.follower.hold(bench.pump.followed[ONE])
         assert bench.sink.told() == events_of(0)
         bench.sink.step_on()
         await bench.receive(live(1))
-        bench.pump.go_on(ONE)
+        bench.pump.follower.go_on(bench.pump.followed[ONE])
         await bench.settle()
 
     assert play(scene).sink.told() == [*events_of(0), *numbers(1, 1)]
@@ -176,22 +177,24 @@ def test_records_of_others_come_between_those_that_have_waited() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
         await bench.begin(REPLAYS)
-        bench.pump.hold(ONE)
+        bench.pump.follower.hold(bench.pump.followed[ONE])
         await bench.receive(large(0), live(1), large(2))
-        await until(lambda: bench.pump.sequencer.waiting(ONE) == 3)
+        await until(lambda: bench.pump.followed[ONE].sequencer.waiting == 3)
         bench.sink.step(0)
-        bench.pump.resume(ONE)
+        bench.pump.follower.resume(bench.pump.followed[ONE])
         await bench.receive(live(3))
         for part in range(2 * EVENTS):
             bench.sink.step()
             await until(lambda: len(bench.sink.told()) > part)  # noqa: B023
-            assert bench.pump._received_until(ONE)[1], "something of it waits yet"
+            assert bench.pump.follower.received_until(bench.pump.followed[ONE])[1], (
+                "something of it waits yet"
+            )
             await bench.receive(live(part, TWO))
             assert bench.sink.told(TWO) == numbers(0, part), "it waits for nobody"
             assert len(bench.sink.told()) == part + 1
         bench.sink.step_on()
         await until(lambda: len(bench.sink.told()) == 2 * EVENTS + 2)
-        assert not bench.pump._received_until(ONE)[1]
+        assert not bench.pump.follower.received_until(bench.pump.followed[ONE])[1]
 
     assert play(scene).sink.told() == [
         *events_of(0),
@@ -206,11 +209,11 @@ def test_records_of_others_come_between_those_that_have_waited() -> None:
 def test_what_has_waited_is_written_though_the_pump(end: str) -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
-        bench.pump.hold(ONE)
+        bench.pump.follower.hold(bench.pump.followed[ONE])
         await bench.receive(large(0), live(1))
-        await until(lambda: bench.pump.sequencer.waiting(ONE) == 2)
+        await until(lambda: bench.pump.followed[ONE].sequencer.waiting == 2)
         bench.sink.step(0)
-        bench.pump.resume(ONE)
+        bench.pump.follower.resume(bench.pump.followed[ONE])
         assert bench.running is not None
         match end:
             case "is drained":
@@ -238,7 +241,7 @@ def test_what_a_repair_brings_goes_in_order_with_what_waited_for_it() -> None:
         bench.engine.has = {number: large(number, TWO) for number in range(1, 4)}
         bench.engine.answers.clear()
         await bench.receive(large(4, TWO), live(5, TWO))
-        await until(lambda: bench.pump.sequencer.waiting(TWO) == 2)
+        await until(lambda: bench.pump.followed[TWO].sequencer.waiting == 2)
         bench.sink.step(0)
         bench.engine.answers.set()
         for number in range(4 * EVENTS):
@@ -262,9 +265,9 @@ def test_a_further_gap_among_what_waited_is_asked_for_though_others_had_turns_me
         await bench.begin(REPLAYS)
         bench.engine.answers.clear()
         await bench.receive(live(0, TWO), large(2, TWO), large(3, TWO))
-        await until(lambda: bench.pump.sequencer.waiting(TWO) == 2)
+        await until(lambda: bench.pump.followed[TWO].sequencer.waiting == 2)
         await bench.receive(large(5, TWO))
-        await until(lambda: bench.pump.sequencer.waiting(TWO) == 3)
+        await until(lambda: bench.pump.followed[TWO].sequencer.waiting == 3)
         bench.engine.has = {number: large(number, TWO) for number in (1, 4)}
         bench.sink.step(0)
         bench.engine.answers.set()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bridge import pump as pumps
 from bridge.pace import Pace
-from bridge.sequencing import bulk as bulk_module
-from bridge.sequencing.lane import Lane
-from bridge.sequencing.sequencer import Sequencer
+from bridge.publisher import bulk as bulk_module
+from bridge.publisher import follower
+from bridge.publisher.intake import Intake
+from bridge.publisher.stream import BatchStream
 from bridge.sockets import inbox as inbox_module
 from bridge.sockets.raw_message import RawMessage
 from schemas.limits import TURN_S
@@ -87,22 +87,22 @@ def test_a_turn_takes_no_more_messages_than_its_bound() -> None:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Each batch takes a quarter of a turn to decode; how many each turn was given, and took."""
-    now, decode, process_until = [0.0], Lane.decode, Sequencer.process_until
+    now, decode, process_until = [0.0], BatchStream.decode, Intake.process_until
     turns: list[int] = []
 
-    def decode_slowly(lane: Lane, message: RawMessage) -> Any:
+    def decode_slowly(stream: BatchStream, message: RawMessage) -> Any:
         now[0] += TURN_S / 4
-        return decode(lane, message)
+        return decode(stream, message)
 
-    def noting(sequencer: Sequencer, messages: Sequence[RawMessage], *arguments: float) -> Any:
-        records, count = process_until(sequencer, messages, *arguments)
+    def noting(intake: Intake, messages: Sequence[RawMessage], *arguments: float) -> Any:
+        records, count = process_until(intake, messages, *arguments)
         if count:
             turns.append(count)
         return records, count
 
-    monkeypatch.setattr(Lane, "take_run", lambda *_: 0)
-    monkeypatch.setattr(Lane, "decode", decode_slowly)
-    monkeypatch.setattr(Sequencer, "process_until", noting)
+    monkeypatch.setattr(BatchStream, "take_run", lambda *_: 0)
+    monkeypatch.setattr(BatchStream, "decode", decode_slowly)
+    monkeypatch.setattr(Intake, "process_until", noting)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return turns
 
@@ -145,7 +145,7 @@ def test_what_a_turn_has_no_time_for_keeps_its_place_before_a_large_message(
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waited follows a batch at a time."""
-    monkeypatch.setattr(pumps, "HELD_TURN_S", -1.0)
+    monkeypatch.setattr(follower, "HELD_TURN_S", -1.0)
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -162,7 +162,7 @@ def test_what_waited_for_a_repair_follows_while_others_have_their_turns() -> Non
             bench.pump.inbox.put([live(number), live(40 + number, TWO)])
             for _ in range(3):
                 await asyncio.sleep(0)
-        assert bench.pump.sequencer.is_resuming(TWO)
+        assert bench.pump.followed[TWO].sequencer.is_resuming
         await bench.settle()
 
     bench = play(scene)
@@ -170,7 +170,7 @@ def test_what_waited_for_a_repair_follows_while_others_have_their_turns() -> Non
     assert bench.sink.told(TWO) == numbers(0, 49)
     turns = [record.publisher for record in bench.sink.records]
     assert turns.index(ONE) < len(turns) - turns[::-1].index(TWO) - 10
-    assert not bench.pump.sequencer.is_held(TWO)
+    assert not bench.pump.followed[TWO].sequencer.is_held
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -180,17 +180,17 @@ def test_what_comes_while_what_waited_follows_waits_in_the_inbox() -> None:
     async def scene(bench: Bench) -> None:
         bench.sink.turn_bytes = 1  # each record waits for its turn
         await bench.begin(PLAIN)
-        bench.pump.hold(ONE)
+        bench.pump.follower.hold(bench.pump.followed[ONE])
         await bench.receive(*(live(number) for number in range(20)))
-        bench.pump.go_on(ONE)
-        waited = bench.pump.sequencer.waiting(ONE)
+        bench.pump.follower.go_on(bench.pump.followed[ONE])
+        waited = bench.pump.followed[ONE].sequencer.waiting
         for number in range(20, 25):
             bench.pump.inbox.put([live(number)])
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert bench.pump.sequencer.waiting(ONE) <= waited
-            waited = bench.pump.sequencer.waiting(ONE)
-        assert bench.pump.sequencer.is_resuming(ONE)
+            assert bench.pump.followed[ONE].sequencer.waiting <= waited
+            waited = bench.pump.followed[ONE].sequencer.waiting
+        assert bench.pump.followed[ONE].sequencer.is_resuming
         assert len(bench.pump.inbox) == 5
         await bench.settle()
         await bench.settle()
@@ -203,10 +203,10 @@ def test_a_gap_among_what_waited_is_asked_for_though_it_is_met_later() -> None:
 
     async def scene(bench: Bench) -> None:
         await bench.begin(REPLAYS)
-        bench.pump.hold(TWO)
+        bench.pump.follower.hold(bench.pump.followed[TWO])
         await bench.receive(*(live(number, TWO) for number in (0, 1, 2, 5, 6)))
         bench.engine.has = {number: live(number, TWO) for number in range(9)}
-        bench.pump.go_on(TWO)
+        bench.pump.follower.go_on(bench.pump.followed[TWO])
         await bench.settle()
 
     bench = play(scene)
@@ -221,21 +221,21 @@ def test_what_follows_in_parts_can_be_cut_short(how: str, of: Registration) -> N
 
     async def scene(bench: Bench) -> None:
         await bench.begin(of)
-        bench.pump.hold(publisher)
+        bench.pump.follower.hold(bench.pump.followed[publisher])
         await bench.receive(*(live(number, publisher) for number in range(20)))
-        bench.pump.go_on(publisher)
+        bench.pump.follower.go_on(bench.pump.followed[publisher])
         for _ in range(5):
             await asyncio.sleep(0)
-        assert bench.pump.sequencer.is_resuming(publisher)
+        assert bench.pump.followed[publisher].sequencer.is_resuming
         bench.pump.inbox.put([live(20, publisher)])
         if how == "held again":
-            bench.pump.hold(publisher)
+            bench.pump.follower.hold(bench.pump.followed[publisher])
             written = len(bench.sink.records)
             await bench.settle()
             assert len(bench.sink.records) == written
-            bench.pump.go_on(publisher)
+            bench.pump.follower.go_on(bench.pump.followed[publisher])
         elif how == "forgotten":
-            await bench.pump.unfollow(publisher)
+            await bench.pump.follower.unfollow(bench.pump.followed[publisher])
         else:
             bench.sink.free.clear()  # until it has stopped to receive
             asyncio.get_running_loop().call_later(0.05, bench.sink.free.set)

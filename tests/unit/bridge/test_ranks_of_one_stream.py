@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import dynamo as dynamo_wire
 from bridge.wire import trtllm as trtllm_wire
@@ -31,6 +30,7 @@ from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from streams.table.scope_states import FreshUntil, Source
 from tests.unit.bridge.messages import map_event, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 KINDS = [trtllm_wire.KIND, dynamo_wire.KIND]
 FIRST_IDS = {trtllm_wire.KIND: 0, dynamo_wire.KIND: 1}
@@ -64,7 +64,7 @@ class Bench:
     def __init__(self, kind: PublisherKind, *ranks: int) -> None:
         self.fresh_until: FreshUntil = {Source(0, "b"): 1.0}
         self.kind = kind
-        self.sequencer = Sequencer(array_packer())
+        self.sequencer = Sequencers(array_packer())
         self.fold = Fold(open_kernel(1337))
         self.publishers: list[PublisherKey] = []
         self._numbers: dict[int, int] = {}

@@ -7,8 +7,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.sequencing import sequencer
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher import held_batches
+from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.positions import Cursor
@@ -17,9 +17,9 @@ from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.ledger import Account, Incarnation, spans_of
 from tests.unit.bridge.messages import frames_of
+from tests.unit.bridge.publisher.test_repair import KEY as HELD
+from tests.unit.bridge.publisher.test_repair import Scene, message
 from tests.unit.bridge.pump_bench import BORN, PLAIN, REPLAYS, TWO, Bench, live, play
-from tests.unit.bridge.sequencing.test_gap_repair import KEY as HELD
-from tests.unit.bridge.sequencing.test_gap_repair import Scene, message
 
 Repaired = list[tuple[int, int, str]]
 
@@ -151,7 +151,7 @@ def test_what_a_check_brings_was_missed() -> None:
         await bench.begin(REPLAYS)
         await bench.receive(live(0, TWO))
         bench.engine.has = all_of(2)
-        bench.pump.repair(TWO, is_check=True)
+        bench.pump.follower.repair(bench.pump.followed[TWO], is_check=True)
         await bench.settle()
 
     assert repaired(play(scene).sink.records) == [(1, 1, "missed")]
@@ -176,7 +176,7 @@ def test_what_had_no_room_while_it_waited_says_so() -> None:
         bench.engine.answers.set()
         await bench.settle()
 
-    with mock.patch.object(sequencer, "HELD_BATCHES_MAX", 2):
+    with mock.patch.object(held_batches, "HELD_BATCHES_MAX", 2):
         found = repaired(play(scene).sink.records)
     assert found == [(1, 1, "missed"), (4, 4, "held_full"), (5, 5, "held_full")]
 
@@ -198,7 +198,7 @@ def test_what_an_incarnation_had_sent_unheard_is_of_a_restart() -> None:
     scene.replays(message(9, 51.0))
     scene.replays(message(0, 50.0), message(1, 51.0), message(2, 52.0), message(3, 53.0))
     assert repaired(scene.records) == [(0, 2, "restarted")]
-    assert scene.sequencer.resume(HELD, 2.0)
+    assert scene.sequencer[HELD].resume(2.0)
     assert repaired(scene.sequencer.process([message(4), message(5)], 3.0)) == []
 
 

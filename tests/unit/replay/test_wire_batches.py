@@ -5,7 +5,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from replay.capture.reader import Capture
 from replay.wire_batches import Outgoing, WireMessage
@@ -30,6 +29,7 @@ from tests.building import (
     u32s,
     u64s,
 )
+from tests.unit.bridge.publisher.sequencers import Sequencers
 from tests.unit.replay.histories import SEED, captured, fold_of_records, history, write_log
 
 
@@ -43,7 +43,7 @@ def subscribed(messages: list[WireMessage], *publishers: PublisherKey) -> Fold:
     """The table of a bridge that receives the messages. What they announce again was looked at when
     it came from the engines.
     """
-    sequencer, fold, offset = Sequencer(), Fold(open_kernel(SEED)), 0
+    sequencer, fold, offset = Sequencers(), Fold(open_kernel(SEED)), 0
     for number, publisher in enumerate(publishers):
         named = registration(publisher.stream.instance_id, port=6000 + number)
         one = msgspec.structs.replace(named, kv_cache_report_mode="incremental")

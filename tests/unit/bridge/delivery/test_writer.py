@@ -15,7 +15,7 @@ from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher.anchor import Anchor
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, SentBatch
 from schemas.codec import decode_log_record

@@ -15,7 +15,7 @@ import pytest
 from bridge.engine_http.answers import PublisherSource
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.discovery import Discovery
-from bridge.followed import Followed
+from bridge.publisher.publisher import Publisher
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.limits import FIND_AGAIN_S, FIND_REFUSED_S
@@ -39,7 +39,7 @@ class Scene:
         self.free.set()
         self.connected_to: list[Registration] = []
         self.fails: Exception | None = None
-        self.followed = Followed(one)
+        self.followed = Publisher(one)
         self.discovery = Discovery(self, self, connect=self._connect, on_fault=self._fault)
         self.discovery.add(self.followed)
 
@@ -243,8 +243,8 @@ def test_who_is_unfollowed_is_asked_no_more() -> None:
     async def scene(scene: Scene) -> None:
         scene.free.clear()
         await scene.look()
-        scene.discovery.remove(URL.publisher)
-        scene.discovery.remove(URL.publisher)
+        scene.discovery.remove(scene.followed)
+        scene.discovery.remove(scene.followed)
         scene.free.set()
         await scene.look()
         await scene.look(1000.0)
@@ -256,7 +256,7 @@ def test_who_is_unfollowed_is_asked_no_more() -> None:
 
 def test_who_is_not_being_asked_is_unfollowed_as_well() -> None:
     async def scene(scene: Scene) -> None:
-        scene.discovery.remove(URL.publisher)
+        scene.discovery.remove(scene.followed)
         await scene.look(1000.0)
 
     assert play(scene).asked == 0

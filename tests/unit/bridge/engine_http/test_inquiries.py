@@ -71,7 +71,7 @@ class Scene:
         self.faults += 1
 
     async def settle(self) -> None:
-        while self.inquiries.is_asking(ONE.publisher):  # noqa: ASYNC110 -- nothing tells
+        while self.engine.inquiry is not None:  # noqa: ASYNC110 -- nothing tells
             await asyncio.sleep(0)
 
 
@@ -172,11 +172,11 @@ def test_who_is_followed_no_more_is_asked_nothing_more() -> None:
         scene = Scene()
         scene.inquiries.read_process(ONE, scene.engine)
         await asyncio.sleep(0)
-        scene.inquiries.forget(ONE.publisher)
-        scene.inquiries.forget(ONE.publisher)
+        scene.inquiries.forget(scene.engine)
+        scene.inquiries.forget(scene.engine)
         scene.source.go.set()
         await asyncio.sleep(0)
-        assert not scene.inquiries.is_asking(ONE.publisher)
+        assert scene.engine.inquiry is None
         assert not scene.engine.has_read(1)
 
     play(run())

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.membership import cursors
 from bridge.membership.cursors import Cursors, LogState, fingerprint
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher.anchor import Anchor
 from brokers.clients import Clients
 from schemas.codec import decode_record
 from schemas.events import encode_events

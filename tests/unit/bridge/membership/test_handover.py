@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bridge.membership.handover import Arrival, Departure
-from bridge.sequencing.anchor import Joint
+from bridge.publisher.anchor import Joint
 from schemas.limits import (
     HANDOVER_FINISH_S,
     HANDOVER_IDLE_S,

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge import pump
 from bridge.membership.registrar import Registrar
+from bridge.publisher import follower
 from schemas.errors import (
     EndpointError,
     NotRegisteredError,
@@ -19,8 +19,8 @@ from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
 from schemas.registration import LMCACHE, NO_EVENTS, Registration
+from tests.unit.bridge.publisher.test_sequencer import removed
 from tests.unit.bridge.pump_bench import BORN, ONE, PLAIN, REPLAYS, TWO, Bench, live
-from tests.unit.bridge.sequencing.test_sequencer import removed
 
 
 class FakeTable:
@@ -60,7 +60,7 @@ class Office:
         self.syncs = self.fails = 0
         self.ended: list[PublisherKey] = []
         self.registrar = Registrar(
-            pump=self.bench.pump,
+            follower=self.bench.pump.follower,
             sink=self.bench.sink,
             table=self.table,
             sync=self.sync,
@@ -82,7 +82,7 @@ Scene = Callable[[Office], Coroutine[None, None, None]]
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pump, "ARRIVED_LOOK_S", 0.0)
+    monkeypatch.setattr(follower, "ARRIVED_LOOK_S", 0.0)
 
 
 def play(scene: Scene) -> Office:

@@ -10,7 +10,7 @@ from bridge.delivery.dropped_records import SPOOL_UNREADABLE
 from bridge.delivery.spool import Spool
 from bridge.membership.cursors import LogState
 from bridge.membership.spool_recovery import prune, resolve
-from bridge.sequencing.anchor import Anchor
+from bridge.publisher.anchor import Anchor
 from schemas.codec import decode_record
 from schemas.events import encode_events
 from schemas.positions import NO_CURSOR, Cursor, Proof

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 import zmq
 
-from bridge.sequencing.sequencer import Sequencer
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
 from replay.capture.format import Entry, EntryFlag, Kind, PublisherSource, Summary, decode_frames
@@ -25,6 +24,7 @@ from streams.table.fold import Fold
 from streams.table.verification import context_digests
 from tests.integration.bridge.engine import Engine
 from tests.processes import until
+from tests.unit.bridge.publisher.sequencers import Sequencers
 
 SEED = 1337
 
@@ -125,7 +125,7 @@ def digests(path: Path, registrations: dict[int, Registration] | None = None) ->
 def bridged(*engines: Engine) -> dict[str, str]:
     """What a bridge that missed nothing would have made of all that they sent."""
     fold, offset = Fold(open_kernel(SEED)), 0
-    sequencer = Sequencer()
+    sequencer = Sequencers()
     for engine in engines:
         sequencer.add(engine.registration)
         for message in engine.messages():

@@ -1,0 +1,212 @@
+"""Hands records to a sink, each publisher's in order: what is small at once, what is large one
+record at a time, so that what others send comes between. One loop.
+
+What the sink cannot take is asked for again, or a gap stands for it.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from bridge.clock import Clock
+from bridge.publisher.held_back import HeldBack
+from bridge.publisher.ports import RecordSink
+from bridge.publisher.publisher import PacedRecords, Publisher
+from bridge.sockets.inbox import Inbox
+from bridge.supervision import cancel
+from schemas.identities import PublisherKey
+from schemas.records import EventsRecord, SequencedRecord
+
+_logger = logging.getLogger(__name__)
+
+
+class PacedAppend:
+    """See the module.
+
+    Args:
+        sink: takes the records.
+        held_back: is told whose records the sink has been given.
+        followed: the publishers.
+        inbox: where what comes of a publisher waits while records of it wait here.
+        clock: of the same process.
+        on_fault: counts an unexpected error.
+
+    Attributes:
+        at_once: whether only the sink's being ready is waited for: at the end.
+    """
+
+    def __init__(
+        self,
+        sink: RecordSink,
+        held_back: HeldBack,
+        followed: Mapping[PublisherKey, Publisher],
+        inbox: Inbox,
+        clock: Clock,
+        *,
+        on_fault: Callable[[], None],
+    ) -> None:
+        self.at_once = False
+        self._sink = sink
+        self._held_back = held_back
+        self._followed = followed
+        self._inbox = inbox
+        self._clock = clock
+        self._on_fault = on_fault
+        self._waiting = 0  # publishers of which something waits
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def append(self, records: Sequence[SequencedRecord], *, ask_again: bool = False) -> None:
+        """Hands over all of them now, behind what waits of their publishers.
+
+        Args:
+            records: of any publishers.
+            ask_again: where that fails, whether their engines are asked for them again.
+        """
+        if self._waiting:
+            for publisher in self._publishers_of(records):
+                self.finish(publisher)
+        self._hand_over(records, ask_again=ask_again)
+
+    def _publishers_of(self, records: Sequence[SequencedRecord]) -> list[Publisher]:
+        found = (self._followed.get(key) for key in dict.fromkeys(one.publisher for one in records))
+        return [publisher for publisher in found if publisher is not None]
+
+    async def append_paced(
+        self,
+        publisher: Publisher,
+        records: Sequence[SequencedRecord],
+        *,
+        ask_again: bool = False,
+    ) -> None:
+        """Hands over records of the publisher, one at a time where they are large; what follows on
+        them has to be appended here, too.
+        """
+        if self._is_small(records):
+            self.append(records, ask_again=ask_again)
+        else:
+            waiting = self._take(publisher, records, self._clock.monotonic())
+            await self._write(publisher, waiting, ask_again=ask_again)
+
+    def begin_paced(
+        self, publisher: Publisher, records: Sequence[SequencedRecord], since: float
+    ) -> None:
+        """The same, in a task of its own.
+
+        Args:
+            publisher: whose.
+            records: of the publisher.
+            since: when the first of what they say came, monotonic seconds.
+        """
+        if self.has_room_for(records):
+            self.append(records)
+        else:
+            waiting = self._take(publisher, records, since)
+            task = asyncio.create_task(self._write_alone(publisher, waiting))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _write_alone(self, publisher: Publisher, waiting: PacedRecords) -> None:
+        try:
+            await self._write(publisher, waiting, ask_again=False)
+        except Exception:
+            self._on_fault()
+            _logger.exception(
+                "Unexpected error while records of %s waited; all were handed over",
+                publisher.registration.publisher,
+            )
+
+    def _take(
+        self, publisher: Publisher, records: Sequence[SequencedRecord], since: float
+    ) -> PacedRecords:
+        self.finish(publisher)
+        publisher.paced = PacedRecords(deque(records), since)
+        self._waiting += 1
+        self._inbox.pause(publisher.registration.publisher)
+        return publisher.paced
+
+    async def _write(self, publisher: Publisher, waiting: PacedRecords, *, ask_again: bool) -> None:
+        records = waiting.records
+        try:
+            while records:
+                if self.at_once:
+                    await self._sink.ready()
+                else:
+                    await self._sink.idle()
+                    await self._sink.room(publisher.registration.publisher)
+                if records:  # else they were finished or discarded meanwhile
+                    self._hand_over([records.popleft()], ask_again=ask_again)
+        finally:
+            if publisher.paced is waiting:
+                self.finish(publisher)  # some are left where this was cancelled
+
+    def finish(self, publisher: Publisher) -> None:
+        """Hands over what waits of the publisher, all of it: something is to follow."""
+        records = self._end(publisher)
+        if records:
+            self._hand_over(records, ask_again=False)
+        if records is not None:
+            publisher.end_pause(self._inbox)
+
+    def discard(self, publisher: Publisher) -> None:
+        """Forgets what waits of the publisher."""
+        if self._end(publisher) is not None:
+            publisher.end_pause(self._inbox)
+
+    def _end(self, publisher: Publisher) -> list[SequencedRecord] | None:
+        """What waited, and waits no more; None where nothing did."""
+        waiting, publisher.paced = publisher.paced, None
+        if waiting is None:
+            return None
+        self._waiting -= 1
+        records = list(waiting.records)
+        waiting.records.clear()
+        return records
+
+    def finish_all(self) -> None:
+        """Hands over what waits of all publishers."""
+        for publisher in list(self._followed.values()):
+            self.finish(publisher)
+
+    def has_room_for(self, records: Sequence[SequencedRecord]) -> bool:
+        """Whether the records would be handed over at once."""
+        return self.at_once or self._is_small(records)
+
+    def _is_small(self, records: Sequence[SequencedRecord]) -> bool:
+        return sum(map(_size, records)) <= self._sink.turn_bytes
+
+    def _hand_over(self, records: Sequence[SequencedRecord], *, ask_again: bool) -> None:
+        if not records:
+            return
+        try:
+            self._sink.append(records)
+            self._held_back.look({record.publisher: None for record in records})
+        except Exception:
+            self._on_fault()
+            _logger.exception(
+                "Unexpected error with %d records; replaying them, or writing a gap for them",
+                len(records),
+            )
+            for publisher in self._publishers_of(records):
+                self._take_back(publisher, ask_again=ask_again)
+
+    def _take_back(self, publisher: Publisher, *, ask_again: bool) -> None:
+        self.discard(publisher)  # they come again, or the gap stands for them
+        try:
+            now = self._clock.time()
+            self._sink.append(publisher.sequencer.take_back(now, ask_again=ask_again))
+        except Exception:
+            self._on_fault()
+            _logger.exception(
+                "Unexpected error with the gap of %s; the fold will find a hole",
+                publisher.registration.publisher,
+            )
+
+    async def close(self) -> None:
+        """Ends; what waits is handed over."""
+        await cancel(*self._tasks)
+        self.finish_all()
+
+
+def _size(record: SequencedRecord) -> int:
+    return memoryview(record.events).nbytes if isinstance(record, EventsRecord) else 0

@@ -1,0 +1,761 @@
+"""One publisher that is followed: its state, whether it is confirmed, and when its engine is asked.
+Pure: `bridge.publisher.follower` does what is decided here.
+
+    state      what comes of it            until
+    HELD       waits                       `begin` or `go_on`: its place in the log is known
+    LIVE       follows at once             a gap, a link that comes up, silence; or it is held
+    CHECKING   waits, for a moment         the engine has said whether anything is missing
+    REPAIRING  waits                       the engine has said all that is missing
+    RESUMING   waits behind what waited    that has followed; or another gap is found in it
+    GONE       is dropped                  the publisher is registered again, as another object
+
+    from / to   HELD  LIVE  CHECKING  REPAIRING  RESUMING  GONE
+    HELD        hold  place                                leave
+    LIVE        hold  place ask       ask        resume    leave
+    CHECKING    hold  end             promote    resume    leave
+    REPAIRING   hold  end             promote    resume    leave
+    RESUMING    hold  end   ask       ask        resume    leave
+
+Which state lets a frame wait is said above; `Publisher.receives` says whether frames wait in the
+inbox besides, because something of the publisher that came before them is not written yet.
+
+A publisher is confirmed over one link (`schemas.answer_states`): by a repair that its engine's
+replay brought to an end, or because what came over that link is known to be of the log's
+incarnation with nothing missing before it: its first batch, or what came after it had cleared its
+cache. From then on nothing can be missing without showing, as long as the link is up, but for what
+an engine's socket drops when it is full. So an engine with a replay socket is asked again once it
+is silent.
+
+Times are monotonic seconds, but for `Doubted.since`.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from bridge.engine_http.engine import can_ask
+from bridge.engine_http.watch import EngineWatch
+from bridge.publisher.held_batches import IntakeTotals
+from bridge.publisher.replay_client import ReplaySocket
+from bridge.publisher.sequencer import Sequencer
+from bridge.sockets.inbox import Inbox
+from bridge.sockets.raw_message import RawMessage
+from schemas.answer_states import Activity, Doubt
+from schemas.arrays import ArrayPacker
+from schemas.engine_facts import EngineFacts
+from schemas.limits import (
+    CHECK_AGAIN_S,
+    CHECK_DOUBLINGS_MAX,
+    CHECK_FAILURES_MAX,
+    CHECK_HOLD_MAX_S,
+    CHECK_HOLD_S,
+    CHECK_LATE_S,
+    CHECK_RETRY_MAX_S,
+    CHECK_RETRY_S,
+    CHECK_SILENCE_S,
+    CLOCK_FAR_S,
+    CLOCK_STEP_SAID_S,
+    LINK_RESUME_S,
+    LINK_SETTLE_S,
+    LOOK_REST_S,
+    PAUSE_SETTLE_S,
+    RECEIVED_LATE_S,
+    REPEATS_DOUBTED,
+    WATCH_LATE_S,
+)
+from schemas.positions import ProcessMark
+from schemas.records import SequencedRecord
+from schemas.registration import Registration
+from schemas.troubles import NO_TROUBLES, Troubles
+
+_logger = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """See the module."""
+
+    HELD = "held"
+    LIVE = "live"
+    CHECKING = "checking"
+    REPAIRING = "repairing"
+    RESUMING = "resuming"
+    GONE = "gone"
+
+
+UNDER_WAY: Final = frozenset({State.CHECKING, State.REPAIRING, State.RESUMING})
+"""A task asks the publisher's engine, or hands over what waited."""
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    State.HELD: frozenset({State.HELD, State.LIVE, State.GONE}),
+    State.LIVE: frozenset(State),
+    State.CHECKING: frozenset(State) - {State.CHECKING},
+    State.REPAIRING: frozenset(State) - {State.CHECKING},
+    State.RESUMING: frozenset(State),
+    State.GONE: frozenset(),
+}
+"""To which states each may go; see the module."""
+
+
+class Ask(Enum):
+    """What is to be asked of a publisher's engine now."""
+
+    NOTHING = "nothing"
+    REPAIR = "repair"  # all that may be missing; what comes meanwhile waits for as long as it takes
+    CHECK = "check"  # whether anything is missing; what comes meanwhile hardly waits
+
+
+class Doubted(NamedTuple):
+    """Why a publisher is not confirmed, or None; and since when, Unix seconds."""
+
+    doubt: Doubt | None
+    since: float
+
+
+class Acting(NamedTuple):
+    """What a publisher does, and since when, Unix seconds."""
+
+    activity: Activity
+    since: float
+
+
+class Said(NamedTuple):
+    """What was last written of a publisher into the log."""
+
+    doubted: Doubted
+    acting: Acting | None
+    process: ProcessMark | None
+    facts: EngineFacts | None = None
+    clock_s: float = 0.0
+    troubles: Troubles = NO_TROUBLES
+
+    @property
+    def is_worth(self) -> "Said":
+        """The same, but for what is not worth a record of its own."""
+        return self._replace(acting=None, troubles=self.troubles.kind)
+
+
+class Look(NamedTuple):
+    """What is seen of a publisher at one moment.
+
+    Attributes:
+        connected: whether its link is up.
+        links: how often it has come up.
+        is_silent: whether it is up, and its engine's socket does not answer.
+        messages: how many have been decoded.
+        unplaced: which of the messages, live and replayed, had no place in the stream, the last one
+            of them; 0 where a batch has come behind it.
+        proven_link: see `BatchStream.proven_link`.
+        is_doubted: see `BatchStream.is_doubted`.
+        received_until: all that had been sent by then, and had arrived, has been decoded; never
+            later than the look before, for this process may have been paused since, and the system
+            may not have handed over yet what came meanwhile.
+        is_waiting: whether something that has arrived has not been decoded.
+        late_s: see `Lateness`.
+        has_waiting: whether records of it have not reached the log.
+        behind_s: see `Lateness.behind_s`.
+        troubles: what of it could not be used or reached, as far as its link tells.
+    """
+
+    connected: bool
+    links: int
+    is_silent: bool
+    messages: int
+    unplaced: int
+    proven_link: int
+    is_doubted: bool
+    received_until: float
+    is_waiting: bool
+    late_s: float
+    has_waiting: bool
+    behind_s: float = 0.0
+    troubles: Troubles = NO_TROUBLES
+
+
+NOTHING_SEEN: Final = Look(
+    connected=False,
+    links=0,
+    is_silent=False,
+    messages=0,
+    unplaced=0,
+    proven_link=0,
+    is_doubted=False,
+    received_until=0.0,
+    is_waiting=False,
+    late_s=0.0,
+    has_waiting=False,
+)
+
+
+@dataclass(slots=True)
+class BulkMessages:
+    """Messages that wait because the first of them is large.
+
+    Attributes:
+        messages: in order.
+        taken: the frames of the first one, once it is decoded and being written.
+    """
+
+    messages: deque[RawMessage]
+    taken: list[bytes] | None = None
+
+
+@dataclass(slots=True)
+class PacedRecords:
+    """Records that are left of a large message, and since when they wait, monotonic seconds."""
+
+    records: deque[SequencedRecord]
+    since: float
+
+
+class Publisher:
+    """See the module; one owner.
+
+    Args:
+        registration: of the publisher.
+        packer: see `Sequencer`.
+        totals: of all publishers of this process.
+
+    Attributes:
+        sequencer: the order of its batches.
+        state: see the module.
+        repair: the task that is under way, or has failed.
+        bulk, paced: what waits of it to be decoded beside the loop, or to be written.
+        is_held_back: whether it waits because the sink says so.
+        replay: where its engine replays: of its registration, or what its engine has said.
+        held_since: when the first batch came that waits for a check.
+        interrupted: whether a repair was ended before its engine had said all.
+        said: what was last written of it into the log.
+        engine: what its HTTP address says; None where it has none.
+        facts: what its engine says of its settings; None where that is not known.
+        has_dead_replay: whether its replay socket was asked, and has never answered.
+        http_trouble: what its HTTP address answers that no engine does, or "".
+        has_no_endpoint: whether its engine was asked where it publishes, and does not say.
+        clock_s: how far its engine's clock is behind ours, roughly; 0 where that is not far.
+        rests_until: until then a look at it changes nothing but `as_of`, unless its link changes or
+            something comes of it; 0 where it is to be looked at.
+        as_of: where it is confirmed: the log, or what waits for it, has all that it had published
+            by then. What its engine's socket drops when it is full comes behind what is heard: so
+            from then on, until its engine is asked, this stands still.
+    """
+
+    __slots__ = (
+        "_ask_at",
+        "_asked_at",
+        "_asked_link",
+        "_asked_unplaced",
+        "_began_at",
+        "_compare_at",
+        "_confirmed_link",
+        "_distrusted_at",
+        "_doubt",
+        "_doubted",
+        "_failures",
+        "_has_answered",
+        "_heard_as_of",
+        "_heard_at",
+        "_is_behind",
+        "_is_said",
+        "_proven_link",
+        "_seen",
+        "_settled_at",
+        "_settled_unplaced",
+        "_unmatched",
+        "_up_at",
+        "acting",
+        "as_of",
+        "bulk",
+        "clock_s",
+        "engine",
+        "facts",
+        "has_dead_replay",
+        "has_no_endpoint",
+        "held_since",
+        "http_trouble",
+        "interrupted",
+        "is_held_back",
+        "paced",
+        "registration",
+        "repair",
+        "replay",
+        "rests_until",
+        "said",
+        "sequencer",
+        "state",
+    )
+
+    def __init__(
+        self,
+        registration: Registration,
+        *,
+        packer: ArrayPacker | None = None,
+        totals: IntakeTotals | None = None,
+    ) -> None:
+        self.registration = registration
+        self.state = State.HELD
+        self.repair: asyncio.Task[None] | None = None
+        self.bulk: BulkMessages | None = None
+        self.paced: PacedRecords | None = None
+        self.is_held_back = False
+        self.replay = ReplaySocket(registration.replay_endpoint, registration.curve_server_key)
+        self.held_since: float | None = None
+        self.interrupted = False
+        self.said: Said | None = None
+        self.has_no_endpoint = False
+        self.has_dead_replay = self._has_answered = self._is_said = False
+        self.http_trouble = ""
+        has_http = bool(registration.http_url) and can_ask(registration.kind)
+        self.engine = EngineWatch() if has_http else None
+        self.facts: EngineFacts | None = None
+        self.clock_s = 0.0
+        self.acting = Acting(Activity.DISCONNECTED, 0.0)
+        self.rests_until = 0.0
+        self.as_of = 0.0
+        self._seen = NOTHING_SEEN
+        self._is_behind = False
+        self._asked_unplaced = self._settled_unplaced = 0
+        self._asked_link = self._confirmed_link = self._proven_link = 0
+        self._doubt = self._first_doubt
+        self._doubted: Doubted | None = None
+        self._failures = self._unmatched = 0
+        self._settled_at = 0.0
+        self._up_at = self._heard_at = self._asked_at = self._ask_at = self._compare_at = 0.0
+        self._began_at = self._distrusted_at = 0.0
+        self._heard_as_of = 0.0
+        self.sequencer = Sequencer(registration, repairs=self.can_ask, packer=packer, totals=totals)
+        self.sequencer.hold()
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether its engine can be asked for what it has sent."""
+        return bool(self.replay.endpoint)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether its engine can be asked anything, so that a link that comes up is no doubt."""
+        return self.can_replay or self.engine is not None
+
+    def is_unreached(self, before: float) -> bool:
+        """Whether no link to it has come up since it is followed, and that was before then (Unix
+        seconds).
+        """
+        return not self._seen.links and 0.0 < self.acting.since < before
+
+    @property
+    def replay_endpoint(self) -> str:
+        """Where its engine replays: of its registration, or what its engine has said; "" where
+        there is none.
+        """
+        return self.replay.endpoint
+
+    @replay_endpoint.setter
+    def replay_endpoint(self, endpoint: str) -> None:
+        self.replay.endpoint = endpoint
+
+    # States
+
+    def _go(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its place in the log is known."""
+        return self.state not in (State.HELD, State.GONE)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether what comes of it follows at once, and nothing is under way."""
+        return self.state is State.LIVE
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether what may be missing of it is being asked for, or follows."""
+        return self.state in (State.REPAIRING, State.RESUMING)
+
+    def place(self) -> None:
+        """Its place in the log is known."""
+        if self.state is State.HELD:
+            self._go(State.LIVE)
+
+    def ask(self, asking: Callable[[], asyncio.Task[None]], *, is_check: bool) -> bool:
+        """Its engine is asked for what is missing, or whether anything is; False where it is being
+        asked already.
+        """
+        if self.repair is not None and not self.repair.done():
+            return False
+        self._go(State.CHECKING if is_check else State.REPAIRING)
+        self.held_since = None
+        self.repair = asking()
+        return True
+
+    def promote(self) -> None:
+        """A check has found that something is missing: it is no longer cut short."""
+        if self.state is State.CHECKING:
+            self._go(State.REPAIRING)
+
+    def resume(self) -> None:
+        """What waited follows, as far as there is something."""
+        self._go(State.RESUMING)
+
+    def end(self) -> None:
+        """What was under way has ended."""
+        self.repair = None
+        self._go(State.LIVE)
+
+    def cancel_repair(self) -> None:
+        """Ends the repair under way, if there is one; what waits goes on waiting."""
+        if self.repair is not None:
+            self.repair.cancel()
+            self.end()
+            self.interrupted = True
+            self.rests_until = 0.0
+
+    def hold(self, wall_now: float) -> None:
+        """Its place in the log is no longer known: what waits of it may be dropped from here on."""
+        self.rests_until = 0.0
+        self.cancel_repair()
+        self._go(State.HELD)
+        if self.doubted.doubt is None:  # at once: a heartbeat may be made before the next look
+            self._doubted = Doubted(Doubt.CATCHING_UP, wall_now)
+
+    def stop(self) -> None:
+        """Nothing more comes of it: this process ends."""
+        self.cancel_repair()
+        self._go(State.HELD)
+
+    def leave(self) -> None:
+        """It is followed no more."""
+        self.cancel_repair()
+        self._go(State.GONE)
+        self.bulk = self.paced = None
+        self.is_held_back = False
+        self.sequencer.forget()
+
+    # What of it waits
+
+    @property
+    def receives(self) -> bool:
+        """Whether what comes of it may leave the inbox: nothing waits that came before."""
+        return not (
+            self.sequencer.is_resuming
+            or self.bulk is not None
+            or self.paced is not None
+            or self.is_held_back
+        )
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When the first came of what has left the inbox and is not written yet, monotonic seconds;
+        None where there is nothing.
+        """
+        if self.bulk is not None:
+            return self.bulk.messages[0].received_at
+        return None if self.paced is None else self.paced.since
+
+    def end_pause(self, inbox: Inbox) -> None:
+        """Lets what comes of it leave the inbox again, unless something else that waits forbids."""
+        if self.receives:
+            inbox.go_on(self.registration.publisher)
+
+    # What is seen
+
+    def look(self, now: float, wall_now: float, look: Look) -> None:
+        """Takes over what is seen now; to be called often."""
+        before, self._seen = self._seen, look
+        if look.links != before.links:
+            self._up_at = now
+        if before.is_silent and not look.is_silent:  # what it sent meanwhile may be on its way
+            self._settled_at = max(self._settled_at, now + LINK_RESUME_S)
+        self._is_behind = look.is_waiting or now - look.received_until > WATCH_LATE_S
+        if look.messages != before.messages:
+            self._note_heard(now, look)
+        if look.proven_link == look.links > 0 and look.links != self._proven_link:
+            self._proven_link = self._confirmed_link = look.links
+        self.as_of = look.received_until - (look.late_s if self._is_heard(now) else 0.0)
+        if self.can_replay and self._asked_at < self._heard_at:
+            self.as_of = min(self.as_of, self._heard_as_of)
+        is_far = abs(look.behind_s) >= CLOCK_FAR_S  # in steps: not each of them is worth a record
+        self.clock_s = (
+            CLOCK_STEP_SAID_S * round(look.behind_s / CLOCK_STEP_SAID_S) if is_far else 0.0
+        )
+        activity = self._activity(now)
+        if self.acting.activity is not activity or not self.acting.since:
+            self.acting = Acting(activity, wall_now)
+        doubt = self._doubt_of(now)
+        if self._doubted is None or self._doubted.doubt is not doubt:
+            self._doubted = Doubted(doubt, wall_now)
+        self.rests_until = self._rest(now)
+
+    def _note_heard(self, now: float, look: Look) -> None:
+        self._heard_at, self._heard_as_of = now, look.received_until
+        if self.engine is not None:
+            self.engine.heard()
+        if self._doubt is Doubt.REPLAY_UNMATCHED:
+            self._ask_at = min(self._ask_at, self._compare_at)
+
+    def _activity(self, now: float) -> Activity:
+        if not self._seen.connected:
+            return Activity.DISCONNECTED
+        if not self.is_placed or self.is_catching_up:
+            return Activity.REPLAYING
+        return Activity.ACTIVE if self._is_heard(now) else Activity.SILENT
+
+    def _rest(self, now: float) -> float:
+        """See `rests_until`; bounded, for whatever may have been forgotten here."""
+        if (
+            not self.is_at_rest
+            or self._is_behind
+            or self._seen.has_waiting
+            or self._is_heard(now)
+            or now < self._settled_at
+        ):
+            return 0.0
+        rests_until = now + LOOK_REST_S
+        if self._seen.connected and self.can_replay and not self._seen.is_silent:
+            if self._asked_at < self._heard_at:  # as of then is all that is known
+                return 0.0
+            rests_until = min(rests_until, self._asks_at())
+        if self._seen.connected and self.engine is not None:
+            rests_until = min(rests_until, self.inquires_at())
+            if self._asked_link != self._seen.links:
+                rests_until = min(rests_until, self._asks_at())
+        return rests_until
+
+    def _doubt_of(self, now: float) -> Doubt | None:
+        """Why it is not confirmed: the first case that is so; None where none is."""
+        return next((doubt for is_so, doubt in self._doubts(now) if is_so), None)
+
+    def _doubts(self, now: float) -> Iterator[tuple[bool, Doubt]]:
+        """The cases, the strongest first."""
+        look, engine = self._seen, self.engine
+        yield not self.is_placed, Doubt.CATCHING_UP
+        yield not look.connected and self.has_no_endpoint, Doubt.NO_ENDPOINT
+        yield not look.connected, Doubt.LINK_DOWN
+        yield look.is_silent, Doubt.LINK_SILENT
+        yield self.is_catching_up, Doubt.CATCHING_UP
+        yield engine is not None and engine.is_changed, Doubt.PROCESS_CHANGED
+        yield self._is_away(now), Doubt.ENGINE_AWAY
+        is_asked = self._asked_link == look.links
+        is_unproven = self._confirmed_link != look.links or look.is_doubted
+        yield is_unproven, self._doubt if is_asked else self._first_doubt
+        has_no_numbers = look.troubles.repeats >= REPEATS_DOUBTED
+        yield look.unplaced > self._settled_unplaced or has_no_numbers, Doubt.UNREADABLE
+        yield look.has_waiting, Doubt.SPOOLED
+        is_late = self._is_heard(now) and look.late_s > RECEIVED_LATE_S
+        yield is_late or now - look.received_until > RECEIVED_LATE_S, Doubt.RECEIVED_LATE
+        yield now < self._settled_at, Doubt.RECEIVED_LATE
+        # Its engine was asked, or is about to be.
+        failed = self._failures > 0 or self._unmatched > 0
+        yield now - self.as_of > CHECK_LATE_S, self._doubt if failed else Doubt.CATCHING_UP
+
+    def _is_heard(self, now: float) -> bool:
+        """Whether how late its batches come says anything: else what was on its way has come."""
+        return now - self._heard_at < CHECK_SILENCE_S
+
+    @property
+    def _first_doubt(self) -> Doubt:
+        return Doubt.CATCHING_UP if self.can_ask else Doubt.NO_REPLAY
+
+    @property
+    def doubted(self) -> Doubted:
+        """Why it is not confirmed, as last seen."""
+        return self._doubted or Doubted(Doubt.CATCHING_UP, 0.0)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether that, or its engine's process, settings or clock, differs from what was last
+        written of it into the log: what the next process of ours takes for the incarnation's must
+        not be an earlier one.
+        """
+        said, says = self.said, self.says
+        return said is None or said.is_worth != says.is_worth
+
+    @property
+    def says(self) -> Said:
+        """What there is to say of it."""
+        process = None if self.engine is None else self.engine.published
+        acting = self.acting if self.acting.since else None
+        return Said(self.doubted, acting, process, self.facts, self.clock_s, self._all_troubles)
+
+    @property
+    def _all_troubles(self) -> Troubles:
+        if not (self.has_dead_replay or self.http_trouble):
+            return self._seen.troubles
+        return msgspec.structs.replace(
+            self._seen.troubles, has_dead_replay=self.has_dead_replay, http=self.http_trouble
+        )
+
+    def begin_again(self) -> None:
+        """The log has something else of it than what was known: nothing is known any more."""
+        self._proven_link = 0
+        self._unconfirm()
+
+    def _unconfirm(self) -> None:
+        self._confirmed_link = self._asked_link = 0
+        self._doubt = self._first_doubt
+        self.rests_until = 0.0
+
+    def distrust(self, now: float) -> None:
+        """This process was paused for long: an engine that can be asked is to be asked again, and
+        what the system has kept of the others has to be received first.
+        """
+        self._settled_at = now + PAUSE_SETTLE_S
+        self._distrusted_at = now
+        self.rests_until = 0.0
+        if self.can_replay:
+            self._unconfirm()
+
+    @property
+    def patience_s(self) -> float:
+        """How long what comes live waits for a check: longer where earlier ones were too short."""
+        if self.doubted.doubt is None:
+            return 0.0
+        return min(CHECK_HOLD_S * self._doublings, CHECK_HOLD_MAX_S)
+
+    @property
+    def _doublings(self) -> float:
+        return 2.0 ** min(self._failures, CHECK_DOUBLINGS_MAX)  # without end it would overflow
+
+    # Asking
+
+    @property
+    def fails(self) -> bool:
+        """Whether its engine's last answers confirmed nothing."""
+        return self._failures > 0
+
+    def asks(self, now: float) -> Ask:
+        """What is to be asked now."""
+        if (
+            not self.is_at_rest
+            or not self.can_ask
+            or not self._seen.connected
+            or self._seen.is_silent
+            or self._is_behind  # a replay must not overtake what has arrived
+            or not self._seen.links
+            or now < self._asks_at()
+        ):
+            return Ask.NOTHING
+        if self._asked_link != self._seen.links:
+            return Ask.REPAIR
+        return Ask.CHECK if self.can_replay else Ask.NOTHING
+
+    def _asks_at(self) -> float:
+        """When its engine is to be asked, as far as that is a matter of time."""
+        from_then = max(self._up_at + LINK_SETTLE_S, self._ask_at)
+        if (
+            self._asked_link != self._seen.links
+            or self._confirmed_link != self._seen.links
+            or self._seen.is_doubted
+        ):
+            return from_then
+        asked_of_last = self._asked_at >= self._heard_at
+        last = self._asked_at if asked_of_last else self._heard_at
+        return max(from_then, last + (CHECK_AGAIN_S if asked_of_last else CHECK_SILENCE_S))
+
+    # Asking over HTTP
+
+    def _is_away(self, now: float) -> bool:
+        is_asked = self.engine is not None and not self._is_heard(now)
+        return is_asked and self.engine is not None and self.engine.is_away
+
+    def probes(self, now: float) -> bool:
+        """Whether its engine is to be asked whether it is there: it is silent, and no replay socket
+        tells.
+        """
+        engine = self.engine
+        return (
+            engine is not None
+            and self.is_at_rest
+            and self._seen.connected
+            and not self._is_heard(now)
+            and (self.fails or not self.can_replay)
+            and now >= engine.probes_at
+        )
+
+    def reads_process(self, now: float) -> bool:
+        """Whether its engine is to be asked which process it is."""
+        engine = self.engine
+        is_up = self.is_placed and self._seen.connected and self._seen.links > 0
+        return engine is not None and is_up and now >= engine.reads_at(self._seen.links)
+
+    def inquires_at(self) -> float:
+        """When its engine is to be asked either, as far as that is a matter of time."""
+        engine = self.engine
+        assert engine is not None
+        reads_at = engine.reads_at(self._seen.links)
+        if self.can_replay and not self.fails:
+            return reads_at
+        return min(reads_at, max(self._heard_at + CHECK_SILENCE_S, engine.probes_at))
+
+    def begin_asking(self, now: float, *, heard: int) -> int:
+        """A repair begins, after the link `heard` has brought a message; returns the link that it
+        may confirm, 0 for none.
+        """
+        self.rests_until = 0.0
+        self._began_at = now
+        settled = now >= self._up_at + LINK_SETTLE_S or heard == self._seen.links
+        self._asked_link = self._seen.links if settled and self._seen.connected else 0
+        self._asked_unplaced = self._seen.unplaced
+        return self._asked_link
+
+    def answered(
+        self, now: float, link: int, doubt: Doubt | None, *, heard_all: bool = True
+    ) -> None:
+        """A repair that began on this link has ended, and confirms the publisher or not: as of when
+        it began, for its engine may have given the answer then; where it was not heard to the end,
+        as of what was heard last. One that was under way while this process was paused says nothing
+        of what was sent meanwhile.
+        """
+        self.rests_until = 0.0
+        self._note_answer(doubt, link)
+        if doubt is None and self._began_at < self._distrusted_at:
+            self._asked_link, self._ask_at = 0, now
+            return
+        if doubt is None:
+            self._failures, self._unmatched, self._ask_at = 0, 0, now
+            if self.engine is not None:
+                self.engine.heard()
+            if link and link == self._seen.links and self._seen.connected:
+                self._confirmed_link = link
+                if heard_all:
+                    self._asked_at = self._began_at
+                self._settled_at = 0.0
+                self._settled_unplaced = self._asked_unplaced
+            return
+        if not self.can_replay:  # nothing was asked of it that it could answer another time
+            self._doubt = Doubt.NO_REPLAY
+            return
+        if doubt is Doubt.REPLAY_UNMATCHED:
+            # It answers well; the next batch that comes live is what its replay is to show.
+            self._failures, self._doubt = 0, doubt
+            self._ask_at = now + min(CHECK_RETRY_S * 2.0**self._unmatched, CHECK_AGAIN_S)
+            self._compare_at = now + CHECK_RETRY_S
+            self._unmatched = min(self._unmatched + 1, CHECK_DOUBLINGS_MAX)
+            return
+        self._unmatched = 0
+        self._ask_at = now + min(CHECK_RETRY_S * self._doublings, CHECK_RETRY_MAX_S)
+        self._failures += 1
+        self._doubt = doubt
+        if self._failures >= CHECK_FAILURES_MAX:
+            self._confirmed_link = 0
+
+    def _note_answer(self, doubt: Doubt | None, link: int) -> None:
+        """What was found out of its replay socket; without a link it had no time to answer."""
+        if not self.can_replay:
+            return
+        if doubt not in (Doubt.REPLAY_SILENT, Doubt.CATCHING_UP):
+            self._has_answered = True
+        if link and doubt is Doubt.REPLAY_SILENT and not (self._has_answered or self._is_said):
+            self._is_said = True
+            _logger.warning(
+                "The replay socket of %s at %s does not answer: what is lost cannot be asked for"
+                " again. Asking it again; `reprise doctor` says what to do",
+                *(self.registration.service_key, self.replay.endpoint),
+            )
+        self.has_dead_replay = doubt is Doubt.REPLAY_SILENT and not self._has_answered

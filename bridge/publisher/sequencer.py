@@ -1,0 +1,592 @@
+"""The order of one publisher's batches: what follows at once, what waits, and what is missing. No
+I/O, no threads, and no clock but for how much is done at once.
+
+A bad event never costs its batch, and a bad batch never its stream; whatever is dropped is counted
+under its publisher and a `DropReason`. A batch of which nothing can be used may have removed
+blocks, so a `gap` stands for it. One is enough: while the publisher is degraded by an earlier one,
+such batches count as empty, so that an engine that we do not understand does not fill the log with
+gaps.
+
+A publisher that can replay is held at a gap: its live batches wait, decoded and bounded, while
+`bridge.publisher.repair` asks for what is missing; `accept` takes the replayed batches, `resume`
+the ones that waited. Whatever is still missing then becomes a `gap` record.
+
+An unexpected error costs one window of one publisher: the publisher goes back to where the window
+started, is counted under `internal_error`, and is held as at a gap where it can replay. Where it
+cannot, or that does not help, a gap stands for the window.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from bridge.publisher.anchor import Anchor, Joint
+from bridge.publisher.causes import MISSED, RESTARTED
+from bridge.publisher.held_batches import HeldBatch, HeldBatches, IntakeTotals, MissingBatches
+from bridge.publisher.stream import BatchStream
+from bridge.publisher.window import Window
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire import DecodedBatch, open_source
+from bridge.wire.drop_reasons import DropReason
+from schemas.arrays import ArrayPacker, PythonArrayPacker
+from schemas.errors import BatchError
+from schemas.limits import HELD_TURN_S
+from schemas.positions import NO_CURSOR, Cursor, Proof
+from schemas.records import SequencedRecord
+from schemas.registration import Registration
+
+FAULT: Final = "Unexpected error in messages of %s; replaying them, or writing a gap for them"
+_logger = logging.getLogger(__name__)
+
+
+class Sequencer:
+    """See the module; one owner.
+
+    Args:
+        registration: the publisher.
+        cursor: its last batch in the log.
+        repairs: whether to hold it at a gap until `resume`.
+        packer: of hashes and tokens; the kernel's where there is one.
+        totals: of all publishers of this process.
+
+    Attributes:
+        stream: what was accepted.
+        is_held: whether its batches wait.
+        is_resuming: whether `resume` has left batches that may follow as they are: it is to be
+            called again until it has not.
+    """
+
+    __slots__ = (
+        "_asked_link",
+        "_held",
+        "_missing",
+        "_totals",
+        "is_held",
+        "is_resuming",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        registration: Registration,
+        cursor: Cursor = NO_CURSOR,
+        *,
+        repairs: bool = False,
+        packer: ArrayPacker | None = None,
+        totals: IntakeTotals | None = None,
+    ) -> None:
+        source = open_source(registration, packer or PythonArrayPacker())
+        self.stream = BatchStream(registration, source, cursor, repairs)
+        self.is_held = self.is_resuming = False
+        self._totals = IntakeTotals() if totals is None else totals
+        self._held = HeldBatches(self._totals)
+        self._missing: MissingBatches | None = None  # becomes a gap at the end of the wait
+        self._asked_link = (
+            0  # the link that was up as the wait began: what the engine was asked over
+        )
+
+    # Live batches
+
+    def take(self, window: Window, batch: DecodedBatch, size_bytes: int) -> None:
+        """A batch came live: it follows, or waits."""
+        stream = self.stream
+        if not self.is_held and stream.needs_repair(batch):
+            self._hold_at_gap(MISSED)
+        if self.is_held:
+            self._let_wait(HeldBatch(batch, size_bytes, stream.link))
+        elif stream.accept(batch, window, stream.link):
+            stream.unplaced = 0  # what may have been missing is a gap now, or was not there
+
+    def begin_link(self, link: int) -> None:
+        """The publisher's first message over another link: that it follows on proves nothing, since
+        the engine may have restarted and come exactly as far. Its replay can tell.
+        """
+        self.stream.begin_link(link)
+        if self.stream.repairs and not self.is_held:
+            self._hold_at_gap(self.stream.away)
+
+    def fail(self, window: Window, batch: DecodedBatch | None, now: float) -> Window:
+        """A message has met an unexpected error; returns the window to go on with.
+
+        Args:
+            window: under way.
+            batch: of the message; None where it is not known.
+            now: Unix seconds; the records' bridge_time.
+        """
+        _logger.exception(FAULT, self.stream.counters.publisher)
+        self.count_fault()
+        if batch is None or self.is_held:
+            # Nothing is known of this batch: at least the next one is missing.
+            self._ask_again(window, _after(self.stream.cursor))
+            return window
+        return self._go_back(now)
+
+    def _hold_at_gap(self, cause: str) -> None:
+        self.is_held, self.stream.cause = True, cause
+        self._totals.gaps.append(self.stream.publisher)
+
+    def _let_wait(self, held: HeldBatch) -> None:
+        if not self._held.append(held):
+            self.stream.counters.count_drop(
+                BatchError(DropReason.HELD_FULL, f"no room for batch {held.batch.sequence}")
+            )
+
+    def forget(self) -> None:
+        """The publisher is followed no more."""
+        self._held.clear()
+
+    # Holding and repairing
+
+    def hold(self, cause: str = "") -> None:
+        """Lets the publisher's batches wait from now on, until `resume`.
+
+        Args:
+            cause: why some of them may be missing, where it did not wait for another one.
+        """
+        self.is_resuming = False
+        self._asked_link = self.stream.live_link
+        self.stream.cause = self.stream.cause or self.stream.away or cause
+        self.is_held = True
+
+    def place(self, anchor: Anchor, *, away: str = "") -> None:
+        """Sets the publisher's last batch in the log, see `BatchStream.place`; `away` says why
+        batches may be missing behind it.
+        """
+        self.stream.place(anchor)
+        self.stream.away = away
+
+    def has_in_common(self, anchor: Anchor) -> bool:
+        """Whether that batch of the log came to us, too, and waits."""
+        return bool(self._common(anchor))
+
+    def _common(self, anchor: Anchor) -> list[HeldBatch]:
+        """The batches that wait up to the log's last one, which its time tells. A gap has no time:
+        up to its end, behind the last one before it that came live.
+        """
+        last = Proof(anchor.cursor.sequence, anchor.engine_time)
+        batch = last if last.engine_time else anchor.heard
+        if batch is None or not batch.engine_time:
+            return []
+        sequence, engine_time = batch
+        return self._held.up_to(sequence=sequence, engine_time=engine_time, last=last.sequence)
+
+    def join(self, joint: Joint) -> None:
+        """Another bridge has written up to here what came to both: that is dropped. What waits
+        behind it is of the log's incarnation.
+
+        Args:
+            joint: what that bridge knows.
+        """
+        common, link = self._common(self.stream.anchor), joint.link
+        last, over = common[-1] if common else None, self._held.overflowed
+        if last is not None and self.stream.proof is None:
+            link = link or last.link  # its process has published that batch
+        if (
+            (last is not None and over is not None)
+            and over.link == last.link
+            and over.batch.sequence <= self.stream.tracker.sequence
+        ):
+            self._held.overflowed = None  # that bridge has had no room for it either
+        for _ in common:
+            self._held.pop()
+        self.stream.counters.duplicates += len(common)
+        if link:
+            self.stream.link = max(self.stream.link, link)
+            self.stream.prove(link)
+            if joint.is_whole:
+                self.stream.pairing.note_whole()
+
+    def prove(self, link: int) -> None:
+        """The engine still has the batch of `proven`, and was asked when this was the link."""
+        if self.stream.link == link:
+            self.stream.prove(link)
+
+    def note_link(self, link: int, *, is_up: bool = True) -> None:
+        """This link is up, or will be the next one."""
+        self.stream.live_link, self.stream.is_up = link, is_up
+
+    # Whose a replay is: see `bridge.publisher.pairing`
+
+    def comparable(self) -> int | None:
+        """With which batch a replay is to begin, to be compared with what came live; None where
+        nothing did, or it has been shown.
+        """
+        pairing = self.stream.pairing
+        return None if pairing.is_shown or pairing.live is None else pairing.live.sequence
+
+    def differs_from_waiting(self, batch: DecodedBatch, link: int) -> bool:
+        """The same, of the first batch that waits."""
+        first = self._held.first
+        return first is not None and 0 < first.link == link and _is_other(batch, first.batch)
+
+    def compare(self, batch: DecodedBatch, *, is_anchored: bool) -> None:
+        """A batch of a reply that is taken, or could be; see `Pairing.show`."""
+        pairing = self.stream.pairing
+        if pairing.is_shown and not (is_anchored and pairing.is_open):
+            return
+        waiting = self.first_waiting()
+        if pairing.live is not None and pairing.live.recognises(batch):
+            pairing.show(is_anchored=True)
+        elif waiting is not None and _is_same(batch, waiting):
+            pairing.show(is_anchored=is_anchored)
+
+    def refuse(self, batch: DecodedBatch, now: float, *, link: int) -> list[SequencedRecord]:
+        """Its replay is another publisher's, as this batch of it shows: what may have been taken of
+        it before is withdrawn, and what of that incarnation came live is lost.
+
+        Args:
+            batch: see `differs`.
+            now: Unix seconds; the records' bridge_time.
+            link: that had brought its last message when it was asked.
+        """
+        detail = f"Expected batch {batch.sequence} as it came live from a replay, got another one"
+        error = BatchError(DropReason.REPLAY_DIFFERS, f"{detail}: is `replay_endpoint` its own?")
+        live, is_open = self.stream.pairing.live, self.stream.pairing.is_open
+        self.stream.counters.count_drop(error)
+        self.stream.pairing.distrust()
+        if not is_open:
+            return []
+        records = self.begin_incarnation(now, link=link, reason=error.reason)
+        if live is not None:
+            window, lost_to = self.stream.open(now), self.stream.at(live.sequence)
+            self.stream.lose(window, MissingBatches(lost_to, error.reason))
+            records += self.close(window, now)
+        return records
+
+    def drop_earlier(self, link: int) -> bool:
+        """Drops the first batch that waits, and all that came over the same link, where that was
+        before this one: a link ends with the process at its other end. Returns whether it did.
+
+        Args:
+            link: the live one when it was asked.
+        """
+        first = self._first_held()
+        if first is None or not 0 < first.link < link:
+            return False
+        dropped = 0
+        link = first.link
+        while (held := self._held.first) is not None and held.link <= link:
+            dropped += not self.stream.is_older(held.batch, held.link)
+            self._held.pop()
+        self._held.forget_overflow(up_to_link=link)  # of that incarnation, too
+        self.stream.drop_earlier(dropped)
+        return True
+
+    def first_waiting(self) -> DecodedBatch | None:
+        """The first batch that waits and is not in the log; those before it are dropped."""
+        first = self._first_held()
+        return None if first is None else first.batch
+
+    def first_waiting_link(self) -> int:
+        """The link that brought it; 0 where nothing waits, or that is not known."""
+        first = self._first_held()
+        return 0 if first is None else first.link
+
+    def _first_held(self) -> HeldBatch | None:
+        """Drops what is in the log: else each question would look at all of it again."""
+        while (first := self._held.first) is not None and self.stream.is_older(
+            first.batch, first.link
+        ):
+            self._held.pop()
+            self.stream.note_again(first.batch, first.link)
+        return first
+
+    @property
+    def waiting(self) -> int:
+        """How many of its live batches wait."""
+        return len(self._held)
+
+    def misses(self) -> bool:
+        """Whether batches are missing that the publisher may still have."""
+        waiting = self.first_waiting()
+        is_behind = waiting is not None and self.stream.needs_repair(waiting)
+        return self._missing is not None or is_behind
+
+    def decode(self, message: RawMessage) -> DecodedBatch | None:
+        """The batch of a replayed message; None, counted, where it cannot be decoded."""
+        try:
+            return self.stream.decode(message)
+        except Exception:
+            _logger.exception(FAULT, self.stream.counters.publisher)
+            self.count_fault()
+            return None
+
+    def decode_ahead(self, message: RawMessage) -> DecodedBatch | None:
+        """What the intake would make of the message; None where the intake is to say why it cannot.
+
+        On any thread; live messages are decoded one at a time.
+        """
+        try:
+            return self.stream.source.decode(message.frames)
+        except Exception:  # noqa: BLE001 -- the intake meets it again, and counts it
+            return None
+
+    def decoded(self, message: RawMessage) -> RawMessage:
+        """The message with what `decode_ahead` makes of it."""
+        return message._replace(batch=self.decode_ahead(message))
+
+    def accept(
+        self, batches: Iterable[DecodedBatch], now: float, *, link: int
+    ) -> list[SequencedRecord]:
+        """The records of replayed batches, in order; gaps between them are lost for good. The
+        records say why these had been missing: the cause of the wait.
+
+        Args:
+            batches: as its engine has them.
+            now: Unix seconds; the records' bridge_time.
+            link: that had brought its last message when it was asked for them.
+        """
+        window = self.stream.open(now)
+        self.stream.begin_repaired()
+        for batch in batches:
+            window = self._accept(window, batch, link, now)
+        self.stream.repaired = ""
+        return self.close(window, now)
+
+    def release(self, before_time: float, now: float) -> Iterator[list[SequencedRecord]]:
+        """The records of the batches that wait and are older than `before_time`, an engine time; as
+        many at a time as take HELD_TURN_S.
+        """
+        window, until = self.stream.open(now), self._totals.clock.monotonic() + HELD_TURN_S
+        while (first := self._held.first) is not None:
+            if self._totals.clock.monotonic() >= until:
+                yield self.close(window, now)
+                window, until = self.stream.open(now), self._totals.clock.monotonic() + HELD_TURN_S
+            batch, link = first.batch, first.link
+            if batch.engine_time is not None and batch.engine_time >= before_time:
+                break
+            is_older = self.stream.is_older(batch, link)
+            if not is_older and batch.sequence <= self.stream.tracker.sequence:
+                break  # it is the first one of the next incarnation
+            self._held.pop()
+            if not is_older:
+                window = self._accept(window, batch, link, now)
+        yield self.close(window, now)
+
+    def begin_incarnation(
+        self, now: float, *, link: int, reason: str = RESTARTED
+    ) -> list[SequencedRecord]:
+        """The reset that withdraws all that the publisher announced in the incarnation before.
+
+        Args:
+            now: Unix seconds; the record's bridge_time.
+            link: that had brought its last message when it was asked.
+            reason: of the reset.
+        """
+        self.stream.counters.restarts += 1
+        self.stream.cause = reason
+        window = self.stream.open(now)
+        self.stream.tracker.begin_incarnation()
+        self.stream.forget_incarnation(link)
+        window.add_reset(incarnation=self.stream.tracker.incarnation, reason=reason)
+        return window.close()
+
+    def begin_process(
+        self, now: float, *, last_link: int, link: int
+    ) -> Iterator[list[SequencedRecord]]:
+        """Another process of the engine is at the other end of the link: what waits of the one
+        before is written, then the reset. As many records at a time as take HELD_TURN_S.
+
+        Args:
+            now: Unix seconds; the records' bridge_time.
+            last_link: what came up to this one is of the process before; of a link between the two
+                it is not known whose it is, so it is dropped.
+            link: the live one.
+        """
+        dropped = 0
+        while self._waits_before(link):  # more may have come while the last was handed on
+            window, until = self.stream.open(now), self._totals.clock.monotonic() + HELD_TURN_S
+            while self._waits_before(link):
+                held = self._held.pop()
+                if 0 < held.link <= last_link:
+                    window = self._accept(window, held.batch, held.link, now)
+                else:
+                    dropped += 1
+                if self._totals.clock.monotonic() >= until:
+                    break
+            yield self.close(window, now)
+        self._begin_process(link, dropped)
+        self._missing = None  # if it is of this process, it is replayed, or a gap
+        live = self.stream.pairing.live
+        records = self.begin_incarnation(now, link=link)
+        if live is not None and live.link == link > 0:
+            # It was taken for one of the process before, and is withdrawn with that.
+            self.expect(self.stream.at(live.sequence), RESTARTED)
+        yield records
+
+    def begin_at(self, link: int) -> None:
+        """The process over this link is known, and the log has the reset of an incarnation of which
+        it has no batch yet: what came over earlier links may be of the process before.
+        """
+        if self.stream.tracker.sequence >= 0 or self.stream.tracker.incarnation <= 1:
+            return
+        dropped = 0
+        while (first := self._held.first) is not None and 0 < first.link < link:
+            self._held.pop()
+            dropped += 1
+        self._begin_process(link, dropped)
+
+    def _begin_process(self, link: int, dropped: int) -> None:
+        self.stream.drop_earlier(dropped)
+        self.stream.first_link = link
+        self._held.forget_overflow(up_to_link=link - 1)
+
+    def _waits_before(self, link: int) -> bool:
+        first = self._first_held()
+        return first is not None and first.link < link
+
+    def lose(
+        self, sequence: int, error: BatchError, now: float, *, link: int
+    ) -> list[SequencedRecord]:
+        """The gap for all up to this batch, where the log does not have it; it counts as dropped.
+
+        Args:
+            sequence: of a batch that its engine has, and that cannot be received.
+            error: why not; its reason is the gap's.
+            now: Unix seconds; the record's bridge_time.
+            link: that had brought its last message when it was asked for them.
+        """
+        self.stream.counters.count_drop(error)
+        if self.stream.tracker.sequence == -1:
+            self.stream.prove(link)  # the log has nothing else of this incarnation
+        window = self.stream.open(now)
+        self.stream.lose(window, MissingBatches(self.stream.at(sequence), error.reason))
+        return self.close(window, now)
+
+    def expect(self, cursor: Cursor, reason: str) -> None:
+        """Everything up to `cursor` has been sent: what is missing at `resume` is a gap.
+
+        Args:
+            cursor: of the last batch that is known to have been sent.
+            reason: of the gap, unless a batch that waits shows the gap anyway.
+        """
+        self._missing, self.stream.cause = MissingBatches(cursor, reason), reason
+
+    def resume(self, now: float, *, until: float = math.inf) -> list[SequencedRecord]:
+        """Ends the wait: the records of what waited, in order, after a gap for what is missing.
+
+        A further gap among the batches that waited, or after them where there was no room, holds
+        the publisher again: see `take_gaps`.
+
+        Args:
+            now: Unix seconds; the records' bridge_time.
+            until: monotonic seconds, after which the rest waits on: see `is_resuming`.
+        """
+        window = self.stream.open(now)
+        if self._missing is not None and self.first_waiting() is None:
+            self.stream.lose(window, self._missing)
+        self._missing = None
+        is_later, self.is_resuming = self.is_resuming, False
+        has_taken = False
+        while (held := self._first_held()) is not None:
+            if has_taken and self._totals.clock.monotonic() >= until:
+                self.is_resuming = True
+                return self.close(window, now)
+            is_unasked = is_later or has_taken or 0 < self._asked_link < held.link
+            if is_unasked and self.stream.needs_repair(held.batch):
+                self._totals.gaps.append(self.stream.publisher)
+                self.stream.cause = MISSED
+                return self.close(window, now)
+            has_taken = True
+            self._held.pop()
+            window = self._accept(window, held.batch, held.link, now)
+        self.is_held, self.stream.cause = False, ""
+        self._ask_for_overflowed(window)
+        return self.close(window, now)
+
+    def _ask_for_overflowed(self, window: Window) -> None:
+        """What had no room while the publisher was held: the batch that would show it as a gap may
+        never come.
+        """
+        held, self._held.overflowed = self._held.overflowed, None
+        lost_to = None if held is None else self.stream.lost_to(held.batch)
+        if lost_to is not None:
+            self._ask_again(window, lost_to, DropReason.HELD_FULL)
+
+    # Unexpected errors
+
+    def take_back(self, now: float, *, ask_again: bool) -> list[SequencedRecord]:
+        """Goes back to before the publisher's last records, which could not be handed on.
+
+        Args:
+            now: Unix seconds.
+            ask_again: hold it as at a gap, where it can replay.
+
+        Returns:
+            The gap that stands for them, where the publisher is not asked for them again.
+        """
+        self.count_fault()
+        if not ask_again:
+            return self._lose(now).close()
+        return self._go_back(now).close()
+
+    def _accept(self, window: Window, batch: DecodedBatch, link: int, now: float) -> Window:
+        """Appends the batch to the window; on an error, starts a window with a gap instead."""
+        try:
+            self.stream.accept(batch, window, link)
+        except Exception:
+            _logger.exception(FAULT, self.stream.counters.publisher)
+            self.count_fault()
+            return self._lose(now)
+        return window
+
+    def close(
+        self, window: Window, now: float, *, ask_again: bool = False
+    ) -> list[SequencedRecord]:
+        """The records of the window; on an error, a gap, or what is to be asked for again."""
+        try:
+            return window.close()
+        except Exception:
+            _logger.exception(FAULT, self.stream.counters.publisher)
+            self.count_fault()
+            if not ask_again:
+                return self._lose(now).close()
+            return self._go_back(now).close()
+
+    def _go_back(self, now: float) -> Window:
+        """A new window from where the last one began; what that had is asked for again."""
+        lost_to = self.stream.roll_back()
+        window = self.stream.open(now)
+        self._ask_again(window, lost_to)
+        return window
+
+    def _lose(self, now: float) -> Window:
+        """A new window with a gap for the last one."""
+        lost_to = self.stream.roll_back()
+        window = self.stream.open(now)
+        self.stream.lose(window, MissingBatches(lost_to, DropReason.INTERNAL_ERROR))
+        return window
+
+    def _ask_again(
+        self,
+        window: Window,
+        lost_to: Cursor,
+        reason: str = DropReason.INTERNAL_ERROR,
+    ) -> None:
+        """Holds the publisher as at a gap; adds a gap where it cannot replay."""
+        missing = MissingBatches(lost_to, reason)
+        if self.is_held:
+            self._missing = missing if self._missing is None else max(self._missing, missing)
+        elif self.stream.repairs:
+            self._missing = missing
+            self._hold_at_gap(reason)
+        else:
+            self.stream.lose(window, missing)
+
+    def count_fault(self) -> None:
+        """Counts an unexpected error in a message."""
+        self._totals.faults += 1
+        self.stream.counters.dropped[DropReason.INTERNAL_ERROR] += 1
+
+
+def _is_same(one: DecodedBatch, other: DecodedBatch) -> bool:
+    return (one.sequence, one.digest) == (other.sequence, other.digest)
+
+
+def _is_other(one: DecodedBatch, other: DecodedBatch) -> bool:
+    return one.sequence == other.sequence and one.digest != other.digest
+
+
+def _after(cursor: Cursor) -> Cursor:
+    return Cursor(cursor.incarnation, cursor.sequence + 1)

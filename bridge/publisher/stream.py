@@ -1,0 +1,559 @@
+"""One publisher's stream of batches: what of it is accepted, into which records, and which
+incarnation of the engine that is known to be. No I/O.
+"""
+
+import logging
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+from bridge.publisher.anchor import Anchor, BegunBatch, Checkpoint
+from bridge.publisher.causes import JOINED_LATE, MISSED, RECONNECTED, RESTARTED, cause_of_repair
+from bridge.publisher.counters import PublisherCounters
+from bridge.publisher.event_numbers import EventNumbers
+from bridge.publisher.held_batches import MissingBatches
+from bridge.publisher.lateness import Lateness
+from bridge.publisher.media import Media
+from bridge.publisher.pairing import LiveBatch, Pairing
+from bridge.publisher.tracker import Outcome, SequenceTracker
+from bridge.publisher.window import Window
+from bridge.publisher.windows import Windows
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire import DecodedBatch, DecodedRun, Source
+from bridge.wire.drop_reasons import DropReason
+from schemas.errors import BatchError, WireError
+from schemas.limits import RUN_MESSAGES_MAX, SEQUENCE_MAX
+from schemas.positions import Cursor, Proof
+from schemas.registration import Registration
+
+_logger = logging.getLogger(__name__)
+
+_NO_LINK: Final = -1
+
+
+class Place(Enum):
+    """What a batch is to its stream."""
+
+    NEXT = "next"  # it is accepted, and of the incarnation of those before, as far as is known
+    UNPROVEN = "unproven"  # it is accepted, and may be of another incarnation from here on
+    FIRST = "first"  # it is accepted, as the first one of its incarnation in the log
+    RESTART = "restart"  # it is accepted, as the first one of another incarnation
+    AGAIN = "again"  # the log has it
+
+
+_NEXT: Final = Outcome.NEXT  # of most batches
+
+
+def place_of(outcome: Outcome, *, is_first: bool, is_proven: bool) -> Place:
+    """The case.
+
+    Args:
+        outcome: what its number says.
+        is_first: the log has no batch of the incarnation.
+        is_proven: its link is known to be the incarnation's, or those before are in doubt already.
+    """
+    if outcome is Outcome.DUPLICATE:
+        return Place.AGAIN
+    if outcome is Outcome.RESTART:
+        return Place.RESTART
+    if is_first:
+        return Place.FIRST
+    return Place.NEXT if is_proven else Place.UNPROVEN
+
+
+class BatchStream:
+    """See the module; one owner, the publisher's sequencer."""
+
+    __slots__ = (
+        "_begun",
+        "_checkpoint",
+        "_has_told_gap",
+        "_proven_link",
+        "_run_max",
+        "away",
+        "cause",
+        "counters",
+        "degraded",
+        "engine_time",
+        "first_link",
+        "heard",
+        "is_up",
+        "lateness",
+        "link",
+        "live_link",
+        "media",
+        "numbers",
+        "out_of_range",
+        "pairing",
+        "proof",
+        "publisher",
+        "received_at",
+        "received_time",
+        "repaired",
+        "repairs",
+        "source",
+        "tracker",
+        "unplaced",
+        "windows",
+    )
+
+    def __init__(
+        self, registration: Registration, source: Source, cursor: Cursor, repairs: bool
+    ) -> None:
+        self.publisher = registration.publisher
+        self.source = source
+        self.tracker = SequenceTracker(cursor)
+        self.counters = PublisherCounters(registration.service_key)
+        self.engine_time = 0.0
+        self.numbers = EventNumbers()
+        self.windows = Windows()
+        self.media = Media()
+        self._begun: BegunBatch | None = None
+        self.degraded = False  # a gap was written here, and no reset or clear since
+        self._has_told_gap = False
+        self.repairs = repairs
+        self.away = ""  # why batches may be missing before the next one, if any
+        self.cause = ""  # why it waits: of the batches that a replay brings meanwhile
+        self.repaired = ""  # the same, while such batches are accepted
+        self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
+        self.lateness = Lateness()
+        self.received_time = 0.0  # the engine's, of the last live batch
+        self.received_at = 0.0  # when the last message came, monotonic seconds
+        self.heard = 0  # messages that came live
+        self.out_of_range: WireError | None = None  # of a batch whose number no gap can have
+        self.unplaced = 0  # the last message without a place, where no batch came behind it
+        self.link = 0  # the one that brought the last message
+        self.live_link = 0  # the one that is up, or the next
+        self.first_link = 0  # to the engine's process: what came over others is of one before
+        self.is_up = False
+        self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
+        self.proof: Proof | None = None  # what follows it may be of another one
+        self.pairing = Pairing()
+        self.windows.place(None, is_empty=cursor.sequence < 0)
+        self._checkpoint = Checkpoint(self.anchor, False)
+
+    @property
+    def cursor(self) -> Cursor:
+        """The last accepted batch."""
+        return self.tracker.cursor
+
+    def at(self, sequence: int) -> Cursor:
+        """The batch of this number in the incarnation of the last accepted one."""
+        return Cursor(self.tracker.incarnation, sequence)
+
+    @property
+    def up_link(self) -> int:
+        """The link that is up; 0 for none, or where that is not known."""
+        return self.live_link if self.is_up else 0
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether batches were accepted of which it is not known that they are of the incarnation
+        of those before.
+        """
+        return self.proof is not None
+
+    @property
+    def anchor(self) -> Anchor:
+        """The last accepted batch, with what identifies its incarnation."""
+        cursor, begun = self.tracker.cursor, self._begun
+        begun_time = begun.engine_time if begun is not None and begun.after == cursor else None
+        heard, window = self.pairing.heard, self.windows.largest
+        names = self.media.names
+        return Anchor(cursor, self.engine_time, self.proof, begun_time, heard, window, names)
+
+    def place(self, anchor: Anchor) -> None:
+        """Sets the last batch in the log; what was seen before no longer proves duplicates."""
+        if self.tracker.sequence >= 0 and self.tracker.cursor > anchor.cursor:
+            self.link = 0  # what it has brought is not in the log: only the next batch shows that
+        if self.tracker.cursor != anchor.cursor:
+            self.tracker = SequenceTracker(anchor.cursor)
+            self._proven_link = _NO_LINK
+            self.pairing.place(anchor.heard, is_open=anchor.cursor.sequence >= 0)
+            self.numbers.forget()
+        self.windows.place(anchor.window, is_empty=anchor.cursor.sequence < 0)
+        self.media.names = anchor.media
+        self.engine_time, self.proof = anchor.engine_time, anchor.proof
+        self._begun = None if anchor.begun is None else BegunBatch(anchor.cursor, anchor.begun)
+
+    # Which incarnation: numbers alone do not tell one from another that has come as far
+
+    def begin_link(self, link: int) -> None:
+        """What comes now comes over this link."""
+        self.link = link
+        self.counters.number, self.counters.repeats = -1, 0  # an engine that restarts begins again
+        self.away = self.away or RECONNECTED
+        self.lateness = Lateness()  # the engine may be another one, with another clock
+
+    def drop_earlier(self, batches: int) -> None:
+        """So many came over a link to a process of the engine before the one that the log has."""
+        reason = "its link was to a process of the engine before the present one"
+        self.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), batches)
+
+    def adopt_link(self, link: int, *, heard: int) -> None:
+        """What comes over this link is of the process that the link before was to: it was up when
+        that process was asked, and `heard` had brought the last message by then.
+        """
+        if self._proven_link == heard:
+            self._proven_link = max(heard, link)
+        self.link = max(self.link, link)
+
+    def prove(self, link: int) -> None:
+        """The engine still has the batch that the log has: all since is of one incarnation.
+
+        Args:
+            link: over which it sends that incarnation. Over a later one another may come.
+        """
+        self._proven_link, self.proof, self.away = link, None, ""
+
+    def forget_incarnation(self, link: int) -> None:
+        """Another one begins, over this link: nothing of the one before is true of it."""
+        self.degraded = False
+        self.engine_time = 0.0
+        self.pairing.begin_incarnation()
+        self.numbers.forget()
+        self.windows.forget()
+        self.media.forget()
+        self.prove(link)
+
+    @property
+    def proven(self) -> Proof:
+        """The last batch that is known to be of the log's incarnation."""
+        return self.proof or Proof(self.tracker.sequence, self.engine_time)
+
+    @property
+    def proven_link(self) -> int:
+        """The link that brought the last message, where it is known to be of the log's incarnation
+        with all before it; else 0.
+        """
+        is_proven = self._proven_link == self.link and self.proof is None
+        is_open = self.pairing.is_open and not self.pairing.was_shown
+        is_whole = self.anchor.begun is None and not is_open
+        return self.link if is_proven and is_whole else 0
+
+    def is_of(self, link: int) -> bool:
+        """Whether the log has a batch that the process at the other end of this link published."""
+        live = self.pairing.live
+        return self._is_all_of(link) or (live is not None and 0 < live.link == link)
+
+    def _is_all_of(self, link: int) -> bool:
+        return 0 < link == self._proven_link and not self.pairing.is_open and self.proof is None
+
+    def differs(self, batch: DecodedBatch, link: int) -> bool:
+        """Whether a replayed batch is not the one that the log has of its number, and the process
+        at the other end of this link published that: so it has not replayed this one.
+        """
+        live = self.pairing.live
+        if live is not None and 0 < live.link == link and live.recognises(batch) is False:
+            return True
+        return self._is_all_of(link) and self.recognises(batch) is False
+
+    def recognises(self, batch: DecodedBatch) -> bool | None:
+        """Whether this is the batch of its number in the log; None where that cannot be told."""
+        live = self.pairing.live
+        known = None if live is None else live.recognises(batch)
+        return self.tracker.recognises(batch.sequence, batch.digest) if known is None else known
+
+    def begin_repaired(self) -> None:
+        """What is accepted from here on had been missing: a replay has brought it."""
+        self.cause = cause_of_repair(self.cause, self.tracker.sequence)
+        self.repaired = self.cause
+
+    # Windows
+
+    def open(self, now: float) -> Window:
+        """Starts a window; `roll_back` returns to here."""
+        self._checkpoint = Checkpoint(self.anchor, self.degraded)
+        return Window(self.publisher, now)
+
+    def roll_back(self) -> Cursor:
+        """Forgets the batches of the last window; returns the last of them."""
+        lost_to = self.tracker.cursor
+        self.place(self._checkpoint.anchor)
+        self.degraded = self._checkpoint.degraded
+        return lost_to
+
+    def lose(self, window: Window, missing: MissingBatches) -> None:
+        """Adds a gap for everything up to the cursor; nothing where it has been accepted."""
+        cursor, reason = missing
+        if cursor <= self.tracker.cursor:
+            return
+        if cursor.incarnation > self.tracker.incarnation:
+            window.add_reset(incarnation=cursor.incarnation, reason=reason)
+            self.degraded = False
+            self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
+            self.pairing.begin_incarnation()
+            self.windows.forget()
+            self.media.forget()
+        first, last = self.tracker.sequence + 1, cursor.sequence
+        if first <= last:
+            self.counters.gaps += 1
+            self.counters.lost_batches += last - first + 1
+            self.add_gap(window, first, last, reason)
+        self.tracker = SequenceTracker(cursor)
+        self.engine_time = 0.0
+
+    # Batches
+
+    def decode(self, message: RawMessage) -> DecodedBatch | None:
+        """The message's batch; None, counted, where its sequence cannot be read."""
+        self.counters.messages += 1
+        if isinstance(message.batch, DecodedBatch):
+            return message.batch
+        try:
+            return self.source.decode(message.frames)
+        except WireError as error:
+            self.counters.count_drop(error)
+            self.unplaced = self.counters.messages
+            if error.reason == DropReason.SEQUENCE_RANGE:
+                self.out_of_range = WireError(error.reason, error.detail)
+            return None
+
+    def needs_repair(self, batch: DecodedBatch) -> bool:
+        """Whether batches before this one are missing that the publisher may still have."""
+        if not self.repairs or batch.sequence == self.tracker.sequence + 1:
+            return False
+        return self.tracker.peek(batch.sequence, batch.digest).gap is not None
+
+    # Batches that simply follow on
+
+    def take_run(self, window: Window, messages: Sequence[RawMessage], at: int) -> int:
+        """Accepts the next messages together, as far as they are plain batches that follow on: each
+        costs a fifth of what it does alone, and comes to the same.
+
+        Args:
+            window: of this stream.
+            messages: of any publishers.
+            at: where this one's next are; the first came over `link`.
+
+        Returns:
+            How many; 0 where the first is to be looked at alone.
+
+        Raises:
+            Exception: unexpected; nothing was accepted.
+        """
+        if not self._takes_runs():
+            return 0
+        first, frames = messages[at], []
+        for message in messages[at : at + self._run_max]:
+            if (
+                message.publisher is not first.publisher
+                or message.link != first.link
+                or message.batch is not None
+            ):
+                break
+            frames.append(message.frames)
+        if len(frames) < 2 or self.tracker.sequence + len(frames) > SEQUENCE_MAX:
+            return 0
+        run = self._decode_run(frames, window)
+        taken = 0 if run is None else len(run.digests)
+        self._run_max = min(max(2 * taken, 2), RUN_MESSAGES_MAX)
+        if run is not None:
+            self._accept_run(run, window)
+        return taken
+
+    def _takes_runs(self) -> bool:
+        """Whether plain batches that follow on would move the cursor, and nothing else."""
+        return (
+            self.tracker.sequence >= 0
+            and (self.link == self._proven_link or self.proof is not None)
+            and (self._begun is None or self._begun.after != self.tracker.cursor)
+            and self.out_of_range is None
+        )
+
+    def _decode_run(self, messages: list[list[bytes]], window: Window) -> DecodedRun | None:
+        """As many of the first as fit one record: the window's, or else a new one."""
+        sequence = self.tracker.sequence + 1
+        run = self.source.decode_run(messages, sequence, window.room_bytes)
+        if run is None and window.room_bytes < window.next_room_bytes:
+            run = self.source.decode_run(messages, sequence, window.next_room_bytes)
+        return run
+
+    def _accept_run(self, run: DecodedRun, window: Window) -> None:
+        first, batches = self.tracker.sequence + 1, len(run.digests)
+        self.media.names |= run.media
+        window.add_batch(
+            incarnation=self.tracker.incarnation,
+            sequence=first,
+            engine_time=run.engine_time,
+            event_count=run.event_count,
+            run=run.run,
+            doubted=self.proof is not None,
+            batches=batches,
+            media=self.media.names or None,
+        )
+        self.tracker.advance(run.digests)
+        self.away = ""
+        last = LiveBatch(self.tracker.sequence, run.digests[-1], run.engine_time, self.link)
+        self.pairing.note_live(last)
+        self.engine_time = run.engine_time
+        self.received_time = run.engine_time or self.received_time
+        self.unplaced = 0
+        self.counters.messages += batches
+        self.counters.number, self.counters.repeats = self.tracker.sequence, 0
+        self.heard += batches
+        self.counters.batches += batches
+        self.counters.events += run.event_count
+
+    # Single batches
+
+    def accept(self, batch: DecodedBatch, window: Window, link: int) -> bool:
+        """Appends the batch to the window, after the reset or gap that it shows; False where it had
+        been accepted before.
+
+        Args:
+            batch: the next one.
+            window: of this stream.
+            link: that brought it, or that was there when it was asked for; 0 for unknown.
+        """
+        if self._begun is not None:
+            self._begin_other(self._begun, batch, window, link)
+        return self._accept(batch, window, link)
+
+    def _accept(self, batch: DecodedBatch, window: Window, link: int) -> bool:
+        before, proven_link = self.tracker.sequence, self._proven_link
+        if 0 < link == proven_link and self.is_older(batch, link):
+            # A link ends with the process at its other end: no restart. A replay was faster.
+            self.note_again(batch, link)
+            return False
+        outcome, gap = self.tracker.observe(batch.sequence, batch.digest)
+        is_proven = link == proven_link or self.proof is not None
+        if outcome is not _NEXT or before == -1 or not is_proven:  # else its place is NEXT
+            place = place_of(outcome, is_first=before == -1, is_proven=is_proven)
+            if place is Place.AGAIN:
+                self.note_again(batch, link)
+                return False
+            self._note_place(place, before, window, link)
+        if gap is not None:
+            first, last = gap
+            self.counters.gaps += 1
+            self.counters.lost_batches += last - first + 1
+            reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
+            self.add_gap(window, first, last, reason)
+        self.away = ""
+        self._add(batch, window, link)
+        return True
+
+    def _note_place(self, place: Place, before: int, window: Window, link: int) -> None:
+        if place is Place.RESTART:
+            self.counters.restarts += 1
+            self.forget_incarnation(link)
+            window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
+        elif place is Place.FIRST:
+            self.prove(link)  # the log has nothing else of this incarnation
+        elif place is Place.UNPROVEN:
+            self.proof = Proof(before, self.engine_time)
+
+    def _add(self, batch: DecodedBatch, window: Window, link: int) -> None:
+        """Appends the batch to the window; a gap where nothing of it can be used."""
+        had_media = self.media.names
+        batch = self.media.of_batch(self.windows.of_batch(self.numbers.of_batch(batch)))
+        lost = self.counters.count_drops(batch.dropped)
+        # What follows on shows no gap, and may be of the same run: only a clear ends what it held.
+        if self.out_of_range is not None and not batch.clears:
+            lost.append(self.out_of_range)
+        self.out_of_range = None
+        self.counters.batches += 1
+        if batch.engine_time is None and not self.degraded:
+            (unusable,) = batch.dropped
+            self.add_gap(window, batch.sequence, batch.sequence, unusable.reason)
+            return
+        if batch.engine_time is not None:
+            self.engine_time = batch.engine_time
+        if batch.clears and (self.degraded or self.proof is not None):
+            self.degraded = False
+            self.prove(link)  # of what was before, nothing is left
+        self.degraded = self.degraded or bool(lost)
+        self.counters.events += batch.event_count
+        window.add_batch(
+            incarnation=self.tracker.incarnation,
+            sequence=batch.sequence,
+            engine_time=self.engine_time,
+            event_count=batch.event_count,
+            run=batch.run,
+            parts=batch.parts,
+            doubted=self.proof is not None,
+            unusable=lost[0].reason if lost else "",
+            is_whole=batch.engine_time is None,
+            repaired=self.repaired,
+            other_ranks=batch.other_ranks,
+            attention_window=self.windows.largest,
+            media=self.media.names if had_media or self.media.names else None,
+        )
+        self._note_origin(batch, link)
+
+    def _note_origin(self, batch: DecodedBatch, link: int) -> None:
+        if self.repaired:
+            self.pairing.note_replayed()
+        else:
+            live = LiveBatch(batch.sequence, batch.digest, self.engine_time, link)
+            self.pairing.note_live(live, clears=batch.clears)
+
+    def _begin_other(
+        self, begun: BegunBatch, batch: DecodedBatch, window: Window, link: int
+    ) -> None:
+        """Begins an incarnation where the log has a part of a batch of this number, and of another
+        time: the engine has restarted.
+        """
+        if begun.after != self.tracker.cursor or batch.sequence != self.tracker.sequence + 1:
+            return
+        self._begun = None
+        if batch.engine_time not in (None, begun.engine_time):
+            self.counters.restarts += 1
+            self.tracker.begin_incarnation()
+            self.forget_incarnation(link)
+            window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
+
+    def lost_to(self, batch: DecodedBatch) -> Cursor | None:
+        """Up to where batches are missing, given one that was dropped; None where none are."""
+        incarnation = self.tracker.incarnation
+        if batch.sequence > self.tracker.sequence:
+            return Cursor(incarnation, batch.sequence)
+        if batch.engine_time is not None and batch.engine_time > self.engine_time:
+            return Cursor(incarnation + 1, batch.sequence)  # the engine has begun again
+        return None
+
+    def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
+        """Adds a gap for these batches, by which the fold degrades the publisher."""
+        self.degraded = True
+        self.numbers.forget()
+        # What was sent before we listened is no loss of ours.
+        if reason != JOINED_LATE and not self._has_told_gap:
+            self._has_told_gap = True
+            _logger.warning(
+                "Batches %d to %d of %s are lost (%s); its answers are degraded (further gaps of it"
+                " are only counted)",
+                first,
+                last,
+                self.counters.publisher,
+                reason,
+            )
+        incarnation = self.tracker.incarnation
+        window.add_gap(incarnation=incarnation, first=first, last=last, reason=reason)
+
+    def is_older(self, batch: DecodedBatch, link: int) -> bool:
+        """Whether a batch that came over this link is in the log: neither above the cursor nor
+        later.
+
+        The number alone could be that of a new incarnation; the engine's clock tells them apart.
+        Where that was set back, the publisher is not confirmed until its replay has told. What was
+        replayed may be another publisher's: there, what is not the same is not older. One that
+        cannot be read has no time: its link tells, where it is known to be the log's incarnation's.
+        """
+        if batch.sequence > self.tracker.sequence:
+            return False
+        if batch.engine_time is None:
+            return 0 < link == self._proven_link and self.recognises(batch) is not False
+        return batch.engine_time <= self.engine_time and (
+            not self.pairing.is_open or self.recognises(batch) is not False
+        )
+
+    def note_again(self, batch: DecodedBatch, link: int) -> None:
+        """A batch came that the log has: live, where it had been replayed before, as a rule."""
+        self.counters.duplicates += 1
+        live = self.pairing.live
+        is_new = not self.repaired and (live is None or batch.sequence > live.sequence)
+        if is_new and self.recognises(batch):
+            time = batch.engine_time or 0.0
+            self.pairing.note_live(LiveBatch(batch.sequence, batch.digest, time, link))
+            self.pairing.show(is_anchored=True)

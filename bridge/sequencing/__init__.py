@@ -1,1 +1,0 @@
-"""From received messages to records: order, gaps, restarts, replay and packing."""

@@ -1,0 +1,79 @@
+"""How a reply ends, and what a batch is to its stream: each case of each table."""
+
+import itertools
+
+import pytest
+
+from bridge.publisher.repair import ENDINGS, Answer, Ending, Repair
+from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.stream import Place, place_of
+from bridge.publisher.tracker import Outcome
+from tests.unit.bridge.messages import registration
+
+FACTS = (
+    "is_joined",
+    "is_without_anchor",
+    "is_same_process",
+    "is_beyond_reply",
+    "is_short",
+    "is_cut",
+    "expects_reply",
+    "taken",
+)
+
+
+def wanted(complete: bool, verified: bool, facts: dict[str, bool]) -> Ending:
+    """The same in words: what is not known to be whole is asked for again."""
+    if not verified:
+        if not complete:
+            return Ending.SILENT
+        is_behind = facts["expects_reply"] and not facts["is_same_process"]
+        return Ending.BEHIND if is_behind else Ending.EMPTY
+    if not complete:
+        return Ending.WHOLE if facts["is_joined"] else Ending.BROKEN
+    if facts["is_without_anchor"]:
+        return Ending.SAME if facts["is_same_process"] else Ending.UNANCHORED
+    is_open = facts["is_beyond_reply"] or facts["is_short"] or facts["is_cut"]
+    is_open = is_open or (facts["taken"] and not facts["is_joined"])
+    return Ending.SHORT if is_open else Ending.WHOLE
+
+
+@pytest.mark.parametrize(("complete", "verified"), list(itertools.product((False, True), repeat=2)))
+def test_each_reply_ends_in_one_way(
+    complete: bool, verified: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for values in itertools.product((False, True), repeat=len(FACTS)):
+        facts = dict(zip(FACTS, values, strict=True))
+        repair = Repair(Sequencer(registration(), repairs=True))
+        repair._verified, repair._taken = verified, int(facts["taken"])
+        for name in FACTS[:-1]:
+            monkeypatch.setattr(Repair, f"_{name}", lambda _, so=facts[name]: so)
+        monkeypatch.setattr(Repair, "_has_begun_again", lambda _: False)
+        monkeypatch.setattr(Repair, "_is_whole_without_reply", lambda _: True)
+        found = next(ending for is_so, ending in repair._endings(complete) if is_so)
+        assert found is wanted(complete, verified, facts)
+        assert repair.end(complete=complete) is ENDINGS[found]
+        assert repair._new_incarnation is (found is Ending.BEHIND)
+        assert repair._ended_short is (found is Ending.UNANCHORED)
+        assert repair._whole is (complete and not verified)
+        monkeypatch.undo()
+
+
+def test_what_ends_a_repair() -> None:
+    assert ENDINGS.keys() == set(Ending)
+    done = {ending for ending, answer in ENDINGS.items() if answer is Answer.DONE}
+    assert done == {Ending.SAME, Ending.WHOLE, Ending.EMPTY}
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_each_batch_has_one_place(outcome: Outcome) -> None:
+    for is_first, is_proven in itertools.product((False, True), repeat=2):
+        place = place_of(outcome, is_first=is_first, is_proven=is_proven)
+        if outcome is Outcome.DUPLICATE:
+            assert place is Place.AGAIN
+        elif outcome is Outcome.RESTART:
+            assert place is Place.RESTART
+        elif is_first:
+            assert place is Place.FIRST
+        else:
+            assert place is (Place.NEXT if is_proven else Place.UNPROVEN)

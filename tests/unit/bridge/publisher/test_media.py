@@ -1,0 +1,250 @@
+"""Media that are one tier: what a clear, or a count, of one of them does where there are others."""
+
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from bridge.publisher.anchor import Anchor
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire import dynamo
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.fields import MEDIA, TIERS, media_bit, media_of, medium_of
+from schemas.arrays import ArrayPacker, PythonArrayPacker
+from schemas.identities import Medium, Offset, PrefixScope
+from schemas.positions import POOL_CLEARED, SHARES, PublisherState
+from schemas.records import encode_record
+from schemas.registration import Registration
+from streams.kernel import array_packer, open_kernel
+from streams.table.fold import Fold
+from tests.unit.bridge.messages import map_event, registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
+
+TOKENS = [1, 2, 3, 4]
+ALL = map_event("AllBlocksCleared")
+
+
+def stored(medium: str | None = None, block: int = 7) -> Any:
+    fields: Any = {"block_hashes": [block], "token_ids": TOKENS, "block_size": 4}
+    return map_event("BlockStored", **fields, medium=medium)
+
+
+def removed(medium: str, **fields: object) -> Any:
+    return map_event("BlockRemoved", block_hashes=[7], medium=medium, **fields)
+
+
+SETTLING: dict[str, Callable[[str], Any]] = {
+    "clear": lambda medium: map_event("AllBlocksCleared", medium=medium),
+    "tier": lambda medium: map_event("TierBlocksCleared", medium=medium),
+    "counts": lambda medium: removed(medium, remaining_copy_counts=[0]),
+}
+
+
+@pytest.fixture(params=["python", "kernel"])
+def packer(request: pytest.FixtureRequest) -> ArrayPacker:
+    return PythonArrayPacker() if request.param == "python" else array_packer()
+
+
+@pytest.fixture(params=SETTLING)
+def settling(request: pytest.FixtureRequest) -> Any:
+    return SETTLING[request.param]
+
+
+class Engine:
+    """A publisher whose messages are folded, by a bridge that may be started anew."""
+
+    def __init__(self, packer: ArrayPacker, of: Registration | None = None) -> None:
+        self.registration = of or registration()
+        self.key = self.registration.publisher
+        self.packer = packer
+        self.fold = Fold(open_kernel(1337))
+        self._offset = self._sequence = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.sequencer = Sequencers(self.packer)
+        self.sequencer.add(self.registration)
+
+    def restart_bridge(self) -> None:
+        self._begin()
+        self.sequencer[self.key].place(Anchor.of(self.state))
+
+    def send(self, *batches: list[Any]) -> None:
+        """Messages that come together."""
+        self.send_payloads(*(msgspec.msgpack.encode([1.5, events, 0]) for events in batches))
+
+    def send_payloads(self, *payloads: bytes, at: int | None = None) -> None:
+        self._sequence = self._sequence if at is None else at
+        messages = []
+        for payload in payloads:
+            frames = [b"", self._sequence.to_bytes(8, "big"), payload]
+            messages.append(RawMessage(self.key, frames, 0.0))
+            self._sequence += 1
+        for record in self.sequencer.process(messages, 1.0):
+            assert self.fold.apply(Offset(self._offset), encode_record(record)) is None
+            self._offset += 1
+
+    @property
+    def state(self) -> PublisherState:
+        return self.fold.publishers[self.key]
+
+    @property
+    def is_degraded(self) -> bool:
+        return self.state.degraded_since is not None
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return dict(self.sequencer.counters()[self.key].dropped)
+
+    @property
+    def is_held(self) -> bool:
+        scope = PrefixScope("default", "m", "", 4, "")
+        matches = self.fold.kernel.query(scope, struct.pack("<4I", *TOKENS), b"", None)
+        return any(rank.matched for match in matches for rank in match.ranks)
+
+
+@pytest.fixture
+def engine(packer: ArrayPacker) -> Engine:
+    return Engine(packer)
+
+
+def test_an_engine_that_uses_one_name_of_a_tier_is_as_exact_as_before(
+    engine: Engine, settling: Any
+) -> None:
+    engine.send([stored("FS")], [stored("cpu:0")])
+    engine.restart_bridge()
+    engine.send([settling("fs")])
+    assert engine.is_held, "on the other tier"
+    engine.send([settling("CPU")])
+    assert (engine.is_held, engine.is_degraded, engine.dropped) == (False, False, {})
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("one", "other"), [("FS", "OBJ"), ("CPU", "cpu_pinned")])
+def test_what_it_says_of_one_of_two_names_degrades_it_until_it_clears(
+    engine: Engine, settling: Any, one: str, other: str, restarts: bool
+) -> None:
+    engine.send([stored(one)], [stored(other)], [stored()])
+    if restarts:
+        engine.restart_bridge()
+    engine.send([settling(one)])
+    assert engine.is_degraded
+    assert engine.dropped == {DropReason.SHARED_TIER: 1}
+    engine.send([ALL])
+    engine.send([stored(one)], [settling(one)])
+    assert (engine.is_held, engine.is_degraded) == (False, False)
+
+
+def test_what_it_says_of_a_name_that_it_does_not_use_degrades_it_too(
+    engine: Engine, settling: Any
+) -> None:
+    engine.send([stored("FS")], [settling("OBJ")])
+    assert engine.is_degraded
+
+
+def test_within_one_message_likewise(engine: Engine, settling: Any) -> None:
+    engine.send([stored("FS"), stored("OBJ"), settling("FS")])
+    assert engine.is_degraded
+
+
+def test_plain_removals_are_counted_by_copies(engine: Engine) -> None:
+    engine.send([stored("FS")], [stored("OBJ")], [removed("FS")])
+    assert (engine.is_held, engine.is_degraded) == (True, False)
+    engine.send([removed("OBJ")])
+    assert (engine.is_held, engine.is_degraded, engine.dropped) == (False, False, {})
+
+
+def test_another_run_of_the_engine_has_used_no_name(engine: Engine) -> None:
+    engine.send([stored("FS")], [stored("OBJ")])
+    assert engine.state.media == media_bit("FS") | media_bit("OBJ")
+    cleared = msgspec.msgpack.encode([9.5, [stored("FS"), SETTLING["clear"]("FS")], 0])
+    engine.send_payloads(cleared, at=0)
+    assert (engine.state.incarnation, engine.state.media) == (2, media_bit("FS"))
+    assert not engine.is_degraded
+
+
+def test_blocks_that_are_left_out_are_of_their_medium(engine: Engine) -> None:
+    engine.send([stored("FS")], [dict(stored("OBJ", block=9), later=1)])
+    assert engine.state.media == media_bit("FS") | media_bit("OBJ")
+
+
+REMOTE = {"locality": "REMOTE", "medium": "CPU"}
+
+
+@pytest.mark.parametrize(
+    ("clear", "is_told"),
+    [(ALL, True), (SETTLING["clear"]("CPU"), True), (SETTLING["clear"]("GPU"), False)],
+    ids=["all", "of its tier", "of another tier"],
+)
+def test_what_it_has_stored_for_all_instances_is_not_known_behind_its_clear(
+    engine: Engine, clear: Any, is_told: bool
+) -> None:
+    engine.send([stored()], [dict(stored(), **REMOTE)])
+    assert engine.state.media & (SHARES | POOL_CLEARED) == SHARES
+    engine.restart_bridge()
+    engine.send([clear])
+    assert bool(engine.state.media & POOL_CLEARED) is is_told
+    engine.restart_bridge()
+    engine.send([dict(stored(), **REMOTE)])
+    assert bool(engine.state.media & POOL_CLEARED) is is_told, "others are missing yet"
+
+
+def test_nor_is_it_behind_its_end(engine: Engine) -> None:
+    engine.send([stored()], [dict(stored(), **REMOTE)])
+    engine.send_payloads(msgspec.msgpack.encode([9.5, [stored()], 0]), at=0)
+    assert engine.state.incarnation == 2
+    assert engine.state.media == SHARES | POOL_CLEARED
+    assert Anchor.of(engine.state) == engine.sequencer[engine.key].stream.anchor
+
+
+def test_an_engine_that_stores_for_itself_may_clear(engine: Engine) -> None:
+    engine.send([stored("CPU")], [ALL], [stored()], [SETTLING["tier"]("CPU")])
+    assert not engine.state.media & (SHARES | POOL_CLEARED)
+
+
+@pytest.mark.parametrize("field", [{"locality": "REMOTE"}, {"group_idx": 1}])
+def test_a_clear_that_may_have_meant_less_degrades(engine: Engine, field: dict[str, Any]) -> None:
+    engine.send([stored()], [{**SETTLING["clear"]("GPU"), **field}])
+    assert (engine.is_held, engine.is_degraded) == (False, True)
+    engine.send([ALL])
+    assert not engine.is_degraded
+
+
+def tiered(kind: str, tier: str, number: int) -> bytes:
+    tokens = xxh3_64_intdigest(struct.pack("<4I", *TOKENS), seed=1337)
+    blocks = [{"block_hash": 7, "tokens_hash": tokens}]
+    said: dict[str, Any] = {"blocks": blocks} if kind == "stored" else {"block_hashes": [7]}
+    event = {"event_id": number, "dp_rank": 0, "data": {kind: said}}
+    return json.dumps([{"worker_id": 42, "storage_tier": tier, "event": event}]).encode()
+
+
+@pytest.mark.parametrize("tier", ["disk", "external", "host_pinned", "device"])
+def test_a_worker_of_dynamo_that_uses_one_name_of_a_tier_is_exact(tier: str) -> None:
+    engine = Engine(PythonArrayPacker(), registration(kind=dynamo.KIND))
+    engine.send_payloads(tiered("stored", tier, 1), tiered("stored", tier, 2))
+    engine.restart_bridge()
+    engine.send_payloads(tiered("removed", tier, 3))
+    assert (engine.is_held, engine.is_degraded, engine.dropped) == (False, False, {})
+
+
+def test_a_removal_of_dynamo_from_one_of_two_names_is_not_taken_for_all() -> None:
+    engine = Engine(PythonArrayPacker(), registration(kind=dynamo.KIND))
+    engine.send_payloads(tiered("stored", "disk", 1), tiered("stored", "external", 2))
+    assert (engine.is_held, engine.is_degraded) == (True, False)
+    engine.send_payloads(tiered("removed", "disk", 3))
+    assert engine.is_degraded
+    assert engine.dropped == {DropReason.SHARED_TIER: 1}
+
+
+def test_every_name_of_a_tier_that_has_several_has_a_bit_of_its_own() -> None:
+    bits = [media_bit(name) for name in MEDIA]
+    assert bits == [1 << place for place in range(len(MEDIA))]
+    assert media_bit(None) == media_bit("GPU") == media_bit("tape") == 0
+    for name in MEDIA:
+        (tier,) = [one for one in TIERS if one & media_bit(name)]
+        assert all(medium_of(one) is medium_of(name) for one in media_of(tier).split(", "))
+        assert medium_of(name) is not Medium.GPU
