@@ -23,7 +23,7 @@ async def until(holds: Callable[[], object], *, within_s: float = 20.0) -> None:
 
 
 class MemoryTopics:
-    """A broker, as far as `brokers.following` and single messages need one.
+    """A broker, as far as `logs.recent` and single messages need one.
 
     Attributes:
         logs: of each partition, its messages.
@@ -69,8 +69,8 @@ class MemoryTopics:
 
     def install(self, monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
         """Following reads from here, and these modules write here."""
-        monkeypatch.setattr("brokers.following.opened_reader", self.opened_reader)
-        monkeypatch.setattr("brokers.following.count_partitions", self.count_partitions)
+        monkeypatch.setattr("logs.recent.opened_reader", self.opened_reader)
+        monkeypatch.setattr("logs.recent.count_partitions", self.count_partitions)
         for module in modules:
             monkeypatch.setattr(f"{module}.ensure_topics", self.ensure_topics)
             monkeypatch.setattr(f"{module}.start_client", self._start)

@@ -31,7 +31,7 @@ LOG_FULL: Final = "log_full"
 
 
 class RecordLog(Protocol):
-    """The log as its writer sees it: see `streams.log.embedded`."""
+    """The log as its writer sees it: see `logs.embedded`."""
 
     @property
     def end_offset(self) -> Offset:

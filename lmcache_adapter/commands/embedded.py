@@ -1,6 +1,6 @@
 """Commands to LMCache's workers in the embedded form: their log, their execution and their ends.
 
-DATA/commands/   a log of its own (`streams.log.embedded`), of `schemas.command_records`
+DATA/commands/   a log of its own (`logs.embedded`), of `schemas.command_records`
 
 A log of its own, beside the events: commands say nothing of blocks, and nothing that reads events
 (a table, a history, a capture, a proof) is to know of them. It is read whole at the start, which
@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from lmcache_adapter.commands.book import CommandBook, CommandView
 from lmcache_adapter.commands.executor import Executor, Locate
 from lmcache_adapter.commands.issued import IssuedCommands
+from logs.embedded import EmbeddedLog
 from schemas.codec import decode_command
 from schemas.command_records import (
     AnyCommandRecord,
@@ -44,7 +45,6 @@ from schemas.limits import (
 )
 from schemas.tracing import NO_TRACER, Tracer
 from storage.salvage import move_aside
-from streams.log.embedded import EmbeddedLog
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from brokers.backoff import Backoff
 from brokers.client_internals import start_client
 from brokers.clients import Clients
 from brokers.errors import AWAY
-from brokers.following import Following
 from brokers.interface import EntryProducer, Message
 from brokers.options import ClientOptions
 from brokers.outages import Outage
@@ -28,6 +27,7 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from lmcache_adapter.commands.book import CommandBook, CommandView
 from lmcache_adapter.commands.issued import IssuedCommands
+from logs.recent import Following
 from query_api.http.errors import recovering
 from query_api.replica.topic_reader import TopicReader
 from schemas.codec import decode_command

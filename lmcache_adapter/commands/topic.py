@@ -23,12 +23,12 @@ from brokers.backoff import Backoff
 from brokers.client_internals import start_client
 from brokers.clients import Clients
 from brokers.errors import AWAY
-from brokers.following import Following
 from brokers.interface import EntryProducer, Message
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from lmcache_adapter.commands.executor import Executor
+from logs.recent import Following
 from schemas.codec import decode_command
 from schemas.command_records import CommandRecord, ResultRecord, encode_command
 from schemas.errors import ConfigurationError, RecordError

@@ -10,7 +10,7 @@ from brokers.clients import Clients, partition_of
 from brokers.interface import Producer
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
-from query_api.replica.window_writer import Entry, WindowTopic, WindowWriter
+from logs.topic_writer import Entry, WindowTopic, WindowWriter
 from schemas.answer_records import encode_answers
 from schemas.conditions import Conditions, Part
 from schemas.limits import AUDIT_QUEUE_BYTES, MIB, RECORD_SEND_BYTES_MAX

@@ -1,7 +1,7 @@
 """The log of answers of the embedded service: what the queue kept is written here, window by
 window.
 
-DATA/answers/   a log of its own (`streams.log.embedded`), of `schemas.answer_records`
+DATA/answers/   a log of its own (`logs.embedded`), of `schemas.answer_records`
 """
 
 import time
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from logs.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
 from schemas.answer_records import encode_answers
 from schemas.conditions import Conditions, Part
 from schemas.identities import Offset
 from schemas.limits import AUDIT_BYTES
 from streams.audit.log import AnswersLog
 from streams.kernel.interface import AuditQueue
-from streams.log.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
 
 NAME: Final = "the log of answers"
 

@@ -29,12 +29,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from logs.embedded import ROUTING_LOG, ExaminedLog, RepairedLog, repaired_path
 from routing.fold.checkpoint import read_checkpoint
 from schemas.errors import DamagedError, RecordFormatError, RowCorruptError, StorageError
 from schemas.identities import Offset
 from storage.rocksdb import LOG, TABLE, Database, disk_errors, examine
 from storage.salvage import check_not_in_use, free_name, move_aside, salvage
-from streams.log.embedded import ROUTING_LOG, ExaminedLog, RepairedLog, repaired_path
 from streams.log.losses import Loss, LossNote
 from streams.table.rows import format as rows
 

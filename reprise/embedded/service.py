@@ -1,6 +1,6 @@
 """The embedded service: bridge, log, fold, table and API in one process, on one data directory.
 
-    DATA/log/     the records, `streams.log.embedded`
+    DATA/log/     the records, `logs.embedded`
     DATA/table/   the table's rows, `streams.table.table`
     DATA/history/  rows of the table, past ones too: `streams.history.store`
     DATA/answers/  with `--audit`, answers to be proven: `reprise.embedded.audit`
@@ -32,6 +32,7 @@ from lmcache_adapter.commands.embedded import DIRECTORY as COMMANDS_DIRECTORY
 from lmcache_adapter.commands.embedded import EmbeddedCommands
 from lmcache_adapter.http.models import Worker
 from lmcache_adapter.http.workers import worker_of
+from logs.embedded import EmbeddedLog
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from reprise.embedded.audit import AnswerLog
@@ -53,7 +54,6 @@ from streams.audit.log import DIRECTORY
 from streams.audit.queue import open_audit_queue
 from streams.kernel import array_packer, open_kernel, socket_reader
 from streams.kernel.interface import AuditQueue, Kernel
-from streams.log.embedded import EmbeddedLog
 from streams.log.losses import LossNote
 from streams.table.fold import Fold
 from streams.table.history_interface import NO_HISTORY

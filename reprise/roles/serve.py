@@ -29,6 +29,7 @@ from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from doctor.watch import OutcomeWatch
 from lmcache_adapter.acting.actor import Actor
 from lmcache_adapter.commands.replica import ReplicaCommands
+from logs.topic_writer import WindowWriter, stop_writers
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.errors import RequestError
@@ -38,7 +39,6 @@ from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import ROLE, Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
-from query_api.replica.window_writer import WindowWriter, stop_writers
 from reprise.application import create_app
 from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import (

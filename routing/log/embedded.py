@@ -1,6 +1,6 @@
 """The routing log of the embedded service.
 
-DATA/routing/log/         a log of its own (`streams.log.embedded`), of `schemas.routing_records`
+DATA/routing/log/         a log of its own (`logs.embedded`), of `schemas.routing_records`
 DATA/routing/checkpoint   what a fold of it has, as of an offset (`routing.fold.checkpoint`)
 """
 
@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
+from logs.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
 from routing.decisions.failing_watch import note_failing
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
@@ -24,9 +27,6 @@ from schemas.limits import FAILING_LOOK_S, ROUTING_BYTES, ROUTING_CHECKPOINT_S
 from schemas.routing_records import RoutingRecord, encode_routing, traces_of
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from storage.salvage import move_aside
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
-from streams.log.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
 
 DIRECTORY: Final = "routing"
 """Where it is, in the directory of the data."""

@@ -29,7 +29,9 @@ from brokers.reading import stop_consumer
 from brokers.settings import KafkaSettings
 from brokers.tasks import first_of
 from brokers.topics import ensure_topics_now
-from query_api.replica.shared_condition import SharedCondition
+from logs.interface import LogEntry
+from logs.shared_condition import SharedCondition
+from logs.topic import read_past_corruption
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.log.recovery import ROUTING_PARTITION, Recovered, recover_fold
@@ -47,8 +49,6 @@ from schemas.limits import (
     ROUTING_RECORDS_PER_TURN_MAX,
 )
 from schemas.routing_records import RoutingRecord
-from streams.log.events_topic import read_past_corruption
-from streams.log.interface import LogEntry
 
 READER: Final = "reader"
 _MEANWHILE: Final = "decisions go by what this replica knows of what others decided"

@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 from brokers.interface import Message
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_to_end
+from logs.topic import log_bounds
 from routing.fold.chunks import ChunkReader
 from routing.fold.fold import RoutingFold
 from schemas.errors import NewerVersionError, RecordFormatError
 from schemas.positions import LogBounds
 from schemas.topics import RoutingTopics
-from streams.log.events_topic import log_bounds
 
 ROUTING_PARTITION: Final = 0
 """The only one of either topic."""

@@ -4,7 +4,7 @@ import time
 
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
-from query_api.replica.shared_condition import SharedCondition
+from logs.shared_condition import SharedCondition
 from query_api.replica.topic_reader import TopicReader
 from routing.decisions.failing_watch import watch_failing
 from routing.decisions.folded import FoldedRouting

@@ -14,8 +14,8 @@ from brokers.clients import Clients
 from brokers.interface import Producer
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
-from query_api.replica.shared_condition import SharedCondition
-from query_api.replica.window_writer import Entry, WindowTopic, WindowWriter
+from logs.shared_condition import SharedCondition
+from logs.topic_writer import Entry, WindowTopic, WindowWriter
 from routing.decisions.queue import RoutingQueue, items_of
 from routing.log.recovery import ROUTING_PARTITION
 from schemas.limits import RECORD_SEND_BYTES_MAX, ROUTING_QUEUE_ITEMS

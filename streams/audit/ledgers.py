@@ -9,12 +9,12 @@ from brokers.availability import describe, quiet_client
 from brokers.errors import AWAY
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
+from logs.embedded import ReadOnlyLog
 from schemas.errors import StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from schemas.positions import Position, PublisherState
 from streams.kernel import open_kernel
-from streams.log.embedded import ReadOnlyLog
 from streams.log.tail import TailOptions, events_partitions, kafka_batches
 from streams.table.fold import Fold
 from streams.table.ledger import Ledger

@@ -18,6 +18,7 @@ from brokers.options import ClientOptions, client_options
 from brokers.reading import offset_bounds, opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
+from logs.partition_log import PartitionLog, TopicPartitionLog
 from schemas.answer_records import AnswersRecord, GivenAnswer
 from schemas.codec import decode_answers
 from schemas.errors import ConfigurationError, RecordError, RecordFormatError, StorageError
@@ -25,7 +26,6 @@ from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX, TAIL_REACH_S
 from schemas.positions import LogBounds
 from streams.audit.chains import Place, Vector, bounds_of, by_rising_sum, chains_of, vector_of
-from streams.audit.partitions import PartitionLog, TopicPartitionLog
 from streams.audit.verification import Numbers, Verified, answer_again, check_seed
 from streams.kernel import open_kernel
 from streams.table.fold import NO_OFFSET, Fold

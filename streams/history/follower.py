@@ -30,6 +30,8 @@ from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
 from brokers.tasks import first_of
+from logs.interface import LogEntry
+from logs.topic_logs import EventsLogs
 from schemas.causes import cause_of
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, StorageError, TableLostError
@@ -50,8 +52,6 @@ from streams.history.recorder import HistoryRecorder
 from streams.history.retention import HistoryRetention
 from streams.history.store import HistoryStore
 from streams.kernel.interface import Kernel
-from streams.log.events_logs import EventsLogs
-from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 from streams.worker.stall_watch import StalledError, StallWatch
 from streams.worker.tables import PartitionTables

@@ -19,11 +19,11 @@ from brokers.options import ClientOptions, client_options
 from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
+from logs.embedded import ReadOnlyLog
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import TAIL_POLL_S, TAIL_REACH_S, TAIL_RECORDS_MAX
 from storage.rocksdb import LOG, Database, disk_errors
-from streams.log.embedded import ReadOnlyLog
 from streams.log.record_lines import Entry, StreamFilter, record_line
 
 

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from logs.interface import LogEntry, WritableLog
 from schemas.errors import StorageError
 from schemas.limits import (
     MAINTAINED_ENTRIES,
     REWRITE_AFTER_BYTES,
     TABLE_FLUSH_CHANGES_MAX,
 )
-from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import INTERNAL_ERROR, NO_OFFSET
 from streams.table.recovery import Plan
 from streams.table.releasing import release_some

@@ -16,6 +16,7 @@ import pytest
 from bridge.membership.cursors import Cursors
 from bridge.membership.registry_reader import RegistryPartition, RegistryReader
 from brokers.clients import Clients
+from logs.interface import LogEntry
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
 from query_api.replica.topic_reader import TopicReader
@@ -25,7 +26,6 @@ from schemas.positions import LogBounds
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
-from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader

@@ -19,6 +19,7 @@ from bridge.delivery.spool import Spool
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from logs.embedded import EmbeddedLog, ReadOnlyLog
 from reprise.embedded.repair import Repair
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
@@ -43,7 +44,6 @@ from schemas.topics import (
 from storage.rocksdb import ANSWERS, HISTORY, LOG, SPOOL, TABLE, Database, Preset, new_batch
 from streams.audit.log import AnswersLog
 from streams.history.store import FORMAT as HISTORY_FORMAT
-from streams.log.embedded import EmbeddedLog, ReadOnlyLog
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
 from tests.building import events_record, registered_record, registration, stored

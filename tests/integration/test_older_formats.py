@@ -17,6 +17,7 @@ import pytest
 from bridge.delivery.spool import Spool
 from lmcache_adapter.commands.embedded import EmbeddedCommands
 from lmcache_adapter.controller.member import Reachable
+from logs.embedded import ReadOnlyLog
 from query_api.replica.registry_table import RegistryTable
 from reprise.settings import DEFAULT_SEED
 from routing.fold.checkpoint import read_checkpoint
@@ -26,7 +27,6 @@ from schemas.command_records import CommandState
 from schemas.identities import Offset
 from schemas.routing_records import DecisionsRecord
 from streams.kernel import open_kernel
-from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
 from streams.table.verification import verify_log

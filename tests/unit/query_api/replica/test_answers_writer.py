@@ -123,7 +123,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> Writing:
     async def abandon(producer: Any, timeout_s: float) -> None:
         pass
 
-    monkeypatch.setattr("query_api.replica.window_writer.abandon_producer", abandon)
+    monkeypatch.setattr("logs.topic_writer.abandon_producer", abandon)
     return Writing()
 
 
@@ -242,7 +242,7 @@ def test_at_its_end_it_writes_what_is_left(writing: Writing) -> None:
 def test_what_kafka_does_not_take_by_its_end_is_counted(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("query_api.replica.window_writer.WINDOW_LEAVE_S", 0.01)
+    monkeypatch.setattr("logs.topic_writer.WINDOW_LEAVE_S", 0.01)
 
     async def run() -> None:
         writing.broker.is_silent = True

@@ -10,7 +10,8 @@ import pytest
 from brokers.errors import CorruptRecordException, KafkaError
 from brokers.interface import Partition
 from brokers.settings import KafkaSettings
-from query_api.replica.shared_condition import SharedCondition
+from logs.interface import LogEntry
+from logs.shared_condition import SharedCondition
 from routing.decisions.beside import Usual
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
@@ -24,7 +25,6 @@ from schemas.errors import ConfigurationError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from schemas.routing_records import RoutingRecord, encode_routing
-from streams.log.interface import LogEntry
 from tests.routing import NOW, RUN, TARGET, decision, decisions, outcome, outcomes
 
 SETTINGS = KafkaSettings(bootstrap="k:1")

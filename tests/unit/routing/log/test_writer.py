@@ -9,7 +9,7 @@ import pytest
 
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.settings import KafkaSettings
-from query_api.replica.shared_condition import SharedCondition
+from logs.shared_condition import SharedCondition
 from routing.decisions.queue import RoutingQueue
 from routing.fold.fold import RoutingFold
 from routing.log.writer import RoutingWriter
@@ -109,7 +109,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> Writing:
     async def abandon(producer: Any, timeout_s: float) -> None:
         pass
 
-    monkeypatch.setattr("query_api.replica.window_writer.abandon_producer", abandon)
+    monkeypatch.setattr("logs.topic_writer.abandon_producer", abandon)
     return Writing()
 
 

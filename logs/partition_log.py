@@ -7,12 +7,12 @@ from typing import Protocol
 from brokers.errors import CorruptRecordException, KafkaTimeoutError
 from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
+from logs.interface import LogEntry
+from logs.topic import read_past_corruption
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import READ_POLL_MS, READ_STALLED_POLLS_MAX
 from schemas.positions import LogBounds
-from streams.log.events_topic import read_past_corruption
-from streams.log.interface import LogEntry
 
 
 class PartitionLog(Protocol):

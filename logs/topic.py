@@ -16,10 +16,10 @@ from brokers.reading import (
     read_batches,
     read_one_by_one,
 )
+from logs.interface import LogEntry
 from schemas.identities import Offset
 from schemas.limits import CORRUPT_READ_RECORDS_MAX, OTHER_LOG_RECORDS_MAX
 from schemas.positions import LogBounds
-from streams.log.interface import LogEntry
 
 
 async def log_bounds(

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from brokers.errors import DamagedError, KafkaError
-from brokers.following import Following
 from brokers.interface import Message, Partition
+from logs.recent import Following
 from schemas.errors import ConfigurationError
 from tests.memory_topics import MemoryTopics, until
 

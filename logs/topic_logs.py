@@ -16,6 +16,8 @@ from brokers.errors import AWAY, CorruptRecordException, KafkaTimeoutError
 from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
+from logs.interface import LogEntry
+from logs.topic import read_past_corruption
 from schemas.errors import PastError, StorageError
 from schemas.identities import Offset
 from schemas.limits import (
@@ -25,8 +27,6 @@ from schemas.limits import (
     READ_STALLED_POLLS_MAX,
 )
 from schemas.positions import LogBounds, Position
-from streams.log.events_topic import read_past_corruption
-from streams.log.interface import LogEntry
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], "Future[T]"]
@@ -223,7 +223,7 @@ class EventsLogs:
 
 
 class EventsLog:
-    """One partition; implements `streams.log.interface.ReadableLog`."""
+    """One partition; implements `logs.interface.ReadableLog`."""
 
     def __init__(self, logs: EventsLogs, partition: int) -> None:
         self._logs = logs

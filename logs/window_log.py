@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from logs.embedded import EmbeddedLog
 from schemas.conditions import Conditions, Part
 from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset
@@ -24,7 +25,6 @@ from schemas.limits import (
     WINDOW_LOG_SYNC_S,
 )
 from storage.salvage import move_aside
-from streams.log.embedded import EmbeddedLog
 
 logger = logging.getLogger(__name__)
 

@@ -26,12 +26,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
+from logs.interface import LogEntry
 from schemas.errors import DamagedError, NewerVersionError, StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.positions import LogBounds
 from storage.rocksdb import LOG, Database, Preset, disk_errors, new_batch
-from streams.log.interface import LogEntry
 
 _FORMAT: Final = 1
 _KEY: Final = struct.Struct(">cQ")
