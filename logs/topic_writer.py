@@ -23,7 +23,7 @@ from brokers.interface import Batch, Producer, SentBatch
 from brokers.outages import UNREACHABLE
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics_now
-from query_api.replica.topic_reader import TopicReader
+from logs.loop_thread import LoopThread
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import (
@@ -47,13 +47,13 @@ class Entry(NamedTuple):
     value: bytes
 
 
-def stop_writers(reader: TopicReader, writers: "Iterable[WindowWriter[Any]]") -> None:
-    """Has them write what is left, all at once; within a bound. Before the reader's end, which ends
+def stop_writers(thread: LoopThread, writers: "Iterable[WindowWriter[Any]]") -> None:
+    """Has them write what is left, all at once; within a bound. Before the thread's end, which ends
     all clients.
     """
-    if not reader.is_running:
+    if not thread.is_running:
         return
-    closing = [(writer.name, reader.run(writer.close())) for writer in writers]
+    closing = [(writer.name, thread.run(writer.close())) for writer in writers]
     end = time.monotonic() + 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S
     for name, closed in closing:
         try:
@@ -82,7 +82,7 @@ class WindowTopic(NamedTuple):
 
 
 class WindowWriter(ABC, Generic[ItemT]):
-    """Writes what `take` gives; on the reader's loop, from `start` to `stop_writers`.
+    """Writes what `take` gives; on a `LoopThread`, from `start` to `stop_writers`.
 
     Attributes:
         unwritten: of what was taken, how much could not be written.
@@ -136,11 +136,11 @@ class WindowWriter(ABC, Generic[ItemT]):
         """Of what is written, of people."""
         return self._topic.name
 
-    def start(self, reader: TopicReader) -> None:
-        """Starts writing on the reader's loop."""
-        reader.run(self.run())
+    def start(self, thread: LoopThread) -> None:
+        """Starts writing on the thread."""
+        thread.run(self.run())
 
-    # On the reader's loop
+    # On the thread
 
     async def run(self) -> None:
         """Writes until it is cancelled."""

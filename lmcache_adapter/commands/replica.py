@@ -27,9 +27,9 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from lmcache_adapter.commands.book import CommandBook, CommandView
 from lmcache_adapter.commands.issued import IssuedCommands
+from logs.loop_thread import LoopThread
 from logs.recent import Following
 from query_api.http.errors import recovering
-from query_api.replica.topic_reader import TopicReader
 from schemas.codec import decode_command
 from schemas.command_records import (
     AnyCommandRecord,
@@ -66,12 +66,12 @@ T = TypeVar("T")
 
 
 class ReplicaCommands:
-    """Implements `query_api.ports.WorkerCommands`; works on the reader's loop.
+    """Implements `query_api.ports.WorkerCommands`; works on the replica's thread.
 
     Args:
         settings: of the deployment.
         options: of its clients.
-        reader: whose loop it is.
+        thread: of the replica.
         tracer: of the service.
 
     Attributes:
@@ -83,7 +83,7 @@ class ReplicaCommands:
         self,
         settings: KafkaSettings,
         options: ClientOptions,
-        reader: TopicReader,
+        thread: LoopThread,
         *,
         tracer: Tracer = NO_TRACER,
     ) -> None:
@@ -91,7 +91,7 @@ class ReplicaCommands:
         self.dropped = 0
         self._settings = settings
         self._options = options
-        self._reader = reader
+        self._thread = thread
         self._commands, self._results = settings.commands
         self._following: Following | None = None
         self._wanted: asyncio.Event | None = None
@@ -103,7 +103,7 @@ class ReplicaCommands:
         self._echoes: set[str] = set()  # folded when they were written, and not read yet
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._problem = ""
-        reader.close_with(self._close)
+        thread.close_with(self._close)
 
     @property
     def book(self) -> CommandBook:
@@ -111,10 +111,10 @@ class ReplicaCommands:
         return self.issued.book
 
     def start(self) -> None:
-        """Starts following, where there is anything; on the reader's loop."""
-        self._reader.run(self._follow())
+        """Starts following, where there is anything; on the thread."""
+        self._thread.run(self._follow())
 
-    # On the reader's loop
+    # On the thread
 
     async def _follow(self) -> None:
         self._running = asyncio.current_task()
@@ -301,7 +301,7 @@ class ReplicaCommands:
     # Called by other threads
 
     async def _called(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
-        future = asyncio.wrap_future(self._reader.run(work))
+        future = asyncio.wrap_future(self._thread.run(work))
         try:
             return await asyncio.wait_for(future, within_s)
         except TimeoutError as error:

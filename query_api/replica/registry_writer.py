@@ -17,10 +17,10 @@ from brokers.errors import AWAY
 from brokers.interface import EntryProducer
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
+from logs.loop_thread import LoopThread
 from query_api.http.errors import recovering
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
-from query_api.replica.topic_reader import TopicReader
 from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import REGISTRY_ENTRY_MS, REGISTRY_WRITE_S
@@ -40,20 +40,21 @@ T = TypeVar("T")
 
 
 class RegistryWriter:
-    """Implements `query_api.ports.PublisherRegistry`; works on the reader's loop."""
+    """Implements `query_api.ports.PublisherRegistry`; works on the replica's thread."""
 
     def __init__(
         self,
         settings: KafkaSettings,
         options: ClientOptions,
         replica: Replica,
-        reader: TopicReader,
+        thread: LoopThread,
         *,
         check: Callable[[Registration], None],
         kinds: Collection[PublisherKind],
         on_unregistered: Callable[[list[Registration]], None] = lambda gone: None,
     ) -> None:
         """Args:
+        thread: of the replica, on which it writes.
         check: raises EndpointError where no bridge could ever connect.
         kinds: of publishers that the bridges can follow.
         on_unregistered: told of those that were.
@@ -63,13 +64,13 @@ class RegistryWriter:
         self._servers = settings.bootstrap
         self._options = options
         self._replica = replica
-        self._reader = reader
+        self._thread = thread
         self._check = check
         self._on_unregistered = on_unregistered
         self.kinds = kinds
         self._lock = asyncio.Lock()
         self._producer: EntryProducer | None = None
-        reader.close_with(self._close)
+        thread.close_with(self._close)
 
     async def register(self, registration: Registration, *, replace: bool = False) -> None:
         """See `PublisherRegistry`."""
@@ -101,7 +102,7 @@ class RegistryWriter:
         return gone
 
     async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.wrap_future(self._reader.run(work))
+        future = asyncio.wrap_future(self._thread.run(work))
         try:
             return await asyncio.wait_for(future, REGISTRY_WRITE_S)
         except TimeoutError as error:
@@ -110,10 +111,10 @@ class RegistryWriter:
                 f" {REGISTRY_WRITE_S:.0f} s"
             ) from error
 
-    # On the reader's loop
+    # On the thread
 
     async def write(self, registration: Registration, *, replace: bool = False) -> None:
-        """What `register` does; for callers that are on the reader's loop already.
+        """What `register` does; for callers that are on the thread already.
 
         What is replaced goes last: where Kafka goes away meanwhile, both are registered until the
         request is repeated. An entry of the same publisher takes the place of the one before it.

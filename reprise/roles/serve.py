@@ -38,7 +38,7 @@ from query_api.replica.answers_writer import AnswersWriter
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import ROLE, Replica
 from query_api.replica.snapshot import Topic
-from query_api.replica.topic_reader import TopicReader
+from query_api.replica.topic_reader import TopicReader, kafka_thread
 from reprise.application import create_app
 from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import (
@@ -166,6 +166,7 @@ class ReplicaService:
         self.router = Router(
             self.replica, routing.queue, routing.live, routing.folded, settings.routing
         )
+        self._thread = kafka_thread()
         self._reader = TopicReader(
             kafka,
             options,
@@ -177,12 +178,12 @@ class ReplicaService:
             kafka,
             options,
             self.replica,
-            self._reader,
+            self._thread,
             check=check_addresses,
             kinds=KINDS,
             on_unregistered=self.router.forget,
         )
-        self.commands = ReplicaCommands(kafka, options, self._reader, tracer=tracer)
+        self.commands = ReplicaCommands(kafka, options, self._thread, tracer=tracer)
         self.outcomes = OutcomeWatch(
             self.replica, self.router, self.replica.conditions, on_fault=self._count_fault
         )
@@ -216,16 +217,16 @@ class ReplicaService:
         """See `reprise.roles.service.Service`."""
         if self._follower is not None:
             self._follower.start()
-        self._reader.start()
-        self.routing.start(self._reader)
+        self._thread.start(self._reader.run())
+        self.routing.start(self._thread)
         self.commands.start()
         self.outcomes.start()
         if self.actor is not None:
             self.actor.start()
         if self.audit is not None:
-            self.audit.start(self._reader)
+            self.audit.start(self._thread)
         for registration in self._registrations:
-            done = self._reader.run(self._register(registration))
+            done = self._thread.run(self._register(registration))
             done.add_done_callback(partial(_log_refusal, registration))
 
     def stop(self) -> None:
@@ -238,8 +239,8 @@ class ReplicaService:
         writers: list[WindowWriter[Any]] = [self.routing.writer]
         if self.audit is not None:
             writers.append(self.audit)
-        stop_writers(self._reader, writers)
-        self._reader.stop()
+        stop_writers(self._thread, writers)
+        self._thread.stop()
         if self._follower is not None:
             self._follower.stop()
 

@@ -309,8 +309,7 @@ class TableWorld:
         feed = TopicReader(
             KAFKA, client_options(KAFKA), reader.replica, prepare=_prepare, when_refused=_refused
         )
-        feed._loop.close()  # it is driven here
-        self.loop.spawn(reader.process, feed._follow())
+        self.loop.spawn(reader.process, feed.run())
 
     def kill(self, host: Host) -> None:
         """kill -9."""
