@@ -8,7 +8,7 @@ from brokers.errors import CorruptRecordException, KafkaTimeoutError
 from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from logs.interface import LogEntry
-from logs.topic import read_past_corruption
+from logs.topic import entries_of, read_past_corruption
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import READ_POLL_MS, READ_STALLED_POLLS_MAX
@@ -102,7 +102,7 @@ class TopicPartitionLog:
                 if message.offset != self._next:
                     raise self._trimmed(message.offset)
                 self._next += 1
-                self._ahead.append(LogEntry(Offset(message.offset), message.value or b""))
+            self._ahead += entries_of(messages)
 
     def _trimmed(self, first: int) -> StorageError:
         topic, number = self._partition

@@ -7,7 +7,7 @@ how to get past records that are corrupt.
 from collections.abc import Iterable
 
 from brokers.errors import CorruptRecordException
-from brokers.interface import Partition
+from brokers.interface import Message, Partition
 from brokers.options import ClientOptions
 from brokers.reading import (
     first_offset_from,
@@ -20,6 +20,11 @@ from logs.interface import LogEntry
 from schemas.identities import Offset
 from schemas.limits import CORRUPT_READ_RECORDS_MAX, OTHER_LOG_RECORDS_MAX
 from schemas.positions import LogBounds
+
+
+def entries_of(messages: Iterable[Message]) -> list[LogEntry]:
+    """The same as entries; a message without a value has an empty one."""
+    return [LogEntry(Offset(message.offset), message.value or b"") for message in messages]
 
 
 async def log_bounds(
@@ -61,9 +66,7 @@ async def records_up_to(
     async with opened_reader(options, committed=True) as reader:
         try:
             async for messages in read_batches(reader, part, start):
-                for message in messages:
-                    if message.offset <= last:
-                        entries.append(LogEntry(Offset(message.offset), message.value or b""))
+                entries += entries_of(one for one in messages if one.offset <= last)
                 if messages[-1].offset >= last:
                     break
         except CorruptRecordException:

@@ -7,6 +7,7 @@ each read is handed to that loop, and waited for within a bound.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from brokers.availability import describe
@@ -17,7 +18,7 @@ from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
 from logs.interface import LogEntry
-from logs.topic import read_past_corruption
+from logs.topic import entries_of, read_past_corruption
 from schemas.errors import PastError, StorageError
 from schemas.identities import Offset
 from schemas.limits import (
@@ -188,11 +189,7 @@ class EventsLogs:
             )
             following = await reader.position(place)
             self._next = place.partition, following
-            entries = [
-                LogEntry(Offset(message.offset), message.value or b"")
-                for messages in found.values()
-                for message in messages
-            ]
+            entries = entries_of(chain.from_iterable(found.values()))
             if entries or following > start:
                 if following >= self.bounds.get(place.partition, _NOTHING).end:
                     reader.pause(place)  # it would be asked again and again for what comes
