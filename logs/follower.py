@@ -83,7 +83,7 @@ class Follower(ABC):
     async def look(self, consumer: Consumer) -> None:  # noqa: B027
         """Called every `look_s` beside the reading; what it raises ends the attempt."""
 
-    async def ended(self) -> None:  # noqa: B027
+    async def left(self) -> None:  # noqa: B027
         """An attempt has ended; its consumer, if it had one, is stopped."""
 
     # Of the user: what goes wrong
@@ -154,7 +154,7 @@ class Follower(ABC):
         except _GONE as error:
             raise LogLostError(f"Kafka no longer has the offsets: {error}") from error
         finally:
-            await self.ended()
+            await self.left()
 
     async def _read(self, consumer: Consumer) -> None:
         while True:

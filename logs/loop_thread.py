@@ -25,7 +25,6 @@ class LoopThread:
     Args:
         name: of the thread.
         unended: what is logged where it does not stop in time, but for the time.
-        unanswered: what `call` says where the loop does not answer.
         when_ended: called where its work is cancelled unasked.
     """
 
@@ -34,12 +33,10 @@ class LoopThread:
         name: str,
         *,
         unended: str,
-        unanswered: str = "",
         when_ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._unended = unended
         self._when_ended = when_ended
-        self._unanswered = unanswered
         self._work: Coroutine[Any, Any, None] | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._is_stopping = False
@@ -72,21 +69,21 @@ class LoopThread:
         """
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def call(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
+    async def call(self, work: Coroutine[Any, Any, T], within_s: float, unanswered: str) -> T:
         """The same, for a coroutine of another loop, which waits for the result.
 
         Raises:
-            StorageError: there was none in time, or the loop is closed.
+            StorageError: `unanswered`, where there was none in time, or the loop is closed.
         """
         try:
             future = self.run(work)
         except RuntimeError as error:
             work.close()
-            raise StorageError(self._unanswered) from error
+            raise StorageError(unanswered) from error
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), within_s)
         except TimeoutError as error:
-            raise StorageError(self._unanswered) from error
+            raise StorageError(unanswered) from error
 
     def begin_stop(self) -> None:
         """Has it end, and returns at once; call `stop` next."""

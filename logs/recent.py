@@ -6,18 +6,22 @@ For topics of which every process reads everything, and of which nothing is comm
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 
-from brokers.errors import DamagedError
+from brokers.backoff import Backoff
+from brokers.clients import Clients
+from brokers.errors import CorruptRecordException, DamagedError
 from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
-from brokers.reading import opened_reader
 from brokers.topics import count_partitions
+from logs.follower import Follower, Messages
+from schemas.limits import KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S
 
 logger = logging.getLogger(__name__)
 
 
-class Following:
+class RecentFollower(Follower):
     """See the module.
 
     Args:
@@ -25,91 +29,94 @@ class Following:
         topics: to read.
         since: when the first message may have been written that is read, Unix seconds.
         poll_ms: how long a poll waits for messages.
-        take: called with each message, and its topic; in order for each partition.
 
     Attributes:
         caught_up: set while all that was there at the start of reading has been taken.
-        damaged: places at which messages cannot be read, and were passed over.
+        damaged_places: at which messages cannot be read, and were passed over.
     """
 
     def __init__(
-        self,
-        options: ClientOptions,
-        topics: Sequence[str],
-        *,
-        since: float,
-        poll_ms: int,
-        take: Callable[[str, Message], None],
+        self, options: ClientOptions, topics: Sequence[str], *, since: float, poll_ms: int
     ) -> None:
+        super().__init__(poll_ms=poll_ms, backoff=Backoff(KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S))
         self.caught_up = asyncio.Event()
-        self.damaged = 0
+        self.damaged_places = 0
         self._options = options
         self._topics = topics
         self._since = since
-        self._poll_ms = poll_ms
-        self._take = take
+        self._partitions: list[Partition] = []
+        self._ends: Mapping[Partition, int] = {}
         self._next: dict[Partition, int] = {}
 
-    async def run(self) -> None:
-        """Reads until it is cancelled.
+    @abstractmethod
+    def take_message(self, topic: str, message: Message) -> None:
+        """Called with each message; in order for each partition."""
+
+    # Follower
+
+    async def prepare(self) -> None:
+        """See `Follower`.
 
         Raises:
             ConfigurationError: there is no such topic.
-            KafkaError, OSError, TimeoutError: the brokers are away. Call it again.
         """
-        partitions = [
+        self._partitions = [
             Partition(topic, number)
             for topic in self._topics
             for number in range(await count_partitions(self._options, topic))
         ]
-        try:
-            async with opened_reader(self._options, committed=False) as reader:
-                reader.assign(partitions)
-                ends = await self._seek(reader, partitions)
-                while True:
-                    await self._read_some(reader)
-                    if not self.caught_up.is_set() and await _is_at(reader, ends):
-                        self.caught_up.set()
-        finally:
-            self.caught_up.clear()
 
-    async def _seek(
-        self, reader: Consumer, partitions: Sequence[Partition]
-    ) -> Mapping[Partition, int]:
-        ends = await reader.end_offsets(partitions)
-        begins = await reader.beginning_offsets(partitions)
-        first = dict(ends)
+    def make_consumer(self) -> Consumer:
+        """See `Follower`."""
+        return Clients(self._options).reader(committed=False)
+
+    async def begin(self, consumer: Consumer) -> None:
+        """See `Follower`: where it was, or what is young enough."""
+        consumer.assign(self._partitions)
+        self._ends = await consumer.end_offsets(self._partitions)
+        begins = await consumer.beginning_offsets(self._partitions)
+        first = dict(self._ends)
         since_ms = math.floor(1000 * self._since)
-        found = await reader.offsets_for_times(dict.fromkeys(partitions, since_ms))
+        found = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since_ms))
         for partition, place in found.items():
             if place is not None:
                 first[partition] = place.offset
-        for partition in partitions:
+        for partition in self._partitions:
             start = self._next.get(partition, first[partition])
-            if not begins[partition] <= start <= ends[partition]:  # it is gone, or another topic
-                start = begins[partition]
+            if not begins[partition] <= start <= self._ends[partition]:
+                start = begins[partition]  # it is gone, or of another topic
             self._next[partition] = start
-            reader.seek(partition, start)
-        return ends
+            consumer.seek(partition, start)
 
-    async def _read_some(self, reader: Consumer) -> None:
-        try:
-            found = await reader.getmany(timeout_ms=self._poll_ms)
-        except DamagedError as error:
-            self.damaged += 1
-            logger.warning("Part of a topic is damaged: %s. Reading on behind it", error)
-            after = error.readable_from or error.offset + 1
-            self._next[error.partition] = after
-            reader.seek(error.partition, after)
-            return
-        for partition, messages in found.items():
-            for message in messages:
+    async def take(self, messages: Messages) -> None:
+        """See `Follower`."""
+        for partition, some in messages.items():
+            for message in some:
                 self._next[partition] = message.offset + 1
-                self._take(partition.topic, message)
+                self.take_message(partition.topic, message)
 
+    async def turned(self, consumer: Consumer, *, has_read: bool) -> None:
+        """See `Follower`."""
+        if not self.caught_up.is_set() and await self._is_at_ends(consumer):
+            self.backoff.reset()
+            self.caught_up.set()
 
-async def _is_at(reader: Consumer, ends: Mapping[Partition, int]) -> bool:
-    for partition, end in ends.items():
-        if await reader.position(partition) < end:
-            return False
-    return True
+    async def _is_at_ends(self, consumer: Consumer) -> bool:
+        for partition, end in self._ends.items():
+            if await consumer.position(partition) < end:
+                return False
+        return True
+
+    async def damaged(self, consumer: Consumer, error: CorruptRecordException) -> None:
+        """See `Follower`: reads on behind it."""
+        if not isinstance(error, DamagedError):
+            raise error
+        self.damaged_places += 1
+        logger.warning("Part of a topic is damaged: %s. Reading on behind it", error)
+        after = error.readable_from or error.offset + 1
+        self._next[error.partition] = after
+        consumer.seek(error.partition, after)
+
+    async def left(self) -> None:
+        """See `Follower`."""
+        self.caught_up.clear()

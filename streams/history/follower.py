@@ -204,7 +204,7 @@ class HistoryFollower(Follower):
     # Following
 
     async def prepare(self) -> None:
-        """See `Follower`: opens the tables; `ended` closes them."""
+        """See `Follower`: opens the tables; `left` closes them."""
         await self._prepare()
         self._owned = PartitionTables(
             self._data / TABLES,
@@ -218,7 +218,7 @@ class HistoryFollower(Follower):
 
     @property
     def _tables(self) -> PartitionTables:
-        assert self._owned is not None, "open from `prepare` to `ended`"
+        assert self._owned is not None, "open from `prepare` to `left`"
         return self._owned
 
     def make_consumer(self) -> Consumer:
@@ -272,7 +272,7 @@ class HistoryFollower(Follower):
             starts = {number: log.start for number, log in bounds.items()}
             await asyncio.to_thread(self._retention.apply, starts)
 
-    async def ended(self) -> None:
+    async def left(self) -> None:
         """See `Follower`: what is open is opened again from its rows."""
         self._note_next()
         owned, self._owned = self._owned, None

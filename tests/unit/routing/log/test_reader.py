@@ -16,7 +16,6 @@ from routing.decisions.beside import Usual
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.fold.fold import RoutingFold
-from routing.log import reader as routing_reader
 from routing.log.reader import RoutingReader
 from routing.log.recovery import Recovered, place_fold
 from schemas.codec import decode_routing
@@ -154,16 +153,16 @@ class Following:
 
 @pytest.fixture
 def following(monkeypatch: pytest.MonkeyPatch) -> Following:
-    async def stop(consumer: Any) -> None:
+    async def stop(consumer: Any, *, timeout_s: float | None) -> None:
         await consumer.stop()
 
     async def start(consumer: Any) -> None:
         await consumer.start()
 
-    monkeypatch.setattr(routing_reader, "stop_consumer", stop)
-    monkeypatch.setattr(routing_reader, "start_client", start)
-    monkeypatch.setattr(routing_reader, "REPLICA_RETRY_S", 0.001)
-    monkeypatch.setattr(routing_reader, "LAG_CHECK_S", 0.005)
+    monkeypatch.setattr("logs.follower.stop_consumer", stop)
+    monkeypatch.setattr("logs.follower.start_client", start)
+    monkeypatch.setattr("logs.fold_follower.REPLICA_RETRY_S", 0.001)
+    monkeypatch.setattr("logs.fold_follower.LAG_CHECK_S", 0.005)
     return Following()
 
 
