@@ -40,7 +40,7 @@ class LoopThread:
         self._work: Coroutine[Any, Any, None] | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._is_stopping = False
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
 
     # From any thread
@@ -55,6 +55,7 @@ class LoopThread:
         what was handed in is still answered.
         """
         self._work = work
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
 
     def close_with(self, close: Callable[[], Awaitable[None]]) -> None:
@@ -65,8 +66,10 @@ class LoopThread:
         """Runs it on the loop, beside its own work.
 
         Raises:
-            RuntimeError: the loop is closed.
+            RuntimeError: the loop is closed, or the thread was never started.
         """
+        if self._loop is None:
+            raise RuntimeError("the thread was not started")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def call(self, work: Coroutine[Any, Any, T], within_s: float, unanswered: str) -> T:
@@ -88,7 +91,7 @@ class LoopThread:
     def begin_stop(self) -> None:
         """Has it end, and returns at once; call `stop` next."""
         self._is_stopping = True
-        if self._thread.is_alive():
+        if self._loop is not None and self._thread.is_alive():
             with suppress(RuntimeError):  # it has ended just now
                 self._loop.call_soon_threadsafe(self._cancel)
 
@@ -100,25 +103,26 @@ class LoopThread:
         if self._thread.is_alive():
             logger.error("%s within %.0f s; stopping without it", self._unended, SHUTDOWN_S)
             return False
-        self._loop.close()  # of a thread that never ran, too
         return True
 
     # On the thread
 
     def _cancel(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
+        for task in asyncio.all_tasks():
             task.cancel()
 
     def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        loop = self._loop
+        assert loop is not None, "made by `start`"
+        asyncio.set_event_loop(loop)
         try:
-            self._loop.run_until_complete(self._serve())
+            loop.run_until_complete(self._serve())
         except asyncio.CancelledError:
             if not self._is_stopping:
                 self._when_ended()
         finally:
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
 
     async def _serve(self) -> None:
         try:

@@ -41,6 +41,11 @@ class OneProducer(Generic[ProducerT]):
                 self._producer = producer
             return self._producer
 
+    @property
+    def is_started(self) -> bool:
+        """Whether one is in use."""
+        return self._producer is not None
+
     def is_one(self, producer: ProducerT) -> bool:
         """Whether this one is in use."""
         return self._producer is producer

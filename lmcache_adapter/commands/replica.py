@@ -54,7 +54,7 @@ UNEXECUTED: Final = (
 
 
 class FoldedCommands(CommandTopics):
-    """What the topics have of commands, folded; and the ends that nobody else writes.
+    """What the topics have of commands, folded; and the ends of those that no bridge has ended.
 
     Attributes:
         issued: who waits, and what became of the last commands.

@@ -3,7 +3,7 @@
     DATA/log/     the records, `logs.embedded`
     DATA/table/   the table's rows, `streams.table.table`
     DATA/history/  rows of the table, past ones too: `streams.history.store`
-    DATA/answers/  with `--audit`, answers to be proven: `reprise.embedded.audit`
+    DATA/answers/  with `--audit`, answers to be proven: `streams.audit.embedded`
     DATA/routing/  what was decided and what came of it: `routing.log.embedded`
     DATA/commands/  with `--lmcache`, commands to its workers: `lmcache_adapter.commands.embedded`
     DATA/loss.json  while it is not known yet what the log has lost, `streams.log.losses`
@@ -35,7 +35,6 @@ from lmcache_adapter.http.workers import worker_of
 from logs.embedded import EmbeddedLog
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
-from reprise.embedded.audit import AnswerLog
 from reprise.embedded.history import EmbeddedHistory
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
@@ -50,6 +49,7 @@ from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
 from schemas.tracing import NO_TRACER, Tracer
+from streams.audit.embedded import AnswerLog
 from streams.audit.log import DIRECTORY
 from streams.audit.queue import open_audit_queue
 from streams.kernel import array_packer, open_kernel, socket_reader

@@ -29,12 +29,11 @@ from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from doctor.watch import OutcomeWatch
 from lmcache_adapter.acting.actor import Actor
 from lmcache_adapter.commands.replica import ReplicaCommands
-from logs.topic_writer import WindowWriter, stop_writers
+from logs.topic_writer import TopicWriter, stop_writers
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
-from query_api.replica.answers_writer import AnswersWriter
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import ROLE, Replica
 from query_api.replica.snapshot import Topic
@@ -60,6 +59,8 @@ from schemas.limits import HISTORY_BYTES, REGISTER_RETRY_S
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
 from streams.audit.queue import open_audit_queue
+from streams.audit.source import AnswersSource
+from streams.audit.topic import AnswersWriter
 from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
 from streams.kernel.interface import AuditQueue, Kernel
@@ -156,10 +157,12 @@ class ReplicaService:
             self.audit = AnswersWriter(
                 kafka,
                 options,
-                self.audit_queue,
-                seed=settings.seed,
-                replica=f"{socket.gethostname()}:{settings.port}",
-                conditions=self.replica.conditions,
+                AnswersSource(
+                    self.audit_queue,
+                    seed=settings.seed,
+                    replica=f"{socket.gethostname()}:{settings.port}",
+                ),
+                self.replica.conditions,
             )
         self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
         routing = self.routing
@@ -191,7 +194,13 @@ class ReplicaService:
         if settings.act_s:
             self.actor = Actor(self.replica, self.router, self.commands, period_s=settings.act_s)
         self.replica.metrics.register(
-            replica_collector(self.replica, routing, self.audit, self.commands, self.actor)
+            replica_collector(
+                self.replica,
+                routing,
+                None if self.audit is None else self.audit.answers,
+                self.commands,
+                self.actor,
+            )
         )
         self._registrations = registrations
         self.history: TopicHistory | None = None
@@ -236,7 +245,7 @@ class ReplicaService:
             self.actor.stop()
         if self._follower is not None:
             self._follower.begin_stop()
-        writers: list[WindowWriter[Any]] = [self.routing.writer]
+        writers: list[TopicWriter[Any]] = [self.routing.writer]
         if self.audit is not None:
             writers.append(self.audit)
         stop_writers(self._thread, writers)

@@ -18,7 +18,7 @@ from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
-from routing.log.recovery import ROUTING_PARTITION, Recovered, recover_fold
+from routing.log.recovery import ROUTING_LOG, ROUTING_PARTITION, Recovered, recover_fold
 from schemas.codec import decode_routing
 from schemas.limits import ROUTING_READ_WAIT_S
 
@@ -50,7 +50,7 @@ class RoutingReader(FoldFollower):
         """
         topics = settings.routing
         log = FollowedLog(
-            "the routing log",
+            ROUTING_LOG.name,
             settings,
             topics,
             Partition(topics.log.name, ROUTING_PARTITION),

@@ -44,12 +44,12 @@ class ReplicaRouting:
     @property
     def written(self) -> int:
         """Items that are in the log, of this run."""
-        return self.writer.written_items
+        return self.writer.source.written_items
 
     @property
     def unwritten(self) -> int:
         """Items that were taken from the queue and could not be written."""
-        return self.writer.unwritten
+        return self.writer.source.unwritten
 
     @property
     def skipped(self) -> int:
