@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from brokers.availability import describe
-from brokers.backoff import Backoff
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException
 from brokers.interface import Consumer, Partition
@@ -88,7 +87,8 @@ class FoldFollower(Follower):
             poll_ms=REPLICA_POLL_MS,
             records_max=ROUTING_RECORDS_PER_TURN_MAX,
             look_s=LAG_CHECK_S,
-            backoff=Backoff(REPLICA_RETRY_S, REPLICA_RETRY_S),
+            retry_first_s=REPLICA_RETRY_S,
+            retry_max_s=REPLICA_RETRY_S,
         )
         self.next = 0
         self.end = -1

@@ -35,13 +35,13 @@ class StalledError(Exception):
 
 
 class Follower(ABC):
-    """See the module. One loop; a user is a subclass.
+    """See the module. One loop; a user is a subclass, which resets `backoff` once it reads.
 
     Args:
         poll_ms: how long a poll waits for messages.
         records_max: how many it gives at most; None for as many as there are.
         look_s: how often `look` is called, in seconds; None for never.
-        backoff: the pauses between attempts; the user resets it where they grow.
+        retry_first_s, retry_max_s: the pauses between attempts, see `Backoff`.
         leave_s: how long a consumer may take to stop, in seconds; None for as long as it takes.
     """
 
@@ -49,12 +49,13 @@ class Follower(ABC):
         self,
         *,
         poll_ms: int,
-        backoff: Backoff,
+        retry_first_s: float,
+        retry_max_s: float,
         records_max: int | None = None,
         look_s: float | None = None,
         leave_s: float | None = None,
     ) -> None:
-        self.backoff = backoff
+        self.backoff = Backoff(retry_first_s, retry_max_s)
         self._poll_ms = poll_ms
         self._records_max = records_max
         self._look_s = look_s

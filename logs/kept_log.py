@@ -119,7 +119,7 @@ class KeptLog:
         return self.log
 
     def append(self, values: Sequence[bytes]) -> Offset:
-        """See `WritableLog`.
+        """See `RecordLog`.
 
         Raises:
             StorageError: none of them was appended.

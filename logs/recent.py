@@ -9,7 +9,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from brokers.backoff import Backoff
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, DamagedError
 from brokers.interface import Consumer, Message, Partition
@@ -38,7 +37,9 @@ class RecentFollower(Follower):
     def __init__(
         self, options: ClientOptions, topics: Sequence[str], *, since: float, poll_ms: int
     ) -> None:
-        super().__init__(poll_ms=poll_ms, backoff=Backoff(KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S))
+        super().__init__(
+            poll_ms=poll_ms, retry_first_s=KAFKA_RETRY_FIRST_S, retry_max_s=KAFKA_RETRY_MAX_S
+        )
         self.caught_up = asyncio.Event()
         self.damaged_places = 0
         self._options = options

@@ -1,7 +1,7 @@
-"""The events topic, reading only: `bridge/delivery/writer.py` writes it.
+"""A log in the partitions of a topic, reading only.
 
-What a worker needs beside Faust: where a partition begins and ends, where the next record is, and
-how to get past records that are corrupt.
+Where a partition begins and ends, where the next record is, and how to get past records that are
+corrupt.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ def entries_of(messages: Iterable[Message]) -> list[LogEntry]:
 async def log_bounds(
     options: ClientOptions, topic: str, partitions: Iterable[int]
 ) -> dict[int, LogBounds]:
-    """Where each partition of the events begins and ends now.
+    """Where each partition begins and ends now.
 
     Raises:
         KafkaError: the broker is away.

@@ -1,4 +1,4 @@
-"""The partitions of the events topic as logs that can be read from any thread.
+"""The partitions of a topic as logs that can be read from any thread.
 
 A log is read by code that waits for nothing but the disk; Kafka's client lives on an event loop. So
 each read is handed to that loop, and waited for within a bound.
@@ -43,12 +43,12 @@ class _Fetched(NamedTuple):
     following: int
 
 
-class EventsLogs:
+class TopicLogs:
     """See the module. Bounds are those of the last `look`.
 
     Args:
         options: of Kafka's clients.
-        topic: the events.
+        topic: not compacted, as the events.
         partitions: how many it has.
         run: hands work to the loop. One thread reads at a time.
     """
@@ -62,7 +62,7 @@ class EventsLogs:
         self._using = asyncio.Lock()
         self._next: tuple[int, int] | None = None
         self.bounds: Mapping[int, LogBounds] = {}
-        self.logs = [EventsLog(self, number) for number in range(partitions)]
+        self.logs = [TopicLog(self, number) for number in range(partitions)]
 
     # From any thread but the loop's
 
@@ -219,10 +219,10 @@ class EventsLogs:
             await self._close()
 
 
-class EventsLog:
+class TopicLog:
     """One partition; implements `logs.interface.ReadableLog`."""
 
-    def __init__(self, logs: EventsLogs, partition: int) -> None:
+    def __init__(self, logs: TopicLogs, partition: int) -> None:
         self._logs = logs
         self._partition = partition
 
@@ -242,6 +242,6 @@ class EventsLog:
         return Offset(self.bounds.start)
 
     def read(self, start: Offset) -> Iterator[LogEntry]:
-        """See `ReadableLog`, and `EventsLogs.read` for what it raises."""
+        """See `ReadableLog`, and `TopicLogs.read` for what it raises."""
         begin, end = self.bounds
         yield from self._logs.read(self._partition, max(start, begin), end)

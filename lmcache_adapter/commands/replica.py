@@ -15,7 +15,6 @@ import time
 from typing import ClassVar, Final
 
 from brokers.availability import describe
-from brokers.backoff import Backoff
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
 from brokers.outages import Outage
@@ -26,7 +25,7 @@ from lmcache_adapter.commands.issued import IssuedCommands
 from lmcache_adapter.commands.topics import CommandTopics
 from logs.loop_thread import LoopThread
 from query_api.http.errors import recovering
-from schemas.command_records import AnyCommandRecord, ClosedRecord, CommandRecord
+from schemas.command_records import AnyCommandRecord, ClosedRecord, CommandRecord, encode_command
 from schemas.conditions import Conditions
 from schemas.errors import ConfigurationError, StorageError
 from schemas.limits import (
@@ -38,9 +37,8 @@ from schemas.limits import (
     COMMANDS_CATCH_UP_S,
     COMMANDS_FOLLOWED_S,
     COMMANDS_POLL_MS,
-    KAFKA_RETRY_FIRST_S,
-    KAFKA_RETRY_MAX_S,
 )
+from schemas.topics import encode_instance
 from schemas.tracing import NO_TRACER, Tracer
 
 logger = logging.getLogger(__name__)
@@ -150,18 +148,23 @@ class FoldedCommands(CommandTopics):
 
     async def _end(self, command_id: str, instance_id: str, after_s: float) -> None:
         """Writes that a command has ended; until the topic has that, or another end of it."""
-        await asyncio.sleep(max(after_s, 0.0))
-        backoff = Backoff(KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S)
-        while not self.book.is_closed(command_id):
+
+        def closed() -> bytes | None:
+            if self.book.is_closed(command_id):
+                return None
             found = self.book.find(command_id)
             reason = UNANSWERED if found is not None and found.results else UNEXECUTED
-            closed = ClosedRecord(command_id=command_id, reason=reason, at=time.time())
-            try:
-                await self.write(self.results, instance_id, closed)
-                await asyncio.sleep(COMMAND_CLOSE_S)  # to read it
-            except AWAY as error:
-                self.away(error)
-                await backoff.wait()
+            ended = ClosedRecord(command_id=command_id, reason=reason, at=time.time())
+            return encode_command(ended)
+
+        await asyncio.sleep(max(after_s, 0.0))
+        await self.writer.insist(
+            self.results.name,
+            key=encode_instance(instance_id),
+            value=closed,
+            again_s=COMMAND_CLOSE_S,  # to read it
+            failed=self.away,
+        )
 
     # Called by `ReplicaCommands`
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from brokers.backoff import Backoff
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, DamagedError
 from brokers.interface import Consumer, Message, Partition
@@ -82,7 +81,8 @@ class TopicService(Follower):
         super().__init__(
             poll_ms=LMCACHE_TOPIC_POLL_MS,
             records_max=LMCACHE_TOPIC_VALUES,
-            backoff=Backoff(LMCACHE_TOPIC_RETRY_S / 50, LMCACHE_TOPIC_RETRY_S),
+            retry_first_s=LMCACHE_TOPIC_RETRY_S / 50,
+            retry_max_s=LMCACHE_TOPIC_RETRY_S,
         )
         self.dropped: Counter[str] = Counter()
         self.faults = 0

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic, time
 
 from brokers.availability import describe
-from brokers.backoff import Backoff
 from brokers.clients import Clients
 from brokers.errors import AWAY
 from brokers.interface import Consumer, Message, Partition
@@ -80,7 +79,8 @@ class TopicReader(Follower):
             poll_ms=REPLICA_POLL_MS,
             records_max=REPLICA_ROWS_PER_TURN_MAX,
             look_s=LAG_CHECK_S,
-            backoff=Backoff(REPLICA_RETRY_S, REPLICA_RETRY_S),  # growing ones make answers older
+            retry_first_s=REPLICA_RETRY_S,
+            retry_max_s=REPLICA_RETRY_S,  # growing pauses would make answers older
         )
         self._options = options
         self._replica = replica

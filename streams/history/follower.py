@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokers.availability import describe
-from brokers.backoff import Backoff
 from brokers.clients import Clients
 from brokers.errors import AWAY, CorruptRecordException, DamagedError
 from brokers.interface import Consumer, Partition
@@ -28,7 +27,7 @@ from brokers.options import ClientOptions
 from logs.follower import Follower, LogLostError, Messages
 from logs.loop_thread import LoopThread
 from logs.topic import entries_of
-from logs.topic_logs import EventsLogs
+from logs.topic_logs import TopicLogs
 from schemas.causes import cause_of
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, StorageError, TableLostError
@@ -97,7 +96,8 @@ class HistoryFollower(Follower):
             poll_ms=REPLICA_POLL_MS,
             records_max=HISTORY_RECORDS_PER_TURN_MAX,
             look_s=WORKER_STALL_CHECK_S,
-            backoff=Backoff(HISTORY_RETRY_S, HISTORY_RETRY_S),
+            retry_first_s=HISTORY_RETRY_S,
+            retry_max_s=HISTORY_RETRY_S,
             leave_s=SHUTDOWN_S / 2,
         )
         self.is_recording = False
@@ -126,7 +126,7 @@ class HistoryFollower(Follower):
             when_ended=_say_ended,
         )
         self._thread.close_with(self._closed)
-        self.logs = EventsLogs(options, topic, partitions, self._thread.run)
+        self.logs = TopicLogs(options, topic, partitions, self._thread.run)
         self.tables = PastTables(
             [
                 Past(self._store, partial(self._log, number), make_kernel, partition=number)

@@ -36,7 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from logs.interface import LogEntry, WritableLog
+from logs.interface import LogEntry, RecordLog
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import Offset
 from schemas.limits import (
@@ -88,7 +88,7 @@ class Table:
         make_fold: Callable[[], Fold],
         topic: TableTopic | None = None,
         *,
-        log: WritableLog | None = None,
+        log: RecordLog | None = None,
         make_name: Callable[[], bytes] = lambda: os.urandom(8),
         generation_min_bytes: int | None = None,
         history: RowHistory = NO_HISTORY,

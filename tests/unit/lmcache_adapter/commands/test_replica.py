@@ -235,7 +235,7 @@ def test_a_command_that_kafka_does_not_take_is_not_under_way(
 
 def test_an_end_that_kafka_does_not_take_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
     hasten(monkeypatch)
-    monkeypatch.setattr(commands_module, "KAFKA_RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr("logs.entry_writer.KAFKA_RETRY_FIRST_S", 0.01)
 
     async def scene(bench: Bench) -> None:
         replica = bench.replica()
