@@ -4,9 +4,12 @@ Where a partition begins and ends, where the next record is, and how to get past
 corrupt.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
-from brokers.errors import CorruptRecordException
+from brokers.availability import describe, quiet_client
+from brokers.errors import AWAY, CorruptRecordException
 from brokers.interface import Message, Partition
 from brokers.options import ClientOptions
 from brokers.reading import (
@@ -16,10 +19,48 @@ from brokers.reading import (
     read_batches,
     read_one_by_one,
 )
+from brokers.settings import KafkaSettings
+from brokers.topics import count_partitions
 from logs.interface import LogEntry
+from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import CORRUPT_READ_RECORDS_MAX, OTHER_LOG_RECORDS_MAX
 from schemas.positions import LogBounds
+
+T = TypeVar("T")
+
+
+def read_once(
+    settings: KafkaSettings,
+    work: Coroutine[Any, Any, T],
+    *,
+    away: tuple[type[Exception], ...] = AWAY,
+) -> T:
+    """Runs what reads topics, in no group, up to where they end now.
+
+    Args:
+        settings: of the deployment.
+        work: reads, and says what it found.
+        away: what it raises where Kafka went away.
+
+    Raises:
+        StorageError: Kafka went away.
+    """
+    quiet_client()
+    try:
+        return asyncio.run(work)
+    except away as error:
+        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
+
+
+async def bounds_in(options: ClientOptions, topic: str) -> dict[int, LogBounds]:
+    """Where each partition of a topic begins and ends now.
+
+    Raises:
+        ConfigurationError: there is no such topic.
+        KafkaError: the broker is away.
+    """
+    return await log_bounds(options, topic, range(await count_partitions(options, topic)))
 
 
 def entries_of(messages: Iterable[Message]) -> list[LogEntry]:

@@ -9,16 +9,14 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from brokers.clients import Clients
-from brokers.errors import CorruptRecordException, DamagedError
+from brokers.errors import CorruptRecordException
 from brokers.interface import Consumer, Message, Partition
-from brokers.options import ClientOptions, client_options
+from brokers.options import client_options
 from brokers.settings import KafkaSettings
-from brokers.topics import count_partitions
 from lmcache_adapter.confirmed import Confirmed
 from lmcache_adapter.controller.member import Known, Told
 from lmcache_adapter.losses import TakeLost
@@ -28,7 +26,7 @@ from lmcache_adapter.state_file import State, StateFile, begin_run
 from lmcache_adapter.topic.batches import BatchError, decode
 from lmcache_adapter.topic.servers import ModelOf, Servers
 from lmcache_adapter.worker.journal import NextIncarnation
-from logs.follower import Follower, Messages
+from logs.recent import RecentFollower
 from schemas.errors import ConfigurationError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -46,7 +44,7 @@ UNEXPECTED: Final = "unexpected_error"
 CORRUPT: Final = "corrupt_value"
 
 
-class TopicService(Follower):
+class TopicService(RecentFollower):
     """See the module.
 
     Args:
@@ -68,6 +66,8 @@ class TopicService(Follower):
         StorageError: the file cannot be written.
     """
 
+    spoken: ClassVar[str] = "LMCache's topic"
+
     def __init__(
         self,
         settings: TopicSettings,
@@ -79,8 +79,12 @@ class TopicService(Follower):
         take_lost: TakeLost = lambda: (),
     ) -> None:
         super().__init__(
+            client_options(KafkaSettings(bootstrap=settings.bootstrap)),
+            [settings.topic],
+            since=None,
             poll_ms=LMCACHE_TOPIC_POLL_MS,
             records_max=LMCACHE_TOPIC_VALUES,
+            committed=True,
             retry_first_s=LMCACHE_TOPIC_RETRY_S / 50,
             retry_max_s=LMCACHE_TOPIC_RETRY_S,
         )
@@ -91,17 +95,13 @@ class TopicService(Follower):
         self.watched_at = time.monotonic()
         self.take_lost = take_lost
         self._settings = settings
-        self._options: ClientOptions = client_options(KafkaSettings(bootstrap=settings.bootstrap))
         self._sink = sink
         self._file = StateFile(data, "lmcache-topic.json")
         state = begin_run(self._file, time.time())
         self._first = state.incarnations
         self._unnoted = False
         self._heard_until = time.monotonic()
-        self._next: dict[Partition, int] = {}
-        self._partitions: list[Partition] = []
-        self._first_ends: dict[Partition, int] | None = None  # that the first reading goes up to
-        self._ends: dict[Partition, int] = {}  # as they were at that time
+        self._first_ends: Mapping[Partition, int] | None = None  # what is read first
         self._asked_at = 0.0
         self._problem = ""
 
@@ -154,27 +154,13 @@ class TopicService(Follower):
 
     # Reading
 
-    async def prepare(self) -> None:
-        """See `Follower`."""
-        count = await count_partitions(self._options, self._settings.topic)
-        self._partitions = [Partition(self._settings.topic, number) for number in range(count)]
-
-    def make_consumer(self) -> Consumer:
-        """See `Follower`."""
-        return Clients(self._options).reader(committed=True)
-
     async def begin(self, consumer: Consumer) -> None:
-        """See `Follower`: the beginning, or where it was."""
-        consumer.assign(self._partitions)
-        starts = await consumer.beginning_offsets(self._partitions)
-        await self._ask_ends(consumer)
+        """See `Follower`."""
+        self._asked_at = self.watched_at = time.monotonic()
+        await super().begin(consumer)
+        self.servers.look()
         if self._first_ends is None:
-            self._first_ends = self._ends
-        for partition in self._partitions:
-            start = self._next.get(partition, starts[partition])
-            if start > self._ends[partition]:  # another topic of that name
-                start = starts[partition]
-            consumer.seek(partition, max(start, starts[partition]))
+            self._first_ends = self.ends
         if self._problem:
             _logger.info("LMCache's topic %s can be read", self._settings.topic)
         self.is_reached, self._problem = True, ""
@@ -182,26 +168,18 @@ class TopicService(Follower):
 
     async def _ask_ends(self, consumer: Consumer) -> None:
         self._asked_at = self.watched_at = time.monotonic()
-        self._ends = dict(await consumer.end_offsets(self._partitions))
+        self.ends = dict(await consumer.end_offsets(self.partitions))
         self.servers.look()
-
-    async def take(self, messages: Messages) -> None:
-        """See `Follower`."""
-        for some in messages.values():
-            for message in some:
-                self._take(message)
 
     async def damaged(self, consumer: Consumer, error: CorruptRecordException) -> None:
         """See `Follower`: reads on behind it."""
-        if not isinstance(error, DamagedError):
-            raise error
+        await super().damaged(consumer, error)
         self._drop(CORRUPT)
-        _logger.warning("Part of LMCache's topic is damaged: %s. Reading on behind it", error)
-        consumer.seek(error.partition, error.readable_from or error.offset + 1)
 
     async def turned(self, consumer: Consumer, *, has_read: bool) -> None:
         """See `Follower`."""
-        positions = {one: await consumer.position(one) for one in self._partitions}
+        await super().turned(consumer, has_read=has_read)
+        positions = {one: await consumer.position(one) for one in self.partitions}
         self._next |= positions
         self._note_progress(positions)
         self.servers.rewrite(self.take_lost())
@@ -210,7 +188,8 @@ class TopicService(Follower):
         if self.watched_at - self._asked_at > LMCACHE_TOPIC_END_S:
             await self._ask_ends(consumer)
 
-    def _take(self, message: Message) -> None:
+    def take_message(self, topic: str, message: Message) -> None:
+        """See `RecentFollower`."""
         if message.value is None:
             self._drop(EMPTY)
             return
@@ -235,7 +214,7 @@ class TopicService(Follower):
             self._first_ends = {}
             self.servers.begin()
         if not self._first_ends and all(
-            positions[one] >= self._ends.get(one, 0) for one in positions
+            positions[one] >= self.ends.get(one, 0) for one in positions
         ):
             self.servers.is_current = True
             self._heard_until = max(self._heard_until, self._asked_at)
