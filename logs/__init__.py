@@ -2,13 +2,16 @@
 
 There is one machine with two stores. A log of the embedded form is a directory (`embedded.py`), a
 log of the distributed form is the partitions of a topic (`topic.py`). Events, routing, answers,
-commands and the registry are its users; none of them reads, appends or tries again by itself.
+commands and the registry are its users. Routing, answers, commands and the registry's entries are
+written and followed by it alone. Events are stored and read by it; the sinks of the bridge write
+them, since what waits there is records of publishers with an order of their own, and Faust has the
+worker follow them.
 
     interface.py         what a log is: entries, bounds, reading, appending
     embedded.py          the store on this disk
     kept_log.py          such a store beside the events: opened when it is needed, synced, kept
                          within its bounds, opened again after a failure, set aside where damaged
-    topic.py             the store in Kafka, reading: bounds, the next record, what is damaged
+    topic.py             the store in Kafka, reading once: bounds, the next record, what is damaged
     topic_logs.py        partitions as logs that any thread can read
     partition_log.py     one partition, forwards and again from its beginning
     producer.py          the store in Kafka, writing: a producer that is started and replaced
