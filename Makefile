@@ -150,7 +150,8 @@ integrations: .make/litellm .make/ray ## install LiteLLM and Ray Serve, and our 
 	@rm -rf .make/$* .make/$*.new
 	@"$(PYTHON)" -m venv .make/$*.new
 	@.make/$*.new/bin/pip install --quiet --disable-pip-version-check pytest \
-	  "$(if $(filter litellm,$*),$(LITELLM),$(RAY))" --editable integrations/reprise-$*
+	  "$(if $(filter litellm,$*),$(LITELLM),$(RAY))" \
+	  --editable integrations/reprise-client --editable integrations/reprise-$*
 	@mv .make/$*.new .make/$*
 
 engines: .make/dev ## fetch the publishers of released engines, one file of each package

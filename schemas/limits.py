@@ -682,6 +682,7 @@ LOAD_MODELS_MAX: Final = 1024  # whose requests' work is known; the least recent
 LOAD_SAMPLE_S: Final = 60.0  # an older sample says nothing any more
 LOAD_FUTURE_S: Final = 5.0  # a clock may run ahead by so much: reason="in_the_future"
 CANDIDATES_MAX: Final = 4096  # of one request: status="400"
+CANDIDATES_BYTES_MAX: Final = 2 * MIB  # of the same, before they are objects: status="413"
 QUEUE_WAIT_MAX_S: Final = 30.0  # a candidate that would begin later is left out: `queue_full`
 QUEUE_WAITING_MAX: Final = 1024  # or one with more requests that wait
 KV_USAGE_MAX: Final = 0.95  # of a candidate's KV cache; above it is left out: `memory`
@@ -807,6 +808,8 @@ ROUTING_QUEUE_ITEMS: Final = 65_536  # decisions, reports and samples that are n
 ROUTING_QUEUE_BYTES_MAX: Final = 128 * MIB  # of these, with all their candidates: likewise
 ROUTING_RECORD_BYTES: Final = 512 * KIB  # of a record, which has one decision at the least
 FEEDBACK_MAX: Final = 1024  # reports or samples of one request: status="400"
+FEEDBACK_BYTES_MAX: Final = 2 * MIB  # of these, before they are objects: status="413"
+REFUSED_BYTES_SHOWN_MAX: Final = 256 * KIB  # of a larger body a refusal does not say what came
 # grpc: what routers ask, and what they may cost: reprise_grpc_refused_total with the reason that is
 # given. grpc itself ends a connection beyond its number, and a call whose message is too large.
 GRPC_MESSAGE_BYTES_MAX: Final = 8 * MIB  # 1M hashes; SGLang's router sends no more

@@ -26,7 +26,9 @@ from schemas.events import extra_key
 from schemas.identities import PrefixScope, Rank
 from schemas.limits import (
     BLOCK_SIZE_MAX,
+    CANDIDATES_BYTES_MAX,
     CANDIDATES_MAX,
+    FEEDBACK_BYTES_MAX,
     FEEDBACK_MAX,
     NAME_BYTES_MAX,
     ROUTE_TOKENS_MAX,
@@ -131,10 +133,17 @@ class LoadBody(PostedLoad, frozen=True, kw_only=True, forbid_unknown_fields=True
     tenant_id: str = ""
 
 
+class _Candidates(msgspec.Struct, frozen=True):
+    """Those of a body of `POST /route` as they came."""
+
+    candidates: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 class _Decoders(NamedTuple):
     route: "Decoder[RouteBody]"
     feedback: "Decoder[FeedbackBody | list[FeedbackBody]]"
     load: "Decoder[LoadBody | list[LoadBody]]"
+    candidates: "Decoder[_Candidates]"
 
 
 class Decoder(Protocol[DecodedT]):
@@ -151,6 +160,7 @@ def _decoders(module: Any) -> _Decoders:
         module.Decoder(RouteBody),
         module.Decoder(FeedbackBody | list[FeedbackBody]),
         module.Decoder(LoadBody | list[LoadBody]),
+        module.Decoder(_Candidates),
     )
 
 
@@ -200,6 +210,7 @@ def read_route(
         RequestError: the first thing that is wrong.
         AccessError: it is about a tenant that is not the caller's.
     """
+    _check_candidates(body, wire)
     asked = decode_body(_DECODERS[wire].route, body, wire)
     return route_request(_with_model(asked), wire, headers, kernel, access, is_ready=is_ready)
 
@@ -401,6 +412,7 @@ def read_feedback(body: bytes, wire: Wire, access: Access = OPEN) -> list[Told]:
         RequestError: the first thing that is wrong.
         AccessError: it names a tenant that is not the caller's.
     """
+    _check_size(body, "reports")
     decoded = decode_body(_DECODERS[wire].feedback, body, wire)
     reports = decoded if isinstance(decoded, list) else [decoded]
     _check_count(len(reports), "reports")
@@ -446,6 +458,7 @@ def read_load(body: bytes, wire: Wire, now: float, access: Access = OPEN) -> lis
         RequestError: the first thing that is wrong.
         AccessError: it is of a tenant that is not the caller's.
     """
+    _check_size(body, "samples")
     decoded = decode_body(_DECODERS[wire].load, body, wire)
     samples = decoded if isinstance(decoded, list) else [decoded]
     _check_count(len(samples), "samples")
@@ -467,6 +480,28 @@ def read_load(body: bytes, wire: Wire, now: float, access: Access = OPEN) -> lis
         )
         for one in samples
     ]
+
+
+def _check_candidates(body: bytes, wire: Wire) -> None:
+    """Refuses more of them than there can be before they are objects, which hold up the loop."""
+    if len(body) <= CANDIDATES_BYTES_MAX:
+        return
+    try:
+        raw = _DECODERS[wire].candidates.decode(body).candidates
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return  # the whole body's decoder says what is wrong
+    size = 0 if raw is msgspec.UNSET else len(memoryview(raw))
+    if size > CANDIDATES_BYTES_MAX:
+        text = f"candidates must take at most {CANDIDATES_BYTES_MAX} bytes, got {size}"
+        raise RequestError("too_many_elements", text, field="candidates", status=413)
+
+
+def _check_size(body: bytes, what: str) -> None:
+    if len(body) > FEEDBACK_BYTES_MAX:
+        text = f"expected at most {FEEDBACK_BYTES_MAX} bytes of {what}, got {len(body)}"
+        raise RequestError(
+            "too_many_elements", f"{text}: send them in several requests", status=413
+        )
 
 
 def _check_count(count: int, what: str) -> None:

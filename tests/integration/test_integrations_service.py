@@ -21,18 +21,15 @@ from lab.traffic.index_client import IndexClient
 from tests.processes import START_S, Service, until
 
 ROOT = Path(__file__).parents[2]
-PATHS = [
-    ROOT / "integrations" / package / package.replace("-", "_") / "client.py"
-    for package in ("reprise-litellm", "reprise-ray")
-]
+CLIENT = ROOT / "integrations" / "reprise-client" / "reprise_client" / "client.py"
 PROMPT = list(range(64))
 QUESTION: dict[str, Any] = {"model": "demo", "block_size": 16, "token_ids": PROMPT}
 
 
-@pytest.fixture(params=PATHS, ids=lambda path: path.parent.name)
-def module(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    name = f"client_of_{request.param.parent.name}"
-    spec = importlib.util.spec_from_file_location(name, request.param)
+@pytest.fixture
+def module() -> Iterator[ModuleType]:
+    name = "client_of_plug_ins"
+    spec = importlib.util.spec_from_file_location(name, CLIENT)
     assert spec is not None
     assert spec.loader is not None
     loaded = sys.modules[name] = importlib.util.module_from_spec(spec)

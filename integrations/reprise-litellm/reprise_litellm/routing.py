@@ -18,11 +18,11 @@ from typing import Any, Final
 import httpx
 from litellm.exceptions import RateLimitError
 from litellm.integrations.custom_logger import CustomLogger
+from reprise_client.client import Client, Decision, Http, Refusal, Report, Unanswered
+from reprise_client.tokens import Tokenizer, question
 
 from reprise_litellm.attempts import Attempt, Attempts
-from reprise_litellm.client import Client, Decision, Http, Refusal, Report, Unanswered
 from reprise_litellm.settings import Engine, Settings, engine_of, has_limit
-from reprise_litellm.tokens import Tokenizer, question
 
 logger = logging.getLogger("reprise_litellm")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
-from reprise_litellm.client import ROUTE_TIMEOUT_S
-from reprise_litellm.tokens import TOKENIZE_TIMEOUT_S
+from reprise_client.client import ROUTE_TIMEOUT_S
+from reprise_client.tokens import TOKENIZE_TIMEOUT_S
 
 URL: Final = "http://127.0.0.1:13333"
 TIMEOUT_MAX_S: Final = 60.0

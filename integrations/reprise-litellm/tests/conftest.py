@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+HERE = Path(__file__)
+sys.path[:0] = [
+    *(str(HERE.parents[1]), str(HERE.parents[2]), str(HERE.parents[2] / "reprise-client")),
+]
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it asks the internet at its import
 
 from fake_services import FakeEngine, FakeReprise, closed_behind  # noqa: E402 # behind its path

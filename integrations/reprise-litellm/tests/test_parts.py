@@ -11,12 +11,13 @@ import pytest
 import tokenizers
 from fake_services import FakeEngine, FakeReprise, tokens_of
 from litellm.proxy.types_utils.utils import get_instance_fn
-from reprise_litellm import RepriseCallback, Settings, attempts, client, tokens
+from reprise_client import client, tokens
+from reprise_client.client import Client, Http, Pause, Report, Unanswered
+from reprise_client.local_tokens import LocalTokenizer
+from reprise_client.tokens import Tokenizer, question
+from reprise_litellm import RepriseCallback, Settings, attempts
 from reprise_litellm.attempts import Attempt, Attempts
-from reprise_litellm.client import Client, Http, Pause, Report, Unanswered
-from reprise_litellm.local_tokens import LocalTokenizer
 from reprise_litellm.settings import engine_of
-from reprise_litellm.tokens import Tokenizer, question
 
 
 class Clock:
@@ -234,7 +235,7 @@ def test_a_long_prompt_holds_up_no_other_request(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its tokens are made in a thread; those of a short one would wait longer for theirs."""
-    monkeypatch.setattr("reprise_litellm.tokens.INLINE_CHARACTERS_MAX", 8)
+    monkeypatch.setattr("reprise_client.tokens.INLINE_CHARACTERS_MAX", 8)
     made: list[bool] = []
     itself = LocalTokenizer.tokens
 

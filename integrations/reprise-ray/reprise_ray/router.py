@@ -19,10 +19,17 @@ from ray.serve.request_router import (
     RequestRouter,
     RunningReplica,
 )
+from reprise_client.client import ROUTE_TIMEOUT_S, Client, Decision, Http, Report, Unanswered
+from reprise_client.tokens import (
+    TEMPLATE_FIELDS,
+    TOKENIZE_TIMEOUT_S,
+    Tokenizer,
+    Tokens,
+    as_tokens,
+    question,
+)
 
-from .client import ROUTE_TIMEOUT_S, Client, Decision, Http, Report, Unanswered
 from .registration import INSTANCE_KEY
-from .tokens import TEMPLATE_FIELDS, TOKENIZE_TIMEOUT_S, Tokenizer, Tokens, as_tokens, question
 
 # Below Ray Serve's own logger, so that it is written where that one is.
 logger = logging.getLogger("ray.serve.reprise")

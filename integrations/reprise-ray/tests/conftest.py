@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-PATHS = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+HERE = Path(__file__)
+PATHS = [str(HERE.parents[1]), str(HERE.parents[2]), str(HERE.parents[2] / "reprise-client")]
 sys.path[:0] = PATHS
 # Of the processes that Ray starts, too.
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")])

@@ -15,7 +15,7 @@ from msgspec import inspect
 from query_api.http.errors import RequestError, shown
 from query_api.http.requests.queries import missing, unknown_field
 from query_api.http.wire import Wire
-from schemas.limits import NAME_BYTES_MAX, VALUE_SHOWN_CHARS_MAX
+from schemas.limits import NAME_BYTES_MAX, REFUSED_BYTES_SHOWN_MAX, VALUE_SHOWN_CHARS_MAX
 
 _PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
 _UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")
@@ -145,7 +145,11 @@ def _is_short(bound: float) -> bool:
 
 
 def _value_at(body: bytes, where: str, wire: Wire) -> str:
-    """What stands at a place of the body; "" where that cannot be told. Cost O(body)."""
+    """What stands at a place of the body; "" where that cannot be told, or costs too much: a large
+    array is an object for each element. Cost O(body).
+    """
+    if len(body) > REFUSED_BYTES_SHOWN_MAX:
+        return ""
     decode = msgspec.json.decode if wire is Wire.JSON else msgspec.msgpack.decode
     raw: Any = msgspec.Raw(body)
     try:

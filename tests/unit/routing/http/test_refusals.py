@@ -7,6 +7,7 @@ from query_api.http.errors import RequestError, describe
 from query_api.http.requests.refusals import body_refusal
 from query_api.http.wire import Wire
 from routing.http.requests import LoadBody, RouteBody, read_feedback, read_load
+from schemas.limits import CANDIDATES_BYTES_MAX, FEEDBACK_BYTES_MAX, REFUSED_BYTES_SHOWN_MAX
 from tests.unit.routing.http.conftest import Service
 from tests.unit.routing.http.test_endpoint import register
 
@@ -80,6 +81,32 @@ def test_what_came_is_cut() -> None:
     text = told(RouteBody, {**PROMPT, "block_size": "x" * 5000})
     assert len(text) < 200
     assert text.endswith("...")
+
+
+@pytest.mark.parametrize("path", ["/feedback", "/load"])
+def test_more_bytes_than_reports_can_take_are_refused_before_they_are_objects(
+    service: Service, path: str
+) -> None:
+    body = b"[" + b"1," * (FEEDBACK_BYTES_MAX // 2) + b"1]"
+    reply = service.client.post(path, body)
+    assert reply.status == 413
+    assert "send them in several requests" in reply.document()["error"]
+
+
+def test_more_bytes_than_candidates_can_take_are_refused_before_they_are_objects(
+    service: Service,
+) -> None:
+    body = b'{"candidates":[' + b"{}," * (CANDIDATES_BYTES_MAX // 3) + b"{}]}"
+    reply = service.client.post("/route", body)
+    assert reply.status == 413
+    assert reply.document()["field"] == "candidates"
+
+
+def test_of_a_large_body_a_refusal_does_not_look_for_what_came() -> None:
+    large = [{"instance_id": "a"}] * (REFUSED_BYTES_SHOWN_MAX // 20) + [1]
+    text = told(RouteBody, {**PROMPT, "candidates": large})
+    assert "must be an object" in text
+    assert "got" not in text
 
 
 def test_the_model_may_be_named_as_in_register(service: Service) -> None:

@@ -15,8 +15,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from .client import Http, Pause, Report, Unanswered
-from .local_tokens import LocalTokenizer
+from reprise_client.client import Http, Pause, Report, Unanswered
+from reprise_client.local_tokens import LocalTokenizer
 
 logger = logging.getLogger(__package__)
 
