@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 
 from bridge.delivery.lag_watch import LagWatch
-from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
@@ -46,6 +45,7 @@ from brokers.errors import AWAY
 from brokers.group_offsets import GroupOffsets
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
+from logs.producer import ReplaceableProducer
 from schemas.arrays import ArrayPacker
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError

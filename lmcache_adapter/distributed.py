@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
@@ -26,6 +25,7 @@ from lmcache_adapter.commands.topic import CommandTopic
 from lmcache_adapter.confirmed import Confirmed
 from lmcache_adapter.parts import LmcacheParts
 from lmcache_adapter.settings import LmcacheSettings
+from logs.producer import ReplaceableProducer
 from schemas.identities import PublisherKey
 from schemas.limits import BRIDGE_FLUSH_S, HEARTBEAT_S, HOUSEKEEPING_S
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord

@@ -24,7 +24,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bridge.delivery.producer import ReplaceableProducer
 from brokers.availability import describe, quiet_client
 from brokers.clients import Clients, partition_of
 from brokers.errors import AWAY
@@ -32,6 +31,8 @@ from brokers.options import client_options
 from brokers.reading import offset_bounds, opened_reader, read_to_end
 from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions, ensure_topics
+from logs.embedded import EmbeddedLog
+from logs.producer import ReplaceableProducer
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
 from replay.capture.format import Entry
@@ -58,7 +59,6 @@ from schemas.records import (
     UnregisteredRecord,
 )
 from schemas.topics import encode_stream
-from streams.log.embedded import EmbeddedLog
 
 MakeRecords = Callable[[], CaptureRecords]
 """The records from their beginning on, each time."""

@@ -15,6 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from logs.embedded import ROUTING_LOG, ReadOnlyLog
+from logs.interface import LogEntry
 from routing.costs import Costs
 from routing.interface import Candidate, Choice, Request
 from routing.policies.decide import (
@@ -42,8 +44,6 @@ from schemas.routing_records import (
     Refused,
     decision_id,
 )
-from streams.log.embedded import ROUTING_LOG, ReadOnlyLog
-from streams.log.interface import LogEntry
 
 _ENDLESS: Final = float("inf")
 _FLOAT: Final = struct.Struct("<d")

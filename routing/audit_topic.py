@@ -1,17 +1,17 @@
 """Proof of the decisions of all replicas, which are in a topic."""
 
-import asyncio
 from contextlib import AsyncExitStack
 
-from brokers.availability import check_access, describe, quiet_client, until_reached
-from brokers.errors import AWAY
+from brokers.availability import check_access, until_reached
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
+from logs.partition_log import opened_partitions
+from logs.topic import bounds_in, read_once
 from routing.audit import VerifiedDecisions
-from schemas.errors import ConfigurationError, StorageError
+from schemas.errors import ConfigurationError
 from schemas.identities import Offset
 from schemas.limits import TAIL_REACH_S
-from streams.audit.topics_verification import Tell, bounds_in, opened_partitions, silent
+from streams.audit.topics_verification import Tell, silent
 
 
 def verify_routing_topic(settings: KafkaSettings, on_progress: Tell = silent) -> VerifiedDecisions:
@@ -22,11 +22,7 @@ def verify_routing_topic(settings: KafkaSettings, on_progress: Tell = silent) ->
         ConfigurationError: no broker answers or lets us in.
         StorageError: Kafka went away, or retention dropped meanwhile what is read.
     """
-    quiet_client()
-    try:
-        return asyncio.run(_verify_routing_topic(settings, on_progress))
-    except AWAY as error:
-        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
+    return read_once(settings, _verify_routing_topic(settings, on_progress))
 
 
 async def _verify_routing_topic(settings: KafkaSettings, on_progress: Tell) -> VerifiedDecisions:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from logs.embedded import EmbeddedLog
 from streams.kernel import native_available, open_kernel
-from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 
 pytest_plugins = [  # each before those that import it

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streams.log.embedded import EmbeddedLog
+from logs.embedded import EmbeddedLog
 from streams.table.rows.format import RowWrite
 from streams.table.store import TableStore
 from tests.unit.streams.table_topic import OwnedTopic

@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -23,7 +22,7 @@ async def until(holds: Callable[[], object], *, within_s: float = 20.0) -> None:
 
 
 class MemoryTopics:
-    """A broker, as far as `brokers.following` and single messages need one.
+    """A broker, as far as `logs.recent` and single messages need one.
 
     Attributes:
         logs: of each partition, its messages.
@@ -68,16 +67,23 @@ class MemoryTopics:
     # In the place of functions of `brokers`
 
     def install(self, monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-        """Following reads from here, and these modules write here."""
-        monkeypatch.setattr("brokers.following.opened_reader", self.opened_reader)
-        monkeypatch.setattr("brokers.following.count_partitions", self.count_partitions)
+        """Followers of recent messages read from here; these modules make topics here, and the
+        commands write here.
+        """
+        for module in ("logs.follower", "logs.producer"):
+            monkeypatch.setattr(f"{module}.start_client", self._start)
+        monkeypatch.setattr("logs.follower.stop_consumer", self._stop)
+        monkeypatch.setattr("logs.recent.count_partitions", self.count_partitions)
+        for module in ("logs.recent", "lmcache_adapter.commands.topics"):
+            monkeypatch.setattr(f"{module}.Clients", lambda options: self)
         for module in modules:
             monkeypatch.setattr(f"{module}.ensure_topics", self.ensure_topics)
-            monkeypatch.setattr(f"{module}.start_client", self._start)
-            monkeypatch.setattr(f"{module}.Clients", lambda options: self)
 
     async def _start(self, client: Any) -> None:
         self.check()
+
+    async def _stop(self, client: Any, *, timeout_s: float | None) -> None:
+        """As of a consumer."""
 
     async def ensure_topics(self, settings: Any, outage: Any = None, *, specs: Any) -> None:
         self.check()
@@ -91,12 +97,8 @@ class MemoryTopics:
             raise ConfigurationError("no such topic")
         return count
 
-    @asynccontextmanager
-    async def opened_reader(
-        self, options: Any, *, committed: bool, every_offset: bool = False
-    ) -> "AsyncIterator[MemoryReader]":
-        self.check()
-        yield MemoryReader(self)
+    def reader(self, *, committed: bool) -> "MemoryReader":
+        return MemoryReader(self)
 
     def command_producer(self) -> Self:
         return self
@@ -140,7 +142,9 @@ class MemoryReader:
             found[place] = later[0] if later else None
         return found
 
-    async def getmany(self, *, timeout_ms: int) -> Mapping[Partition, Sequence[Any]]:
+    async def getmany(
+        self, *, timeout_ms: int, max_records: int | None
+    ) -> Mapping[Partition, Sequence[Any]]:
         while True:
             self._topics.check()
             if self._topics.damaged:

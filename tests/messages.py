@@ -19,6 +19,7 @@ ROOMS: Final = (
     "console",
     "doctor",
     "lmcache_adapter",
+    "logs",
     "page",
     "routing",
     "query_api",

@@ -21,6 +21,7 @@ import msgspec
 
 from lab.engines.publisher import PublisherOptions
 from lmcache_adapter.commands.embedded import DIRECTORY as COMMANDS
+from logs.embedded import EmbeddedLog
 from schemas.command_records import (
     Action,
     CommandRecord,
@@ -30,7 +31,6 @@ from schemas.command_records import (
     encode_command,
 )
 from schemas.records import Part, encode_record
-from streams.log.embedded import EmbeddedLog
 from tests.building import (
     BLOCK,
     events_record,

@@ -13,8 +13,9 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
+from logs.interface import RecordLog
 from schemas.errors import StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import (
@@ -28,27 +29,6 @@ from schemas.records import BridgeRecord, LogRecord, encode_record
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 
 LOG_FULL: Final = "log_full"
-
-
-class RecordLog(Protocol):
-    """The log as its writer sees it: see `streams.log.embedded`."""
-
-    @property
-    def end_offset(self) -> Offset:
-        """The offset that the next record will get."""
-        ...
-
-    def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
-        """Appends the records by one write; returns the first one's offset.
-
-        Raises:
-            StorageError: nothing was appended; or all, which shows at the end of the reopened log.
-        """
-        ...
-
-    def reopen(self) -> None:
-        """Closes and opens the log, which ends the state after a failed write."""
-        ...
 
 
 class LogSink:

@@ -31,7 +31,6 @@ from bridge.delivery.complaints import Complaints
 from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
 from bridge.delivery.partition_lag import PartitionLag
 from bridge.delivery.partition_queue import PartitionQueue, Pending, is_control
-from bridge.delivery.producer import ProducerReplacedError, ReplaceableProducer
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.traced_batch import TracedBatch
 from bridge.delivery.unreadable_records import drop_unreadable
@@ -40,6 +39,7 @@ from brokers.availability import describe
 from brokers.clients import partition_of
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, Producer
+from logs.producer import ProducerReplacedError, ReplaceableProducer
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (

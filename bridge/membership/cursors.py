@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from bridge.delivery.producer import ReplaceableProducer
 from bridge.publisher.anchor import Anchor
 from brokers.client_internals import start_client
 from brokers.clients import Clients, partition_of
 from brokers.interface import Consumer, Message, Partition
 from brokers.reading import read_to_end, stop_consumer
+from logs.producer import ReplaceableProducer
 from schemas.codec import (
     TOO_MANY,
     CursorEntry,

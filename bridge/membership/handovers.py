@@ -30,7 +30,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors, fingerprint
 from bridge.membership.handover import Arrival, Departure
@@ -43,6 +42,7 @@ from brokers.client_internals import start_client
 from brokers.errors import AWAY
 from brokers.interface import Consumer, Partition
 from brokers.reading import stop_consumer
+from logs.producer import ReplaceableProducer
 from schemas.codec import CursorEntry
 from schemas.identities import PublisherKey
 from schemas.limits import (

@@ -31,7 +31,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 
 from bridge.delivery.dropped_records import SPOOL_FULL
-from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.writer import Writer
 from bridge.membership.changes import Change, Changes
 from bridge.membership.cursors import UNREGISTERED, Cursors, LogState, fingerprint
@@ -43,6 +42,7 @@ from bridge.publisher.follower import Follower
 from bridge.supervision import cancel
 from brokers.clients import partition_of
 from brokers.errors import KafkaError
+from logs.producer import ReplaceableProducer
 from schemas.errors import RegistrationError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import (

@@ -16,7 +16,7 @@ TABLE = (
     "tests/property/test_recovery_equals_never_crashing.py",
     "tests/property/test_table_topic_equals_fresh_fold.py",
 )
-LOG = ("tests/unit/streams/log/test_embedded.py", "tests/contract/test_log_contract.py")
+LOG = ("tests/unit/logs/test_embedded.py", "tests/contract/test_log_contract.py")
 REPLICA = ("tests/unit/query_api/replica",)
 KERNEL = (
     "tests/contract/test_kernel_contract.py",
@@ -82,7 +82,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "streams/table/rows/rewriting.py": (*TABLE, *SIMULATION),
     "streams/table/rows/writer.py": (*TABLE, *SIMULATION),
     "streams/table/rows/loader.py": (*TABLE, *REPLICA, *SIMULATION),
-    "streams/log/embedded.py": (*LOG, *SIMULATION),
+    "logs/embedded.py": (*LOG, *SIMULATION),
     "streams/kernel/reference.py": KERNEL,
     "streams/kernel/hashing.py": KERNEL,
     "query_api/replica/lag.py": (*REPLICA, *SIMULATION),

@@ -12,11 +12,9 @@ asked, and is ended with the next start.
 
 import asyncio
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 import msgspec
 
@@ -25,6 +23,7 @@ from lmcache_adapter.acting.workers import Model, executor_of, model_of, workers
 from lmcache_adapter.commands.book import CommandView
 from lmcache_adapter.http.command_requests import Asked, command_of
 from lmcache_adapter.ports import WorkerCommands
+from logs.loop_thread import LoopThread
 from query_api.http.errors import RequestError
 from query_api.ports import View
 from routing.advice.acting import Act, ActRules, PastActs, Suppressed
@@ -39,7 +38,7 @@ from schemas.command_records import (
 )
 from schemas.command_records import Action as Command
 from schemas.errors import StorageError
-from schemas.limits import ACT_PERIOD_S, ACT_REMEMBERED_S, COMMANDS_KEPT_MAX, SHUTDOWN_S
+from schemas.limits import ACT_PERIOD_S, ACT_REMEMBERED_S, COMMANDS_KEPT_MAX
 from schemas.registration import Registration
 
 logger = logging.getLogger(__name__)
@@ -92,29 +91,15 @@ class Actor:
         self._targets: Mapping[Model, frozenset[str]] | None = None  # not looked yet
         self._is_read = True
         self._waiting: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="act", daemon=True)
+        self._thread = LoopThread("act", unended="The thread that acts on advice did not end")
 
     def start(self) -> None:
         """Starts the thread."""
-        self._loop = asyncio.new_event_loop()
-        self._thread.start()
+        self._thread.start(self._work())
 
     def stop(self) -> None:
         """Ends it; what workers were asked goes on. Within a bound."""
-        if self._loop is None:
-            return
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(SHUTDOWN_S)
-        if self._thread.is_alive():
-            logger.error(
-                "The thread that acts on advice did not end within %.0f s; stopping without it",
-                SHUTDOWN_S,
-            )
-            return
-        self._loop.close()
+        self._thread.stop()
 
     # From any thread
 
@@ -139,18 +124,6 @@ class Actor:
         return PastActs(list(dict(self._known).values()), self._clock(), self._rules).under_way
 
     # On its thread
-
-    def _run(self) -> None:
-        assert self._loop is not None
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
-
-    async def _serve(self) -> None:
-        working = asyncio.create_task(self._work())
-        await self._stop.wait()
-        for task in (working, *self._waiting):
-            task.cancel()
-        await asyncio.gather(working, *self._waiting, return_exceptions=True)
 
     async def _work(self) -> None:
         while True:

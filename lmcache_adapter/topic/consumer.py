@@ -9,17 +9,14 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from brokers.backoff import Backoff
-from brokers.errors import AWAY, DamagedError
+from brokers.errors import CorruptRecordException
 from brokers.interface import Consumer, Message, Partition
-from brokers.options import ClientOptions, client_options
-from brokers.reading import opened_reader
+from brokers.options import client_options
 from brokers.settings import KafkaSettings
-from brokers.topics import count_partitions
 from lmcache_adapter.confirmed import Confirmed
 from lmcache_adapter.controller.member import Known, Told
 from lmcache_adapter.losses import TakeLost
@@ -29,6 +26,7 @@ from lmcache_adapter.state_file import State, StateFile, begin_run
 from lmcache_adapter.topic.batches import BatchError, decode
 from lmcache_adapter.topic.servers import ModelOf, Servers
 from lmcache_adapter.worker.journal import NextIncarnation
+from logs.recent import RecentFollower
 from schemas.errors import ConfigurationError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -46,7 +44,7 @@ UNEXPECTED: Final = "unexpected_error"
 CORRUPT: Final = "corrupt_value"
 
 
-class TopicService:
+class TopicService(RecentFollower):
     """See the module.
 
     Args:
@@ -68,6 +66,8 @@ class TopicService:
         StorageError: the file cannot be written.
     """
 
+    spoken: ClassVar[str] = "LMCache's topic"
+
     def __init__(
         self,
         settings: TopicSettings,
@@ -78,6 +78,16 @@ class TopicService:
         floor: NextIncarnation = lambda publisher: 0,
         take_lost: TakeLost = lambda: (),
     ) -> None:
+        super().__init__(
+            client_options(KafkaSettings(bootstrap=settings.bootstrap)),
+            [settings.topic],
+            since=None,
+            poll_ms=LMCACHE_TOPIC_POLL_MS,
+            records_max=LMCACHE_TOPIC_VALUES,
+            committed=True,
+            retry_first_s=LMCACHE_TOPIC_RETRY_S / 50,
+            retry_max_s=LMCACHE_TOPIC_RETRY_S,
+        )
         self.dropped: Counter[str] = Counter()
         self.faults = 0
         self.is_reached = False
@@ -85,15 +95,14 @@ class TopicService:
         self.watched_at = time.monotonic()
         self.take_lost = take_lost
         self._settings = settings
-        self._options: ClientOptions = client_options(KafkaSettings(bootstrap=settings.bootstrap))
         self._sink = sink
         self._file = StateFile(data, "lmcache-topic.json")
         state = begin_run(self._file, time.time())
         self._first = state.incarnations
         self._unnoted = False
         self._heard_until = time.monotonic()
-        self._next: dict[Partition, int] = {}
-        self._ends: dict[Partition, int] | None = None  # that the first reading goes up to
+        self._first_ends: Mapping[Partition, int] | None = None  # what is read first
+        self._asked_at = 0.0
         self._problem = ""
 
         def model_of(name: str) -> ModelOf:
@@ -112,26 +121,26 @@ class TopicService:
     def _drop(self, reason: str, count: int = 1, /) -> None:
         self.dropped[reason] += count
 
-    # Reading
+    # What goes wrong
 
-    async def run(self) -> None:
-        """Reads the topic until it is cancelled; no error ends it."""
-        backoff = Backoff(LMCACHE_TOPIC_RETRY_S / 50, LMCACHE_TOPIC_RETRY_S)
-        while True:
-            try:
-                count = await count_partitions(self._options, self._settings.topic)
-                async with opened_reader(self._options, committed=True) as reader:
-                    await self._follow(reader, count, backoff)
-            except ConfigurationError:
-                self._complain(f"there is no topic {self._settings.topic} yet")
-            except AWAY as error:
-                self._complain(str(error) or type(error).__name__)
-            except Exception:
-                self.faults += 1
-                _logger.exception("Unexpected error with LMCache's topic; reading on")
-            self.is_reached = self.servers.is_current = False
-            await self._write()
-            await backoff.wait()
+    def refused(self, error: ConfigurationError) -> None:
+        """See `Follower`."""
+        self._complain(f"there is no topic {self._settings.topic} yet")
+
+    def away(self, error: Exception) -> None:
+        """See `Follower`."""
+        self._complain(str(error) or type(error).__name__)
+
+    def failed(self, error: Exception) -> None:
+        """See `Follower`."""
+        self.faults += 1
+        _logger.exception("Unexpected error with LMCache's topic; reading on")
+
+    async def pause(self) -> None:
+        """See `Follower`."""
+        self.is_reached = self.servers.is_current = False
+        await self._write()
+        await super().pause()
 
     def _complain(self, problem: str) -> None:
         if not self._problem:
@@ -143,51 +152,44 @@ class TopicService:
             )
         self._problem = problem
 
-    async def _follow(self, reader: Consumer, count: int, backoff: Backoff) -> None:
-        partitions = [Partition(self._settings.topic, number) for number in range(count)]
-        reader.assign(partitions)
-        starts = await reader.beginning_offsets(partitions)
-        ends = dict(await reader.end_offsets(partitions))
-        if self._ends is None:
-            self._ends = ends
-        for partition in partitions:
-            start = self._next.get(partition, starts[partition])
-            if start > ends[partition]:  # another topic of that name
-                start = starts[partition]
-            reader.seek(partition, max(start, starts[partition]))
+    # Reading
+
+    async def begin(self, consumer: Consumer) -> None:
+        """See `Follower`."""
+        self._asked_at = self.watched_at = time.monotonic()
+        await super().begin(consumer)
+        self.servers.look()
+        if self._first_ends is None:
+            self._first_ends = self.ends
         if self._problem:
             _logger.info("LMCache's topic %s can be read", self._settings.topic)
         self.is_reached, self._problem = True, ""
-        backoff.reset()
-        asked_at = 0.0
-        while True:
-            now = self.watched_at = time.monotonic()
-            if now - asked_at > LMCACHE_TOPIC_END_S:
-                asked_at = now
-                ends = dict(await reader.end_offsets(partitions))
-                self.servers.look()
-            await self._read_some(reader)
-            positions = {one: await reader.position(one) for one in partitions}
-            self._next |= positions
-            self._note_progress(positions, ends, asked_at)
-            self.servers.rewrite(self.take_lost())
-            await self._write()
+        self.backoff.reset()
 
-    async def _read_some(self, reader: Consumer) -> None:
-        try:
-            found = await reader.getmany(
-                timeout_ms=LMCACHE_TOPIC_POLL_MS, max_records=LMCACHE_TOPIC_VALUES
-            )
-        except DamagedError as error:
-            self._drop(CORRUPT)
-            _logger.warning("Part of LMCache's topic is damaged: %s. Reading on behind it", error)
-            reader.seek(error.partition, error.readable_from or error.offset + 1)
-            return
-        for messages in found.values():
-            for message in messages:
-                self._take(message)
+    async def _ask_ends(self, consumer: Consumer) -> None:
+        self._asked_at = self.watched_at = time.monotonic()
+        self.ends = dict(await consumer.end_offsets(self.partitions))
+        self.servers.look()
 
-    def _take(self, message: Message) -> None:
+    async def damaged(self, consumer: Consumer, error: CorruptRecordException) -> None:
+        """See `Follower`: reads on behind it."""
+        await super().damaged(consumer, error)
+        self._drop(CORRUPT)
+
+    async def turned(self, consumer: Consumer, *, has_read: bool) -> None:
+        """See `Follower`."""
+        await super().turned(consumer, has_read=has_read)
+        positions = {one: await consumer.position(one) for one in self.partitions}
+        self._next |= positions
+        self._note_progress(positions)
+        self.servers.rewrite(self.take_lost())
+        await self._write()
+        self.watched_at = time.monotonic()
+        if self.watched_at - self._asked_at > LMCACHE_TOPIC_END_S:
+            await self._ask_ends(consumer)
+
+    def take_message(self, topic: str, message: Message) -> None:
+        """See `RecentFollower`."""
         if message.value is None:
             self._drop(EMPTY)
             return
@@ -204,18 +206,18 @@ class TopicService:
                 "Unexpected error with offset %d of LMCache's topic; leaving it out", message.offset
             )
 
-    def _note_progress(
-        self, positions: dict[Partition, int], ends: dict[Partition, int], asked_at: float
-    ) -> None:
-        """`ends` were asked for at `asked_at`: whoever stands there has all that was there then."""
-        first_ends = self._ends
+    def _note_progress(self, positions: dict[Partition, int]) -> None:
+        """A reader that stands at `_ends` has all that was there when they were asked for."""
+        first_ends = self._first_ends
         assert first_ends is not None, "they are asked for before anything is read"
         if first_ends and all(positions[one] >= first_ends.get(one, 0) for one in positions):
-            self._ends = {}
+            self._first_ends = {}
             self.servers.begin()
-        if not self._ends and all(positions[one] >= ends.get(one, 0) for one in positions):
+        if not self._first_ends and all(
+            positions[one] >= self.ends.get(one, 0) for one in positions
+        ):
             self.servers.is_current = True
-            self._heard_until = max(self._heard_until, asked_at)
+            self._heard_until = max(self._heard_until, self._asked_at)
 
     # Writing
 
@@ -261,4 +263,6 @@ class TopicService:
     @property
     def waiting(self) -> int:
         """Values of the topic that are yet to be read, as far as that is known."""
-        return sum(max(end - self._next.get(one, 0), 0) for one, end in (self._ends or {}).items())
+        return sum(
+            max(end - self._next.get(one, 0), 0) for one, end in (self._first_ends or {}).items()
+        )

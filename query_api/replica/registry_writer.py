@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 from brokers.availability import describe
 from brokers.clients import Clients, partition_of
 from brokers.errors import AWAY
-from brokers.interface import EntryProducer
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
+from logs.entry_writer import EntryWriter
+from logs.loop_thread import LoopThread
 from query_api.http.errors import recovering
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
-from query_api.replica.topic_reader import TopicReader
 from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import REGISTRY_ENTRY_MS, REGISTRY_WRITE_S
@@ -40,20 +40,21 @@ T = TypeVar("T")
 
 
 class RegistryWriter:
-    """Implements `query_api.ports.PublisherRegistry`; works on the reader's loop."""
+    """Implements `query_api.ports.PublisherRegistry`; works on the replica's thread."""
 
     def __init__(
         self,
         settings: KafkaSettings,
         options: ClientOptions,
         replica: Replica,
-        reader: TopicReader,
+        thread: LoopThread,
         *,
         check: Callable[[Registration], None],
         kinds: Collection[PublisherKind],
         on_unregistered: Callable[[list[Registration]], None] = lambda gone: None,
     ) -> None:
         """Args:
+        thread: of the replica, on which it writes.
         check: raises EndpointError where no bridge could ever connect.
         kinds: of publishers that the bridges can follow.
         on_unregistered: told of those that were.
@@ -61,15 +62,14 @@ class RegistryWriter:
         self._topic = settings.topics.registry.name
         self._events_partitions = settings.topics.events.partitions
         self._servers = settings.bootstrap
-        self._options = options
         self._replica = replica
-        self._reader = reader
+        self._thread = thread
         self._check = check
         self._on_unregistered = on_unregistered
         self.kinds = kinds
         self._lock = asyncio.Lock()
-        self._producer: EntryProducer | None = None
-        reader.close_with(self._close)
+        self._writer = EntryWriter(Clients(options).entry_producer)
+        thread.close_with(self._writer.close)
 
     async def register(self, registration: Registration, *, replace: bool = False) -> None:
         """See `PublisherRegistry`."""
@@ -101,19 +101,16 @@ class RegistryWriter:
         return gone
 
     async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.wrap_future(self._reader.run(work))
-        try:
-            return await asyncio.wait_for(future, REGISTRY_WRITE_S)
-        except TimeoutError as error:
-            raise StorageError(
-                f"Kafka at {self._servers} did not take the registry entry within"
-                f" {REGISTRY_WRITE_S:.0f} s"
-            ) from error
+        unanswered = (
+            f"Kafka at {self._servers} did not take the registry entry within"
+            f" {REGISTRY_WRITE_S:.0f} s"
+        )
+        return await self._thread.call(work, REGISTRY_WRITE_S, unanswered)
 
-    # On the reader's loop
+    # On the thread
 
     async def write(self, registration: Registration, *, replace: bool = False) -> None:
-        """What `register` does; for callers that are on the reader's loop already.
+        """What `register` does; for callers that are on the thread already.
 
         What is replaced goes last: where Kafka goes away meanwhile, both are registered until the
         request is repeated. An entry of the same publisher takes the place of the one before it.
@@ -159,8 +156,7 @@ class RegistryWriter:
     async def _send(self, publisher: PublisherKey, registration: Registration | None) -> None:
         value = None if registration is None else encode_registration(registration)
         try:
-            producer = await self._open()
-            written = await producer.send_and_wait(
+            written = await self._writer.write(
                 self._topic, key=encode_publisher(publisher), value=value
             )
         except AWAY as error:
@@ -169,18 +165,3 @@ class RegistryWriter:
             ) from error
         place = TopicPartition(Topic.REGISTRY, written.partition)
         self._replica.loading.put_written(place, written.offset, publisher, registration)
-
-    async def _open(self) -> EntryProducer:
-        if self._producer is None:
-            producer = Clients(self._options).entry_producer()
-            try:
-                await producer.start()
-            except BaseException:
-                await producer.stop()
-                raise
-            self._producer = producer
-        return self._producer
-
-    async def _close(self) -> None:
-        if self._producer is not None:
-            await self._producer.stop()

@@ -1,37 +1,28 @@
-"""Reads the table and the registry from Kafka into a replica, on a thread of its own.
+"""Reads the table and the registry from Kafka into a replica.
 
-A thread, because a query must not wait for what is read: the kernel releases Python's lock while it
-loads long rows. While 50,000 blocks a second come in small flushes, the p99 of a query is a
-third to a half of what it is with the reader on the loop that answers. The thread has an event
-loop, on which everything that touches Kafka runs:
+On a thread of its own (`logs.loop_thread`), because a query must not wait for what is read: the
+kernel releases Python's lock while it loads long rows. While 50,000 blocks a second come in small
+flushes, the p99 of a query is a third to a half of what it is with the reader on the loop that
+answers.
 
-    follow   prepares the topics, then reads; retries after a pause whenever that fails
-    read     a consumer of all partitions, without a group, from where the snapshot stands
-    check    asks every `LAG_CHECK_S` where the topics end: lag, and whether Kafka is there
-    run      what other threads hand in: writes to the registry
-
-aiokafka reconnects by itself, so an outage ends nothing here. A consumer that stalls or fails is
-replaced, and so is a snapshot whose offsets no longer belong to the topics.
+It reads all partitions, in no group, from where the snapshot stands; every `LAG_CHECK_S` it asks
+where the topics end: lag, and whether Kafka is there. A consumer that stalls or fails is replaced,
+and so is a snapshot whose offsets no longer belong to the topics.
 """
 
 import asyncio
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic, time
-from typing import Any, TypeVar
 
 from brokers.availability import describe
-from brokers.backoff import Backoff
-from brokers.client_internals import start_client
 from brokers.clients import Clients
-from brokers.errors import AWAY, NoOffsetForPartitionError, OffsetOutOfRangeError
+from brokers.errors import AWAY
 from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
-from brokers.reading import stop_consumer
 from brokers.settings import KafkaSettings
-from brokers.tasks import first_of
+from logs.follower import Follower, LogLostError, Messages, StalledError
+from logs.loop_thread import LoopThread
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Snapshot, Topic, TopicPartition
 from schemas.causes import cause_of
@@ -46,26 +37,34 @@ from schemas.limits import (
     REPLICA_RETRY_S,
     REPLICA_ROWS_PER_TURN_MAX,
     REPLICA_STALL_S,
-    SHUTDOWN_S,
 )
 from streams.table.releasing import release_some
 from streams.table.rows.contexts import MISSING_ROWS, NEWER_ROWS
 from streams.table.rows.format import as_found
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class _OffsetsLostError(Exception):
-    """The offsets read so far no longer belong to the topics: read them from the beginning."""
+def kafka_thread() -> LoopThread:
+    """The thread of all that a replica does with Kafka."""
+
+    def ended() -> None:
+        logger.error("The Kafka reader stopped unexpectedly; restart the replica")
+
+    return LoopThread("kafka", unended="The Kafka reader did not stop", when_ended=ended)
 
 
-class _StalledError(Exception):
-    """The consumer returns nothing although there is more to read."""
+class TopicReader(Follower):
+    """Keeps one replica up to date.
 
-
-class TopicReader:
-    """Keeps one replica up to date. `start` and `stop` it from one thread; call `run` from any."""
+    Args:
+        settings: of the deployment.
+        options: of its clients.
+        replica: to keep up to date.
+        prepare: makes and checks the topics; waits while Kafka is away.
+        when_refused: called where Kafka or its topics cannot be used as they are and nothing
+            was read yet; reading has ended then.
+    """
 
     def __init__(
         self,
@@ -76,11 +75,13 @@ class TopicReader:
         prepare: Callable[[], Awaitable[None]],
         when_refused: Callable[[ConfigurationError], None],
     ) -> None:
-        """Args:
-        prepare: makes and checks the topics; waits while Kafka is away.
-        when_refused: called where Kafka or its topics cannot be used as they are and nothing
-            was read yet; reading has ended then.
-        """
+        super().__init__(
+            poll_ms=REPLICA_POLL_MS,
+            records_max=REPLICA_ROWS_PER_TURN_MAX,
+            look_s=LAG_CHECK_S,
+            retry_first_s=REPLICA_RETRY_S,
+            retry_max_s=REPLICA_RETRY_S,  # growing pauses would make answers older
+        )
         self._options = options
         self._replica = replica
         self._prepare = prepare
@@ -97,96 +98,40 @@ class TopicReader:
             name for name, place in self._places.items() if place.topic is not Topic.EVENTS
         ]
         self._servers = settings.bootstrap
-        self._answered_at = monotonic()
-        self._loop = asyncio.new_event_loop()
-        self._closers: list[Callable[[], Awaitable[None]]] = []
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run_loop, name="kafka", daemon=True)
-
-    # Starting and stopping
-
-    def start(self) -> None:
-        """Starts reading; returns at once."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends reading and what was handed in; waits for it within a bound."""
-        self._stopping = True
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._cancel)
-            self._thread.join(SHUTDOWN_S)
-        if self._thread.is_alive():
-            logger.error(
-                "The Kafka reader did not stop within %.0f s; stopping without it", SHUTDOWN_S
-            )
-        else:
-            self._loop.close()  # of a thread that never ran, too
+        self._answered_at = self._looked_at = self._moved_at = monotonic()
 
     @property
-    def is_running(self) -> bool:
-        """Whether what is handed in is run."""
-        return self._thread.is_alive()
+    def _snapshot(self) -> Snapshot:
+        return self._replica.loading
 
-    def close_with(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Has something closed on the reader's loop when it ends."""
-        self._closers.append(close)
+    # What goes wrong
 
-    def run(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Runs it on the reader's loop, beside the reading."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    def lost(self, error: LogLostError) -> bool:
+        """See `Follower`: reads all of it again."""
+        logger.warning(
+            "Cannot read the topics on: %s. Reading the table and the registry from the beginning",
+            error,
+        )
+        self._replica.reload()
+        return True
 
-    def _cancel(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
+    def refused(self, error: ConfigurationError) -> bool:
+        """See `Follower`."""
+        self._replica.note_unreachable(str(error), "refused")
+        if self._replica.ready:
+            return False
+        self._when_refused(error)
+        return True
 
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serve())
-        except asyncio.CancelledError:
-            if not self._stopping:
-                logger.error("The Kafka reader stopped unexpectedly; restart the replica")
-        finally:
-            self._loop.close()
+    def away(self, error: Exception) -> None:
+        """See `Follower`."""
+        self._note_failure(describe(error))
 
-    async def _serve(self) -> None:
-        try:
-            await self._follow()
-            await asyncio.Event().wait()  # refused; what was handed in is still answered
-        finally:
-            for close in self._closers:
-                await close()
-
-    # Reading
-
-    async def _follow(self) -> None:
-        # Growing pauses would make answers older.
-        backoff = Backoff(REPLICA_RETRY_S, REPLICA_RETRY_S)
-        while True:
-            self._replica.note_unreachable()
-            try:
-                await self._prepare()
-                await self._read_and_check()
-            except _OffsetsLostError as error:
-                logger.warning(
-                    "Cannot read the topics on: %s. Reading the table and the registry from the"
-                    " beginning",
-                    error,
-                )
-                self._replica.reload()
-                continue
-            except ConfigurationError as error:
-                self._replica.note_unreachable(str(error), "refused")
-                if not self._replica.ready:
-                    self._when_refused(error)
-                    return
-            except (*AWAY, _StalledError) as error:
-                self._note_failure(describe(error))
-            except Exception as error:
-                logger.exception("Unexpected error while reading from Kafka; trying again")
-                self._replica.internal_errors += 1
-                self._note_failure(f"unexpected error: {cause_of(error)}")
-            await backoff.wait()
+    def failed(self, error: Exception) -> None:
+        """See `Follower`."""
+        logger.exception("Unexpected error while reading from Kafka; trying again")
+        self._replica.internal_errors += 1
+        self._note_failure(f"unexpected error: {cause_of(error)}")
 
     def _note_failure(self, problem: str) -> None:
         """A failure of the brokers while they do not answer; else of the topics."""
@@ -200,61 +145,60 @@ class TopicReader:
         text = f"cannot use Kafka at {self._servers}: {problem}; meanwhile {meanwhile}"
         self._replica.note_unreachable(text)
 
-    async def _read_and_check(self) -> None:
-        snapshot = self._replica.loading
-        consumer = Clients(self._options).replica_reader()
-        try:
-            await start_client(consumer)
-            consumer.assign(self._read_from)
-            await self._seek(consumer, snapshot)
-            await self._note_ends(consumer, snapshot)
-            await first_of(self._read(consumer, snapshot), self._check(consumer, snapshot))
-        finally:
-            await stop_consumer(consumer)
+    # Reading
 
-    async def _seek(self, consumer: Consumer, snapshot: Snapshot) -> None:
-        """Seeks to where the snapshot stands, or to the beginning for a new one."""
+    async def prepare(self) -> None:
+        """See `Follower`."""
+        self._replica.note_unreachable()
+        await self._prepare()
+
+    def make_consumer(self) -> Consumer:
+        """See `Follower`."""
+        return Clients(self._options).replica_reader()
+
+    async def begin(self, consumer: Consumer) -> None:
+        """See `Follower`: where the snapshot stands, or the beginning for a new one."""
+        snapshot = self._snapshot
+        consumer.assign(self._read_from)
         first = await consumer.beginning_offsets(self._read_from)
         for name in self._read_from:
             offset = snapshot.next_offsets[self._places[name]]
             if snapshot.begun and offset < first[name]:
-                raise _OffsetsLostError("a topic begins after the offsets read")
+                raise LogLostError("a topic begins after the offsets read")
             consumer.seek(name, max(offset, first[name]))
+        await self._note_ends(consumer)
+        self._moved_at = self._looked_at = monotonic()
 
-    async def _read(self, consumer: Consumer, snapshot: Snapshot) -> None:
-        moved_at = monotonic()
-        while True:
-            try:
-                batches = await consumer.getmany(
-                    timeout_ms=REPLICA_POLL_MS, max_records=REPLICA_ROWS_PER_TURN_MAX
-                )
-            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-                raise _OffsetsLostError(f"Kafka no longer has the offsets: {error}") from error
-            for name, records in batches.items():
-                await self._apply(snapshot, self._places[name], records)
-            for name in self._read_from:
-                # Beyond the last record where those after it were compacted away.
-                await self._advance(snapshot, self._places[name], await consumer.position(name))
-            self._tell_skipped(snapshot, had_caught_up=False)
-            self._replica.note_progress()
-            release_some(snapshot.table.release_left, MAINTAINED_ENTRIES)
-            if batches or not snapshot.unread():
-                moved_at = monotonic()
-                self._replica.note_read()
-            elif self._replica.reachable and monotonic() - moved_at > REPLICA_STALL_S:
-                raise _StalledError(f"no record for {REPLICA_STALL_S:.0f} s, but there are more")
+    async def take(self, messages: Messages) -> None:
+        """See `Follower`."""
+        for name, records in messages.items():
+            await self._apply(self._places[name], records)
 
-    async def _apply(
-        self, snapshot: Snapshot, place: TopicPartition, records: Sequence[Message]
-    ) -> None:
+    async def turned(self, consumer: Consumer, *, has_read: bool) -> None:
+        """See `Follower`."""
+        snapshot = self._snapshot
+        for name in self._read_from:
+            # Beyond the last record where those after it were compacted away.
+            await self._advance(self._places[name], await consumer.position(name))
+        self._tell_skipped(had_caught_up=False)
+        self._replica.note_progress()
+        release_some(snapshot.table.release_left, MAINTAINED_ENTRIES)
+        if has_read or not snapshot.unread():
+            self._moved_at = monotonic()
+            self._replica.note_read()
+        elif self._replica.reachable and monotonic() - self._moved_at > REPLICA_STALL_S:
+            raise StalledError(f"no record for {REPLICA_STALL_S:.0f} s, but there are more")
+
+    async def _apply(self, place: TopicPartition, records: Sequence[Message]) -> None:
+        snapshot = self._snapshot
         had_caught_up = snapshot.has_caught_up(place)
         for record in records:
             if had_caught_up and _ends_table(snapshot, place, record):
                 # Answers go on from the old one until the new one is as far. And in a topic that
                 # was recreated, what is read may begin in the middle of the new table.
-                raise _OffsetsLostError("the table was rebuilt")
+                raise LogLostError("the table was rebuilt")
             try:
-                self._put(snapshot, place, record)
+                self._put(place, record)
             except Exception:
                 # A restart would fail at it again; skipping it loses the least.
                 self._replica.internal_errors += 1
@@ -266,16 +210,16 @@ class TopicReader:
                     record.offset,
                     place.partition,
                 )
-        await self._advance(snapshot, place, records[-1].offset + 1)
-        self._tell_skipped(snapshot, had_caught_up=had_caught_up)
+        await self._advance(place, records[-1].offset + 1)
+        self._tell_skipped(had_caught_up=had_caught_up)
 
-    def _tell_skipped(self, snapshot: Snapshot, *, had_caught_up: bool) -> None:
+    def _tell_skipped(self, *, had_caught_up: bool) -> None:
         """Logs rows that were skipped.
 
         Raises:
-            _OffsetsLostError: some are missing, of a partition that had caught up.
+            LogLostError: some are missing, of a partition that had caught up.
         """
-        for skipped in snapshot.table.take_skipped():
+        for skipped in self._snapshot.table.take_skipped():
             self._replica.changed()
             remedy = ": a newer Reprise wrote it, upgrade this one"
             logger.warning(
@@ -287,9 +231,10 @@ class TopicReader:
             )
             if skipped.reason == MISSING_ROWS and had_caught_up:
                 # A topic read without a break has no holes: this is another of the same name.
-                raise _OffsetsLostError("rows are missing")
+                raise LogLostError("rows are missing")
 
-    def _put(self, snapshot: Snapshot, place: TopicPartition, record: Message) -> None:
+    def _put(self, place: TopicPartition, record: Message) -> None:
+        snapshot = self._snapshot
         if place.topic is Topic.TABLE:
             age_s = max(time() - record.timestamp / 1000, 0.0)
             key = record.key or b""
@@ -309,7 +254,8 @@ class TopicReader:
                 error,
             )
 
-    async def _advance(self, snapshot: Snapshot, place: TopicPartition, next_offset: int) -> None:
+    async def _advance(self, place: TopicPartition, next_offset: int) -> None:
+        snapshot = self._snapshot
         try:
             for _ in snapshot.advance(place, next_offset):
                 await asyncio.sleep(0)
@@ -326,28 +272,27 @@ class TopicReader:
 
     # Checking
 
-    async def _check(self, consumer: Consumer, snapshot: Snapshot) -> None:
-        answered_at = monotonic()
-        while True:
-            await asyncio.sleep(LAG_CHECK_S)
-            try:
-                await self._note_ends(consumer, snapshot)
-                answered_at = monotonic()
-            except AWAY as error:
-                self._note_away(describe(error))
-            if monotonic() - answered_at > REPLICA_STALL_S:
-                raise _StalledError(f"no answer for {REPLICA_STALL_S:.0f} s")
+    async def look(self, consumer: Consumer) -> None:
+        """See `Follower`."""
+        try:
+            await self._note_ends(consumer)
+            self._looked_at = monotonic()
+        except AWAY as error:
+            self._note_away(describe(error))
+        if monotonic() - self._looked_at > REPLICA_STALL_S:
+            raise StalledError(f"no answer for {REPLICA_STALL_S:.0f} s")
 
-    async def _note_ends(self, consumer: Consumer, snapshot: Snapshot) -> None:
+    async def _note_ends(self, consumer: Consumer) -> None:
+        snapshot = self._snapshot
         needed = snapshot.needed_ends()  # before they are asked for: some may come meanwhile
         async with asyncio.timeout(LAG_CHECK_WAIT_S):
             found = await consumer.end_offsets(list(self._places))
         now = monotonic()
         if snapshot.begun and now - self._answered_at > REPLICA_AWAY_S:
-            raise _OffsetsLostError("tombstones may be gone after so long without Kafka")
+            raise LogLostError("tombstones may be gone after so long without Kafka")
         ends = {self._places[name]: offset for name, offset in found.items()}
         if any(ends[place] < offset for place, offset in needed.items()):
-            raise _OffsetsLostError("a topic ends before the offsets read, or to be read")
+            raise LogLostError("a topic ends before the offsets read, or to be read")
         self._answered_at = now
         self._replica.note_ends(ends)
 

@@ -304,8 +304,8 @@ def _compare(
 
 
 def _digests_of_log(data: Path, seed: int) -> dict[str, str]:
+    from logs.embedded import ReadOnlyLog
     from streams.kernel import open_kernel
-    from streams.log.embedded import ReadOnlyLog
     from streams.table.fold import Fold
     from streams.table.verification import context_digests, fresh_fold
 

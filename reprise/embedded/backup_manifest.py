@@ -9,6 +9,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from logs.embedded import EmbeddedLog
 from schemas.causes import cause_of
 from schemas.errors import BackupError, DamagedError
 from schemas.limits import BACKUP_MANIFEST_BYTES_MAX, DATABASE_OPENING_BYTES, MIB
@@ -16,7 +17,6 @@ from schemas.positions import Seconds
 from storage.faults import disk_errors, disk_full
 from storage.files import read_file
 from streams.kernel import open_kernel
-from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.recovery import Action

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from bridge.pace import Pace
+from logs.interface import LogEntry
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset
@@ -24,7 +25,6 @@ from schemas.limits import (
     TABLE_SYNC_S,
 )
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
-from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.table import Table
 from streams.table.threads import run_without_loop

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from logs.interface import ReadableLog
 from query_api.past_answers import PastAnswers
 from query_api.ports import Positions
 from schemas.errors import StorageError
@@ -20,7 +21,6 @@ from streams.history.recorder import HistoryRecorder
 from streams.history.retention import HistoryRetention
 from streams.history.store import HistoryStore
 from streams.kernel.interface import Kernel
-from streams.log.interface import ReadableLog
 
 logger = logging.getLogger(__name__)
 

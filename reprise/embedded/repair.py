@@ -29,12 +29,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from routing.fold.checkpoint import read_checkpoint
+from logs.checkpoint import read_checkpoint
+from logs.embedded import ROUTING_LOG, ExaminedLog, RepairedLog, repaired_path
+from routing.fold.fold import RoutingFold
 from schemas.errors import DamagedError, RecordFormatError, RowCorruptError, StorageError
 from schemas.identities import Offset
 from storage.rocksdb import LOG, TABLE, Database, disk_errors, examine
 from storage.salvage import check_not_in_use, free_name, move_aside, salvage
-from streams.log.embedded import ROUTING_LOG, ExaminedLog, RepairedLog, repaired_path
 from streams.log.losses import Loss, LossNote
 from streams.table.rows import format as rows
 
@@ -102,7 +103,7 @@ class Repair:
                 found = found._replace(text=text)
             yield found
         try:
-            read_checkpoint(self._routing.with_name("checkpoint"))
+            read_checkpoint(self._routing.with_name("checkpoint"), RoutingFold.load)
         except RecordFormatError as error:
             yield Finding("routing", f"{error}: a start folds its log from the beginning")
         for path in sorted(self._routing.parent.glob(f"{self._routing.name}.damaged-*")):

@@ -1,9 +1,9 @@
 """The embedded service: bridge, log, fold, table and API in one process, on one data directory.
 
-    DATA/log/     the records, `streams.log.embedded`
+    DATA/log/     the records, `logs.embedded`
     DATA/table/   the table's rows, `streams.table.table`
     DATA/history/  rows of the table, past ones too: `streams.history.store`
-    DATA/answers/  with `--audit`, answers to be proven: `reprise.embedded.audit`
+    DATA/answers/  with `--audit`, answers to be proven: `streams.audit.embedded`
     DATA/routing/  what was decided and what came of it: `routing.log.embedded`
     DATA/commands/  with `--lmcache`, commands to its workers: `lmcache_adapter.commands.embedded`
     DATA/loss.json  while it is not known yet what the log has lost, `streams.log.losses`
@@ -32,9 +32,9 @@ from lmcache_adapter.commands.embedded import DIRECTORY as COMMANDS_DIRECTORY
 from lmcache_adapter.commands.embedded import EmbeddedCommands
 from lmcache_adapter.http.models import Worker
 from lmcache_adapter.http.workers import worker_of
+from logs.embedded import EmbeddedLog
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
-from reprise.embedded.audit import AnswerLog
 from reprise.embedded.history import EmbeddedHistory
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
@@ -49,11 +49,11 @@ from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
 from schemas.tracing import NO_TRACER, Tracer
+from streams.audit.embedded import AnswerLog
 from streams.audit.log import DIRECTORY
 from streams.audit.queue import open_audit_queue
 from streams.kernel import array_packer, open_kernel, socket_reader
 from streams.kernel.interface import AuditQueue, Kernel
-from streams.log.embedded import EmbeddedLog
 from streams.log.losses import LossNote
 from streams.table.fold import Fold
 from streams.table.history_interface import NO_HISTORY

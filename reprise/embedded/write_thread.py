@@ -45,6 +45,7 @@ from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached
 from lmcache_adapter.confirmed import Confirmed, WatchedBeside
 from lmcache_adapter.parts import LmcacheParts
+from logs.embedded import EmbeddedLog
 from reprise.embedded.data_watch import DataWatch
 from reprise.embedded.fold_thread import FoldThread
 from reprise.embedded.folded_table import FoldedTable
@@ -64,7 +65,6 @@ from schemas.limits import (
 )
 from schemas.registration import SELF_REGISTERED, Registration
 from schemas.tracing import NO_TRACER, Tracer
-from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.recovery import Action

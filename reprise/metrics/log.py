@@ -7,8 +7,8 @@ from schemas.metric_family import Family, counter, gauge
 
 if TYPE_CHECKING:
     from bridge.delivery.log_sink import LogSink
+    from logs.embedded import EmbeddedLog
     from streams.history.follower import HistoryFollower
-    from streams.log.embedded import EmbeddedLog
 
 LOG: Final["tuple[Family[EmbeddedLog], ...]"] = (
     gauge(

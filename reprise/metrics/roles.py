@@ -78,7 +78,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         collector.add(HISTORY, lambda: history)
     collector.add(WAITING, lambda: loop.sink)
     collector.add(COMMANDS, lambda: loop.commands.refused)
-    collector.add(AUDIT, lambda: service.audit)
+    collector.add(AUDIT, lambda: None if service.audit is None else service.audit.answers)
     collector.add(ROUTING, lambda: service.routing)
     collector.add(DISK, lambda: loop.conditions)
     collector.add(RECOVERY, lambda: loop)

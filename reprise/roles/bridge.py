@@ -25,7 +25,7 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from lmcache_adapter.distributed import LmcacheBridge
 from lmcache_adapter.settings import LmcacheSettings
-from query_api.replica.shared_condition import SharedCondition
+from logs.shared_condition import SharedCondition
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings

@@ -29,16 +29,15 @@ from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from doctor.watch import OutcomeWatch
 from lmcache_adapter.acting.actor import Actor
 from lmcache_adapter.commands.replica import ReplicaCommands
+from logs.topic_writer import TopicWriter, stop_writers
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
-from query_api.replica.answers_writer import AnswersWriter
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import ROLE, Replica
 from query_api.replica.snapshot import Topic
-from query_api.replica.topic_reader import TopicReader
-from query_api.replica.window_writer import WindowWriter, stop_writers
+from query_api.replica.topic_reader import TopicReader, kafka_thread
 from reprise.application import create_app
 from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import (
@@ -60,6 +59,8 @@ from schemas.limits import HISTORY_BYTES, REGISTER_RETRY_S
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
 from streams.audit.queue import open_audit_queue
+from streams.audit.source import AnswersSource
+from streams.audit.topic import AnswersWriter
 from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
 from streams.kernel.interface import AuditQueue, Kernel
@@ -156,16 +157,19 @@ class ReplicaService:
             self.audit = AnswersWriter(
                 kafka,
                 options,
-                self.audit_queue,
-                seed=settings.seed,
-                replica=f"{socket.gethostname()}:{settings.port}",
-                conditions=self.replica.conditions,
+                AnswersSource(
+                    self.audit_queue,
+                    seed=settings.seed,
+                    replica=f"{socket.gethostname()}:{settings.port}",
+                ),
+                self.replica.conditions,
             )
         self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
         routing = self.routing
         self.router = Router(
             self.replica, routing.queue, routing.live, routing.folded, settings.routing
         )
+        self._thread = kafka_thread()
         self._reader = TopicReader(
             kafka,
             options,
@@ -177,12 +181,12 @@ class ReplicaService:
             kafka,
             options,
             self.replica,
-            self._reader,
+            self._thread,
             check=check_addresses,
             kinds=KINDS,
             on_unregistered=self.router.forget,
         )
-        self.commands = ReplicaCommands(kafka, options, self._reader, tracer=tracer)
+        self.commands = ReplicaCommands(kafka, options, self._thread, tracer=tracer)
         self.outcomes = OutcomeWatch(
             self.replica, self.router, self.replica.conditions, on_fault=self._count_fault
         )
@@ -190,7 +194,13 @@ class ReplicaService:
         if settings.act_s:
             self.actor = Actor(self.replica, self.router, self.commands, period_s=settings.act_s)
         self.replica.metrics.register(
-            replica_collector(self.replica, routing, self.audit, self.commands, self.actor)
+            replica_collector(
+                self.replica,
+                routing,
+                None if self.audit is None else self.audit.answers,
+                self.commands,
+                self.actor,
+            )
         )
         self._registrations = registrations
         self.history: TopicHistory | None = None
@@ -216,16 +226,16 @@ class ReplicaService:
         """See `reprise.roles.service.Service`."""
         if self._follower is not None:
             self._follower.start()
-        self._reader.start()
-        self.routing.start(self._reader)
+        self._thread.start(self._reader.run())
+        self.routing.start(self._thread)
         self.commands.start()
         self.outcomes.start()
         if self.actor is not None:
             self.actor.start()
         if self.audit is not None:
-            self.audit.start(self._reader)
+            self.audit.start(self._thread)
         for registration in self._registrations:
-            done = self._reader.run(self._register(registration))
+            done = self._thread.run(self._register(registration))
             done.add_done_callback(partial(_log_refusal, registration))
 
     def stop(self) -> None:
@@ -235,11 +245,11 @@ class ReplicaService:
             self.actor.stop()
         if self._follower is not None:
             self._follower.begin_stop()
-        writers: list[WindowWriter[Any]] = [self.routing.writer]
+        writers: list[TopicWriter[Any]] = [self.routing.writer]
         if self.audit is not None:
             writers.append(self.audit)
-        stop_writers(self._reader, writers)
-        self._reader.stop()
+        stop_writers(self._thread, writers)
+        self._thread.stop()
         if self._follower is not None:
             self._follower.stop()
 

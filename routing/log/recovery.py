@@ -8,16 +8,22 @@ from typing import Final, NamedTuple
 from brokers.interface import Message
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_to_end
+from logs.checkpoint import FoldedLog, start_behind
+from logs.topic import log_bounds
 from routing.fold.chunks import ChunkReader
 from routing.fold.fold import RoutingFold
 from schemas.errors import NewerVersionError, RecordFormatError
 from schemas.positions import LogBounds
 from schemas.topics import RoutingTopics
-from streams.log.events_topic import log_bounds
 
 ROUTING_PARTITION: Final = 0
 """The only one of either topic."""
 
+ROUTING_LOG: Final = FoldedLog(
+    "the routing log",
+    staying="what was under way stays so",
+    unknown="what came of decisions there",
+)
 logger = logging.getLogger(__name__)
 
 
@@ -80,26 +86,5 @@ def _fold_of(reader: ChunkReader) -> tuple[RoutingFold, NewerVersionError | None
 
 
 def place_fold(fold: RoutingFold, bounds: LogBounds) -> Recovered:
-    """Where the log is to be folded on. A log that ends before what the fold has is another one, or
-    has lost its end: it is folded from its beginning, and what the fold knows stays.
-    """
-    start = fold.offset + 1
-    if start > bounds.end:
-        logger.warning(
-            "The routing log ends at %d, before what was folded of it, %d: it is another one, or"
-            " has lost its end. It is folded from its beginning; what was under way stays so",
-            bounds.end,
-            fold.offset,
-        )
-        fold.offset = bounds.start - 1
-        return Recovered(fold, bounds.start, bounds.end)
-    if start < bounds.start:
-        if start:
-            logger.warning(
-                "The routing log has dropped records %d to %d before they were folded: what came of"
-                " decisions there is not known",
-                start,
-                bounds.start - 1,
-            )
-        return Recovered(fold, bounds.start, bounds.end)
-    return Recovered(fold, start, bounds.end)
+    """Where the log is to be folded on; see `logs.checkpoint.start_behind`."""
+    return Recovered(fold, start_behind(fold, bounds, ROUTING_LOG), bounds.end)

@@ -4,8 +4,8 @@ import time
 
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
-from query_api.replica.shared_condition import SharedCondition
-from query_api.replica.topic_reader import TopicReader
+from logs.loop_thread import LoopThread
+from logs.shared_condition import SharedCondition
 from routing.decisions.failing_watch import watch_failing
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
@@ -16,13 +16,13 @@ from schemas.conditions import Conditions, Part
 
 
 class ReplicaRouting:
-    """See the module; on the reader's loop, from `start` to the reader's end.
+    """See the module; on the replica's thread, from `start` to its end.
 
     Attributes:
         queue: of decisions, reports and samples.
         live: what is under way.
         folded: of the log, as far as it was read.
-        writer: to be stopped before the reader ends.
+        writer: to be stopped before the thread ends.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class ReplicaRouting:
     @property
     def written(self) -> int:
         """Items that are in the log, of this run."""
-        return self.writer.written_items
+        return self.writer.source.written_items
 
     @property
     def unwritten(self) -> int:
         """Items that were taken from the queue and could not be written."""
-        return self.writer.unwritten
+        return self.writer.source.unwritten
 
     @property
     def skipped(self) -> int:
@@ -61,8 +61,8 @@ class ReplicaRouting:
         """Records of the log that are not folded yet, when it was last asked where it ends."""
         return self._reader.lag
 
-    def start(self, reader: TopicReader) -> None:
-        """Starts writing and reading on the reader's loop."""
-        self.writer.start(reader)
-        reader.run(self._reader.run())
-        reader.run(watch_failing(self.live, self._conditions, time.time))
+    def start(self, thread: LoopThread) -> None:
+        """Starts writing and reading on the thread."""
+        self.writer.start(thread)
+        thread.run(self._reader.run())
+        thread.run(watch_failing(self.live, self._conditions, time.time))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from brokers.availability import describe
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
+from logs.interface import LogEntry
+from logs.topic import read_past_corruption
 from routing.fold.fold import RoutingFold
 from routing.log.recovery import ROUTING_PARTITION
 from routing.worker.state import RoutingStateTopic
@@ -28,8 +30,6 @@ from schemas.limits import (
 from schemas.routing_records import RoutingRecord, traces_of
 from schemas.topics import RoutingTopics
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
-from streams.log.events_topic import read_past_corruption
-from streams.log.interface import LogEntry
 from streams.worker.gaps import check_gap
 
 logger = logging.getLogger(__name__)

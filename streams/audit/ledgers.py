@@ -1,20 +1,17 @@
 """The gap ledgers that a whole log gives, by the one fold: beside a running service, or without."""
 
-import asyncio
 from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
 
-from brokers.availability import describe, quiet_client
-from brokers.errors import AWAY
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
-from schemas.errors import StorageError
+from logs.embedded import ReadOnlyLog
+from logs.topic import read_once
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from schemas.positions import Position, PublisherState
 from streams.kernel import open_kernel
-from streams.log.embedded import ReadOnlyLog
 from streams.log.tail import TailOptions, events_partitions, kafka_batches
 from streams.table.fold import Fold
 from streams.table.ledger import Ledger
@@ -65,11 +62,7 @@ def ledgers_of_topic(settings: KafkaSettings, seed: int) -> FoldedLedgers:
         ConfigurationError: no broker answers or lets us in, or there is no such topic.
         StorageError: Kafka went away.
     """
-    quiet_client()
-    try:
-        return asyncio.run(_of_topic(settings, seed))
-    except AWAY as error:
-        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
+    return read_once(settings, _of_topic(settings, seed))
 
 
 async def _of_topic(settings: KafkaSettings, seed: int) -> FoldedLedgers:

@@ -2,8 +2,8 @@
 
 from typing import ClassVar, Final
 
+from logs.embedded import EmbeddedLog, ReadOnlyLog
 from storage.rocksdb import ANSWERS, Preset
-from streams.log.embedded import EmbeddedLog, ReadOnlyLog
 
 DIRECTORY: Final = "answers"
 """Where it is, in the directory of the data."""

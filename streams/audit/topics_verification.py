@@ -5,27 +5,23 @@ kernel, as a replica has them. It takes answers of a log that Kafka still has fr
 what came before is in no topic.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from heapq import heappop, heappush
 
-from brokers.availability import check_access, describe, quiet_client, until_reached
-from brokers.errors import AWAY
-from brokers.interface import Partition
-from brokers.options import ClientOptions, client_options
-from brokers.reading import offset_bounds, opened_reader
+from brokers.availability import check_access, until_reached
+from brokers.options import client_options
 from brokers.settings import KafkaSettings
-from brokers.topics import count_partitions
+from logs.partition_log import PartitionLog, opened_partitions
+from logs.topic import bounds_in, read_once
 from schemas.answer_records import AnswersRecord, GivenAnswer
 from schemas.codec import decode_answers
-from schemas.errors import ConfigurationError, RecordError, RecordFormatError, StorageError
+from schemas.errors import ConfigurationError, RecordError, RecordFormatError
 from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX, TAIL_REACH_S
 from schemas.positions import LogBounds
 from streams.audit.chains import Place, Vector, bounds_of, by_rising_sum, chains_of, vector_of
-from streams.audit.partitions import PartitionLog, TopicPartitionLog
 from streams.audit.verification import Numbers, Verified, answer_again, check_seed
 from streams.kernel import open_kernel
 from streams.table.fold import NO_OFFSET, Fold
@@ -211,11 +207,7 @@ def verify_topics(settings: KafkaSettings, on_progress: Tell = silent) -> Verifi
         ConfigurationError: no broker answers or lets us in, or there is no such topic.
         StorageError: Kafka went away, or retention dropped meanwhile what is read.
     """
-    quiet_client()
-    try:
-        return asyncio.run(_verify_topics(settings, on_progress))
-    except AWAY as error:
-        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
+    return read_once(settings, _verify_topics(settings, on_progress))
 
 
 async def _verify_topics(settings: KafkaSettings, on_progress: Tell) -> Verified:
@@ -240,27 +232,3 @@ async def _verify_topics(settings: KafkaSettings, on_progress: Tell) -> Verified
             for topic, bounds in zip(named, found, strict=True)
         ]
         return await TopicsVerification(answers, events).run(on_progress)
-
-
-async def bounds_in(options: ClientOptions, topic: str) -> dict[int, LogBounds]:
-    """The bounds of each partition of a topic."""
-    partitions = range(await count_partitions(options, topic))
-    found = await offset_bounds(options, topic, partitions)
-    return {partition: LogBounds(*bounds) for partition, bounds in found.items()}
-
-
-async def opened_partitions(
-    opened: AsyncExitStack, options: ClientOptions, topic: str, bounds: Mapping[int, LogBounds]
-) -> list[TopicPartitionLog]:
-    """Its partitions, each with a reader of its own: one that is ahead holds up no other."""
-    return [
-        TopicPartitionLog(
-            options,
-            await opened.enter_async_context(
-                opened_reader(options, committed=True, every_offset=True)
-            ),
-            Partition(topic, partition),
-            bounds[partition],
-        )
-        for partition in sorted(bounds)
-    ]

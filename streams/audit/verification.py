@@ -12,6 +12,8 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
 
+from logs.embedded import ReadOnlyLog
+from logs.interface import LogEntry, ReadableLog
 from schemas.answer_records import (
     AnsweredInstance,
     AnsweredRank,
@@ -33,8 +35,6 @@ from streams.history.past import Flushed, Past
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel, ReadOnlyKernel
-from streams.log.embedded import ReadOnlyLog
-from streams.log.interface import LogEntry, ReadableLog
 from streams.table.fold import NO_OFFSET, Fold
 
 

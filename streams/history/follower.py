@@ -12,28 +12,25 @@ A thread with an event loop of its own: what it reads and folds, no query waits 
 
 import asyncio
 import logging
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from brokers.availability import describe
-from brokers.backoff import Backoff
-from brokers.client_internals import start_client
 from brokers.clients import Clients
-from brokers.errors import AWAY, DamagedError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from brokers.errors import AWAY, CorruptRecordException, DamagedError
 from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
-from brokers.reading import stop_consumer
-from brokers.tasks import first_of
+from logs.follower import Follower, LogLostError, Messages
+from logs.loop_thread import LoopThread
+from logs.topic import entries_of
+from logs.topic_logs import TopicLogs
 from schemas.causes import cause_of
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, StorageError, TableLostError
-from schemas.identities import Offset
 from schemas.limits import (
     HISTORY_PAUSED_S,
     HISTORY_RECORDS_PER_TURN_MAX,
@@ -50,19 +47,16 @@ from streams.history.recorder import HistoryRecorder
 from streams.history.retention import HistoryRetention
 from streams.history.store import HistoryStore
 from streams.kernel.interface import Kernel
-from streams.log.events_logs import EventsLogs
-from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 from streams.worker.stall_watch import StalledError, StallWatch
 from streams.worker.tables import PartitionTables
 
 HISTORY: Final = "history"
 TABLES: Final = "history-tables"
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class HistoryFollower:
+class HistoryFollower(Follower):
     """See the module. `start` and `stop` it from one thread.
 
     Attributes:
@@ -98,6 +92,14 @@ class HistoryFollower:
             DataDirectoryInUseError: another process has it.
             StorageError: it cannot be opened.
         """
+        super().__init__(
+            poll_ms=REPLICA_POLL_MS,
+            records_max=HISTORY_RECORDS_PER_TURN_MAX,
+            look_s=WORKER_STALL_CHECK_S,
+            retry_first_s=HISTORY_RETRY_S,
+            retry_max_s=HISTORY_RETRY_S,
+            leave_s=SHUTDOWN_S / 2,
+        )
         self.is_recording = False
         self.internal_errors = 0
         self._data = data
@@ -116,10 +118,15 @@ class HistoryFollower:
         ]
         self._owned: PartitionTables | None = None
         self._next: dict[int, int] = {}
-        self._stopping = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run_loop, name="history", daemon=True)
-        self.logs = EventsLogs(options, topic, partitions, self.run)
+        self._stalls = StallWatch()
+        self._retain_at = self._looked_at = 0.0
+        self._thread = LoopThread(
+            "history",
+            unended="The thread that records the past did not end",
+            when_ended=_say_ended,
+        )
+        self._thread.close_with(self._closed)
+        self.logs = TopicLogs(options, topic, partitions, self._thread.run)
         self.tables = PastTables(
             [
                 Past(self._store, partial(self._log, number), make_kernel, partition=number)
@@ -135,71 +142,50 @@ class HistoryFollower:
 
     def start(self) -> None:
         """Starts following; returns at once."""
-        self._thread.start()
+        self._thread.start(self.run())
 
     def begin_stop(self) -> None:
         """Has it end, and returns at once; call `stop` next."""
-        self._stopping = True
-        if self._thread.is_alive():
-            with suppress(RuntimeError):  # it has ended just now
-                self._loop.call_soon_threadsafe(self._cancel)
+        self._thread.begin_stop()
 
     def stop(self) -> None:
         """Writes what was folded, and closes what is on the disk; within a bound."""
-        self.begin_stop()
-        if self._thread.is_alive():
-            self._thread.join(SHUTDOWN_S)
-        if self._thread.is_alive():
-            logger.error(
-                "The thread that records the past did not end within %.0f s; stopping without it",
-                SHUTDOWN_S,
-            )
+        if self._thread.stop():
+            self.tables.forget()
+            self._store.close()
+
+    async def _closed(self) -> None:
+        self.is_recording = False
+        with suppress(Exception):
+            await self.logs.close()
+
+    # What goes wrong
+
+    def lost(self, error: LogLostError) -> bool:
+        """See `Follower`: the tables are opened again from their rows."""
+        self.away(error)
+        return False
+
+    def refused(self, error: ConfigurationError) -> None:
+        """See `Follower`."""
+        self._note_failure("disk", str(error))
+
+    def away(self, error: Exception) -> None:
+        """See `Follower`."""
+        self._note_failure("kafka", describe(error))
+
+    def disk_failed(self, error: StorageError) -> None:
+        """See `Follower`."""
+        self._note_failure("disk", str(error))
+
+    def failed(self, error: Exception) -> None:
+        """See `Follower`."""
+        if isinstance(error, StalledError | TableLostError):
+            self.away(error)
             return
-        self._loop.close()  # of a thread that never ran, too
-        self.tables.forget()
-        self._store.close()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Runs it on the loop, beside what is followed."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _cancel(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._follow())
-        except asyncio.CancelledError:
-            if not self._stopping:
-                logger.error("The past is no longer recorded: its thread has ended; restart")
-        finally:
-            self.is_recording = False
-            with suppress(Exception):
-                self._loop.run_until_complete(self.logs.close())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
-
-    # Following
-
-    async def _follow(self) -> None:
-        backoff = Backoff(HISTORY_RETRY_S, HISTORY_RETRY_S)
-        while True:
-            try:
-                await self._prepare()
-                await self._record()
-            except (*AWAY, StalledError, TableLostError) as error:
-                self._note_failure("kafka", describe(error))
-            except (StorageError, ConfigurationError) as error:
-                self._note_failure("disk", str(error))
-            except Exception as error:
-                logger.exception("Unexpected error while the past is recorded; trying again")
-                self.internal_errors += 1
-                self._note_failure("internal_error", cause_of(error))
-            await backoff.wait()
-            with suppress(*AWAY):  # how far it is behind meanwhile
-                await self.logs.fetch_bounds()
+        logger.exception("Unexpected error while the past is recorded; trying again")
+        self.internal_errors += 1
+        self._note_failure("internal_error", cause_of(error))
 
     def _note_failure(self, reason: str, problem: str) -> None:
         self.is_recording = False
@@ -209,10 +195,18 @@ class HistoryFollower:
         )
         self._conditions.set(Part.HISTORY, reason, text)
 
-    async def _record(self) -> None:
-        """Until something fails. What is open then is closed, and opened again from its rows."""
-        consumer = Clients(self._options).replica_reader(every_offset=True)
-        owned = PartitionTables(
+    async def pause(self) -> None:
+        """See `Follower`."""
+        await super().pause()
+        with suppress(*AWAY):  # how far it is behind meanwhile
+            await self.logs.fetch_bounds()
+
+    # Following
+
+    async def prepare(self) -> None:
+        """See `Follower`: opens the tables; `left` closes them."""
+        await self._prepare()
+        self._owned = PartitionTables(
             self._data / TABLES,
             self._options,
             events_topic=self._topic,
@@ -220,72 +214,70 @@ class HistoryFollower:
             make_fold=lambda: Fold(self._make_kernel()),
             history=self._recorders.__getitem__,
         )
-        try:
-            await owned.assign(range(len(self._places)))
-            await start_client(consumer)
-            consumer.assign(self._places)
-            for place in self._places:
-                consumer.seek(place, owned.next_offset(place.partition) or 0)
-            self._owned = owned
-            await first_of(self._read(consumer, owned), self._watch(owned))
-        finally:
-            self._note_next()
-            self._owned = None
-            await stop_consumer(consumer, timeout_s=SHUTDOWN_S / 2)
+        await self._owned.assign(range(len(self._places)))
+
+    @property
+    def _tables(self) -> PartitionTables:
+        assert self._owned is not None, "open from `prepare` to `left`"
+        return self._owned
+
+    def make_consumer(self) -> Consumer:
+        """See `Follower`."""
+        return Clients(self._options).replica_reader(every_offset=True)
+
+    async def begin(self, consumer: Consumer) -> None:
+        """See `Follower`: behind what the tables have."""
+        consumer.assign(self._places)
+        for place in self._places:
+            consumer.seek(place, self._tables.next_offset(place.partition) or 0)
+        self._stalls = StallWatch()
+        self._retain_at, self._looked_at = 0.0, time.monotonic()
+        await self.look(consumer)
+
+    async def take(self, messages: Messages) -> None:
+        """See `Follower`."""
+        found = {place.partition: entries_of(some) for place, some in messages.items() if some}
+        await self._tables.fold(found)
+
+    async def damaged(self, consumer: Consumer, error: CorruptRecordException) -> None:
+        """See `Follower`: what cannot be read is folded as a record that has no value."""
+        if not isinstance(error, DamagedError):
+            raise error
+        partition = error.partition.partition
+        entries = await self._tables.read_past(partition, error.offset)
+        await self._tables.fold({partition: entries})
+        if entries:
+            consumer.seek(error.partition, entries[-1].offset + 1)
+
+    async def look(self, consumer: Consumer) -> None:
+        """See `Follower`: whether it stands still; drops what is old."""
+        if time.monotonic() - self._looked_at > HISTORY_PAUSED_S:
+            raise TableLostError("this process stood still: the log may be another one by now")
+        self._looked_at = time.monotonic()
+        async with asyncio.timeout(WORKER_STALL_CHECK_S + LAG_CHECK_WAIT_S):
+            bounds = await self.logs.fetch_bounds()
+        now = time.monotonic()
+        places = {number: self._tables.next_offset(number) or 0 for number in bounds}
+        stalled = self._stalls.note(places, bounds, now)
+        if stalled is not None:
+            raise stalled
+        problem = next(filter(None, (one.problem for one in self._recorders)), "")
+        self.is_recording = not problem
+        if problem:
+            self._note_failure("disk", problem)
+        else:
+            self._conditions.clear(Part.HISTORY)
+        if now >= self._retain_at:
+            self._retain_at = now + HISTORY_RETAIN_S
+            starts = {number: log.start for number, log in bounds.items()}
+            await asyncio.to_thread(self._retention.apply, starts)
+
+    async def left(self) -> None:
+        """See `Follower`: what is open is opened again from its rows."""
+        self._note_next()
+        owned, self._owned = self._owned, None
+        if owned is not None:
             await owned.close()
-
-    async def _read(self, consumer: Consumer, owned: PartitionTables) -> None:
-        while True:
-            try:
-                batches = await consumer.getmany(
-                    timeout_ms=REPLICA_POLL_MS, max_records=HISTORY_RECORDS_PER_TURN_MAX
-                )
-            except DamagedError as error:
-                partition = error.partition.partition
-                entries = await owned.read_past(partition, error.offset)
-                await owned.fold({partition: entries})
-                if entries:
-                    consumer.seek(error.partition, entries[-1].offset + 1)
-                continue
-            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-                raise TableLostError(f"the log no longer has what comes next: {error}") from error
-            await owned.fold(
-                {
-                    place.partition: [
-                        LogEntry(Offset(message.offset), message.value or b"")
-                        for message in messages
-                    ]
-                    for place, messages in batches.items()
-                    if messages
-                }
-            )
-
-    async def _watch(self, owned: PartitionTables) -> None:
-        """Looks whether it stands still, and drops what is old."""
-        stalls = StallWatch()
-        retain_at, looked_at = 0.0, time.monotonic()
-        while True:
-            if time.monotonic() - looked_at > HISTORY_PAUSED_S:
-                raise TableLostError("this process stood still: the log may be another one by now")
-            looked_at = time.monotonic()
-            async with asyncio.timeout(WORKER_STALL_CHECK_S + LAG_CHECK_WAIT_S):
-                bounds = await self.logs.fetch_bounds()
-            now = time.monotonic()
-            places = {number: owned.next_offset(number) or 0 for number in bounds}
-            stalled = stalls.note(places, bounds, now)
-            if stalled is not None:
-                raise stalled
-            problem = next(filter(None, (one.problem for one in self._recorders)), "")
-            self.is_recording = not problem
-            if problem:
-                self._note_failure("disk", problem)
-            else:
-                self._conditions.clear(Part.HISTORY)
-            if now >= retain_at:
-                retain_at = now + HISTORY_RETAIN_S
-                starts = {number: log.start for number, log in bounds.items()}
-                await asyncio.to_thread(self._retention.apply, starts)
-            await asyncio.sleep(WORKER_STALL_CHECK_S)
 
     # What is known
 
@@ -311,3 +303,7 @@ class HistoryFollower:
             found = self._owned.next_offset(place.partition)
             if found is not None:
                 self._next[place.partition] = found
+
+
+def _say_ended() -> None:
+    logger.error("The past is no longer recorded: its thread has ended; restart")

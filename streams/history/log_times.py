@@ -2,10 +2,10 @@
 
 from itertools import islice
 
+from logs.interface import ReadableLog
 from schemas.codec import decode_log_record
 from schemas.errors import PastError, RecordError
 from schemas.identities import Offset
-from streams.log.interface import ReadableLog
 
 
 def offset_at(log: ReadableLog, seconds: float, *, now: float) -> Offset:

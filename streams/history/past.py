@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
+from logs.interface import LogEntry, ReadableLog
 from schemas.codec import decode_log_record, decode_record_events, decode_row_body
 from schemas.errors import PastError, RecordError, StorageError
 from schemas.events import Cleared, Stored
@@ -28,7 +29,6 @@ from streams.kernel import change_selection
 from streams.kernel.changes import engine_key
 from streams.kernel.interface import Kernel
 from streams.kernel.selection import ChangeSelection
-from streams.log.interface import LogEntry, ReadableLog
 from streams.table.fold import NO_OFFSET, Fold
 from streams.table.rows import bodies
 from streams.table.rows.format import (

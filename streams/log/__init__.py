@@ -1,4 +1,3 @@
-"""The log of records: `interface.py` is its contract, `embedded.py` a log on this disk. Of the
-events topic `events_topic.py` has what a worker needs, `events_logs.py` reads it as such logs.
-`tail.py` shows either to people.
+"""The log of events for people: `tail.py` shows either form of it, `record_lines.py` has its lines,
+`losses.py` what it is known to have lost. The log itself is a user of `logs`.
 """

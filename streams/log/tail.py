@@ -3,7 +3,6 @@
 It reads without a consumer group and beside the running service: no role notices it.
 """
 
-import asyncio
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
@@ -12,18 +11,18 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from brokers.availability import check_access, describe, quiet_client, until_reached
+from brokers.availability import check_access, until_reached
 from brokers.errors import KafkaError
 from brokers.interface import Partition
 from brokers.options import ClientOptions, client_options
 from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
-from schemas.errors import StorageError
+from logs.embedded import ReadOnlyLog
+from logs.topic import read_once
 from schemas.identities import Offset
 from schemas.limits import TAIL_POLL_S, TAIL_REACH_S, TAIL_RECORDS_MAX
 from storage.rocksdb import LOG, Database, disk_errors
-from streams.log.embedded import ReadOnlyLog
 from streams.log.record_lines import Entry, StreamFilter, record_line
 
 
@@ -60,11 +59,8 @@ def tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> N
         ConfigurationError: no broker answers or lets us in, or there is no such topic.
         StorageError: Kafka went away.
     """
-    quiet_client()
-    try:
-        asyncio.run(_tail_kafka(settings, options, write))
-    except (KafkaError, TimeoutError) as error:  # an OSError is of who takes the lines
-        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
+    away = (KafkaError, TimeoutError)  # an OSError is of who takes the lines
+    read_once(settings, _tail_kafka(settings, options, write), away=away)
 
 
 async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> None:

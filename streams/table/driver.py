@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from logs.interface import LogEntry, RecordLog
 from schemas.errors import StorageError
 from schemas.limits import (
     MAINTAINED_ENTRIES,
     REWRITE_AFTER_BYTES,
     TABLE_FLUSH_CHANGES_MAX,
 )
-from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import INTERNAL_ERROR, NO_OFFSET
 from streams.table.recovery import Plan
 from streams.table.releasing import release_some
@@ -238,7 +238,7 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    table: Table, log: WritableLog, *, flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX
+    table: Table, log: RecordLog, *, flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX
 ) -> Recovered:
     """Brings a table without a topic up to the end of its log, from whatever its rows and the log
     still have. On return its rows cover the end of the log.

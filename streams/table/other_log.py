@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from logs.interface import LogEntry
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.identities import PublisherKey
@@ -23,7 +24,6 @@ from schemas.records import (
     SequencedRecord,
     UnregisteredRecord,
 )
-from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 
 

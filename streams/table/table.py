@@ -36,6 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from logs.interface import LogEntry, RecordLog
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import Offset
 from schemas.limits import (
@@ -47,7 +48,6 @@ from schemas.limits import (
     TOPIC_GENERATION_MIN_BYTES,
 )
 from schemas.positions import LogBounds
-from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import NO_OFFSET, Fold, TableChanges
 from streams.table.history_interface import NO_HISTORY, RowHistory
 from streams.table.recovery import Action, Plan, plan_recovery
@@ -88,7 +88,7 @@ class Table:
         make_fold: Callable[[], Fold],
         topic: TableTopic | None = None,
         *,
-        log: WritableLog | None = None,
+        log: RecordLog | None = None,
         make_name: Callable[[], bytes] = lambda: os.urandom(8),
         generation_min_bytes: int | None = None,
         history: RowHistory = NO_HISTORY,

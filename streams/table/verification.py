@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from logs.embedded import ReadOnlyLog
+from logs.interface import ReadableLog
 from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.kernel import open_kernel
 from streams.kernel.interface import ReadOnlyKernel
-from streams.log.embedded import ReadOnlyLog
-from streams.log.interface import ReadableLog
 from streams.table.fold import NO_OFFSET, Fold
 
 

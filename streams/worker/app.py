@@ -90,6 +90,8 @@ from brokers.errors import DamagedError, KafkaError
 from brokers.interface import Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
+from logs.interface import LogEntry, TracedEntry
+from logs.topic import log_bounds
 from schemas.identities import Offset
 from schemas.limits import (
     CLIENT_LEAVE_S,
@@ -105,8 +107,6 @@ from schemas.limits import (
 )
 from schemas.topics import TRACEPARENT_HEADER
 from schemas.tracing import read_traceparent
-from streams.log.events_topic import log_bounds
-from streams.log.interface import LogEntry, TracedEntry
 from streams.worker.gathering import Gathering
 from streams.worker.outcome import Outcome
 from streams.worker.owner import PartitionOwner

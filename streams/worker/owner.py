@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from streams.log.interface import LogEntry
+from logs.interface import LogEntry
 
 
 class PartitionOwner(Protocol):

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokers.options import ClientOptions
-from schemas.errors import DiskError, TableLostError
-from schemas.positions import LogBounds
-from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
-from streams.log.events_topic import (
+from logs.interface import LogEntry, TracedEntry
+from logs.topic import (
     log_bounds,
     read_past_corruption,
     records_up_to,
 )
-from streams.log.interface import LogEntry, TracedEntry
+from schemas.errors import DiskError, TableLostError
+from schemas.positions import LogBounds
+from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from streams.table.driver import FoldDriver
 from streams.table.fold import INTERNAL_ERROR, Fold
 from streams.table.history_interface import NO_HISTORY, RowHistory

@@ -1,6 +1,6 @@
 """The two logs behind one interface, each with the code that writes and reads it in service.
 
-embedded   `streams.log.embedded`, which one process writes and reads; one partition
+embedded   `logs.embedded`, which one process writes and reads; one partition
 kafka      a real topic: written by the bridge's writer, read by the worker's clients
 """
 
@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[import-untyped]
 
-from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from brokers.clients import Clients, partition_of
@@ -21,15 +20,16 @@ from brokers.options import client_options
 from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
+from logs.producer import ReplaceableProducer
+from logs.topic import log_bounds
 from schemas.identities import Offset, PublisherKey, StreamKey
 from schemas.limits import BRIDGE_SESSION_S, SPOOL_BYTES_MAX
 from schemas.positions import Position
 from schemas.records import Record, encode_record
 from schemas.topics import encode_stream
 from streams.kernel import open_kernel
-from streams.log.embedded import EmbeddedLog
-from streams.log.events_topic import log_bounds
-from streams.log.interface import LogEntry
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.table import Table

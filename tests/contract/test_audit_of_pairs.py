@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from logs.embedded import EmbeddedLog
 from query_api.http.audit import AnswerAudit, Stepped
 from query_api.http.requests.queries import Query, answer_query
 from schemas.answer_records import encode_answers
@@ -16,7 +17,6 @@ from streams.audit.queue import open_audit_queue
 from streams.audit.verification import AnswersVerification, Verified
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.interface import AuditQueue, BodyForm
-from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from tests.building import STREAM, events_record, registered_record, registration, stored, u32s
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from brokers.settings import KafkaSettings
+from logs.interface import LogEntry
 from schemas.codec import decode_record
 from schemas.events import BlockEvent
 from schemas.identities import Medium, Offset, PublisherKey, StreamKey
@@ -18,7 +19,6 @@ from schemas.positions import Position, PublisherState
 from schemas.records import Record, encode_record
 from schemas.registration import Registration
 from streams.kernel.interface import ContextView
-from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 from streams.table.ledger import Ledger
 from tests.building import (

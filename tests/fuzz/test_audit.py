@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from console.terminal import printable
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
 from reprise.cli.audit import decision_lines, lines_of
 from routing.audit import VerifiedDecisions
 from schemas.identities import Offset
@@ -18,8 +20,6 @@ from schemas.limits import AUDIT_SEEDS_MAX
 from schemas.routing_records import DecisionsRecord, encode_routing
 from streams.audit.log import AnswersLog
 from streams.audit.verification import AnswersVerification
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
 from tests.fuzz.mutation import Base, Mutator
 from tests.unit.routing.observed.records import RUN, a_decision
 from tests.unit.streams.audit.test_verification import RECORDS, answer, instance, record

@@ -16,6 +16,7 @@ import pytest
 from bridge.membership.cursors import Cursors
 from bridge.membership.registry_reader import RegistryPartition, RegistryReader
 from brokers.clients import Clients
+from logs.interface import LogEntry
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
 from query_api.replica.topic_reader import TopicReader
@@ -25,7 +26,6 @@ from schemas.positions import LogBounds
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
-from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
@@ -233,7 +233,6 @@ def test_table_and_registry_for_a_replica(seed: int, scaled: Callable[[int], int
         asyncio.run(read(reader, replica, registry, entries))
         asyncio.run(read(reader, replica, table, rows[: ends[table]]))
         asyncio.run(read(reader, replica, table, rows[ends[table] :]))
-        reader._loop.close()
         assert replica.internal_errors == 0
         assert snapshot.registry.registrations[GOOD.publisher] == GOOD
         assert replica.entries_skipped > 0
@@ -243,7 +242,6 @@ def test_table_and_registry_for_a_replica(seed: int, scaled: Callable[[int], int
 async def read(
     reader: TopicReader, replica: Replica, place: TopicPartition, entries: list[Any]
 ) -> None:
-    snapshot = replica.loading
     for begin in range(0, len(entries), 500):
-        await reader._apply(snapshot, place, entries[begin : begin + 500])
+        await reader._apply(place, entries[begin : begin + 500])
         replica.note_progress()

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+from logs.embedded import ReadOnlyLog
 from reprise.embedded.repair import Repair
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import DEFAULT_SEED, Settings
@@ -29,7 +30,6 @@ from schemas.errors import DamagedError
 from schemas.identities import ModelContext, PrefixScope
 from schemas.limits import TABLE_FLUSH_S
 from streams.kernel import open_kernel
-from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
 from streams.table.verification import fresh_fold
 from tests.deployment import held_by_fold

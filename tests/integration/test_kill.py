@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import ReadOnlyLog
 from reprise.settings import DEFAULT_SEED
 from streams.kernel import open_kernel
-from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
 from streams.table.verification import fresh_fold
 from tests.load import Engine, Load

@@ -19,10 +19,11 @@ from bridge.delivery.spool import Spool
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from logs.checkpoint import write_checkpoint
+from logs.embedded import EmbeddedLog, ReadOnlyLog
 from reprise.embedded.repair import Repair
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
-from routing.fold.checkpoint import write_checkpoint
 from routing.fold.chunks import CHUNK_VERSION, chunks_of
 from routing.fold.fold import STATE_VERSION, RoutingFold
 from routing.log.recovery import recover_fold
@@ -43,7 +44,6 @@ from schemas.topics import (
 from storage.rocksdb import ANSWERS, HISTORY, LOG, SPOOL, TABLE, Database, Preset, new_batch
 from streams.audit.log import AnswersLog
 from streams.history.store import FORMAT as HISTORY_FORMAT
-from streams.log.embedded import EmbeddedLog, ReadOnlyLog
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
 from tests.building import events_record, registered_record, registration, stored

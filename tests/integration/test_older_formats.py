@@ -17,16 +17,16 @@ import pytest
 from bridge.delivery.spool import Spool
 from lmcache_adapter.commands.embedded import EmbeddedCommands
 from lmcache_adapter.controller.member import Reachable
+from logs.checkpoint import read_checkpoint
+from logs.embedded import ReadOnlyLog
 from query_api.replica.registry_table import RegistryTable
 from reprise.settings import DEFAULT_SEED
-from routing.fold.checkpoint import read_checkpoint
 from routing.fold.fold import RoutingFold
 from schemas.codec import decode_record, decode_routing
 from schemas.command_records import CommandState
 from schemas.identities import Offset
 from schemas.routing_records import DecisionsRecord
 from streams.kernel import open_kernel
-from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
 from streams.table.verification import verify_log
@@ -192,7 +192,7 @@ def test_all_answers_and_decisions_are_proven(made: Path, expected: Expected) ->
 
 
 def test_the_checkpoint_of_routing_is_a_fold_of_its_log(made: Path, expected: Expected) -> None:
-    kept = read_checkpoint(made / "data" / "routing" / "checkpoint")
+    kept = read_checkpoint(made / "data" / "routing" / "checkpoint", RoutingFold.load)
     assert kept is not None
     fold = RoutingFold()
     decided = 0

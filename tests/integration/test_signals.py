@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from devtools.broker import free_ports
+from logs.embedded import EmbeddedLog
 from schemas.limits import SHUTDOWN_S
-from streams.log.embedded import EmbeddedLog
 from tests.building import events_record, registered_record, registration, removed
 from tests.processes import until
 

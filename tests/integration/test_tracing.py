@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from logs.embedded import ReadOnlyLog
 from schemas.codec import decode_routing
 from schemas.identities import Offset
 from schemas.routing_records import DecisionsRecord, OutcomesRecord
 from streams.kernel import native_available
-from streams.log.embedded import ReadOnlyLog
 from tests.processes import Service, until
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, Collector, KeptSpan, stuck_collector
 

@@ -19,10 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokers.settings import KafkaSettings
 from devtools.broker import Broker
+from logs.embedded import ReadOnlyLog
 from reprise.settings import DEFAULT_SEED
 from schemas.identities import Offset, StreamKey
 from streams.kernel import open_kernel
-from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
 from tests.building import events_record
 from tests.deployment import (

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logs.embedded import EmbeddedLog
 from schemas.errors import PastError
 from schemas.identities import MEDIA, ModelContext, Offset, StreamKey
 from schemas.limits import EXPLAINED_CHANGES_MAX
@@ -21,7 +22,6 @@ from streams.history.past import Blocks, Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel.changes import SHARED, decode_changes
-from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.table import Table

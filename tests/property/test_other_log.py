@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logs.interface import LogEntry
 from schemas.codec import decode_log_record
 from schemas.identities import Offset
 from schemas.records import EventsRecord, encode_record
-from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 from streams.table.other_log import contradiction
 from tests.building import events_record, heartbeat_record, registered_record, registration, stored

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
 from schemas.codec import decode_record, decode_record_events
 from schemas.events import BlockEvent
 from schemas.identities import Medium, Offset, PublisherKey
 from schemas.positions import PublisherState
 from schemas.records import EventsRecord
 from streams.kernel.interface import ContextView
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logs.interface import LogEntry
 from schemas.errors import TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from schemas.registration import Registration
-from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 from streams.table.recovery import Action
 from streams.table.rows.reader import RowReader

@@ -25,6 +25,9 @@ from bridge.sockets.inbox import Inbox
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import keep
 from bridge.wire import batch
+from logs import embedded
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
 from schemas.answer_states import Doubt, Standing
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
@@ -34,9 +37,6 @@ from schemas.positions import PublisherState
 from schemas.records import BridgeRecord
 from schemas.registration import Registration
 from streams.kernel import open_kernel
-from streams.log import embedded
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
 from streams.table import store
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import Fold

@@ -20,6 +20,8 @@ from brokers.interface import Partition
 from brokers.options import client_options
 from brokers.reading import stop_consumer
 from brokers.settings import KafkaSettings
+from logs.interface import LogEntry
+from logs.topic import log_bounds
 from query_api.replica import replica as replicas
 from query_api.replica import topic_reader
 from query_api.replica.replica import Replica
@@ -32,8 +34,6 @@ from schemas.limits import STALE_S, WORKER_STALL_CHECK_S
 from schemas.positions import PublisherState
 from schemas.topics import encode_stream
 from streams.kernel import open_kernel
-from streams.log.events_topic import log_bounds
-from streams.log.interface import LogEntry
 from streams.table import store
 from streams.table import table as tables
 from streams.table.fold import Fold
@@ -309,8 +309,7 @@ class TableWorld:
         feed = TopicReader(
             KAFKA, client_options(KAFKA), reader.replica, prepare=_prepare, when_refused=_refused
         )
-        feed._loop.close()  # it is driven here
-        self.loop.spawn(reader.process, feed._follow())
+        self.loop.spawn(reader.process, feed.run())
 
     def kill(self, host: Host) -> None:
         """kill -9."""

@@ -15,6 +15,7 @@ OURS = frozenset(
     {
         "bridge",
         "brokers",
+        "logs",
         "query_api",
         "replay",
         "reprise",

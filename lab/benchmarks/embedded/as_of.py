@@ -27,6 +27,8 @@ from lab.benchmarks.index.blocks import (
 from lab.benchmarks.index.hashing import prefix_hashes
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import SEED, KernelName, Sizes
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
 from query_api.ports import Asked
 from schemas.events import BlockEvent, encode_events
 from schemas.positions import Position
@@ -38,8 +40,6 @@ from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import Fold
 from streams.table.history_interface import NO_HISTORY, RowHistory

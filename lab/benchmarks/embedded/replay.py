@@ -22,6 +22,7 @@ from lab.benchmarks.embedded.stages import WINDOW_MESSAGES
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
 from lab.traffic.load import LoadPlan, encode_load
+from logs.embedded import EmbeddedLog
 from replay.as_records import CaptureRecords
 from replay.capture.format import Asked, Entry, Header, Kind, PublisherSource, encode_frames
 from replay.capture.from_log import capture_log
@@ -32,7 +33,6 @@ from schemas.limits import MIB
 from schemas.records import RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import array_packer, open_kernel
-from streams.log.embedded import EmbeddedLog
 
 BLOCKS_MAX: Final = 1_000_000
 MESSAGES_PER_S: Final = 5_000

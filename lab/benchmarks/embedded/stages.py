@@ -26,12 +26,12 @@ from lab.benchmarks.embedded.service import MODEL
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
 from lab.traffic.load import Load, LoadPlan, LoadPublisher, encode_load
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
 from schemas.identities import Offset
 from schemas.records import encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import array_packer, open_kernel, socket_reader
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 from streams.table.table import Table
 from streams.table.threads import run_without_loop

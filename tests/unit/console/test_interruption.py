@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from console.interruption import Commands, asked_to_stop, ended_by_signals
+from logs.embedded import EmbeddedLog
 from reprise.cli.main import main
-from streams.log.embedded import EmbeddedLog
 from streams.table import verification
 
 BOTH = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.log.embedded import EmbeddedLog
+from logs.embedded import EmbeddedLog
 from tests.building import registered_record, registration
 from tests.zygote import SWITCH
 

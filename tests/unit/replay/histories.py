@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from logs.embedded import EmbeddedLog, ReadOnlyLog
 from replay.as_records import CaptureRecords
 from replay.capture.format import Asked
 from replay.capture.from_log import capture_log
@@ -16,7 +17,6 @@ from schemas.events import BlockEvent
 from schemas.identities import Offset
 from schemas.records import encode_record
 from streams.kernel import open_kernel
-from streams.log.embedded import EmbeddedLog, ReadOnlyLog
 from streams.table.fold import Fold
 from streams.table.verification import context_digests, fresh_fold
 from tests.building import (

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logs.embedded import EmbeddedLog, ReadOnlyLog
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
 from replay.capture.format import Asked
@@ -17,7 +18,6 @@ from schemas.codec import decode_log_record
 from schemas.errors import DataDirectoryInUseError
 from schemas.memory import MemoryRecord
 from schemas.records import HeartbeatRecord
-from streams.log.embedded import EmbeddedLog, ReadOnlyLog
 from streams.table.verification import context_digests
 from tests.building import events_record, registered_record, registration, stored
 from tests.unit.replay.histories import (

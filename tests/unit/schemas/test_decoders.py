@@ -8,7 +8,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("bridge", "brokers", "query_api", "replay", "schemas", "storage", "streams")
+PACKAGES = ("bridge", "brokers", "logs", "query_api", "replay", "schemas", "storage", "streams")
 
 
 def typed_decodes(source: str) -> list[int]:

@@ -12,7 +12,17 @@ from schemas import limits
 
 ROOT = Path(limits.__file__).parents[1]
 ROOMS = (
-    *("schemas", "storage", "brokers", "bridge", "streams", "console", "query_api", "replay"),
+    *(
+        "schemas",
+        "storage",
+        "brokers",
+        "logs",
+        "bridge",
+        "streams",
+        "console",
+        "query_api",
+        "replay",
+    ),
     *("routing", "lmcache_adapter", "doctor", "page", "reprise"),
 )
 LIMITS = ROOT / "schemas" / "limits.py"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
 from schemas.errors import DiskError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.recovery import Action

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 
@@ -70,7 +71,7 @@ class Bench:
         self.recoveries = 0
         self.is_idle = True
         self.sink = LogSink(
-            self.log,
+            cast(Any, self.log),
             on_appended=self.fold,
             on_failure=self.failures.append,
             on_recovered=self.recover,

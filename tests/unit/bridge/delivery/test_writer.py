@@ -12,12 +12,12 @@ import pytest
 
 from bridge.delivery import complaints, partition_lag, partition_queue, writer
 from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_UNREADABLE
-from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.publisher.anchor import Anchor
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, SentBatch
+from logs.producer import ReplaceableProducer
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError
 from schemas.events import Removed, encode_events

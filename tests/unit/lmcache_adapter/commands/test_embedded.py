@@ -14,6 +14,7 @@ from lmcache_adapter.commands import executor as executor_module
 from lmcache_adapter.commands import issued as issued_module
 from lmcache_adapter.commands.embedded import EmbeddedCommands
 from lmcache_adapter.controller.member import Reachable
+from logs.embedded import EmbeddedLog
 from query_api.http.errors import RequestError
 from schemas.command_records import (
     Action,
@@ -27,7 +28,6 @@ from schemas.command_records import (
 from schemas.errors import DiskError, StorageError
 from schemas.limits import COMMANDS_SEGMENT_BYTES
 from schemas.tracing import NO_TRACER, Tracer
-from streams.log.embedded import EmbeddedLog
 from tests.lmcache_commands import CommandSocket
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 

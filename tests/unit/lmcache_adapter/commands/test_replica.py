@@ -33,14 +33,18 @@ COMMANDS, RESULTS = (spec.name for spec in SETTINGS.commands)
 MODULE = "lmcache_adapter.commands.replica"
 
 
-class Reader:
-    """The loop of a replica's reader: here it is the test's own."""
+class Thread:
+    """The thread of a replica: its loop is the test's own here."""
 
     def __init__(self) -> None:
         self.closers: list[Callable[[], Awaitable[None]]] = []
 
     def run(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
         return asyncio.run_coroutine_threadsafe(work, asyncio.get_running_loop())
+
+    async def call(self, work: Coroutine[Any, Any, Any], within_s: float, unanswered: str) -> Any:
+        async with asyncio.timeout(within_s):
+            return await work
 
     def close_with(self, close: Callable[[], Awaitable[None]]) -> None:
         self.closers.append(close)
@@ -56,20 +60,20 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_topics: bool = True) -> None:
         self.topics = MemoryTopics(*((COMMANDS, RESULTS) if has_topics else ()))
         self.topics.install(monkeypatch, MODULE)
-        self.readers: list[Reader] = []
+        self.threads: list[Thread] = []
         self.spans = KeptSpans()
 
     def replica(self) -> ReplicaCommands:
-        reader = Reader()
-        self.readers.append(reader)
+        thread = Thread()
+        self.threads.append(thread)
         replica = ReplicaCommands(
-            SETTINGS, cast(Any, {}), cast(Any, reader), tracer=self.spans.tracer
+            SETTINGS, cast(Any, {}), cast(Any, thread), tracer=self.spans.tracer
         )
         replica.start()
         return replica
 
     async def die(self, number: int) -> None:
-        await self.readers.pop(number).close()
+        await self.threads.pop(number).close()
 
     def answer(self, name: str, outcome: Outcome = Outcome.OK, rank: int = 0) -> None:
         result = ResultRecord(command_id=name, worker_id=rank, outcome=outcome, tokens=5, at=2.0)
@@ -101,8 +105,8 @@ def play(monkeypatch: pytest.MonkeyPatch, scene: Scene, *, has_topics: bool = Tr
             async with asyncio.timeout(30):
                 await scene(bench)
         finally:
-            for reader in bench.readers:
-                await reader.close()
+            for thread in bench.threads:
+                await thread.close()
 
     asyncio.run(run())
 
@@ -150,7 +154,8 @@ def test_a_command_is_known_at_once_and_ended_by_its_result(
         assert (found.state, found.results[0].tokens) == (CommandState.DONE, 5)
         assert replica.book.ignored == {}, "it has read its own command, too"
         assert bench.closed() == []
-        assert (replica._own, replica._closing, replica._echoes) == ({}, {}, set())
+        folded = replica._folded
+        assert (folded.own, folded._closing, folded._echoes) == ({}, {}, set())
 
     play(monkeypatch, scene)
 
@@ -200,7 +205,7 @@ def test_without_topics_nothing_is_known_and_the_first_command_makes_them(
 ) -> None:
     async def scene(bench: Bench) -> None:
         replica = bench.replica()
-        await until(lambda: replica._is_absent)
+        await until(lambda: replica._folded.is_absent)
         assert await state(replica) is None
         assert not bench.topics.logs, "a question makes no topic"
         await issue(replica)
@@ -230,7 +235,7 @@ def test_a_command_that_kafka_does_not_take_is_not_under_way(
 
 def test_an_end_that_kafka_does_not_take_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
     hasten(monkeypatch)
-    monkeypatch.setattr(commands_module, "KAFKA_RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr("logs.entry_writer.KAFKA_RETRY_FIRST_S", 0.01)
 
     async def scene(bench: Bench) -> None:
         replica = bench.replica()
@@ -238,7 +243,7 @@ def test_an_end_that_kafka_does_not_take_is_written_later(monkeypatch: pytest.Mo
         await end(replica, "before")
         await issue(replica)
         bench.topics.is_refusing = True
-        await until(lambda: replica._problem)
+        await until(lambda: replica._folded.problem)
         assert await state(replica) is CommandState.PENDING
         bench.topics.is_refusing = False
         assert await end(replica) is CommandState.FAILED

@@ -32,7 +32,7 @@ class Bench:
         self.linked_at = 0.0
         self.topics = MemoryTopics()
         self.topics.install(monkeypatch, MODULE)
-        monkeypatch.setattr(f"{MODULE}.KAFKA_RETRY_FIRST_S", 0.01)
+        monkeypatch.setattr("logs.recent.KAFKA_RETRY_FIRST_S", 0.01)
 
         async def locate(instance_id: str) -> Mapping[int, Reachable]:
             return {0: Reachable(f"tcp://127.0.0.1:{port}", True, self.linked_at)}
@@ -57,7 +57,7 @@ class Bench:
         return [one for one in found if isinstance(one, ResultRecord)]
 
     async def begun(self) -> None:
-        await until(lambda: self.service._following.caught_up.is_set())
+        await until(lambda: self.service.caught_up.is_set())
 
 
 Scene = Callable[[Bench], Coroutine[Any, Any, None]]
@@ -129,7 +129,7 @@ def test_an_outage_loses_none_and_executes_none_twice(monkeypatch: pytest.Monkey
         bench.issue("1")
         await until(bench.results)
         bench.topics.go_away()
-        await until(lambda: not bench.service._following.caught_up.is_set())
+        await until(lambda: not bench.service.caught_up.is_set())
         bench.issue("2")
         bench.issue("late", age_s=60)
         bench.topics.is_away = False

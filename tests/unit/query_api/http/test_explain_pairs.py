@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from logs.embedded import EmbeddedLog
 from query_api.http.explanation_models import ExplanationDocument
 from query_api.ports import Asked, AsOf, PastView
 from reprise.application import create_app
@@ -16,7 +17,6 @@ from streams.history.explain import Explanation, Question, explain
 from streams.history.past import Past
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
-from streams.log.embedded import EmbeddedLog
 from tests.building import events_record, registered_record, registration, stored, u32s
 from tests.fakes import AsgiClient, FakeTable
 

@@ -11,6 +11,7 @@ import pytest
 
 from brokers.interface import Consumer, Message
 from brokers.settings import KafkaSettings
+from logs.follower import LogLostError, StalledError
 from query_api.replica import topic_reader
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
@@ -82,20 +83,15 @@ class Reading:
             self.replica.note_ends(ends)
         else:
             snapshot.begin(time.monotonic(), ends)
-        asyncio.run(self.reader._apply(snapshot, place, cast(Sequence[Message], messages)))
+        asyncio.run(self.reader._apply(place, cast(Sequence[Message], messages)))
         if place is TABLE:
-            asyncio.run(self.reader._advance(snapshot, REGISTRY, self.read[REGISTRY]))
+            asyncio.run(self.reader._advance(REGISTRY, self.read[REGISTRY]))
         self.replica.note_progress()
-
-    def close(self) -> None:
-        self.reader._loop.close()
 
 
 @pytest.fixture
-def reading() -> Iterator[Reading]:
-    made = Reading()
-    yield made
-    made.close()
+def reading() -> Reading:
+    return Reading()
 
 
 @pytest.fixture
@@ -121,7 +117,7 @@ def test_an_unexpected_error_while_rows_are_loaded_does_not_repeat_for_ever(
 ) -> None:
     reading.give(TABLE, [(b"P key", b"poison while loading")])
     assert not reading.replica.loading.complete
-    asyncio.run(reading.reader._advance(reading.replica.loading, TABLE, 1))
+    asyncio.run(reading.reader._advance(TABLE, 1))
     assert reading.replica.loading.complete
     assert reading.replica.internal_errors == 1
 
@@ -153,9 +149,7 @@ def test_a_flush_that_was_meant_for_another_place_of_the_topic_is_not_believed(
     assert not reading.replica.kernel.contexts()
     assert reading.replica.current.table.is_damaged(SCOPE)
     placed = with_expected_offset(value, 2 * len(others) + 1)
-    with pytest.raises(
-        topic_reader._OffsetsLostError, match="the table was rebuilt"
-    ):  # it is read again from 0
+    with pytest.raises(LogLostError, match="the table was rebuilt"):  # it is read again from 0
         reading.give(TABLE, [*others, (key, placed)])
 
 
@@ -173,7 +167,6 @@ def test_what_keeps_kafka_away_is_said_in_words_and_what_it_means_for_answers(
     error: Exception,
     told: str,
 ) -> None:
-    monkeypatch.setattr(topic_reader, "LAG_CHECK_S", 0.0)
     monkeypatch.setattr(topic_reader, "REPLICA_STALL_S", 0.0)
     reading.give(TABLE, rows)
 
@@ -181,8 +174,8 @@ def test_what_keeps_kafka_away_is_said_in_words_and_what_it_means_for_answers(
         raise error
 
     consumer = cast(Any, SimpleNamespace(end_offsets=end_offsets))
-    with pytest.raises(topic_reader._StalledError):
-        asyncio.run(reading.reader._check(consumer, reading.replica.loading))
+    with pytest.raises(StalledError):
+        asyncio.run(reading.reader.look(consumer))
     (condition,) = reading.replica.conditions.all()
     assert condition.message == (
         f"cannot use Kafka at {SETTINGS.bootstrap}: {told}; meanwhile answers say `stale`"
@@ -219,6 +212,5 @@ def test_what_a_large_clear_left_is_released_while_nothing_comes(
     )
     for left in (1 + 1, 0):  # a block, and the end of its publisher's part in the scope
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(reader._read(cast(Consumer, _Silent(1)), replica.loading))
+            asyncio.run(reader._read(cast(Consumer, _Silent(1))))
         assert kernel.release_left(0) == left
-    reader._loop.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import _KEY, EmbeddedLog
 from replay.capture.errors import CaptureError
 from replay.capture.format import Asked, Entry
 from replay.capture.reader import Capture
@@ -17,7 +18,6 @@ from schemas.memory import MemoryRecord
 from schemas.progress import Progress
 from schemas.records import HeartbeatRecord
 from storage.rocksdb import new_batch
-from streams.log.embedded import _KEY, EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.verification import context_digests
 from tests.building import registration

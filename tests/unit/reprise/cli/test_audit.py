@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brokers.settings import KafkaSettings
+from logs.embedded import EmbeddedLog
 from reprise.cli.main import main
 from routing.audit import VerifiedDecisions
 from routing.decisions.folded import FoldedRouting
@@ -20,7 +21,6 @@ from routing.decisions.router import Router
 from schemas.identities import PrefixScope
 from schemas.routing_records import CostModel, DecisionsRecord, LoadRecord, encode_routing
 from streams.audit.verification import Verified
-from streams.log.embedded import EmbeddedLog
 from tests.fakes import FakeTable
 
 

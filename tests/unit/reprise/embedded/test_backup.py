@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from logs.embedded import EmbeddedLog, ReadOnlyLog
 from reprise.embedded import backup as backup_module
 from reprise.embedded.backup import back_up
 from reprise.embedded.backup_manifest import Manifest, facts_of, read_manifest
 from reprise.embedded.restoration import restore
 from schemas.errors import BackupError, DamagedError, DiskFullError
 from schemas.progress import Progress
-from streams.log.embedded import EmbeddedLog, ReadOnlyLog
 from streams.log.losses import Loss, LossNote
 from streams.table.driver import recover
 from streams.table.fold import Fold

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import EmbeddedLog
 from reprise.embedded.fold_thread import FoldThread
 from schemas.conditions import Conditions
 from schemas.errors import DiskError, StorageError
@@ -12,7 +13,6 @@ from schemas.events import Cleared
 from schemas.identities import Offset
 from schemas.limits import FOLD_TURN_BYTES_MAX, MAINTAINED_ENTRIES
 from streams.kernel import open_kernel
-from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.store import TableStore
 from streams.table.table import Table

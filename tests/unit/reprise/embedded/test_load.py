@@ -5,12 +5,12 @@ from pathlib import Path
 
 import msgspec
 
+from logs.embedded import EmbeddedLog
 from reprise.embedded.write_thread import WriteThread
 from reprise.settings import Settings
 from schemas.arrays import PythonArrayPacker
 from schemas.routing_records import LoadSample, LoadSource, Target
 from streams.kernel import open_kernel
-from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.table import Table
 from tests.engine_http import engine_server

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import EmbeddedLog, repaired_path
+from logs.interface import LogEntry
 from reprise.embedded.repair import Finding, Repair
 from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset, PublisherKey
-from streams.log.embedded import EmbeddedLog, repaired_path
-from streams.log.interface import LogEntry
 from streams.log.losses import Loss, LossNote
 from streams.table.driver import Recovered, recover
 from streams.table.fold import Fold

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge.sockets.raw_message import RawMessage
+from logs.embedded import EmbeddedLog
 from reprise.embedded.write_thread import WriteThread
 from reprise.settings import Settings
 from schemas.arrays import PythonArrayPacker
@@ -14,7 +15,6 @@ from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import Offset
 from schemas.positions import Cursor
 from streams.kernel import open_kernel
-from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.table import Table
 from tests.processes import until

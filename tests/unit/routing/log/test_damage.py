@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from logs.embedded import EmbeddedLog, ReadOnlyLog
 from reprise.cli.audit import audit
 from reprise.cli.repair import repair
 from routing.log.embedded import RoutingLog
 from schemas.conditions import Conditions
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.routing_records import PrefixMark, encode_routing
-from streams.log.embedded import EmbeddedLog, ReadOnlyLog
 from tests.unit.routing.decisions.test_folded import record
 from tests.unit.routing.sample_decisions import decision
 

@@ -10,12 +10,12 @@ import pytest
 from brokers.errors import CorruptRecordException, KafkaError
 from brokers.interface import Partition
 from brokers.settings import KafkaSettings
-from query_api.replica.shared_condition import SharedCondition
+from logs.interface import LogEntry
+from logs.shared_condition import SharedCondition
 from routing.decisions.beside import Usual
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.fold.fold import RoutingFold
-from routing.log import reader as routing_reader
 from routing.log.reader import RoutingReader
 from routing.log.recovery import Recovered, place_fold
 from schemas.codec import decode_routing
@@ -24,7 +24,6 @@ from schemas.errors import ConfigurationError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from schemas.routing_records import RoutingRecord, encode_routing
-from streams.log.interface import LogEntry
 from tests.routing import NOW, RUN, TARGET, decision, decisions, outcome, outcomes
 
 SETTINGS = KafkaSettings(bootstrap="k:1")
@@ -154,16 +153,16 @@ class Following:
 
 @pytest.fixture
 def following(monkeypatch: pytest.MonkeyPatch) -> Following:
-    async def stop(consumer: Any) -> None:
+    async def stop(consumer: Any, *, timeout_s: float | None) -> None:
         await consumer.stop()
 
     async def start(consumer: Any) -> None:
         await consumer.start()
 
-    monkeypatch.setattr(routing_reader, "stop_consumer", stop)
-    monkeypatch.setattr(routing_reader, "start_client", start)
-    monkeypatch.setattr(routing_reader, "REPLICA_RETRY_S", 0.001)
-    monkeypatch.setattr(routing_reader, "LAG_CHECK_S", 0.005)
+    monkeypatch.setattr("logs.follower.stop_consumer", stop)
+    monkeypatch.setattr("logs.follower.start_client", start)
+    monkeypatch.setattr("logs.fold_follower.REPLICA_RETRY_S", 0.001)
+    monkeypatch.setattr("logs.fold_follower.LAG_CHECK_S", 0.005)
     return Following()
 
 

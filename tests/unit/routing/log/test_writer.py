@@ -9,7 +9,7 @@ import pytest
 
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.settings import KafkaSettings
-from query_api.replica.shared_condition import SharedCondition
+from logs.shared_condition import SharedCondition
 from routing.decisions.queue import RoutingQueue
 from routing.fold.fold import RoutingFold
 from routing.log.writer import RoutingWriter
@@ -109,7 +109,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> Writing:
     async def abandon(producer: Any, timeout_s: float) -> None:
         pass
 
-    monkeypatch.setattr("query_api.replica.window_writer.abandon_producer", abandon)
+    monkeypatch.setattr("logs.topic_writer.abandon_producer", abandon)
     return Writing()
 
 
@@ -122,7 +122,7 @@ def test_all_kinds_are_written_in_the_order_in_which_they_came_keyed_by_run(
     asyncio.run(writing.writer.write())
     keys = [key for key, _ in writing.broker.entries]
     assert keys == [encode_run(run) for run in (RUN, RUN + 1, 0)]
-    assert (writing.writer.written_items, writing.writer.unwritten) == (3, 0)
+    assert (writing.writer.source.written_items, writing.writer.source.unwritten) == (3, 0)
     assert len(writing.broker.fold.bookings) == 1
 
 
@@ -134,11 +134,11 @@ def test_what_kafka_may_or_may_not_have_taken_is_written_again_and_booked_once(
     writing.queue.push_outcomes([(RUN, outcome(0))])
     writing.queue.push_decision(RUN, decision(1))
     writing.broker.failures = [(KafkaError("away"), taken)]
-    asyncio.run(writing.until(lambda: writing.writer.written_items == 3))
+    asyncio.run(writing.until(lambda: writing.writer.source.written_items == 3))
     assert writing.broker.starts == 2
     assert len(writing.broker.entries) == (6 if taken else 3)
     assert [one.key for one in writing.broker.fold.bookings.state().bookings] == [(RUN, 1)]
-    assert writing.writer.unwritten == 0
+    assert writing.writer.source.unwritten == 0
     assert not writing.conditions.has(Part.ROUTING)
 
 
@@ -153,7 +153,7 @@ def test_while_it_cannot_be_written_a_condition_says_so_and_the_rest_is_dropped_
     for number in range(1, 7):
         writing.queue.push_decision(RUN, decision(number))
     assert (writing.queue.kept, writing.queue.dropped) == (5, 2)
-    asyncio.run(writing.until(lambda: writing.writer.written_items == 5))
+    asyncio.run(writing.until(lambda: writing.writer.source.written_items == 5))
     assert len(writing.broker.fold.bookings) == 5
 
 
@@ -162,7 +162,7 @@ def test_after_an_outage_a_record_has_the_time_at_which_it_is_written(writing: W
     writing.broker.failures = [(KafkaError("away"), False)]
     asyncio.run(writing.until(lambda: writing.conditions.has(Part.ROUTING)))
     writing.now = NOW + 600.0
-    asyncio.run(writing.until(lambda: writing.writer.written_items == 1))
+    asyncio.run(writing.until(lambda: writing.writer.source.written_items == 1))
     record = decode_routing(writing.broker.entries[0][1])
     assert isinstance(record, DecisionsRecord)
     assert (record.time, record.decisions[0].time) == (NOW + 600.0, NOW)
@@ -173,9 +173,9 @@ def test_what_is_too_large_for_the_broker_is_dropped_and_counted_and_the_next_is
 ) -> None:
     writing.queue.push_decision(RUN, decision(0))
     writing.broker.failures = [(MessageSizeTooLargeError("too large"), False)]
-    asyncio.run(writing.until(lambda: writing.writer.unwritten == 1))
+    asyncio.run(writing.until(lambda: writing.writer.source.unwritten == 1))
     writing.queue.push_outcomes([(RUN, outcome(0))])
-    asyncio.run(writing.until(lambda: writing.writer.written_items == 1))
+    asyncio.run(writing.until(lambda: writing.writer.source.written_items == 1))
     (entry,) = writing.broker.entries
     assert isinstance(decode_routing(entry[1]), OutcomesRecord)
 
@@ -186,8 +186,8 @@ def test_what_no_record_can_have_is_dropped_and_counted_and_the_others_are_writt
     impossible = msgspec.structs.replace(decision(0), prompt_tokens=2**64)
     writing.queue.push_decision(RUN, impossible)
     writing.queue.push_outcomes([(RUN, outcome(0))])
-    asyncio.run(writing.until(lambda: writing.writer.written_items == 1))
-    assert writing.writer.unwritten == 1
+    asyncio.run(writing.until(lambda: writing.writer.source.written_items == 1))
+    assert writing.writer.source.unwritten == 1
     assert "Dropped 1 decisions that no record can have; the others" in caplog.text
     (entry,) = writing.broker.entries
     assert isinstance(decode_routing(entry[1]), OutcomesRecord)

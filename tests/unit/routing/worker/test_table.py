@@ -9,6 +9,7 @@ import pytest
 
 from brokers.errors import KafkaError
 from brokers.settings import KafkaSettings
+from logs.interface import LogEntry
 from routing.fold.fold import RoutingFold
 from routing.log.recovery import Recovered, place_fold
 from routing.worker import table as routing_table
@@ -21,7 +22,6 @@ from schemas.limits import ROUTING_CHECKPOINT_S
 from schemas.positions import LogBounds
 from schemas.routing_records import RoutingRecord, encode_routing
 from schemas.tracing import NO_TRACER, Tracer
-from streams.log.interface import LogEntry
 from streams.worker.runner import AppRunner
 from streams.worker.worker import StreamsSettings
 from tests.routing import RUN, decision, decisions, outcomes

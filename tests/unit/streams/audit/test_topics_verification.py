@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from logs.interface import LogEntry
 from reprise.cli.audit import lines_of
 from schemas.answer_records import encode_answer, encode_answers, end_answer
 from schemas.identities import Medium, Offset, StreamKey
@@ -11,7 +12,6 @@ from streams.audit.topics_verification import TopicsVerification
 from streams.audit.verification import Verified
 from streams.kernel import open_kernel
 from streams.kernel.interface import InstanceMatch
-from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 from tests.building import (
     BLOCK,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import EmbeddedLog
 from reprise.cli.audit import lines_of
 from schemas.answer_records import encode_answer, encode_answers, end_answer
 from streams.audit.log import AnswersLog
 from streams.audit.verification import AnswersVerification, Verified
-from streams.log.embedded import EmbeddedLog
 from tests.building import (
     SCOPE,
     events_record,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from logs.embedded import EmbeddedLog
 from schemas.errors import PastError
 from streams.history.log_times import offset_at
-from streams.log.embedded import EmbeddedLog
 from tests.building import heartbeat_record
 
 NOW = 1000.0

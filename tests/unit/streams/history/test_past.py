@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
 from schemas.errors import PastError
 from schemas.identities import Offset
 from streams.history.past import Past
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
 from tests.building import events_record, registered_record, registration, stored
 
 RECORDS = [

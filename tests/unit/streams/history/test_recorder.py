@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
 from schemas.errors import DiskError
 from schemas.identities import Offset
 from schemas.limits import HISTORY_RETRY_S
@@ -14,8 +16,6 @@ from streams.history.past import Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.table import Table

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from logs.embedded import EmbeddedLog
 from reprise.cli.main import main
 from schemas.identities import StreamKey
-from streams.log.embedded import EmbeddedLog
 from streams.log.tail import TailOptions, tail_embedded
 from tests.building import events_record, removed
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import EmbeddedLog
 from schemas.errors import DamagedError
-from streams.log.embedded import EmbeddedLog
 from streams.log.record_lines import StreamFilter
 from streams.log.tail import TailOptions, tail_embedded
 from tests.building import registered_record, registration

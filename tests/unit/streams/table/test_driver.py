@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from logs.interface import LogEntry
 from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
-from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.fold import DUPLICATE, Fold
 from streams.table.store import TableStore

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
+from logs.embedded import EmbeddedLog
+from logs.interface import LogEntry
 from schemas.errors import DiskError, RowVersionError, TableLostError
 from schemas.events import BlockEvent
 from schemas.identities import Offset
 from schemas.positions import LogBounds, PublisherState
 from streams.kernel import open_kernel
 from streams.kernel.changes import Change, Op
-from streams.log.embedded import EmbeddedLog
-from streams.log.interface import LogEntry
 from streams.table import table as tables
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import ALL_PROVEN, Fold

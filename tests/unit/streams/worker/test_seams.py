@@ -19,8 +19,8 @@ from mode.threads import WorkerThread
 
 from brokers.errors import DamagedError, KafkaError
 from brokers.interface import Partition
+from logs.interface import LogEntry, TracedEntry
 from schemas.identities import Offset
-from streams.log.interface import LogEntry, TracedEntry
 from streams.worker import app
 from tests.spans import TRACEPARENT
 

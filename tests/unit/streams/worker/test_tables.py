@@ -9,11 +9,11 @@ import pytest
 
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
+from logs.interface import LogEntry, TracedEntry
 from schemas.errors import TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from schemas.tracing import NO_TRACER, Tracer
-from streams.log.interface import LogEntry, TracedEntry
 from streams.worker import gaps
 from streams.worker.tables import Owned, PartitionTables
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans

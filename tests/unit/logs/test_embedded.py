@@ -5,6 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from logs.embedded import (
+    EmbeddedLog,
+    ExaminedLog,
+    ReadOnlyLog,
+    RepairedLog,
+    repaired_path,
+)
 from schemas.errors import (
     DamagedError,
     DataDirectoryInUseError,
@@ -15,13 +22,6 @@ from schemas.errors import (
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from storage.rocksdb import LOG, Database, WriteBatch, new_batch
-from streams.log.embedded import (
-    EmbeddedLog,
-    ExaminedLog,
-    ReadOnlyLog,
-    RepairedLog,
-    repaired_path,
-)
 
 
 def offsets(log: EmbeddedLog, start: int = 0) -> list[int]:

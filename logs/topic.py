@@ -1,13 +1,16 @@
-"""The events topic, reading only: `bridge/delivery/writer.py` writes it.
+"""A log in the partitions of a topic, reading only.
 
-What a worker needs beside Faust: where a partition begins and ends, where the next record is, and
-how to get past records that are corrupt.
+Where a partition begins and ends, where the next record is, and how to get past records that are
+corrupt.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
-from brokers.errors import CorruptRecordException
-from brokers.interface import Partition
+from brokers.availability import describe, quiet_client
+from brokers.errors import AWAY, CorruptRecordException
+from brokers.interface import Message, Partition
 from brokers.options import ClientOptions
 from brokers.reading import (
     first_offset_from,
@@ -16,16 +19,59 @@ from brokers.reading import (
     read_batches,
     read_one_by_one,
 )
+from brokers.settings import KafkaSettings
+from brokers.topics import count_partitions
+from logs.interface import LogEntry
+from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import CORRUPT_READ_RECORDS_MAX, OTHER_LOG_RECORDS_MAX
 from schemas.positions import LogBounds
-from streams.log.interface import LogEntry
+
+T = TypeVar("T")
+
+
+def read_once(
+    settings: KafkaSettings,
+    work: Coroutine[Any, Any, T],
+    *,
+    away: tuple[type[Exception], ...] = AWAY,
+) -> T:
+    """Runs what reads topics, in no group, up to where they end now.
+
+    Args:
+        settings: of the deployment.
+        work: reads, and says what it found.
+        away: what it raises where Kafka went away.
+
+    Raises:
+        StorageError: Kafka went away.
+    """
+    quiet_client()
+    try:
+        return asyncio.run(work)
+    except away as error:
+        raise StorageError(f"Kafka at {settings.bootstrap} went away: {describe(error)}") from error
+
+
+async def bounds_in(options: ClientOptions, topic: str) -> dict[int, LogBounds]:
+    """Where each partition of a topic begins and ends now.
+
+    Raises:
+        ConfigurationError: there is no such topic.
+        KafkaError: the broker is away.
+    """
+    return await log_bounds(options, topic, range(await count_partitions(options, topic)))
+
+
+def entries_of(messages: Iterable[Message]) -> list[LogEntry]:
+    """The same as entries; a message without a value has an empty one."""
+    return [LogEntry(Offset(message.offset), message.value or b"") for message in messages]
 
 
 async def log_bounds(
     options: ClientOptions, topic: str, partitions: Iterable[int]
 ) -> dict[int, LogBounds]:
-    """Where each partition of the events begins and ends now.
+    """Where each partition begins and ends now.
 
     Raises:
         KafkaError: the broker is away.
@@ -61,9 +107,7 @@ async def records_up_to(
     async with opened_reader(options, committed=True) as reader:
         try:
             async for messages in read_batches(reader, part, start):
-                for message in messages:
-                    if message.offset <= last:
-                        entries.append(LogEntry(Offset(message.offset), message.value or b""))
+                entries += entries_of(one for one in messages if one.offset <= last)
                 if messages[-1].offset >= last:
                     break
         except CorruptRecordException:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from reprise.embedded.audit import AnswerLog
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
 from schemas.answer_records import encode_answer
@@ -14,6 +13,7 @@ from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, DiskError
 from schemas.identities import Offset
 from schemas.limits import WINDOW_LOG_RETRY_S
+from streams.audit.embedded import AnswerLog
 from streams.audit.log import AnswersLog, ReadOnlyAnswers
 from streams.audit.queue import open_audit_queue
 from streams.kernel.interface import AuditQueue
@@ -60,16 +60,17 @@ def kept(path: Path) -> list[int]:
 def test_what_the_queue_has_is_written_when_it_stops(tmp_path: Path, audit: AnswerLog) -> None:
     audit.start()
     for _ in range(3):
-        audit.queue.push(ANSWER, 0.0, "exact")
+        audit.answers.queue.push(ANSWER, 0.0, "exact")
     audit.stop()
     assert kept(tmp_path / "answers") == [0, 1, 2]
-    assert (audit.written, audit.dropped, audit.unsettled) == (3, 0, 0)
+    answers = audit.answers
+    assert (answers.written, answers.dropped, answers.unsettled) == (3, 0, 0)
 
 
 def test_it_goes_on_behind_what_an_earlier_run_wrote(
     tmp_path: Path, audit: AnswerLog, conditions: Conditions
 ) -> None:
-    audit.queue.push(ANSWER, 0.0, "exact")
+    audit.answers.queue.push(ANSWER, 0.0, "exact")
     audit.stop()
     again = AnswerLog(
         tmp_path / "answers",
@@ -78,7 +79,7 @@ def test_it_goes_on_behind_what_an_earlier_run_wrote(
         age_max_s=3600.0,
         conditions=conditions,
     )
-    again.queue.push(ANSWER, 0.0, "exact")
+    again.answers.queue.push(ANSWER, 0.0, "exact")
     again.stop()
     assert kept(tmp_path / "answers") == [0, 0]
 
@@ -89,26 +90,26 @@ def test_a_full_disk_drops_answers_counts_them_and_ends(
     conditions: Conditions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("reprise.embedded.audit.time.monotonic", lambda: clock[0])
+    answers, clock = audit.answers, [0.0]
+    monkeypatch.setattr("logs.kept_log.time.monotonic", lambda: clock[0])
 
     def full(*_: object, **__: object) -> None:
         raise DiskError(action="append to the log", path="answers", detail="no space left")
 
     with monkeypatch.context() as broken:
         broken.setattr(AnswersLog, "append", full)
-        audit.queue.push(ANSWER, 0.0, "exact")
+        audit.answers.queue.push(ANSWER, 0.0, "exact")
         audit.write()
-    assert (audit.written, audit.dropped) == (0, 1)
+    assert (answers.written, answers.dropped) == (0, 1)
     assert conditions.has(Part.AUDIT)
     assert conditions.ready
-    audit.queue.push(ANSWER, 0.0, "exact")
+    audit.answers.queue.push(ANSWER, 0.0, "exact")
     audit.write()  # too soon to try again
-    assert (audit.written, audit.dropped) == (0, 2)
+    assert (answers.written, answers.dropped) == (0, 2)
     clock[0] = WINDOW_LOG_RETRY_S
-    audit.queue.push(ANSWER, 0.0, "exact")
+    audit.answers.queue.push(ANSWER, 0.0, "exact")
     audit.write()
-    assert (audit.written, audit.dropped) == (1, 2)
+    assert (answers.written, answers.dropped) == (1, 2)
     assert not conditions.has(Part.AUDIT)
     audit.stop()
     assert kept(tmp_path / "answers") == [2]

@@ -1,4 +1,4 @@
-"""The partitions of the events topic as logs that can be read from any thread.
+"""The partitions of a topic as logs that can be read from any thread.
 
 A log is read by code that waits for nothing but the disk; Kafka's client lives on an event loop. So
 each read is handed to that loop, and waited for within a bound.
@@ -7,6 +7,7 @@ each read is handed to that loop, and waited for within a bound.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from brokers.availability import describe
@@ -16,6 +17,8 @@ from brokers.errors import AWAY, CorruptRecordException, KafkaTimeoutError
 from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
+from logs.interface import LogEntry
+from logs.topic import entries_of, read_past_corruption
 from schemas.errors import PastError, StorageError
 from schemas.identities import Offset
 from schemas.limits import (
@@ -25,8 +28,6 @@ from schemas.limits import (
     READ_STALLED_POLLS_MAX,
 )
 from schemas.positions import LogBounds, Position
-from streams.log.events_topic import read_past_corruption
-from streams.log.interface import LogEntry
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], "Future[T]"]
@@ -42,12 +43,12 @@ class _Fetched(NamedTuple):
     following: int
 
 
-class EventsLogs:
+class TopicLogs:
     """See the module. Bounds are those of the last `look`.
 
     Args:
         options: of Kafka's clients.
-        topic: the events.
+        topic: not compacted, as the events.
         partitions: how many it has.
         run: hands work to the loop. One thread reads at a time.
     """
@@ -61,7 +62,7 @@ class EventsLogs:
         self._using = asyncio.Lock()
         self._next: tuple[int, int] | None = None
         self.bounds: Mapping[int, LogBounds] = {}
-        self.logs = [EventsLog(self, number) for number in range(partitions)]
+        self.logs = [TopicLog(self, number) for number in range(partitions)]
 
     # From any thread but the loop's
 
@@ -188,11 +189,7 @@ class EventsLogs:
             )
             following = await reader.position(place)
             self._next = place.partition, following
-            entries = [
-                LogEntry(Offset(message.offset), message.value or b"")
-                for messages in found.values()
-                for message in messages
-            ]
+            entries = entries_of(chain.from_iterable(found.values()))
             if entries or following > start:
                 if following >= self.bounds.get(place.partition, _NOTHING).end:
                     reader.pause(place)  # it would be asked again and again for what comes
@@ -222,10 +219,10 @@ class EventsLogs:
             await self._close()
 
 
-class EventsLog:
-    """One partition; implements `streams.log.interface.ReadableLog`."""
+class TopicLog:
+    """One partition; implements `logs.interface.ReadableLog`."""
 
-    def __init__(self, logs: EventsLogs, partition: int) -> None:
+    def __init__(self, logs: TopicLogs, partition: int) -> None:
         self._logs = logs
         self._partition = partition
 
@@ -245,6 +242,6 @@ class EventsLog:
         return Offset(self.bounds.start)
 
     def read(self, start: Offset) -> Iterator[LogEntry]:
-        """See `ReadableLog`, and `EventsLogs.read` for what it raises."""
+        """See `ReadableLog`, and `TopicLogs.read` for what it raises."""
         begin, end = self.bounds
         yield from self._logs.read(self._partition, max(start, begin), end)

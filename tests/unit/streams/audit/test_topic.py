@@ -8,13 +8,14 @@ import pytest
 
 from brokers.errors import KafkaError
 from brokers.settings import KafkaSettings
-from query_api.replica.answers_writer import AnswersWriter
 from schemas.answer_records import encode_answer
 from schemas.codec import decode_answers
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError
 from schemas.limits import AUDIT_QUEUE_BYTES, AUDIT_RECORD_BYTES, RECORD_SEND_BYTES_MAX
 from streams.audit.queue import open_audit_queue
+from streams.audit.source import AnswersSource
+from streams.audit.topic import AnswersWriter
 
 SETTINGS = KafkaSettings(bootstrap="k:1")
 ANSWER = encode_answer(
@@ -98,13 +99,12 @@ class Writing:
         self.broker = Broker()
         self.conditions = Conditions(lambda: 0.0)
         self.queue = open_audit_queue(1.0)
+        self.answers = AnswersSource(self.queue, seed=1337, replica="host:1")
         self.writer = AnswersWriter(
             SETTINGS,
             cast(Any, {}),
-            self.queue,
-            seed=1337,
-            replica="host:1",
-            conditions=self.conditions,
+            self.answers,
+            self.conditions,
             make_producer=self.broker.make_producer,
             prepare=self.broker.prepare,
         )
@@ -115,7 +115,7 @@ class Writing:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        return self.writer.written, self.writer.dropped, self.writer.unsettled
+        return self.answers.written, self.answers.dropped, self.answers.unsettled
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> Writing:
     async def abandon(producer: Any, timeout_s: float) -> None:
         pass
 
-    monkeypatch.setattr("query_api.replica.window_writer.abandon_producer", abandon)
+    monkeypatch.setattr("logs.topic_writer.abandon_producer", abandon)
     return Writing()
 
 
@@ -242,7 +242,7 @@ def test_at_its_end_it_writes_what_is_left(writing: Writing) -> None:
 def test_what_kafka_does_not_take_by_its_end_is_counted(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("query_api.replica.window_writer.WINDOW_LEAVE_S", 0.01)
+    monkeypatch.setattr("logs.topic_writer.WINDOW_LEAVE_S", 0.01)
 
     async def run() -> None:
         writing.broker.is_silent = True

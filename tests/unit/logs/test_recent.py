@@ -8,12 +8,34 @@ from typing import Any, cast
 import pytest
 
 from brokers.errors import DamagedError, KafkaError
-from brokers.following import Following
 from brokers.interface import Message, Partition
+from logs.recent import RecentFollower
 from schemas.errors import ConfigurationError
 from tests.memory_topics import MemoryTopics, until
 
 KEY = b"k"
+
+
+class Kept(RecentFollower):
+    """Keeps what it is given, and what it is told of."""
+
+    def __init__(self, since_s: float) -> None:
+        super().__init__(cast(Any, {}), ["t"], since=time.time() - since_s, poll_ms=10)
+        self.taken: list[bytes | None] = []
+        self.told: list[Exception] = []
+
+    def take_message(self, topic: str, message: Message) -> None:
+        assert topic == "t"
+        self.taken.append(message.value)
+
+    def refused(self, error: ConfigurationError) -> None:
+        self.told.append(error)
+
+    def away(self, error: Exception) -> None:
+        self.told.append(error)
+
+    def failed(self, error: Exception) -> None:
+        raise error
 
 
 class Bench:
@@ -22,15 +44,10 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, since_s: float) -> None:
         self.topics = MemoryTopics("t")
         self.topics.install(monkeypatch)
-        self.taken: list[bytes | None] = []
-        self.following = Following(
-            cast(Any, {}), ["t"], since=time.time() - since_s, poll_ms=10, take=self._take
-        )
+        monkeypatch.setattr("logs.recent.KAFKA_RETRY_FIRST_S", 0.01)
+        self.following = Kept(since_s)
+        self.taken = self.following.taken
         self.running: asyncio.Task[None] | None = None
-
-    def _take(self, topic: str, message: Message) -> None:
-        assert topic == "t"
-        self.taken.append(message.value)
 
     def put(self, value: bytes, age_s: float = 0.0) -> None:
         self.topics.put("t", KEY, value, age_s)
@@ -90,13 +107,11 @@ def test_after_an_outage_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch
         bench.put(b"1")
         await bench.until(1)
         bench.topics.go_away()
-        assert bench.running is not None
-        with pytest.raises(KafkaError):
-            await bench.running
+        await until(lambda: bench.following.told)
+        assert isinstance(bench.following.told[0], KafkaError)
         assert not bench.following.caught_up.is_set()
         bench.put(b"2")
         bench.topics.is_away = False
-        await bench.begin()
         bench.put(b"3")
         await bench.until(3)
 
@@ -129,7 +144,7 @@ def test_damage_is_passed_over_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
         bench.topics.damaged.append(DamagedError(place, 0, None))
         await bench.begin()
         assert bench.taken == [b"good"]
-        assert bench.following.damaged == 1
+        assert bench.following.damaged_places == 1
 
     play(monkeypatch, scene, since_s=60)
 
@@ -137,9 +152,10 @@ def test_damage_is_passed_over_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_topic_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(bench: Bench) -> None:
         bench.topics.logs = {Partition("other", 0): []}
-        with pytest.raises(ConfigurationError):
-            await bench.following.run()
+        bench.running = asyncio.create_task(bench.following.run())
+        await until(lambda: bench.following.told)
+        assert isinstance(bench.following.told[0], ConfigurationError)
         bench.topics.make("t")
-        await bench.begin()
+        await bench.following.caught_up.wait()
 
     play(monkeypatch, scene)

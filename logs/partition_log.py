@@ -1,18 +1,20 @@
 """One partition of a topic, read forwards a record at a time, and again from its beginning."""
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 from brokers.errors import CorruptRecordException, KafkaTimeoutError
 from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
+from brokers.reading import opened_reader
+from logs.interface import LogEntry
+from logs.topic import entries_of, read_past_corruption
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import READ_POLL_MS, READ_STALLED_POLLS_MAX
 from schemas.positions import LogBounds
-from streams.log.events_topic import read_past_corruption
-from streams.log.interface import LogEntry
 
 
 class PartitionLog(Protocol):
@@ -102,7 +104,7 @@ class TopicPartitionLog:
                 if message.offset != self._next:
                     raise self._trimmed(message.offset)
                 self._next += 1
-                self._ahead.append(LogEntry(Offset(message.offset), message.value or b""))
+            self._ahead += entries_of(messages)
 
     def _trimmed(self, first: int) -> StorageError:
         topic, number = self._partition
@@ -110,3 +112,20 @@ class TopicPartitionLog:
             f"Expected {topic}:{number} to have what it had when this began, from {self._next} on,"
             f" but retention dropped what was before {first}. Do it again"
         )
+
+
+async def opened_partitions(
+    opened: AsyncExitStack, options: ClientOptions, topic: str, bounds: Mapping[int, LogBounds]
+) -> list[TopicPartitionLog]:
+    """Its partitions, each with a reader of its own: one that is ahead holds up no other."""
+    return [
+        TopicPartitionLog(
+            options,
+            await opened.enter_async_context(
+                opened_reader(options, committed=True, every_offset=True)
+            ),
+            Partition(topic, partition),
+            bounds[partition],
+        )
+        for partition in sorted(bounds)
+    ]

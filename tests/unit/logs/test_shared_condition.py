@@ -1,6 +1,6 @@
 """One condition that two can set: it ends when both have ended."""
 
-from query_api.replica.shared_condition import SharedCondition
+from logs.shared_condition import SharedCondition
 from schemas.conditions import Conditions, Part
 
 

@@ -26,12 +26,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
+from logs.interface import LogEntry
 from schemas.errors import DamagedError, NewerVersionError, StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.positions import LogBounds
 from storage.rocksdb import LOG, Database, Preset, disk_errors, new_batch
-from streams.log.interface import LogEntry
 
 _FORMAT: Final = 1
 _KEY: Final = struct.Struct(">cQ")
@@ -65,7 +65,7 @@ class Segment(NamedTuple):
 
 
 class EmbeddedLog:
-    """See the module for the format, `WritableLog` for the contract. `sync` may run on another
+    """See the module for the format, `RecordLog` for the contract. `sync` may run on another
     thread.
 
     Attributes:
@@ -207,7 +207,7 @@ class EmbeddedLog:
     # Writing
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
-        """See `WritableLog`. `now`, in Unix seconds, dates a segment that begins here."""
+        """See `RecordLog`. `now`, in Unix seconds, dates a segment that begins here."""
         first = self._next
         batch = new_batch()
         if not self._segments:
@@ -230,7 +230,7 @@ class EmbeddedLog:
         return Offset(first)
 
     def sync(self) -> None:
-        """See `WritableLog`. Cheap when nothing was appended since the last call."""
+        """See `RecordLog`. Cheap when nothing was appended since the last call."""
         with self._lock, self._disk_errors("sync the log"):
             if self._dirty:
                 self._dirty = False
@@ -241,7 +241,7 @@ class EmbeddedLog:
                     raise
 
     def advance_to(self, offset: Offset) -> None:
-        """See `WritableLog`."""
+        """See `RecordLog`."""
         if offset < self._next:
             raise ValueError(f"Expected an offset of at least `{self._next}`, got `{offset}`")
         batch = new_batch()

@@ -1,4 +1,4 @@
-"""What a replica keeps goes to a topic, window by window, and nothing of the replica waits for it.
+"""Writes what a source has to a topic, window by window; nothing of the process waits for it.
 
 What waits is bounded by the queue: one window of it at most is here, the next one is taken once
 Kafka has that. While Kafka is away the queue fills, and what it has no room for is dropped and
@@ -8,22 +8,24 @@ counted.
 import asyncio
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from brokers.availability import describe
 from brokers.backoff import Backoff
-from brokers.client_internals import abandon_producer, start_client
+from brokers.client_internals import abandon_producer
 from brokers.errors import AWAY, KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, Producer, SentBatch
 from brokers.outages import UNREACHABLE
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics_now
-from query_api.replica.topic_reader import TopicReader
+from logs.loop_thread import LoopThread
+from logs.producer import OneProducer
+from logs.shared_condition import SharedCondition
+from logs.source import RecordSource
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import (
@@ -31,6 +33,7 @@ from schemas.limits import (
     KAFKA_ATTEMPT_MS,
     KAFKA_RETRY_FIRST_S,
     KAFKA_RETRY_MAX_S,
+    RECORD_SEND_BYTES_MAX,
     WINDOW_LEAVE_S,
     WINDOW_LOG_S,
 )
@@ -38,22 +41,16 @@ from schemas.topics import TopicSpec
 
 ItemT = TypeVar("ItemT")
 logger = logging.getLogger(__name__)
+WRITER: Final = "writer"
 
 
-class Entry(NamedTuple):
-    """A message as it is written."""
-
-    key: bytes
-    value: bytes
-
-
-def stop_writers(reader: TopicReader, writers: "Iterable[WindowWriter[Any]]") -> None:
-    """Has them write what is left, all at once; within a bound. Before the reader's end, which ends
+def stop_writers(thread: LoopThread, writers: "Iterable[TopicWriter[Any]]") -> None:
+    """Has them write what is left, all at once; within a bound. Before the thread's end, which ends
     all clients.
     """
-    if not reader.is_running:
+    if not thread.is_running:
         return
-    closing = [(writer.name, reader.run(writer.close())) for writer in writers]
+    closing = [(writer.source.name, thread.run(writer.close())) for writer in writers]
     end = time.monotonic() + 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S
     for name, closed in closing:
         try:
@@ -62,85 +59,59 @@ def stop_writers(reader: TopicReader, writers: "Iterable[WindowWriter[Any]]") ->
             logger.error("Cannot write the last %s: %s. They are lost", name, describe(error))
 
 
-class WindowTopic(NamedTuple):
-    """What is written, and where to.
+class WrittenTopic(NamedTuple):
+    """Where to something is written.
 
     Attributes:
-        name: of people, of several, as "answers".
         settings: of the deployment.
         spec: of the topic, which is made where it is missing.
         partition: of it.
         is_idempotent: whether readers drop what comes again: then what Kafka may or may not have
             taken is written again. Else it is dropped and counted.
+        bound: what is dropped while it cannot be written, of people.
     """
 
-    name: str
     settings: KafkaSettings
     spec: TopicSpec
     partition: int
     is_idempotent: bool
+    bound: str
 
 
-class WindowWriter(ABC, Generic[ItemT]):
-    """Writes what `take` gives; on the reader's loop, from `start` to `stop_writers`.
+class TopicWriter(Generic[ItemT]):
+    """See the module; on a `LoopThread`, from `start` to `stop_writers`.
 
-    Attributes:
-        unwritten: of what was taken, how much could not be written.
-        written_items: how much was.
+    Args:
+        source: to take from.
+        topic: where to.
+        condition: set while it cannot be written.
+        make_producer: makes the producer.
+        prepare: makes and checks the topic, within a bound; None: as `brokers.topics` does.
     """
 
     def __init__(
         self,
-        topic: WindowTopic,
+        source: RecordSource[ItemT],
+        topic: WrittenTopic,
+        condition: SharedCondition,
         *,
         make_producer: Callable[[], Producer],
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Args:
-        topic: what is written, and where to.
-        make_producer: makes the producer.
-        prepare: makes and checks the topic, within a bound; None: as `brokers.topics` does.
-        """
-        self.unwritten = self.written_items = 0
+        self.source = source
         self._topic = topic
-        self._make_producer = make_producer
+        self._condition = condition
         self._prepare = prepare or self._ensure_topic
-        self._producer: Producer | None = None
+        self._producer = OneProducer(make_producer)
         self._running: asyncio.Task[None] | None = None
         self._waiting: deque[tuple[int, ItemT]] = deque()
         self._under_way: tuple[int, asyncio.Future[SentBatch]] | None = None
 
-    @abstractmethod
-    def take(self) -> Iterable[tuple[int, ItemT]]:
-        """What has come since the last call, and how much each of it is."""
+    def start(self, thread: LoopThread) -> None:
+        """Starts writing on the thread."""
+        thread.run(self.run())
 
-    @abstractmethod
-    def encode(self, item: ItemT) -> Entry | None:
-        """As it is written now; None where it is too large for a message."""
-
-    @abstractmethod
-    def note(self, reason: str, problem: str) -> None:
-        """It cannot be written now."""
-
-    @abstractmethod
-    def clear(self) -> None:
-        """It can be written."""
-
-    @property
-    @abstractmethod
-    def bound(self) -> str:
-        """What is dropped while it cannot be written, of people."""
-
-    @property
-    def name(self) -> str:
-        """Of what is written, of people."""
-        return self._topic.name
-
-    def start(self, reader: TopicReader) -> None:
-        """Starts writing on the reader's loop."""
-        reader.run(self.run())
-
-    # On the reader's loop
+    # On the thread
 
     async def run(self) -> None:
         """Writes until it is cancelled."""
@@ -150,19 +121,22 @@ class WindowWriter(ABC, Generic[ItemT]):
             try:
                 await self._opened()
                 await self.write()
-                self.clear()
+                self._condition.clear(WRITER)
                 backoff.reset()
                 await asyncio.sleep(WINDOW_LOG_S)
                 continue
             except ConfigurationError as error:
-                self.note("refused", str(error))
+                self._note("refused", str(error))
             except AWAY as error:
-                self.note(UNREACHABLE, self._said(error))
+                self._note(UNREACHABLE, self._said(error))
             except Exception as error:
-                logger.exception("Unexpected error while writing %s; it goes on", self._topic.name)
-                self.note("unexpected", f"unexpected error: {cause_of(error)}")
+                logger.exception("Unexpected error while writing %s; it goes on", self.source.name)
+                self._note("unexpected", f"unexpected error: {cause_of(error)}")
             await self._abandon()
             await backoff.wait()
+
+    def _note(self, reason: str, problem: str) -> None:
+        self._condition.note(WRITER, reason, problem)
 
     async def write(self) -> None:
         """Writes what there is now; waits for Kafka.
@@ -173,7 +147,7 @@ class WindowWriter(ABC, Generic[ItemT]):
                 What is too large for it is dropped and counted.
         """
         if not self._waiting:
-            self._waiting.extend(self.take())
+            self._waiting.extend(self.source.take())
         while self._waiting:
             if self._under_way is None:
                 self._under_way = await self._send(await self._opened())
@@ -185,10 +159,10 @@ class WindowWriter(ABC, Generic[ItemT]):
                 raise KafkaError("the producer was closed")
             if isinstance(sent.exception(), MessageSizeTooLargeError):
                 self._under_way = None
-                self.unwritten += self._drop(items)
+                self.source.unwritten += self._drop(items)
             sent.result()
             self._under_way = None
-            self.written_items += self._drop(items)
+            self.source.written_items += self._drop(items)
 
     async def _send(self, producer: Producer) -> "tuple[int, asyncio.Future[SentBatch]] | None":
         """Hands on as much as a batch takes: how many items, and when they are written."""
@@ -197,18 +171,18 @@ class WindowWriter(ABC, Generic[ItemT]):
         while items < len(self._waiting):
             count, item = self._waiting[items]
             try:
-                entry = self.encode(item)
+                entry = self.source.encode(item)
             except Exception:  # a value that no record can have: the others are written
                 logger.exception(
                     "Dropped %d %s that no record can have; the others are written",
-                    *(count, self._topic.name),
+                    *(count, self.source.name),
                 )
-                self.unwritten += count
+                self.source.unwritten += count
                 del self._waiting[items]
                 continue
-            if entry is None:
-                self.unwritten += count
-                logger.warning("Dropped %d %s: too large for a message", count, self._topic.name)
+            if len(entry.value) > RECORD_SEND_BYTES_MAX:
+                self.source.unwritten += count
+                logger.warning("Dropped %d %s: too large for a message", count, self.source.name)
                 del self._waiting[items]
                 continue
             if batch.append(key=entry.key, value=entry.value, timestamp=None) is None:
@@ -222,7 +196,7 @@ class WindowWriter(ABC, Generic[ItemT]):
     async def _wait_for(self, sent: "asyncio.Future[SentBatch]") -> None:
         """Until it is written or refused, however long Kafka is away."""
         while not (await asyncio.wait({sent}, timeout=KAFKA_ATTEMPT_MS / 1000))[0]:
-            self.note(UNREACHABLE, self._said(TimeoutError()))
+            self._note(UNREACHABLE, self._said(TimeoutError()))
             # The topic may have been deleted: the producer would wait for it for ever.
             with suppress(*AWAY):
                 await self._prepare()
@@ -232,28 +206,21 @@ class WindowWriter(ABC, Generic[ItemT]):
         return sum(self._waiting.popleft()[0] for _ in range(items))
 
     async def _opened(self) -> Producer:
-        if self._producer is None:
+        if not self._producer.is_started:
             await self._prepare()
-            producer = self._make_producer()
-            try:
-                await start_client(producer)
-            except BaseException:
-                await producer.stop()
-                raise
-            self._producer = producer
-        return self._producer
+        return await self._producer.started()
 
     async def _ensure_topic(self) -> None:
         await ensure_topics_now(self._topic.settings, [self._topic.spec])
 
     async def _abandon(self) -> None:
         """Gives the producer up, and what is under way, unless that may be written again."""
-        producer, self._producer = self._producer, None
+        producer = self._producer.taken()
         if self._under_way is not None:
             items, _ = self._under_way
             self._under_way = None
             if not self._topic.is_idempotent:
-                self.unwritten += self._drop(items)
+                self.source.unwritten += self._drop(items)
         if producer is not None:
             await abandon_producer(producer, CLIENT_LEAVE_S)
 
@@ -267,17 +234,17 @@ class WindowWriter(ABC, Generic[ItemT]):
                 await self.write()
                 await self.write()  # what came while the first one was under way
         await self._abandon()
-        self._waiting.extend(self.take())
+        self._waiting.extend(self.source.take())
         left = self._drop(len(self._waiting))
-        self.unwritten += left
+        self.source.unwritten += left
         if left:
             logger.warning(
-                "Kafka did not take %d %s in time; they are dropped", left, self._topic.name
+                "Kafka did not take %d %s in time; they are dropped", left, self.source.name
             )
 
     def _said(self, error: BaseException) -> str:
         topic = self._topic
         return (
-            f"cannot write {topic.name} to {topic.spec.name} at {topic.settings.bootstrap}:"
-            f" {describe(error)}; {self.bound}"
+            f"cannot write {self.source.name} to {topic.spec.name} at {topic.settings.bootstrap}:"
+            f" {describe(error)}; {topic.bound}"
         )

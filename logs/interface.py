@@ -47,16 +47,18 @@ class ReadableLog(Protocol):
         ...
 
 
-class WritableLog(ReadableLog, Protocol):
+class RecordLog(ReadableLog, Protocol):
     """Writing side; one writer."""
 
-    def append(self, values: Sequence[bytes]) -> Offset:
+    def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         """Appends the records as one write; returns the first one's offset, the others follow.
+        `now`, in Unix seconds, dates them.
 
         Order: on return they survive the death of this process; after `sync`, of the machine.
 
         Raises:
-            DiskError: none of them was appended.
+            DiskError: none of them was appended; or all, which shows at the end of the reopened
+                log.
         """
         ...
 
@@ -76,5 +78,13 @@ class WritableLog(ReadableLog, Protocol):
         Raises:
             ValueError: the offset has been given out already.
             DiskError: nothing was changed.
+        """
+        ...
+
+    def reopen(self) -> None:
+        """Closes and opens the log, which ends the state after a failed write.
+
+        Raises:
+            StorageError: it cannot be opened now; try again.
         """
         ...

@@ -1,33 +1,30 @@
-"""The producer of a bridge: started when it is needed, replaced when it has failed."""
+"""The producer of one writer: started when it is needed, replaced when it has failed."""
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 from brokers.client_internals import abandon_producer, start_client
 from brokers.errors import KafkaError
-from brokers.interface import Batch, Producer
+from brokers.interface import Batch, EntryProducer, Producer
 from schemas.limits import BRIDGE_LEAVE_S
 
-
-class ProducerReplacedError(KafkaError):  # type: ignore[misc]
-    """What was under way was dropped; whoever replaced the producer says why."""
+ProducerT = TypeVar("ProducerT", bound=Producer | EntryProducer)
 
 
-class ReplaceableProducer:
-    """Sends batches by an idempotent producer, waiting while the broker is away. One loop.
+class OneProducer(Generic[ProducerT]):
+    """Starts a producer when it is needed. One loop.
 
     Args:
-        make_producer: called again where a producer has failed for good.
+        make_producer: called again once the last one was taken away.
     """
 
-    def __init__(self, make_producer: Callable[[], Producer]) -> None:
+    def __init__(self, make_producer: Callable[[], ProducerT]) -> None:
         self._make_producer = make_producer
-        self._producer: Producer | None = None
+        self._producer: ProducerT | None = None
         self._starting = asyncio.Lock()
-        self._ended = asyncio.Event()
 
-    async def started(self) -> Producer:
+    async def started(self) -> ProducerT:
         """The producer.
 
         Raises:
@@ -42,8 +39,44 @@ class ReplaceableProducer:
                     await producer.stop()
                     raise
                 self._producer = producer
-                self._ended = asyncio.Event()
             return self._producer
+
+    @property
+    def is_started(self) -> bool:
+        """Whether one is in use."""
+        return self._producer is not None
+
+    def is_one(self, producer: ProducerT) -> bool:
+        """Whether this one is in use."""
+        return self._producer is producer
+
+    def taken(self) -> ProducerT | None:
+        """The one that is in use, to be stopped by the caller; the next use starts another one."""
+        producer, self._producer = self._producer, None
+        return producer
+
+
+class ProducerReplacedError(KafkaError):  # type: ignore[misc]
+    """What was under way was dropped; whoever replaced the producer says why."""
+
+
+class ReplaceableProducer:
+    """Sends batches by an idempotent producer, waiting while the broker is away. One loop.
+
+    Args:
+        make_producer: called again where a producer has failed for good.
+    """
+
+    def __init__(self, make_producer: Callable[[], Producer]) -> None:
+        self._one = OneProducer(make_producer)
+        self._ended = asyncio.Event()
+
+    async def started(self) -> Producer:
+        """See `OneProducer`."""
+        producer = await self._one.started()
+        if self._ended.is_set():
+            self._ended = asyncio.Event()
+        return producer
 
     async def replace(self, failed: Producer | None = None) -> None:
         """Stops the producer and drops what is under way; the next use starts another one.
@@ -54,10 +87,11 @@ class ReplaceableProducer:
         Args:
             failed: does nothing where this one has been replaced already; None: whichever there is.
         """
-        producer = self._producer
-        if producer is None or failed not in (None, producer):
+        if failed is not None and not self._one.is_one(failed):
             return
-        self._producer = None
+        producer = self._one.taken()
+        if producer is None:
+            return
         self._ended.set()
         await abandon_producer(producer, BRIDGE_LEAVE_S)
 

@@ -1,0 +1,126 @@
+"""Writes what a source has to a log on this disk, window by window, on a thread of its own.
+
+It costs the service nothing but what it takes: where the log cannot be written, requests are
+answered as before, and what was to be written is dropped and counted.
+"""
+
+import logging
+import threading
+import time
+from typing import Generic, Protocol, TypeVar
+
+from logs.kept_log import KeptLog
+from logs.source import RecordSource
+from schemas.errors import StorageError
+from schemas.identities import Offset
+from schemas.limits import SHUTDOWN_S, WINDOW_LOG_S, WINDOW_LOG_SYNC_S
+
+ItemT = TypeVar("ItemT")
+logger = logging.getLogger(__name__)
+
+
+class Keeper(Protocol):
+    """What keeps the state of a log's fold, so that old records can go."""
+
+    @property
+    def floor(self) -> Offset:
+        """Records at or above it are kept, whatever their age."""
+        ...
+
+    def keep(self, *, is_last: bool) -> None:
+        """Keeps the state now and then, and at the end.
+
+        Raises:
+            StorageError: the disk fails.
+        """
+        ...
+
+
+class EmbeddedWriter(Generic[ItemT]):
+    """See the module.
+
+    Args:
+        source: to take from.
+        log: to write to; it is closed with this.
+        thread: name of the thread.
+        keeper: of the log's fold; None: there is none.
+    """
+
+    def __init__(
+        self,
+        source: RecordSource[ItemT],
+        log: KeptLog,
+        *,
+        thread: str,
+        keeper: Keeper | None = None,
+    ) -> None:
+        self._source = source
+        self._log = log
+        self._name = log.options.name
+        self._keeper = keeper
+        self._sync_at = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Writes what is left, and closes the log; within a bound."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(SHUTDOWN_S)
+        try:
+            self.write()
+            if self._keeper is not None and self._log.log is not None and not self._log.has_failed:
+                self._keeper.keep(is_last=True)
+            self._log.close()
+        except StorageError as error:
+            logger.error("Cannot close %s: %s. What it has not written is lost", self._name, error)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(WINDOW_LOG_S):
+            try:
+                self.write()
+                self._maintain()
+            except Exception:
+                logger.exception("Unexpected error in %s; it goes on", self._name)
+
+    def write(self) -> None:
+        """Writes what there is now; on the disk's failure it is dropped and counted."""
+        items, values, count = [], [], 0
+        for size, item in self._source.take():
+            try:
+                values.append(self._source.encode(item).value)
+            except Exception:  # a value that no record can have: the others are written
+                self._source.unwritten += size
+                logger.exception("A record of %s cannot be written; it is dropped", self._name)
+            else:
+                items.append(item)
+                count += size
+        if not items:
+            return
+        try:
+            first = self._log.append(values)
+        except StorageError:
+            self._source.unwritten += count
+        else:
+            self._source.written_items += count
+            self._source.appended(items, first)
+
+    def _maintain(self) -> None:
+        log = self._log.log
+        if log is None or self._log.has_failed:
+            return
+        try:
+            if time.monotonic() >= self._sync_at:
+                self._sync_at = time.monotonic() + WINDOW_LOG_SYNC_S
+                log.sync()
+            floor = self._log.end_offset
+            if self._keeper is not None:
+                self._keeper.keep(is_last=False)
+                floor = self._keeper.floor
+            self._log.retain(floor)
+        except StorageError as error:
+            self._log.note_failure(error)

@@ -1,0 +1,43 @@
+"""What was decided, and what came of it, as a log of either form takes it."""
+
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from logs.source import Entry, RecordSource
+from routing.decisions.queue import RoutingQueue, items_of
+from schemas.routing_records import RoutingRecord, encode_routing
+from schemas.topics import encode_run
+
+
+class RoutingSource(RecordSource[RoutingRecord]):
+    """What a queue has of decisions, reports and samples.
+
+    Args:
+        queue: of them.
+        clock: Unix seconds.
+    """
+
+    def __init__(self, queue: RoutingQueue, clock: Callable[[], float] = time.time) -> None:
+        super().__init__("decisions")
+        self.queue = queue
+        self._clock = clock
+
+    def take(self) -> Iterable[tuple[int, RoutingRecord]]:
+        """See `RecordSource`."""
+        return [(items_of(record), record) for record in self.queue.take(self._clock())]
+
+    def encode(self, item: RoutingRecord) -> Entry:
+        """See `RecordSource`."""
+        return Entry(encode_run(item.run), encode_routing(item))
+
+
+class WaitingSource(RoutingSource):
+    """The same for a log that may be away: a record has the time at which it is handed on, not that
+    of the window. After an outage that would set the time of the fold back.
+    """
+
+    def encode(self, item: RoutingRecord) -> Entry:
+        """See `RecordSource`."""
+        return super().encode(msgspec.structs.replace(item, time=self._clock()))

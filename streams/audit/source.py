@@ -1,0 +1,51 @@
+"""Answers that are kept, as a log of either form takes them."""
+
+import time
+from collections.abc import Iterable
+
+from logs.source import Entry, RecordSource
+from schemas.answer_records import encode_answers
+from schemas.topics import encode_run
+from streams.kernel.interface import AuditQueue
+
+
+class AnswersSource(RecordSource[tuple[int, bytes]]):
+    """What a queue has of answers: as records of one run, in the order of its numbers.
+
+    Args:
+        queue: of answers.
+        seed: of the prefix hash.
+        replica: what tells this replica from others: host and port; "" in the embedded form.
+    """
+
+    def __init__(self, queue: AuditQueue, *, seed: int, replica: str = "") -> None:
+        super().__init__("answers")
+        self.queue = queue
+        self._seed = seed
+        self._replica = replica
+        self._run_number = int(time.time() * 1e6)
+        self.key = encode_run(self._run_number)
+
+    @property
+    def written(self) -> int:
+        """Answers in the log, of this run, or about to be."""
+        return self.queue.counts()[0] - self.unwritten
+
+    @property
+    def dropped(self) -> int:
+        """Answers that were to be kept, and are not: the queue was full, or the log failed."""
+        return self.queue.counts()[1] + self.unwritten
+
+    @property
+    def unsettled(self) -> int:
+        """Answers that were to be kept, and were given while the table was half changed."""
+        return self.queue.counts()[2]
+
+    def take(self) -> Iterable[tuple[int, tuple[int, bytes]]]:
+        """See `RecordSource`: chunks of answers."""
+        return [(chunk[0], chunk) for chunk in self.queue.take()]
+
+    def encode(self, item: tuple[int, bytes]) -> Entry:
+        """See `RecordSource`."""
+        value = encode_answers(self._run_number, self._seed, *item, replica=self._replica)
+        return Entry(self.key, value)

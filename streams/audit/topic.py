@@ -1,0 +1,58 @@
+"""Answers that a replica keeps go to the topic PREFIX.answers; a query never waits for it.
+
+All of one run goes to one partition, in the order of its numbers.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from brokers.clients import Clients, partition_of
+from brokers.interface import Producer
+from brokers.options import ClientOptions
+from brokers.settings import KafkaSettings
+from logs.shared_condition import SharedCondition
+from logs.topic_writer import TopicWriter, WrittenTopic
+from schemas.conditions import Conditions, Part
+from schemas.limits import AUDIT_QUEUE_BYTES, MIB
+from streams.audit.source import AnswersSource
+
+
+class AnswersWriter(TopicWriter[tuple[int, bytes]]):
+    """Writes what a queue has.
+
+    Attributes:
+        answers: the queue, with what became of its answers.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        options: ClientOptions,
+        answers: AnswersSource,
+        conditions: Conditions,
+        *,
+        make_producer: Callable[[], Producer] | None = None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Args:
+        settings: of the deployment.
+        options: of its clients.
+        answers: to be written.
+        conditions: set while they cannot be written.
+        make_producer, prepare: see `TopicWriter`; None: of the clients' options.
+        """
+        self.answers = answers
+        spec = settings.answers
+        topic = WrittenTopic(
+            settings,
+            spec,
+            partition_of(answers.key, spec.partitions),
+            is_idempotent=False,
+            bound=f"once {AUDIT_QUEUE_BYTES // MIB} MiB wait, the next are dropped",
+        )
+        super().__init__(
+            answers,
+            topic,
+            SharedCondition(conditions, Part.AUDIT),
+            make_producer=make_producer or Clients(options).answers_producer,
+            prepare=prepare,
+        )

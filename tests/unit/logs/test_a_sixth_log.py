@@ -1,0 +1,242 @@
+"""The next log takes little: `alarms.py` is all of one, written, followed, recovered, bounded."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from brokers.errors import CorruptRecordException, KafkaError
+from brokers.interface import Partition
+from brokers.settings import KafkaSettings
+from logs.checkpoint import write_checkpoint
+from logs.embedded import EmbeddedLog
+from logs.fold_follower import FollowedLog
+from logs.interface import LogEntry
+from logs.shared_condition import SharedCondition
+from logs.topic_writer import TopicWriter, WrittenTopic
+from schemas.conditions import Conditions, Part
+from schemas.errors import DiskError
+from schemas.identities import Offset
+from schemas.positions import LogBounds
+from schemas.topics import TopicSpec
+from tests.memory_topics import until
+from tests.unit.logs import alarms
+from tests.unit.logs.alarms import Alarm, AlarmFold, AlarmFollower, AlarmSource, EmbeddedAlarms
+
+LINES_MAX = 60
+SETTINGS = KafkaSettings(bootstrap="k:1")
+PART = Partition("reprise.alarms", 0)
+
+
+class Topic:
+    """One partition in memory, as a producer and as a consumer of it."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.begin = 0
+        self.is_away = False
+        self.damaged: set[int] = set()
+        self._next = 0
+
+    async def prepare(self) -> None:
+        """As of a topic that is there."""
+
+    async def start(self) -> None:
+        """As of either client."""
+
+    async def stop(self) -> None:
+        """As of either client."""
+
+    def bounds(self) -> LogBounds:
+        return LogBounds(self.begin, len(self.values))
+
+    # As a producer
+
+    def create_batch(self) -> Any:
+        batch = SimpleNamespace(values=[])
+        batch.append = lambda *, key, value, timestamp: batch.values.append(value) or value
+        return batch
+
+    async def send_batch(self, batch: Any, topic: str, *, partition: int) -> Any:
+        assert (topic, partition) == PART
+        sent = asyncio.get_running_loop().create_future()
+        if self.is_away:
+            sent.set_exception(KafkaError("away"))
+        else:
+            self.values += batch.values
+            sent.set_result(SimpleNamespace(offset=0))
+        return sent
+
+    # As a consumer
+
+    def assign(self, partitions: Sequence[Partition]) -> None:
+        assert partitions == [PART]
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        self._next = offset
+
+    async def beginning_offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        return {PART: self.begin}
+
+    async def end_offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        return {PART: len(self.values)}
+
+    async def getmany(self, *, timeout_ms: int, max_records: int | None) -> dict[Partition, Any]:
+        if self.is_away:
+            raise KafkaError("away")
+        if self._next in self.damaged:
+            raise CorruptRecordException("damaged")
+        if self._next >= len(self.values):
+            await asyncio.sleep(0.001)
+            return {}
+        offset, self._next = self._next, self._next + 1
+        return {PART: [SimpleNamespace(offset=offset, value=self.values[offset])]}
+
+    async def read_past(self, start: int) -> list[LogEntry]:
+        self.damaged.discard(start)
+        return [LogEntry(Offset(start), b"")]
+
+
+class Bench:
+    """The log in the distributed form: a writer and a follower of one topic."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.topic = Topic()
+        self.conditions = Conditions(lambda: 0.0)
+        condition = SharedCondition(self.conditions, Part.AUDIT)
+        spec = TopicSpec(PART.topic, 1, cast(Any, "delete"), {})
+        self.source = AlarmSource(most=9)
+        self.writer = TopicWriter(
+            self.source,
+            WrittenTopic(SETTINGS, spec, 0, is_idempotent=True, bound="the next are dropped"),
+            condition,
+            make_producer=lambda: cast(Any, self.topic),
+            prepare=self.topic.prepare,
+        )
+        self.follower = AlarmFollower(
+            FollowedLog(alarms.NAMED.name, SETTINGS, [spec], PART, "alarms are late"),
+            cast(Any, {}),
+            condition,
+            make_consumer=lambda: cast(Any, self.topic),
+            prepare=self.topic.prepare,
+            read_past=self.topic.read_past,
+        )
+        self.follower.checkpoint, self.follower.bounds = checkpoint, self.topic.bounds
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(self.follower.fold_of.counts)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Runs both until then."""
+        running = [asyncio.create_task(one.run()) for one in (self.writer, self.follower)]
+        try:
+            await until(holds)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    async def abandon(client: Any, timeout_s: float | None) -> None:
+        """As of a producer."""
+
+    async def stop(client: Any, *, timeout_s: float | None) -> None:
+        """As of a consumer."""
+
+    monkeypatch.setattr("logs.topic_writer.abandon_producer", abandon)
+    monkeypatch.setattr("logs.follower.stop_consumer", stop)
+    monkeypatch.setattr("logs.topic_writer.KAFKA_RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr("logs.fold_follower.REPLICA_RETRY_S", 0.001)
+    return Bench(tmp_path / "checkpoint")
+
+
+def test_it_takes_few_lines() -> None:
+    lines = Path(alarms.__file__).read_text().splitlines()
+    code = [one for one in lines if one.strip() and not one.startswith(("from ", "import ", '"""'))]
+    assert len(code) <= LINES_MAX
+
+
+# In the embedded form
+
+
+def test_it_is_written_folded_bounded_and_recovered_by_its_checkpoint(tmp_path: Path) -> None:
+    conditions = Conditions(lambda: 0.0)
+    first = EmbeddedAlarms(tmp_path, conditions, most=2)
+    for count in (1, 2, 3):
+        first.push(Alarm("door", count))
+    first.writer.write()
+    assert (first.written_items, first.unwritten, first.dropped) == (2, 0, 1)
+    first.writer.stop()
+    log = EmbeddedLog(tmp_path / "log")
+    log.append([b"junk", AlarmSource(1).encode(Alarm("roof", 5)).value])
+    log.close()
+    again = EmbeddedAlarms(tmp_path, conditions)
+    assert (again.fold.offset, again.fold.counts) == (3, {"door": 3, "roof": 5})
+    again.writer.stop()
+    assert (tmp_path / "kept").exists()
+
+
+def test_a_disk_that_fails_drops_counts_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise DiskError(action="append to the log", path="log", detail="no space left")
+
+    conditions = Conditions(lambda: 0.0)
+    log = EmbeddedAlarms(tmp_path, conditions)
+    with monkeypatch.context() as broken:
+        broken.setattr(EmbeddedLog, "append", full)
+        log.push(Alarm("door", 1))
+        log.writer.write()
+    assert (log.written_items, log.unwritten, log.fold.counts) == (0, 1, {})
+    assert conditions.has(Part.AUDIT)
+    log.writer.stop()
+
+
+def test_a_damaged_one_is_set_aside(tmp_path: Path) -> None:
+    EmbeddedAlarms(tmp_path, Conditions(lambda: 0.0)).writer.stop()
+    for manifest in (tmp_path / "log").glob("MANIFEST-*"):
+        manifest.write_bytes(b"\xff" * manifest.stat().st_size)
+    EmbeddedAlarms(tmp_path, Conditions(lambda: 0.0)).writer.stop()
+    assert len(list(tmp_path.glob("log.damaged*"))) == 1
+
+
+# In the distributed form
+
+
+def test_what_is_written_is_followed_and_counted_in_an_outage_too(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.source.push(Alarm("door", 1))
+        await bench.until(lambda: bench.counts == {"door": 1})
+        bench.topic.is_away = True
+        bench.source.push(Alarm("door", 2))
+        await bench.until(lambda: bench.conditions.has(Part.AUDIT))
+        assert bench.counts == {"door": 1}
+        bench.topic.is_away = False
+        await bench.until(lambda: bench.counts == {"door": 3})
+        assert (bench.source.written_items, bench.source.unwritten) == (2, 0)
+        await bench.until(lambda: not bench.conditions.has(Part.AUDIT))
+
+    asyncio.run(scenario())
+
+
+def test_it_begins_with_its_checkpoint_and_reads_past_damage(bench: Bench) -> None:
+    write_checkpoint(bench.follower.checkpoint, AlarmFold(1, {"door": 40}).pieces())
+    bench.topic.values = [bench.source.encode(Alarm("door", one)).value for one in range(5)]
+    bench.topic.damaged = {3}
+    asyncio.run(bench.until(lambda: bench.follower.next == 5))
+    assert bench.counts == {"door": 40 + 2 + 4}
+    assert (bench.follower.skipped, bench.follower.lag) == (1, 0)
+
+
+def test_what_retention_took_is_begun_behind(bench: Bench) -> None:
+    bench.topic.values = [bench.source.encode(Alarm("door", one)).value for one in range(5)]
+    bench.topic.begin = 3
+    asyncio.run(bench.until(lambda: bench.follower.next == 5))
+    assert bench.counts == {"door": 3 + 4}
