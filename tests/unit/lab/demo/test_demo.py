@@ -175,7 +175,7 @@ def killed_run(service: StubService, options: DemoOptions) -> Iterator[list[int]
         "from lab.demo.demo import PORTS_PER_ENGINE, Demo, DemoOptions\n"
         "options = msgspec.json.decode(sys.argv[2], type=DemoOptions)\n"
         "def say(line):\n"
-        "    if line.startswith('curl'):\n"
+        "    if line.startswith('TOKENS='):\n"
         "        print(*demo.pids, flush=True)\n"
         "        os.kill(os.getpid(), 9)\n"
         "demo = Demo(sys.argv[1], say=say, options=options)\n"
