@@ -40,8 +40,7 @@ class RoutingLog(WindowLog):
 
     Attributes:
         queue: of decisions, reports and samples.
-        live: what is under way.
-        folded: of the log, as far as it was written.
+        live: what decisions read: the fold of the log, and what is not in the log yet.
         written: items that are in the log, of this run.
         unwritten: items that were taken from the queue and could not be written.
         skipped: records that could not be read when the log was folded at the start.
@@ -80,15 +79,12 @@ class RoutingLog(WindowLog):
         super().__init__(open_log, options, conditions, log=log)
         self._tracer = tracer
         self.queue = RoutingQueue()
-        self.live = LiveLoad()
         self.written = self.unwritten = self.skipped = 0
         self._checkpoint = path / "checkpoint"
         self._checkpoint_at = self._look_at = 0.0
         self._kept = -1
         self._taken: list[RoutingRecord] = []
-        fold = RoutingFold() if log is None else self._fold_all(log)
-        self.live.merge(fold)
-        self.folded = FoldedRouting(fold)
+        self.live = LiveLoad(RoutingFold() if log is None else self._fold_all(log))
 
     def _fold_all(self, log: EmbeddedLog) -> RoutingFold:
         """From the checkpoint, and what the log has behind it."""
@@ -134,6 +130,11 @@ class RoutingLog(WindowLog):
             )
 
     @property
+    def folded(self) -> FoldedRouting:
+        """The fold of the log, as far as it was written."""
+        return self.live.folded
+
+    @property
     def lag(self) -> int:
         """Records of the log that are not folded yet: what is written, is folded."""
         return 0
@@ -167,8 +168,7 @@ class RoutingLog(WindowLog):
         now = began_ns / 1e9
         self.written += sum(map(items_of, self._taken))
         for offset, record in enumerate(self._taken, first):
-            self.folded.apply(offset, record)
-            self.live.follow(record, now)
+            self.live.follow(offset, record, now)
         if self._tracer.is_on:
             last = first + len(self._taken) - 1
             attributes = batch_attributes("routing", len(self._taken), 0, last)

@@ -1,9 +1,9 @@
 """Follows the routing log: what all replicas decided, and what came of it.
 
-It begins with the last checkpoint and folds the log behind it. Until it has reached where the log
-ended at its start, and after each time that it could not read, decisions are made by what this
-replica knows itself; then the fold is merged into that (`LiveLoad.merge`), and followed record by
-record.
+It begins with the last checkpoint and folds the log behind it. Decisions go by what was folded, and
+by what this replica has told the log and not read back. Until the reader has reached where the log
+ended at its start, and after each time that it could not read, what is folded is of the past, and
+says nothing of what has come to be known lately.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ from brokers.settings import KafkaSettings
 from brokers.tasks import first_of
 from brokers.topics import ensure_topics_now
 from query_api.replica.shared_condition import SharedCondition
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.log.recovery import ROUTING_PARTITION, Recovered, recover_fold
 from schemas.causes import cause_of
@@ -74,7 +73,6 @@ class RoutingReader:
         settings: KafkaSettings,
         options: ClientOptions,
         live: LiveLoad,
-        folded: FoldedRouting,
         condition: SharedCondition,
         *,
         make_consumer: Callable[[], Consumer] | None = None,
@@ -86,7 +84,7 @@ class RoutingReader:
         """Args:
         settings: of the deployment.
         options: of its clients.
-        live, folded: what is kept up to date.
+        live: what is kept up to date.
         condition: set while the log cannot be read.
         make_consumer, prepare, recover, read_past: in place of Kafka.
         clock: Unix seconds.
@@ -100,7 +98,7 @@ class RoutingReader:
         self._servers = settings.bootstrap
         self._part = Partition(name, ROUTING_PARTITION)
         self._live = live
-        self._folded = folded
+        self._folded = live.folded
         self._condition = condition
         clients = Clients(options)
         self._make_consumer = make_consumer or (lambda: clients.replica_reader(every_offset=True))
@@ -163,12 +161,12 @@ class RoutingReader:
         end = await self._ask_end(consumer)
         if not self._is_begun or not begin <= self.next <= end:
             recovered = await self._recover()
-            self._folded.replace(recovered.fold)
+            self._live.rebase(recovered.fold)
             self.next, end = recovered.start, recovered.end
             self._is_begun = True
         self.end = end
         consumer.seek(self._part, self.next)
-        self._merge_when_there()
+        self._note_when_there()
 
     async def _ask_end(self, consumer: Consumer) -> int:
         return (await consumer.end_offsets([self._part]))[self._part]
@@ -192,7 +190,7 @@ class RoutingReader:
                 await self._take(
                     LogEntry(Offset(message.offset), message.value or b"") for message in messages
                 )
-        self._merge_when_there()
+        self._note_when_there()
 
     async def _check(self, consumer: Consumer) -> None:
         """Asks where the log ends, and with that whether Kafka is there."""
@@ -228,9 +226,10 @@ class RoutingReader:
         self.next = offset + 1
 
     def _apply(self, offset: int, record: RoutingRecord) -> None:
-        self._folded.apply(offset, record)
         if self.is_following:
-            self._live.follow(record, self._clock())
+            self._live.follow(offset, record, self._clock())
+        else:
+            self._live.apply(offset, record)
 
     def _skip(self, offset: int, problem: str) -> None:
         self.skipped += 1
@@ -239,9 +238,9 @@ class RoutingReader:
             level, "Cannot read record %d of the routing log: %s. It is left out", offset, problem
         )
 
-    def _merge_when_there(self) -> None:
+    def _note_when_there(self) -> None:
         if self.is_following or self.next < self.end:
             return
-        self._folded.read(self._live.merge)
+        self._live.note_samples()
         self.is_following = True
         self._condition.clear(READER)
