@@ -23,6 +23,7 @@ _FUNCTIONS: Final = (
     "zmq_msg_more",
     "zmq_msg_close",
     "zmq_errno",
+    "zmq_version",
 )
 _logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class NativeReader:
         native: the kernel's `SocketReader`.
 
     Raises:
-        AttributeError, OSError: libzmq's functions were not found.
+        AttributeError, OSError: libzmq's functions were not found, or are of another major version.
     """
 
     def __init__(self, native: Callable[..., Any]) -> None:

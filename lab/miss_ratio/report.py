@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from lab.miss_ratio.miss_ratio import Curve, Point
 from lab.miss_ratio.regret import Regret
+from replay.traces.counts import counted
 from schemas.extras import need
 
 _ROWS: Final = 16
@@ -17,6 +18,9 @@ _ROWS: Final = 16
 
 _SPAN: Final = 1000
 """Of the largest size of such a table to its least."""
+
+_SAMPLED_MIN: Final = 64
+"""Blocks of a sample that can say anything: four for each group by which its error is measured."""
 
 _DPI: Final = 110
 
@@ -84,16 +88,24 @@ def text_lines(analysis: Analysis, *, all_points: bool) -> Iterator[str]:
 
 def _curve_lines(curve: Curve, *, all_points: bool) -> Iterator[str]:
     scope = curve.scope
-    yield f"{title_of(curve)}: {curve.accesses:,} blocks of {scope.block_size} tokens accessed"
+    accesses = counted(curve.accesses, "block")
+    yield f"{title_of(curve)}: {accesses} of {scope.block_size} tokens accessed"
+    if curve.sample_rate < 1 and curve.sampled_blocks < _SAMPLED_MIN:
+        yield (
+            f"the sample has {counted(curve.sampled_blocks, 'block')}, too few to say how many hit:"
+            " a larger --sample does"
+        )
+        return
     how = (
         "exact"
         if curve.sample_rate == 1
-        else (f"sampled: {curve.sampled_blocks:,} blocks, {100 * curve.sample_rate:.3g} %")
+        else (f"sampled: {counted(curve.sampled_blocks, 'block')}, {100 * curve.sample_rate:.3g} %")
     )
     yield (
         f"{'' if curve.sample_rate == 1 else 'about '}{curve.distinct_blocks:,} different ones;"
         f" at most {100 * curve.block_hit_rate:.1f} % of blocks hit,"
-        f" {100 * curve.token_hit_rate:.1f} % of tokens, from {curve.full_at_blocks:,} blocks on;"
+        f" {100 * curve.token_hit_rate:.1f} % of tokens, from"
+        f" {counted(curve.full_at_blocks, 'block')} on;"
         f" {how}"
     )
     head = ("blocks", "tokens", "hit % of blocks", "of tokens", "of the most", "+- %")
@@ -109,6 +121,11 @@ def _curve_lines(curve: Curve, *, all_points: bool) -> Iterator[str]:
                 f"{100 * point.block_hit_rate / most:.1f}" if most else "-",
                 f"{100 * point.error:.1f}" if point.error else "-",
             )
+        )
+    if not scope.model:
+        yield (
+            "one cache for all requests; of several engines each with its own:"
+            " reprise simulate TRACE --sweep capacity=1M,3M,9M,unbounded"
         )
 
 
@@ -135,7 +152,7 @@ def _regret_lines(regret: Regret) -> Iterator[str]:
     scope = regret.scope
     yield (
         f"{scope.source} / {scope.tenant} / {scope.model} / {scope.medium.value}:"
-        f" {regret.removed:,} blocks removed, {regret.stored:,} stored"
+        f" {counted(regret.removed, 'block')} removed, {regret.stored:,} stored"
     )
     yield _row(("within s", "stored again", "% of removed", "open"))
     for one in regret.within:

@@ -1,5 +1,6 @@
 """Which runs a comparison has: all policies, and what is swept."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -8,22 +9,30 @@ import msgspec
 from lab.whatif.policies.table import ALL_POLICIES, parse
 from lab.whatif.setup import UNBOUNDED, Setup, parse_capacity
 from lab.whatif.sweep import Job
+from routing.costs import UNLIMITED
 from routing.policies.table import DEFAULT_POLICY
 from schemas.errors import ConfigurationError
 from schemas.limits import WHATIF_RUNS_MAX
 
-COMPARED: Final = ("round-robin", "longest-prefix", "weighted", "blocks", DEFAULT_POLICY)
-"""Policies of a comparison that names none: two that look at one thing, two that are in use
-elsewhere, and the service's."""
+NO_FETCH: Final = "algorithm-1:fetch=off"
+FETCHING: Final = "algorithm-1"
+LOAD_ALONE: Final = "least-loaded"
+
+COMPARED: Final = ("round-robin", LOAD_ALONE, NO_FETCH, FETCHING, DEFAULT_POLICY)
+"""Policies of a comparison that names none: two that know no prefixes, the strongest one known with
+fetches between engines and without them, and the service's."""
+
+BLIND: Final = ("round-robin", "random", LOAD_ALONE)
+"""Policies that do not look at prefixes."""
 
 ALL: Final = (
     "round-robin",
     "random",
-    "least-loaded",
+    LOAD_ALONE,
     "longest-prefix",
     "weighted",
-    "algorithm-1:fetch=off",
-    "algorithm-1",
+    NO_FETCH,
+    FETCHING,
     "least-delay",
     "wait-and-work",
     "blocks",
@@ -36,7 +45,7 @@ ALL: Final = (
 )
 """Every one in the table, `algorithm-1` twice."""
 
-SWEPT: Final = ("round-robin", "weighted", DEFAULT_POLICY)
+SWEPT: Final = (LOAD_ALONE, FETCHING, DEFAULT_POLICY)
 """Policies of a sweep where none is named; the first one does not ask the index."""
 
 POOL: Final = "shared pool"
@@ -45,6 +54,7 @@ ONE_CACHE: Final = "one cache"
 NOT_CHOSEN: Final = (POOL, IDEAL, ONE_CACHE)
 """Labels of what no policy can bring about: bounds to compare with."""
 POLICIES_GROUP: Final = "policies"
+CAPACITY_GROUP: Final = "capacity"
 USUAL: Final = "usual"
 
 
@@ -63,6 +73,14 @@ USUAL_SWEEPS: Final = (
     Sweep("one-cache", ("300k", "1M", "3M", "10M", "20M", "30M", "50M", "unbounded")),
 )
 """What `usual` stands for."""
+
+
+LOOK_FACTORS: Final = (1 / 9, 1 / 3, 1, 3)
+"""Capacities of the look at the cache, in those of the comparison; unbounded ones follow."""
+
+LOOK_BLOCKS_MAX: Final = 20_000_000
+"""Blocks that a look at the cache reads, times nodes: more would take longer than its answer is
+worth to who has not asked for it, some half a minute."""
 
 
 def parse_sweeps(texts: Sequence[str]) -> list[Sweep]:
@@ -96,6 +114,7 @@ def plan(
     policies: Sequence[str] = (),
     every: bool = False,
     sweeps: Sequence[Sweep] = (),
+    look_at: Sequence[int] = (),
 ) -> list[Job]:
     """All runs, in the order of a report: for each workload the comparison, then the sweeps.
 
@@ -106,21 +125,57 @@ def plan(
         policies: to compare, also in sweeps; none for COMPARED, and SWEPT in sweeps.
         every: whether none stands for all policies instead of COMPARED.
         sweeps: what else to run.
+        look_at: workloads of which some capacities are run, too, where no sweep has them.
 
     Raises:
         ConfigurationError: a policy or a value that cannot be, or too many runs.
     """
-    for policy in policies:
-        parse(policy)
+    policies = [_named(policy) for policy in policies]
+    looks = all(sweep.axis != CAPACITY_GROUP for sweep in sweeps)
     jobs: list[Job] = []
     for workload in range(workloads):
         compared = policies or (_all_policies() if every else COMPARED)
         jobs += _comparison(base, workload, compared)
         for sweep in sweeps:
             jobs += _swept(base, workload, sweep, policies, block_size)
+        if looks and workload in look_at:
+            jobs += _look(base, workload, compared, block_size)
     if len(jobs) > WHATIF_RUNS_MAX:
         raise ConfigurationError(f"Expected at most {WHATIF_RUNS_MAX:,} runs, got: {len(jobs):,}")
     return jobs
+
+
+def _named(policy: str) -> str:
+    """The policy as it is called, without a colon that nothing follows."""
+    name = policy.partition(":")[0]
+    if "," in name:
+        raise ConfigurationError(
+            f"Expected one policy for each --policy, got: {policy}; give --policy once for each"
+        )
+    parse(policy)
+    return policy.removesuffix(":")
+
+
+def _look(base: Setup, workload: int, policies: Sequence[str], block_size: int) -> Iterator[Job]:
+    """Capacities around the one that is compared, of the default policy or else the first."""
+    if not base.gpu_blocks:
+        return
+    policy = DEFAULT_POLICY if DEFAULT_POLICY in policies else policies[0]
+    blocks = sorted({max(1, round(base.gpu_blocks * factor)) for factor in LOOK_FACTORS})
+    values = (*(f"{count}blocks" for count in blocks), "unbounded")
+    for job in _swept(base, workload, Sweep(CAPACITY_GROUP, values), [policy], block_size):
+        in_tokens = job.x if job.value == "unbounded" else round(job.x)
+        yield job._replace(value=tokens_said(in_tokens))
+
+
+def tokens_said(tokens: float) -> str:
+    """A number of tokens as `--capacity` takes it, rounded: `3M`, `12.3k`; `unbounded`."""
+    if math.isinf(tokens):
+        return "unbounded"
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if tokens >= 0.9995 * size:
+            return f"{float(f'{tokens / size:.3g}'):g}{unit}"
+    return f"{tokens:.0f}"
 
 
 def _all_policies() -> tuple[str, ...]:
@@ -136,12 +191,18 @@ def _comparison(base: Setup, workload: int, policies: Sequence[str]) -> Iterator
         if base.gpu_blocks and base.cpu_blocks is not UNBOUNDED:
             total = base.nodes * (base.gpu_blocks + base.cpu_blocks)
             yield Job(workload, POOL, _pooled(base, total))
-        yield Job(workload, IDEAL, _pooled(base, UNBOUNDED))
+        yield Job(workload, IDEAL, _ideal(base))
 
 
 def _pooled(base: Setup, blocks: int | None) -> Setup:
     """One pool in place of the nodes' own caches; then only their waits differ."""
-    return _with(base, policy="least-loaded", gpu_blocks=0, cpu_blocks=0, pool_blocks=blocks)
+    return _with(base, policy=LOAD_ALONE, gpu_blocks=0, cpu_blocks=0, pool_blocks=blocks)
+
+
+def _ideal(base: Setup) -> Setup:
+    """The same without bound, and read as fast as a node's own GPU: no engines can do better."""
+    costs = msgspec.structs.replace(base.costs, pool_tokens_per_s=UNLIMITED)
+    return _with(_pooled(base, UNBOUNDED), costs=costs)
 
 
 def _swept(
@@ -149,12 +210,13 @@ def _swept(
 ) -> Iterator[Job]:
     axis = sweep.axis
     set_value = _setter_of(axis)
-    policies = policies or (SWEPT if axis not in _OF_THE_INDEX else SWEPT[1:])
     if axis == "one-cache":
         policies = ("round-robin",)  # there is no choice
+    elif not policies:
+        policies = (axis.partition(".")[0],) if "." in axis else SWEPT[axis in _OF_THE_INDEX :]
     elif "." in axis:
         name = axis.partition(".")[0]
-        policies = tuple(one for one in policies if one.partition(":")[0] == name) or (name,)
+        policies = _of_parameter(name, sweep, policies)
     for policy in policies:
         for number, value in enumerate(sweep.values):
             try:
@@ -166,6 +228,16 @@ def _swept(
                 ) from error
             label = ONE_CACHE if axis == "one-cache" else policy
             yield Job(workload, label, setup, axis, value, x)
+
+
+def _of_parameter(name: str, sweep: Sweep, policies: Sequence[str]) -> Sequence[str]:
+    """Which policies have the parameter; none of those that are named for a usual sweep."""
+    having = tuple(one for one in policies if one.partition(":")[0] == name)
+    if having or sweep in USUAL_SWEEPS:
+        return having
+    raise ConfigurationError(
+        f"Expected --policy {name} beside --sweep {sweep.axis}, got: {', '.join(policies)}"
+    )
 
 
 def _place_of(axis: str, value: str, number: int, block_size: int) -> float:
@@ -209,7 +281,7 @@ def _one_cache(setup: Setup, value: str, block_size: int) -> Setup:
 
 
 AXES: Final[Mapping[str, Setter]] = {
-    "capacity": _capacity("gpu_blocks"),
+    CAPACITY_GROUP: _capacity("gpu_blocks"),
     "cpu-capacity": _capacity("cpu_blocks"),
     "pool-capacity": _capacity("pool_blocks"),
     "one-cache": _one_cache,

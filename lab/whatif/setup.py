@@ -17,7 +17,13 @@ UNBOUNDED: Final = None
 Capacity = Annotated[int, msgspec.Meta(ge=0)] | None
 """In blocks."""
 
-_CAPACITY: Final = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kKmMgG]?)(?P<blocks>blocks?)?")
+_CAPACITY: Final = re.compile(
+    r"(?P<number>(\d{1,3}(,\d{3})+|[\d_]+)(\.\d+)?)(?P<scale>[kKmMgG]?)(?P<blocks>blocks?)?"
+)
+_BYTES: Final = re.compile(r"[\d.,]+ ?[kKmMgGtT]i?[bB]")
+_CAPACITY_MAX: Final = 10**12
+"""Tokens or blocks of one cache: more than any machine has, and far from what an integer holds."""
+
 _SCALES: Final = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
 
@@ -161,11 +167,26 @@ def parse_capacity(text: str, block_size: int) -> int | None:
     """
     if text == "unbounded":
         return UNBOUNDED
-    match = _CAPACITY.fullmatch(text.replace("_", "").replace(",", "").strip())
-    if match is None:
+    match = _CAPACITY.fullmatch(text.strip())
+    digits = match["number"].replace("_", "").replace(",", "") if match is not None else ""
+    if match is None or not digits:
         raise ConfigurationError(
-            "Expected a capacity in tokens as `3M`, in blocks as `5859blocks`, or `unbounded`,"
-            f" got: {text}"
+            "Expected a capacity in tokens as `3M` (suffixes k, M, G), in blocks as `5859blocks`,"
+            f" or `unbounded`, got: {text}{_remedy(text)}"
         )
-    number = float(match["number"]) * _SCALES[match["scale"].upper()]
+    number = float(digits) * _SCALES[match["scale"].upper()]
+    if number > _CAPACITY_MAX:
+        raise ConfigurationError(
+            f"Expected a capacity of at most {_CAPACITY_MAX // 10**9:,}G tokens or blocks, or"
+            f" `unbounded`, got: {text}"
+        )
     return math.floor(number if match["blocks"] else number / block_size)
+
+
+def _remedy(text: str) -> str:
+    if _BYTES.fullmatch(text.strip()):
+        return (
+            "; a token takes 2 x layers x kv_heads x head_dim x bytes of an element: 320 KiB of"
+            " Llama 3 70B at 16 bit, so that 1 GiB has 3,276 tokens (docs/offline.md)"
+        )
+    return "; give the option once for each capacity" if "," in text else ""

@@ -4,15 +4,18 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lab.whatif.outcome import Outcome
 from lab.whatif.run import Run
 from lab.whatif.setup import Setup
 from lab.whatif.workload import Workload
 from schemas.errors import RepriseError
+
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import Synchronized
 
 
 class SweepError(RepriseError):
@@ -39,7 +42,12 @@ class Job(NamedTuple):
     x: float = 0.0
 
 
+_LOOK_S: Final = 0.5
+"""Between two looks at how far the processes are."""
+
 _workloads: Sequence[Workload] = ()
+_counter: "Synchronized[int] | None" = None
+"""Requests that all processes have run."""
 
 
 def run_all(
@@ -48,6 +56,7 @@ def run_all(
     *,
     processes: int | None = None,
     when_done: Callable[[], None] = lambda: None,
+    when_taken: Callable[[int], None] = lambda requests: None,
 ) -> list[Outcome]:
     """The outcome of each job, in their order.
 
@@ -56,27 +65,38 @@ def run_all(
         workloads: what they run on.
         processes: at most so many; None for one on each core that this process may use.
         when_done: called as each is done.
+        when_taken: called now and then with how many requests were run by now, of all runs.
 
     Raises:
         SweepError: a process has died.
     """
     count = min(processes or available_cores(), len(jobs))
     if count <= 1:
-        outcomes = []
+        outcomes, taken = [], 0
+
+        def take(requests: int) -> None:
+            nonlocal taken
+            taken += requests
+            when_taken(taken)
+
         for job in jobs:
-            outcomes.append(_outcome_of(job, workloads))
+            outcomes.append(_outcome_of(job, workloads, take))
             when_done()
         return outcomes
     others = set(multiprocessing.active_children())
     # Spawned: the caller may have threads, which a fork would leave without their locks.
-    with ProcessPoolExecutor(
-        count, multiprocessing.get_context("spawn"), _begin, (workloads,)
-    ) as pool:
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("Q", 0)
+    with ProcessPoolExecutor(count, context, _begin, (workloads, counter)) as pool:
         futures = [pool.submit(_run, job) for job in jobs]
+        pending = set(futures)
         try:
-            for future in as_completed(futures):
-                future.result()
-                when_done()
+            while pending:
+                done, pending = wait(pending, _LOOK_S, FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                    when_done()
+                when_taken(counter.get_obj().value)  # without its lock: a dead process may have it
         except BrokenProcessPool as error:
             raise SweepError(f"A process of the sweep has died: {error}") from error
         except BaseException:
@@ -95,15 +115,23 @@ def available_cores() -> int:
         return os.cpu_count() or 1
 
 
-def _begin(workloads: Sequence[Workload]) -> None:
-    global _workloads
-    _workloads = workloads
+def _begin(workloads: Sequence[Workload], counter: "Synchronized[int]") -> None:
+    global _workloads, _counter
+    _workloads, _counter = workloads, counter
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
 
 
 def _run(job: Job) -> Outcome:
-    return _outcome_of(job, _workloads)
+    return _outcome_of(job, _workloads, _count)
 
 
-def _outcome_of(job: Job, workloads: Sequence[Workload]) -> Outcome:
-    return Run(job.setup, workloads[job.workload], label=job.label).outcome()
+def _count(requests: int) -> None:
+    assert _counter is not None
+    with _counter.get_lock():
+        _counter.value += requests
+
+
+def _outcome_of(
+    job: Job, workloads: Sequence[Workload], when_taken: Callable[[int], None]
+) -> Outcome:
+    return Run(job.setup, workloads[job.workload], label=job.label).outcome(when_taken)

@@ -4,12 +4,19 @@ The first line that cannot be used ends it: what comes after a broken line may b
 or out of step. All that was readable before is kept, and the problem says where it is.
 """
 
-from collections.abc import Callable
+import gzip
+import io
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 
+from replay.traces.counts import counted
 from replay.traces.request import StrictTraceRequest, TraceRequest
 from schemas.errors import RepriseError
 from schemas.limits import (
@@ -22,7 +29,14 @@ from schemas.limits import (
 DEFAULT_BLOCK_SIZE: Final = 512
 """Tokens for each id of the traces that Mooncake has published."""
 
+STDIN: Final = Path("-")
+
 _FIELDS: Final = ", ".join(field.name for field in msgspec.structs.fields(TraceRequest))
+_GZIP: Final = b"\x1f\x8b"
+_BOM: Final = b"\xef\xbb\xbf"
+_OWN_LOGS: Final = 'docs/offline.md, "A trace from your own request logs", makes them'
+_BLOCK_SIZES: Final = tuple(2**power for power in range(15))
+"""Block sizes that are tried where no request fits the one that was given."""
 
 
 class TraceError(RepriseError):
@@ -36,6 +50,7 @@ class Trace(NamedTuple):
         name: of the file, without its folder.
         requests: in the order of their times; those of the same time as they stood.
         problem: why reading ended before the end of the file; None where it did not.
+        cut: the same with what was used and what was not, in a sentence without the file's name.
         unordered: how many lines stood after one of a later time.
         mismatched: how many have more or fewer blocks than their tokens need; a trailing partial
             block may have an id, or none. Many of them: the block size is another one.
@@ -44,22 +59,23 @@ class Trace(NamedTuple):
     name: str
     requests: list[TraceRequest]
     problem: TraceError | None = None
+    cut: str = ""
     unordered: int = 0
     mismatched: int = 0
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know of it, as lines."""
-        notes = []
-        if self.problem is not None:
-            count = len(self.requests)
-            notes.append(f"{self.problem}. The {count:,} requests before it are used")
+        """What a reader should know of it, as lines; `cut` is the first."""
+        notes = [self.cut] if self.cut else []
         if self.unordered:
-            notes.append(f"{self.unordered:,} lines come after one of a later time: put in order")
+            come = "comes" if self.unordered == 1 else "come"
+            lines = counted(self.unordered, "line")
+            notes.append(f"{lines} {come} after one of a later time: put in order")
         if self.mismatched:
+            has = "has" if self.mismatched == 1 else "have"
             notes.append(
-                f"{self.mismatched:,} requests have more or fewer hash_ids than their input_length"
-                " needs: is --block-size that of the trace?"
+                f"{counted(self.mismatched, 'request')} {has} more or fewer hash_ids than the"
+                " input_length needs: is --block-size that of the trace?"
             )
         return notes
 
@@ -74,26 +90,27 @@ def read_trace(
     """All requests of a file, or those before the first line that cannot be used.
 
     Args:
-        path: of the trace.
+        path: of the trace, which may be compressed by gzip; `-` for standard input.
         block_size: tokens for each id.
         ignore_unknown: whether fields that the format does not have are passed over.
         when_read: called every so many lines with the bytes that were read.
 
     Raises:
-        TraceError: the file cannot be read, or has no request before its first problem.
+        TraceError: the file cannot be read, has no request before its first problem, or no request
+            fits the block size.
     """
     decoder = msgspec.json.Decoder(TraceRequest if ignore_unknown else StrictTraceRequest)
     requests: list[TraceRequest] = []
-    problem: TraceError | None = None
-    latest, unordered, mismatched, read_bytes = 0.0, 0, 0, 0
+    problem, cut = "", ""
+    latest, unordered, mismatched = 0.0, 0, 0
+    name = "standard input" if path == STDIN else str(path)
     try:
-        with path.open("rb") as file:
+        with _opened(path) as (file, position):
             number = 0
             while line := file.readline(TRACE_LINE_BYTES_MAX + 1):
                 number += 1
-                read_bytes += len(line)
                 try:
-                    if request := _request_of(line, decoder):
+                    if request := _request_of(line.removeprefix(_BOM), decoder):
                         if len(requests) >= TRACE_REQUESTS_MAX:
                             raise ValueError(
                                 f"expected at most {TRACE_REQUESTS_MAX:,} requests, got more"
@@ -101,20 +118,72 @@ def read_trace(
                         requests.append(request)
                         unordered += request.timestamp < latest
                         latest = max(latest, request.timestamp)
-                        whole, rest = divmod(request.input_length, block_size)
-                        mismatched += not whole <= len(request.hash_ids) <= whole + (rest > 0)
+                        mismatched += not _fits(request, block_size)
                 except ValueError as error:
-                    problem = TraceError(f"{path}:{number}: {error}")
+                    problem = str(error)
+                    after = max(0, _lines_after(file) - (not line.endswith(b"\n")))
                     break
                 if not number % TRACE_LOOK_LINES:
-                    when_read(read_bytes)
+                    when_read(position())
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(f"{name}: cannot be read as gzip: {error}") from error
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+        raise TraceError(f"{name}: cannot be read: {error.strerror}") from error
+    if problem:
+        cut = (
+            f"line {number}: {problem}. Used before it: {counted(len(requests), 'request')};"
+            f" not read after it: {counted(after, 'line')}"
+        )
+    found = TraceError(f"{name}:{number}: {problem}") if problem else None
     if not requests:
-        raise problem or TraceError(f"{path}: expected a request a line, got an empty file")
+        raise found or TraceError(f"{name}: expected a request a line, got an empty file")
+    if mismatched == len(requests):
+        raise TraceError(_misfit(name, requests, block_size))
     if unordered:
         requests.sort(key=lambda request: request.timestamp)
-    return Trace(path.name, requests, problem, unordered, mismatched)
+    short = name if path == STDIN else path.name
+    return Trace(short, requests, found, cut, unordered, mismatched)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
+    """A trace, decompressed, and how many bytes of the file were read; 0 of what is no file."""
+    opened: io.BufferedReader = (
+        io.BufferedReader(cast(io.RawIOBase, sys.stdin.buffer))
+        if path == STDIN
+        else path.open("rb")
+    )
+    with opened as file:
+        position = file.tell if file.seekable() else int
+        if file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP:
+            with gzip.open(file) as plain:
+                yield plain, position  # type: ignore[misc]
+        else:
+            yield file, position
+
+
+def _lines_after(file: BinaryIO) -> int:
+    """How many lines there are from here on."""
+    count, last = 0, b"\n"
+    while chunk := file.read(io.DEFAULT_BUFFER_SIZE):
+        count += chunk.count(b"\n")
+        last = chunk
+    return count + (not last.endswith(b"\n"))
+
+
+def _fits(request: TraceRequest, block_size: int) -> bool:
+    whole, rest = divmod(request.input_length, block_size)
+    return whole <= len(request.hash_ids) <= whole + (rest > 0)
+
+
+def _misfit(name: str, requests: list[TraceRequest], block_size: int) -> str:
+    fitting = (size for size in _BLOCK_SIZES if all(_fits(one, size) for one in requests))
+    size = next(fitting, None)
+    remedy = "no power of two fits" if size is None else f"--block-size {size} fits all of them"
+    return (
+        f"{name}: expected hash_ids for blocks of {block_size} tokens, got more or fewer than the"
+        f" input_length needs in all {counted(len(requests), 'request')}; {remedy}"
+    )
 
 
 def _request_of(line: bytes, decoder: "msgspec.json.Decoder[TraceRequest]") -> TraceRequest | None:
@@ -127,10 +196,29 @@ def _request_of(line: bytes, decoder: "msgspec.json.Decoder[TraceRequest]") -> T
         request = decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         what = str(error)[:ERROR_DETAIL_CHARS_MAX]
-        hint = (
-            "; the format does not have it: `--ignore-unknown-fields` passes over such fields"
-            if "unknown field" in what
+        raise ValueError(f"expected an object with {_FIELDS}: {what}{_remedy(line)}") from error
+    return request
+
+
+def _remedy(line: bytes) -> str:
+    """What to do about a line that is something else than a request of a trace."""
+    start = line.lstrip()[:1]
+    if start == b"[":
+        return "; this is a JSON array: `jq -c '.[]' FILE` writes one object a line"
+    if start != b"{":
+        return (
+            "; this looks like CSV, and a trace is JSON Lines"
+            if re.match(rb"[\w\"' .-]+[,;\t]", line)
             else ""
         )
-        raise ValueError(f"expected an object with {_FIELDS}: {what}{hint}") from error
-    return request
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        if "hash_ids" not in fields:
+            if {"messages", "prompt", "body"} & fields.keys():
+                return f"; this is a request of OpenAI's API, which has no hash_ids: {_OWN_LOGS}"
+            is_near = {"timestamp", "input_length"} <= fields.keys()
+            return f"; hash_ids are missing: {_OWN_LOGS}" if is_near else ""
+        msgspec.json.decode(line, type=TraceRequest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    return "; the format does not have it: `--ignore-unknown-fields` passes over such fields"

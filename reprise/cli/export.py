@@ -10,6 +10,7 @@ from console.interruption import asked_to_stop
 from console.param_types import Amount
 from console.progress import progress_shown
 from console.terminal import printable
+from replay.traces.counts import counted
 from reprise.cli.captures import is_capture, notes_of, steps_of
 from reprise.cli.registration_options import registration_options
 from reprise.settings import seed_from
@@ -128,7 +129,7 @@ def _write_parquet(
     with whole_file(path, replace=force) as output:
         summary = write_parquet(steps, chains, capture.header, output, capture.notes)
     return (
-        f"exported {summary.rows:,} rows of {steps.records:,} records to {path},"
+        f"exported {counted(summary.rows, 'row')} of {counted(steps.records, 'record')} to {path},"
         f" {output.size_bytes / MIB:.2f} MiB"
     )
 
@@ -150,7 +151,8 @@ def _write_trace(
         count = write_requests(requests, output.write)
     left = ", ".join(f"{name} {count:,}" for name, count in sorted(requests.counters.items()))
     size = requests.block_size
-    said = f"exported {count:,} requests of {steps.records:,} records to {path}"
+    said = f"exported {counted(count, 'request')} of {counted(steps.records, 'record')} to {path}"
     if size is not None:
         said += f"; read it with --block-size {size}"
-    return said + (f"; {left}" if left else "")
+    said += f"; {left}" if left else ""
+    return said + "; requests that an engine had cached in full left no event, and are missing"

@@ -38,7 +38,7 @@ _REGRET: Final = (60.0, 300.0, 3600.0)
     nargs=-1,
     required=True,
     metavar="FILE...",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True),
 )
 @click.option(
     "--size",
@@ -82,8 +82,12 @@ def miss_ratio(
     """Hit rate against the size of an LRU cache, in one pass; and eviction regret.
 
     FILE is a trace in Mooncake's format (--block-size: tokens for each id, 512 where it is not
-    given), which has every access, or a capture, which has the blocks that engines stored: those
-    that their own caches missed. docs/offline.md says what that can tell and what it cannot.
+    given; gzip is read, - is standard input), which has every access, or a capture, which has the
+    blocks that engines stored: those that their own caches missed. docs/offline.md says what that
+    can tell and what it cannot. A curve is of one cache for all requests: of several engines each
+    with a cache of its own, `reprise simulate --sweep capacity=1M,3M,9M,unbounded` tells.
+
+    Results that a run can make again (--json, --csv, --plot) are written over what is there.
 
     \b
     reprise miss-ratio conversation_trace.jsonl --size 3M --size 50M
@@ -94,6 +98,7 @@ def miss_ratio(
               1   one cannot be read to its end: what was readable is used, and told
     """  # noqa: D301
     from lab.miss_ratio.report import Analysis, text_lines
+    from replay.traces.reader import STDIN
 
     if len(sizes) > CURVE_SIZES_MAX:
         raise click.UsageError(f"Expected at most {CURVE_SIZES_MAX} of --size, got {len(sizes)}")
@@ -105,7 +110,7 @@ def miss_ratio(
         is_whole = True
         with asked_to_stop() as stopped:
             for file, name in zip(files, _names(files), strict=True):
-                if is_capture(file):
+                if file != STDIN and is_capture(file):
                     reading = CaptureReading(file, name, sample, regret or _REGRET, stopped)
                     is_whole &= _read_capture(analysis, reading, sizes, of_publishers)
                 else:
@@ -152,6 +157,9 @@ def _check_outputs(plot: Path | None, outputs: tuple[Path | None, ...]) -> None:
 
 
 def _names(files: tuple[Path, ...]) -> list[str]:
+    from replay.traces.reader import STDIN
+
+    files = tuple(Path("standard input") if file == STDIN else file for file in files)
     counts = Counter(file.name for file in files)
     return [
         file.name if counts[file.name] == 1 else f"{number}: {file}"
@@ -185,9 +193,9 @@ def _add_curves(analysis: "Analysis", ratios: "MissRatios", name: str, sizes: "S
         _note(analysis, name, f"{ratios.other_groups:,} accesses of further models are left out")
 
 
-def _note(analysis: "Analysis", name: str, note: str) -> None:
+def _note(analysis: "Analysis", name: str, note: str, kind: str = "note") -> None:
     analysis.notes.append(f"{name}: {note}")
-    click.echo(printable(f"note: {name}: {note}"), err=True)
+    click.echo(printable(f"{kind}: {name}: {note}"), err=True)
 
 
 def _read_trace(
@@ -204,11 +212,11 @@ def _read_trace(
     """Whether it was read to its end."""
     from lab.miss_ratio.accesses import use_trace
     from lab.miss_ratio.miss_ratio import MissRatios
-    from replay.traces.reader import DEFAULT_BLOCK_SIZE, read_trace
+    from replay.traces.reader import DEFAULT_BLOCK_SIZE, STDIN, read_trace
     from schemas.progress import Progress
 
     tokens = block_size if isinstance(block_size, int) else DEFAULT_BLOCK_SIZE
-    total = file.stat().st_size
+    total = None if file == STDIN else file.stat().st_size
     with progress_shown("Reading", "bytes", everywhere=True) as tell:
         trace = read_trace(
             file,
@@ -217,7 +225,7 @@ def _read_trace(
             when_read=lambda done: tell(Progress(done, total, done)),
         )
     for note in trace.notes:
-        _note(analysis, name, note)
+        _note(analysis, name, note, "error" if note == trace.cut else "note")
     ratios = MissRatios(sample=sample)
     with progress_shown("Analysing", "requests", everywhere=True) as tell:
         use_trace(ratios, name, tokens, trace.requests, tell=tell, stopped=stopped)

@@ -2,9 +2,11 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -12,6 +14,7 @@ import msgspec
 from console.param_types import Amount
 from console.progress import progress_shown
 from console.terminal import printable
+from replay.traces.counts import counted
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
@@ -24,7 +27,32 @@ if TYPE_CHECKING:
     from lab.whatif.workload import Workload
     from replay.traces.reader import Trace
 
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
 _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
+_OVERWORK: Final = 10
+"""Times what the nodes can compute from where on a trace's times are doubted."""
+
+
+class Quantity(Amount):
+    """An amount of which the error names the unit, and shows one."""
+
+    def __init__(self, unit: str, example: str, **bounds: Any) -> None:
+        super().__init__(**bounds)
+        self._said = f"{unit}, as {example}"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """See `click.ParamType`."""
+        try:
+            float(str(value))
+        except ValueError:
+            self.fail(f"expected {self._said}, got: {value}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_SECONDS: Final = Quantity("seconds", "0.005", min=0)
 
 
 def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -46,14 +74,14 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     nargs=-1,
     required=True,
     metavar="TRACE...",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True),
 )
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     metavar="NAME[:P=V,..]",
-    help="As `weighted:alpha=0.5`; several times to compare. Five where none is named, the"
+    help="As `weighted:alpha=0.5`; once for each that is compared. Five where none is named, the"
     " service's own among them.",
 )
 @click.option("--all", "every", is_flag=True, help="Compare all policies.")
@@ -80,12 +108,12 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     help="The slowest tier evicts as Mooncake's store, as `lease_s=10,soft_pin_blocks=4`;"
     " `default` for its defaults.",
 )
-@click.option("--index-delay", type=Amount(min=0), default=0.0, help="Seconds; default 0.")
+@click.option("--index-delay", type=_SECONDS, default=0.0, help="Seconds; default 0.")
 @click.option(
     "--index-loss",
-    type=Amount(min=0, max=1),
+    type=Quantity("a share from 0 to 1", "0.2", min=0, max=1),
     default=0.0,
-    help="Share of event batches; default 0.",
+    help="Share of event batches, 0 to 1; default 0.",
 )
 @click.option(
     "--announce",
@@ -131,7 +159,7 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
 )
 @click.option(
     "--load-age",
-    type=Amount(min=0),
+    type=_SECONDS,
     default=0.0,
     help="Seconds; the router is told the nodes' loads so seldom. Default 0: it knows them.",
 )
@@ -148,7 +176,7 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
 )
 @click.option(
     "--act",
-    type=Amount(min=0),
+    type=_SECONDS,
     default=0.0,
     metavar="SECONDS",
     help="How often advice is looked at and carried out, as by `reprise up --act`; default never.",
@@ -221,12 +249,15 @@ def simulate(
     """Run traces of requests on simulated nodes, under routing policies, and compare.
 
     TRACE has a request on each line, as Mooncake publishes them: {"timestamp": ms,
-    "input_length": tokens, "output_length": tokens, "hash_ids": [an id for each block]}.
+    "input_length": tokens, "output_length": tokens, "hash_ids": [an id for each block]}. It may be
+    compressed by gzip; - is standard input. docs/offline.md makes one from logs of your own.
 
     The nodes' events go through the index as an engine's do. Where a trace has a line that cannot
-    be used, what stands before it is run, and the exit code is 1.
+    be used, what stands before it is run, and the exit code is 1. Results that a run can make again
+    (--report, --json, --csv, --plots) are written over what is there.
     """
-    from lab.whatif.plan import parse_sweeps, plan
+    from lab.whatif.plan import LOOK_BLOCKS_MAX, parse_sweeps, plan
+    from lab.whatif.report.conclusion import concluded
     from lab.whatif.report.document import document_of
     from lab.whatif.report.table import text_lines
 
@@ -235,7 +266,8 @@ def simulate(
         if every and policies:
             raise ConfigurationError("Expected --policy or --all, got both")
         base = _setup_of(block_size=block_size, **options)
-        jobs = plan(
+        planned = partial(
+            plan,
             base,
             block_size=block_size,
             workloads=len(traces),
@@ -243,9 +275,17 @@ def simulate(
             every=every,
             sweeps=parse_sweeps(sweeps),
         )
-        read = _read_all(traces, block_size, ignore_unknown_fields)
-        workloads, facts = _workloads_of(traces, read, block_size)
-        document = document_of(jobs, _run_all(jobs, workloads, processes), facts)
+        planned()  # before minutes of work: that it can be
+        read, workloads = _read_all(traces, block_size, ignore_unknown_fields)
+        facts = _facts_of(read, workloads, base)
+        looks = [
+            number
+            for number, one in enumerate(workloads)
+            if base.nodes * one.block_count <= LOOK_BLOCKS_MAX and one.distinct < one.block_count
+        ]
+        jobs = planned(look_at=looks)
+        outcomes = _run_all(jobs, workloads, processes)
+        document = concluded(document_of(jobs, outcomes, facts))
         for line in text_lines(document):
             click.echo(printable(line))
         _write(document, report, json_path, csv_path, plots)
@@ -282,7 +322,6 @@ def _setup_of(
 ) -> "Setup":
     from lab.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
     from routing.costs import Costs
-    from routing.policies.assignments import parse_assignments
 
     for name in ("index_delay", "decisions", "slo_ttft", "slo_tbt", "load_age", "act"):
         options[f"{name}_s"] = options.pop(name)
@@ -293,30 +332,46 @@ def _setup_of(
                 "gpu_blocks": parse_capacity(capacity, block_size),
                 "cpu_blocks": parse_capacity(cpu_capacity, block_size),
                 "pool_blocks": parse_capacity(pool_capacity, block_size),
-                "costs": parse_assignments(costs, Costs),
-                "decode_costs": parse_assignments(decode_costs, DecodeCosts),
+                "costs": _assigned("--costs", costs, Costs),
+                "decode_costs": _assigned("--decode-costs", decode_costs, DecodeCosts),
                 "leases": None
                 if leases is None
-                else parse_assignments("" if leases == "default" else leases, Leases),
+                else _assigned("--leases", "" if leases == "default" else leases, Leases),
             },
             Setup,
             from_attributes=True,
         )
-    except ValueError as error:  # msgspec's are
+    except msgspec.ValidationError as error:
         raise ConfigurationError(f"Cannot use the options: {cause_of(error)}") from error
 
 
-def _read_all(paths: Sequence[Path], block_size: int, ignore_unknown: bool) -> "list[Trace]":
-    from replay.traces.reader import read_trace
+def _assigned(option: str, text: str, kind: type[StructT]) -> StructT:
+    from routing.policies.assignments import parse_assignments
 
-    traces = []
-    sizes = [path.stat().st_size for path in paths]
-    with progress_shown("Reading", "bytes", everywhere=True) as tell:
+    try:
+        return parse_assignments(text, kind)
+    except ValueError as error:
+        raise ConfigurationError(f"Cannot use {option}: {error}") from error
+
+
+def _read_all(
+    paths: Sequence[Path], block_size: int, ignore_unknown: bool
+) -> "tuple[list[Trace], list[Workload]]":
+    from lab.whatif.workload import Workload
+    from replay.traces.reader import STDIN, read_trace
+
+    traces: list[Trace] = []
+    sizes = [0 if path == STDIN else path.stat().st_size for path in paths]
+    total = sum(sizes) or None
+    with (
+        told_of_interruption(lambda: "while traces were read"),
+        progress_shown("Reading", "bytes", everywhere=True) as tell,
+    ):
         for number, path in enumerate(paths):
             before = sum(sizes[:number])
 
             def when_read(read_bytes: int, before: int = before) -> None:
-                tell(Progress(before + read_bytes, sum(sizes), before + read_bytes))
+                tell(Progress(before + read_bytes, total, before + read_bytes))
 
             traces.append(
                 read_trace(
@@ -326,46 +381,93 @@ def _read_all(paths: Sequence[Path], block_size: int, ignore_unknown: bool) -> "
                     when_read=when_read,
                 )
             )
-    return traces
+        names = Counter(trace.name for trace in traces)
+        # Blocks are numbered here, so that lines of progress go on meanwhile.
+        return traces, [
+            Workload(
+                trace.name if names[trace.name] == 1 else f"{number}: {path}",
+                block_size,
+                trace.requests,
+            )
+            for number, (path, trace) in enumerate(zip(paths, traces, strict=True), 1)
+        ]
 
 
-def _workloads_of(
-    paths: Sequence[Path], traces: "Sequence[Trace]", block_size: int
-) -> "tuple[list[Workload], list[TraceFacts]]":
+def _facts_of(
+    traces: "Sequence[Trace]", workloads: "Sequence[Workload]", base: "Setup"
+) -> "list[TraceFacts]":
     from lab.whatif.report.document import facts_of
-    from lab.whatif.workload import Workload
 
-    names = Counter(trace.name for trace in traces)
-    workloads, facts = [], []
-    for number, (path, trace) in enumerate(zip(paths, traces, strict=True)):
-        name = trace.name if names[trace.name] == 1 else f"{number + 1}: {path}"
-        workload = Workload(name, block_size, trace.requests)
+    found = []
+    for trace, workload in zip(traces, workloads, strict=True):
         notes = list(trace.notes)
         if workload.reused_ids:
             notes.append(
                 f"{workload.reused_ids:,} blocks have an id that stands for another prefix, too;"
                 " they are told apart by what comes before them"
             )
-        for note in notes:
-            click.echo(f"Note: {printable(name)}: {printable(note)}", err=True)
-        workloads.append(workload)
-        facts.append(facts_of(workload, notes))
-    return workloads, facts
+        facts = facts_of(workload, [*notes, *_doubts_of(workload, base)], trace.cut)
+        for note in facts.notes:
+            kind = "Error" if note == trace.cut else "Note"
+            click.echo(f"{kind}: {printable(workload.name)}: {printable(note)}", err=True)
+        found.append(facts)
+    return found
+
+
+def _doubts_of(workload: "Workload", base: "Setup") -> Iterator[str]:
+    """What is probably meant in another way than it is written."""
+    tokens = sum(workload.prompt_tokens)
+    seconds = workload.arrivals_s[-1] - workload.arrivals_s[0]
+    speed = base.nodes * base.costs.prefill_tokens_per_s
+    if seconds and (times := tokens / seconds / speed) > _OVERWORK:
+        yield (
+            f"{counted(len(workload), 'request')} in {seconds:.3g} s are"
+            f" {times:,.0f} times what {counted(base.nodes, 'node')} can compute:"
+            " timestamp is in ms; are these seconds?"
+        )
+    mean = workload.block_count / len(workload)
+    if base.gpu_blocks is not None and base.gpu_blocks < mean and not base.pool_blocks:
+        yield (
+            f"--capacity is {counted(base.gpu_blocks, 'block')} of {workload.block_size} tokens,"
+            f" less than the mean prompt of {mean:.0f}: tokens are written as `3M`, blocks as"
+            " `5859blocks`"
+        )
 
 
 def _run_all(jobs: "Sequence[Job]", workloads: "Sequence[Workload]", processes: int | None) -> Any:
     from lab.whatif.sweep import run_all
 
-    done = 0
-    with progress_shown("Running", "runs", everywhere=True) as tell:
+    runs, taken = 0, 0
+    total = sum(len(workloads[job.workload]) for job in jobs)
+
+    def far() -> str:
+        return f"after {runs:,} of {counted(len(jobs), 'run')}, {taken / total:.0%} of all requests"
+
+    with told_of_interruption(far), progress_shown("Running", "runs", everywhere=True) as tell:
 
         def when_done() -> None:
-            nonlocal done
-            done += 1
-            tell(Progress(done, len(jobs), done))
+            nonlocal runs
+            runs += 1
 
-        tell(Progress(0, len(jobs), 0))
-        return run_all(jobs, workloads, processes=processes, when_done=when_done)
+        def when_taken(requests: int) -> None:
+            nonlocal taken
+            taken = requests
+            tell(Progress(taken, total, runs))
+
+        when_taken(0)
+        return run_all(
+            jobs, workloads, processes=processes, when_done=when_done, when_taken=when_taken
+        )
+
+
+@contextmanager
+def told_of_interruption(far: Callable[[], str]) -> Iterator[None]:
+    """An interruption says in one line how far the work was; its exit code is the caller's."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"Interrupted {far()}: nothing is written", err=True)
+        raise
 
 
 def _write(

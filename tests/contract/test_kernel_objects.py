@@ -354,6 +354,24 @@ def test_an_object_of_another_block_keeps_the_first(pooled: Pooled) -> None:
     assert pooled.counted()["hash_conflict"] == 6
 
 
+def test_a_prefix_hash_of_another_block_keeps_the_first(pooled: Pooled) -> None:
+    pooled.apply("engine", announced())
+    pooled.apply(POOL, objects())
+    other = list(prefix_hashes(prompt_tokens((2, 2, 2)), BLOCK_SIZE, seed=SEED))
+    pooled.apply(POOL, objects(by_hash=True, aliases=u64s(other)))
+    assert pooled.counted()["hash_conflict"] == 3
+    assert dict(pooled.kernel.left_out(pooled.publisher(POOL)))["hash_conflict"] == 3
+
+
+@pytest.mark.parametrize("lora_name", ["", "adapter"])
+def test_what_a_batch_forgets_is_of_its_adapter(pooled: Pooled, lora_name: str) -> None:
+    pooled.apply("engine", announced())
+    pooled.apply(POOL, objects())
+    pooled.apply("engine", evicted())
+    pooled.apply(POOL, dropped(), objects(backend=1, lora_name=lora_name))
+    assert pooled.waiting() == (3 if lora_name else 0)
+
+
 def test_what_waits_is_no_block_and_no_scope_yet(pooled: Pooled) -> None:
     pooled.apply(POOL, objects())
     [view] = pooled.kernel.scopes()

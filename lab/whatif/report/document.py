@@ -22,6 +22,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens for each block.
         seconds: from the first request to the last.
         notes: what is wrong with it.
+        cut: why only a part was read; "" where all was.
     """
 
     name: str
@@ -32,6 +33,14 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     seconds: float
     notes: list[str] = []
+    cut: str = ""
+
+
+class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
+    """What the comparison on a trace comes to, in sentences; see `conclusion.py`."""
+
+    trace: str
+    sentences: list[str]
 
 
 class ReportedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +64,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         model: what is simulated and what is not, in words.
         traces: what was run on.
         runs: in the order of the plan.
+        conclusions: of each trace.
     """
 
     version: int
@@ -62,6 +72,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     traces: list[TraceFacts]
     runs: list[ReportedRun]
+    conclusions: list[Conclusion] = []
 
 
 MODEL: Final = (
@@ -92,7 +103,7 @@ def groups_of(document: Document, trace: str) -> dict[str, list[ReportedRun]]:
     return groups
 
 
-def facts_of(workload: Workload, notes: Sequence[str]) -> TraceFacts:
+def facts_of(workload: Workload, notes: Sequence[str], cut: str = "") -> TraceFacts:
     """Of one workload."""
     arrivals = workload.arrivals_s
     return TraceFacts(
@@ -104,6 +115,7 @@ def facts_of(workload: Workload, notes: Sequence[str]) -> TraceFacts:
         block_size=workload.block_size,
         seconds=arrivals[-1] - arrivals[0] if arrivals else 0.0,
         notes=list(notes),
+        cut=cut,
     )
 
 

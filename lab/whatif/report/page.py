@@ -54,7 +54,7 @@ def _lines(document: Document, pictures: Sequence[Picture]) -> Iterator[str]:
                 png = base64.b64encode(picture.png).decode()
                 alt = escape(picture.title, quote=True)
                 yield f'<img alt="{alt}" src="data:image/png;base64,{png}">'
-    yield f'<p class="small">{escape(LEGEND)}</p>'
+    yield from (f'<p class="small">{escape(line)}</p>' for line in LEGEND)
     yield f'<p class="small">{escape(document.model)}</p>'
     yield f'<p class="small">Cost model: {escape(document.cost_model)}.</p>'
     yield "</body></html>"

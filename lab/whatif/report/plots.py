@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from lab.whatif.plan import POLICIES_GROUP
-from lab.whatif.report.conclusion import is_overloaded
+from lab.whatif.report.conclusion import is_overloaded, spoken
 from lab.whatif.report.document import Document, ReportedRun, TraceFacts, groups_of
 from lab.whatif.report.table import OVERLOADED, setup_line
 from schemas.extras import need
@@ -84,7 +84,9 @@ def _bars(runs: Sequence[ReportedRun], trace: TraceFacts) -> Any:
     colours = [_OVER if is_over else _COLOURS[1] for is_over in over]
     bars = right.barh(places, means, color=colours)
     texts = [
-        OVERLOADED if is_over else f"{run.outcome.ttft.mean:.2f}, p90 {run.outcome.ttft.p90:.2f}"
+        OVERLOADED
+        if is_over
+        else f"{spoken(run.outcome.ttft.mean)}, p90 {spoken(run.outcome.ttft.p90)}"
         for run, is_over in zip(runs, over, strict=True)
     ]
     right.bar_label(bars, texts, padding=3)
@@ -99,7 +101,9 @@ def _bars(runs: Sequence[ReportedRun], trace: TraceFacts) -> Any:
 
 
 def _lines(group: str, runs: Sequence[ReportedRun], trace: TraceFacts) -> Any:
-    figure, (left, right) = _panels(height=4.0)
+    drawn = [run.outcome.ttft.mean for run in runs if not is_overloaded(run.outcome, trace)]
+    figure, panels = _panels(height=4.0, columns=2 if drawn else 1)
+    left, right = panels[0], panels[-1] if drawn else None
     lines: dict[str, list[ReportedRun]] = {}
     for run in runs:
         label = run.outcome.label.partition(":")[0] if "." in group else run.outcome.label
@@ -110,18 +114,20 @@ def _lines(group: str, runs: Sequence[ReportedRun], trace: TraceFacts) -> Any:
         xs = [min(run.x, last) for run in line]
         hits = [100 * run.block_hit_rate for run in line]
         left.plot(xs, hits, "o-", color=colour, label=label)
+        if right is None:
+            continue
         ttfts = [
             math.nan if is_overloaded(run.outcome, trace) else run.outcome.ttft.mean for run in line
         ]
         right.plot(xs, ttfts, "o-", color=colour, label=label)
     left.set_ylabel("hit rate, % of blocks")
     left.set_ylim(bottom=0)
-    right.set_ylabel("mean TTFT, s (none: overloaded)")
-    drawn = [run.outcome.ttft.mean for run in runs if not is_overloaded(run.outcome, trace)]
-    if drawn and min(drawn) > 0 and max(drawn) > _WIDE * min(drawn):
-        right.set_yscale("log")
+    if right is not None:
+        right.set_ylabel("mean TTFT, s (none: overloaded)")
+        if min(drawn) > 0 and max(drawn) > _WIDE * min(drawn):
+            right.set_yscale("log")
     ticks = dict(sorted((min(run.x, last), run.value) for run in runs))
-    for axes in (left, right):
+    for axes in panels:
         axes.set_xlabel(_AXES.get(group, group))
         _scale(axes, list(ticks))
         axes.set_xticks(list(ticks), list(ticks.values()), rotation=35)
@@ -141,10 +147,10 @@ def _scale(axes: Any, xs: Sequence[float]) -> None:
             axes.set_xlim(min(xs) - 0.1 * min(positive), 1.3 * max(positive))
 
 
-def _panels(height: float) -> Any:
+def _panels(height: float, columns: int = 2) -> Any:
     pyplot = need("matplotlib.figure")
     figure = pyplot.Figure(figsize=(11, height), layout="constrained")
-    return figure, figure.subplots(1, 2)
+    return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
 def _png(figure: Any, title: str) -> bytes:

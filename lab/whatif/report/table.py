@@ -12,9 +12,11 @@ from lab.whatif.report.conclusion import (
     conclusion_of,
     explanations_of,
     is_overloaded,
+    spoken,
 )
 from lab.whatif.report.document import Document, ReportedRun, TraceFacts, groups_of
 from lab.whatif.setup import Known, Setup
+from replay.traces.counts import counted
 
 Cell = Callable[[ReportedRun], str]
 
@@ -22,10 +24,10 @@ COLUMNS: Final[Mapping[str, Cell]] = {
     "hit blocks": lambda run: f"{run.block_hit_rate:.1%}",
     "tokens": lambda run: f"{run.token_hit_rate:.1%}",
     "work": lambda run: f"{run.work:.1%}",
-    "TTFT mean": lambda run: f"{run.outcome.ttft.mean:.2f}",
-    "p50": lambda run: f"{run.outcome.ttft.p50:.2f}",
-    "p90": lambda run: f"{run.outcome.ttft.p90:.2f}",
-    "p99": lambda run: f"{run.outcome.ttft.p99:.2f}",
+    "TTFT mean": lambda run: spoken(run.outcome.ttft.mean),
+    "p50": lambda run: spoken(run.outcome.ttft.p50),
+    "p90": lambda run: spoken(run.outcome.ttft.p90),
+    "p99": lambda run: spoken(run.outcome.ttft.p99),
     "imbalance": lambda run: f"{run.outcome.imbalance:.2f}",
 }
 """Of a table for people, besides the label: title, and what stands there."""
@@ -40,8 +42,18 @@ COPY_COLUMNS: Final = ("copies", "copied")
 """The same, where advice is carried out."""
 
 LEGEND: Final = (
-    "work: busy seconds as a share of those without any cache. TTFT in s. imbalance: the busiest"
-    " node's seconds over the mean. *: the shortest mean TTFT of those that overload no node."
+    "*: the shortest mean TTFT of those that overload no node, a simulated engine; several: a tie.",
+    "hit blocks, tokens: shares of the prompts that were not computed, fetched blocks included."
+    " of ideal: hit blocks, as a share of those of `ideal`.",
+    "work: busy seconds of all nodes, as a share of those without any cache. imbalance: the busiest"
+    " node's seconds over the mean.",
+    "overloaded: a node was given more seconds of work than the trace lasts: its TTFT says how long"
+    " the trace is.",
+    "shared pool: one cache of the nodes' total size, read at the pool's speed, so perhaps slower"
+    " than caches of their own. ideal: one unbounded cache for all nodes, read at no cost.",
+    "rate x1: requests come as in the trace. index delay: from a change of a cache until the router"
+    " knows it. index loss: share of the event batches that never come. told at arrival, at finish:"
+    " when a node publishes the blocks of a request.",
 )
 
 
@@ -61,10 +73,10 @@ def rows_of(group: str, runs: Sequence[ReportedRun], trace: TraceFacts) -> list[
         head += COPY_COLUMNS
     if any(run.outcome.decode for run in runs):
         head += DECODE_COLUMNS
-    best = best_of(runs, trace) if group == POLICIES_GROUP else None
+    best = best_of(runs, trace) if group == POLICIES_GROUP else []
     rows = [head]
     for run in runs:
-        label = f"{run.outcome.label} *" if run is best else run.outcome.label
+        label = f"{run.outcome.label} *" if run in best else run.outcome.label
         row = [f"{run.value}  {label}" if run.value else label]
         over = is_overloaded(run.outcome, trace)
         row += [
@@ -112,7 +124,7 @@ def text_lines(document: Document) -> Iterator[str]:
             if group == POLICIES_GROUP:
                 yield from (f"  {line}" for line in explanations_of(runs))
         yield ""
-    yield LEGEND
+    yield from LEGEND
     yield f"Cost model: {document.cost_model}."
     yield document.model
 
@@ -120,7 +132,7 @@ def text_lines(document: Document) -> Iterator[str]:
 def trace_line(trace: TraceFacts) -> str:
     """What a trace has, in one line."""
     return (
-        f"{trace.name}: {trace.requests:,} requests in {trace.seconds:,.0f} s,"
+        f"{trace.name}: {counted(trace.requests, 'request')} in {trace.seconds:,.0f} s,"
         f" {trace.tokens:,} tokens in {trace.blocks:,} blocks of {trace.block_size},"
         f" {trace.distinct_blocks:,} of them distinct"
     )
@@ -148,7 +160,7 @@ def setup_line(run: ReportedRun, group: str) -> str:
         if setup.estimate_error
         else "",
         "act": f"advice carried out every {setup.act_s:g} s" if setup.act_s else "",
-        "decoders": f"{setup.decoders} decoders" if setup.decoders else "",
+        "decoders": counted(setup.decoders, "decoder") if setup.decoders else "",
         "slo-tbt": f"TBT objective {1000 * setup.slo_tbt_s:g} ms" if setup.slo_tbt_s else "",
         "seed": f"seed {setup.seed}",
     }
@@ -168,7 +180,7 @@ def _load_age(setup: Setup) -> str:
 
 
 def _blocks(capacity: int | None) -> str:
-    return "unbounded" if capacity is None else f"{capacity:,} blocks"
+    return "unbounded" if capacity is None else counted(capacity, "block")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

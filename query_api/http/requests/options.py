@@ -5,8 +5,8 @@
     ?hits_only=1   instances that hold nothing of the prompt are left out
     ?as_of=...     what the table held at a past position, or at a past time
 
-Other parameters mean nothing, as in Conductor; where the body is octets, they are the query's
-fields.
+Other parameters mean nothing, as in Conductor, but for one that is an option but for its spelling;
+where the body is octets, they are the query's fields.
 """
 
 import math
@@ -35,7 +35,8 @@ class AnswerOptions(NamedTuple):
 
 
 OPTION_NAMES: Final = frozenset({"detail", "only", "hits_only", "as_of"})
-_POSITION: Final = re.compile(r"\d{1,10}:(?:-1|\d{1,19})")
+_SPELLED: Final = {name.replace("_", ""): name for name in OPTION_NAMES}
+_POSITION: Final = re.compile(r"[0-9]{1,10}:(?:-1|[0-9]{1,19})")
 
 
 def read_parameters(url_query: bytes, *, errors: str = "replace") -> list[tuple[str, str]]:
@@ -74,10 +75,17 @@ def read_options(query_string: bytes, default: AnswerOptions) -> AnswerOptions:
         default: where it names none.
 
     Raises:
-        RequestError: a value that no option has.
+        RequestError: a value that no option has; an option that comes twice, or whose name is
+            spelled in another way, as `asOf`.
     """
     options = default
+    seen: set[str] = set()
     for name, value in read_parameters(query_string):
+        meant = _SPELLED.get(name.lower().replace("_", "").replace("-", ""))
+        if meant is not None and (meant != name or name in seen):
+            text = f"expected {meant} once, got: {shown(name)}{' again' if meant == name else ''}"
+            raise RequestError("invalid_parameter", text, field=meant)
+        seen.add(name)
         if name in ("detail", "hits_only"):
             if value not in _YES + _NO:
                 text = f"{name} must be 1 or 0, got: {shown(value)}"

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use prefix_index::answers::{Form, Kind};
+use prefix_index::answers::{Form, Kind, answer};
 use prefix_index::changes::CHANGE_BYTES;
 use prefix_index::core::Core;
 use prefix_index::counters::COUNTER_NAMES;
@@ -444,7 +444,8 @@ impl Kernel {
         let bytes = body.as_bytes();
         let is_json = form == Form::Json;
         let long_bytes = if is_json { DETACHED_JSON_BYTES } else { DETACHED_TOKEN_BYTES };
-        let answered = detached_if(bytes.len() > long_bytes, py, || self.core.answer(bytes, kind));
+        let answered =
+            detached_if(bytes.len() > long_bytes, py, || answer(bytes, kind, &self.core));
         match answered {
             Some(answered) => Ok(Some(Classes::get(py)?.plain_answer(&answered, py)?)),
             None => Ok(None),

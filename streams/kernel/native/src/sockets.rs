@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
@@ -19,7 +19,10 @@ const DONTWAIT: c_int = 1;
 const EINTR: c_int = 4;
 const EAGAIN: c_int = 11;
 
-/// `zmq_msg_t` of every libzmq 4: 64 bytes, as pointers are aligned.
+/// The major version of libzmq whose `zmq_msg_t` is known here.
+const MAJOR: c_int = 4;
+
+/// `zmq_msg_t` of every libzmq of that version: 64 bytes, as pointers are aligned.
 #[repr(C, align(8))]
 struct Message([u8; 64]);
 
@@ -30,6 +33,7 @@ type Size = unsafe extern "C" fn(*const Message) -> usize;
 type More = unsafe extern "C" fn(*const Message) -> c_int;
 type Close = unsafe extern "C" fn(*mut Message) -> c_int;
 type Errno = unsafe extern "C" fn() -> c_int;
+type Version = unsafe extern "C" fn(*mut c_int, *mut c_int, *mut c_int);
 
 /// The frames of each message, the bytes of each and of all, whether nothing more has arrived, whether
 /// the last message has too many frames, and the errno that ended it, or 0.
@@ -82,13 +86,21 @@ impl Frame<'_> {
 #[pymethods]
 impl SocketReader {
     /// `addresses`: of the functions `zmq_msg_init`, `_recv`, `_data`, `_size`, `_more`, `_close`,
-    /// and `zmq_errno`.
+    /// `zmq_errno` and `zmq_version`. An OSError where libzmq is of another major version.
     #[new]
-    fn new(addresses: [usize; 7], frames_max: usize) -> PyResult<Self> {
+    fn new(addresses: [usize; 8], frames_max: usize) -> PyResult<Self> {
         if addresses.contains(&0) {
             return Err(PyValueError::new_err("Expected the addresses of functions, got 0"));
         }
-        let [init, receive, data, size, more, close, errno] = addresses;
+        let [init, receive, data, size, more, close, errno, version] = addresses;
+        let (mut major, mut minor, mut patch) = (0, 0, 0);
+        // SAFETY: it is the address of libzmq's function of this type, as the caller promises, which
+        // writes three numbers.
+        unsafe { transmute::<usize, Version>(version)(&mut major, &mut minor, &mut patch) };
+        if major != MAJOR {
+            let got = format!("Expected libzmq {MAJOR}, got {major}.{minor}.{patch}");
+            return Err(PyOSError::new_err(got));
+        }
         // SAFETY: they are those of libzmq's functions of these types, as the caller promises.
         unsafe {
             Ok(Self {

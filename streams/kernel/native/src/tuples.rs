@@ -1,4 +1,4 @@
-//! Named tuples made without their constructor. The one place with `unsafe` code.
+//! Named tuples made without their constructor.
 //!
 //! An answer for 256 instances is 512 named tuples. Through `tuple.__new__` each takes three tuples
 //! more, and making the answer took ten times as long as finding it; this way it takes half of

@@ -161,8 +161,30 @@ def test_without_libzmqs_functions_pyzmq_is_used(
 
 
 @pytest.mark.skipif(socket_reader is None, reason="the Rust kernel is not built")
-@pytest.mark.parametrize("addresses", [[0] * 7, [1] * 6 + [0], [1] * 6])
+@pytest.mark.parametrize("addresses", [[0] * 8, [1] * 7 + [0], [1] * 7])
 def test_addresses_that_are_none_are_refused(addresses: list[int]) -> None:
     assert socket_reader is not None
     with pytest.raises(ValueError, match=r"Expected|length"):
         socket_reader(addresses, MESSAGE_FRAMES_MAX)
+
+
+@pytest.mark.skipif(socket_reader is None, reason="the Rust kernel is not built")
+def test_a_libzmq_whose_messages_may_have_another_form_is_read_by_pyzmq(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    number = ctypes.POINTER(ctypes.c_int)
+
+    def write(major: Any, minor: Any, patch: Any) -> None:
+        major[0], minor[0], patch[0] = 5, 1, 0
+
+    version = ctypes.CFUNCTYPE(None, number, number, number)(write)
+
+    def native(addresses: list[int], frames_max: int) -> Any:
+        assert socket_reader is not None
+        other = ctypes.cast(version, ctypes.c_void_p).value
+        return socket_reader([*addresses[:-1], other], frames_max)
+
+    caplog.set_level(logging.INFO)
+    assert isinstance(open_reader(native), PlainReader)
+    (said,) = caplog.messages
+    assert "Expected libzmq 4, got 5.1.0" in said

@@ -22,11 +22,18 @@ from lab.whatif.plan import (
     POOL,
     Sweep,
     parse_sweep,
+    parse_sweeps,
     plan,
 )
 from lab.whatif.policies.table import ALL_POLICIES
-from lab.whatif.report.conclusion import conclusion_of
-from lab.whatif.report.document import Document, document_of, facts_of, to_json
+from lab.whatif.report.conclusion import concluded, conclusion_of
+from lab.whatif.report.document import (
+    Document,
+    document_of,
+    facts_of,
+    groups_of,
+    to_json,
+)
 from lab.whatif.report.page import page_of
 from lab.whatif.report.plots import pictures_of
 from lab.whatif.report.table import rows_of, text_lines, to_csv
@@ -95,6 +102,16 @@ def test_progress_is_told_of_each_run() -> None:
         assert len(done) == len(jobs) == 4
 
 
+def test_progress_within_runs_is_told_in_requests() -> None:
+    jobs = plan(BASE, block_size=SIZE, workloads=1, policies=["random", "weighted"])
+    for processes in (1, 2):
+        taken: list[int] = []
+        run_all(jobs, [workload()], processes=processes, when_taken=taken.append)
+        assert taken == sorted(taken)
+        assert taken[-1] == len(jobs) * 80
+        assert processes == 2 or taken[:2] == [64, 80], "within a run"
+
+
 def test_an_interruption_leaves_no_process_behind() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -160,6 +177,18 @@ def test_sweeps_run_the_policies_that_are_named() -> None:
     assert [job.setup.index_delay_s for job in jobs[4:]] == [0.0, 5.0, 0.0, 5.0, 0.0]
 
 
+def test_what_is_named_in_another_way_than_it_is_meant_is_told() -> None:
+    planned = partial(plan, BASE, block_size=SIZE, workloads=1)
+    assert planned(policies=["weighted:"])[0].label == "weighted"
+    with pytest.raises(ConfigurationError, match="give --policy once for each"):
+        planned(policies=["weighted,random"])
+    alpha = [Sweep("weighted.alpha", ("3",))]
+    with pytest.raises(ConfigurationError, match="Expected --policy weighted beside --sweep"):
+        planned(policies=["random"], sweeps=alpha)
+    usual = planned(policies=["random"], sweeps=parse_sweeps(["usual"]))
+    assert "weighted.alpha" not in {job.group for job in usual}
+
+
 VALUES = {axis: "0.5,1" for axis in ("rate", "loss", "slo-ttft")} | {
     "index": "events,capacity",
     "sessions": "off,on",
@@ -208,7 +237,14 @@ def test_a_plan_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "blocks"),
     [
-        *(("3M", 5859), ("3000000", 5859), ("3,000,000", 5859), ("1.5k", 2), ("511", 0)),
+        *(
+            ("3M", 5859),
+            ("3000000", 5859),
+            ("3,000,000", 5859),
+            ("3_000k", 5859),
+            ("1.5k", 2),
+            ("511", 0),
+        ),
         *(("5859blocks", 5859), ("1block", 1), ("2Kblocks", 2000), ("unbounded", None)),
     ],
 )
@@ -216,7 +252,21 @@ def test_capacities(text: str, blocks: int | None) -> None:
     assert parse_capacity(text, 512) == blocks
 
 
-@pytest.mark.parametrize("text", ["", "much", "-3", "3T", "3Mtokens", "1e6"])
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("24GB", "2 x layers x kv_heads x head_dim x bytes"),
+        ("3M,50M", "give the option once for each"),
+        ("300000,3000000", "give the option once for each"),
+        ("9999999G", "at most 1,000G tokens or blocks"),
+    ],
+)
+def test_what_a_capacity_is_mistaken_for_says_what_to_do(text: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        parse_capacity(text, 512)
+
+
+@pytest.mark.parametrize("text", ["", "_", "much", "-3", "3T", "3Mtokens", "1e6"])
 def test_what_is_no_capacity_is_named(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Expected a capacity in tokens as `3M`"):
         parse_capacity(text, 512)
@@ -252,42 +302,143 @@ def compared(reported: Document, **means: float) -> Document:
     return msgspec.structs.replace(reported, traces=[trace], runs=runs)
 
 
-def test_the_conclusion_says_what_is_best_by_how_much_and_how_sure(reported: Document) -> None:
-    document = compared(reported, round_robin=2.0, weighted=1.0)
-    first, second = conclusion_of(document, document.traces[0])
-    assert first.startswith("Best on small: weighted, with a mean TTFT of 1.00 s and ")
-    assert second == (
-        "That is 50% less than round-robin (2.00 s), the next best; in 10 of 10 equal parts of the"
-        " trace its mean is the lower one: so surely better on a trace like this."
+def long(document: Document) -> Document:
+    """The same, as of a trace that is long enough to say anything."""
+    traces = [msgspec.structs.replace(one, requests=1000) for one in document.traces]
+    return msgspec.structs.replace(document, traces=traces)
+
+
+def test_the_conclusion_answers_in_the_order_in_which_a_planner_asks(reported: Document) -> None:
+    document = long(compared(reported, least_loaded=2.0, least_delay=1.0))
+    gain, winner, cache, doubts = conclusion_of(document, document.traces[0])
+    assert gain.startswith("Routing by prefix pays on small: least-delay has a mean TTFT of 1.00 s")
+    assert "least-loaded, which looks at load alone, 2.00 s" in gain
+    assert re.search(r"At most \d+\.\d% of the blocks can ever be hit", gain)
+    assert re.fullmatch(
+        r"Best of the 2 compared \(of 16; --all compares all\): least-delay, a mean TTFT of"
+        r" 1\.00 s, \d+\.\d% of blocks hit\. That is 50% less than least-loaded \(2\.00 s\),"
+        r" the next best: surely better on traces like this \(surely: the lower mean in at least 9"
+        r" of 10 equal parts of the trace; here in 10\)\.",
+        winner,
     )
-    assert "\nweighted *  " in "\n".join(text_lines(document))
-    equal = compared(reported, round_robin=1.0, weighted=1.0)
-    assert "this trace does not tell them apart" in list(conclusion_of(equal, equal.traces[0]))[1]
+    assert cache.startswith("Cache: no sizes were tried; `--sweep capacity=")
+    assert doubts.startswith("What would change this: the cost model")
+    assert "\nleast-delay *  " in "\n".join(text_lines(document))
+    decoded = json.loads(to_json(concluded(document)))
+    (said,) = decoded["conclusions"]
+    assert said == {"trace": "small", "sentences": [gain, winner, cache, doubts]}
+
+
+def test_policies_that_are_exactly_alike_tie_and_times_below_a_second_are_in_ms(
+    reported: Document,
+) -> None:
+    document = long(compared(reported, least_loaded=0.67, least_delay=0.24, round_robin=0.24))
+    gain, winner, *_ = conclusion_of(document, document.traces[0])
+    assert "least-delay has a mean TTFT of 240 ms" in gain
+    assert "least-delay and round-robin, a mean TTFT of 240 ms" in winner
+    assert "they are exactly alike, a tie" in winner
+    assert "64% less than least-loaded (670 ms), the next best" in winner
+    assert "\n".join(text_lines(document)).count(" *  ") == 2
+    equal = long(compared(reported, round_robin=1.001, least_delay=1.0))
+    parts = {"round-robin": [1.0] * 10, "least-delay": [2.0] * 10}
+    equal = msgspec.structs.replace(
+        equal,
+        runs=[
+            msgspec.structs.replace(
+                run,
+                outcome=msgspec.structs.replace(
+                    run.outcome, ttft_parts=parts.get(run.outcome.label, [])
+                ),
+            )
+            for run in equal.runs
+        ],
+    )
+    _, winner, *_ = conclusion_of(equal, equal.traces[0])
+    assert "less than 1% less than round-robin" in winner
+    assert winner.endswith("this trace does not tell the two apart.")
+
+
+def test_a_short_trace_and_one_without_repeats_say_so(reported: Document) -> None:
+    document = compared(reported, least_loaded=2.0, least_delay=1.0)
+    said = list(conclusion_of(document, document.traces[0]))
+    assert said[0].startswith("Too short to say what pays: small has 80 requests. At most ")
+    assert "too short to say how sure, with 80 requests" in said[1]
+    assert "What would change this: more requests than 80; " in said[-1]
+    trace = msgspec.structs.replace(document.traces[0], distinct_blocks=document.traces[0].blocks)
+    first = next(conclusion_of(document, trace))
+    assert first.startswith("No block of small repeats: neither routing by prefix nor a cache ")
+    part = msgspec.structs.replace(trace, cut="line 9: broken")
+    assert next(conclusion_of(document, part)) == "Only a part of small was read: line 9: broken."
+
+
+def test_a_winner_that_fetches_says_what_it_needs_and_a_worse_p99(reported: Document) -> None:
+    document = long(compared(reported, least_loaded=2.0, least_delay=1.0))
+    runs = []
+    for run in document.runs:
+        one = run.outcome
+        if one.label == "least-delay":
+            late = msgspec.structs.replace(one.ttft, p99=90.0)
+            one = msgspec.structs.replace(one, fetched_blocks=5, ttft=late)
+        runs.append(msgspec.structs.replace(run, outcome=one))
+    document = msgspec.structs.replace(document, runs=runs)
+    _, _, late_said, needs, _, doubts = conclusion_of(document, document.traces[0])
+    assert late_said.startswith("Its p99 is worse: 90.00 s, and ")
+    assert needs == (
+        "least-delay needs engines that fetch blocks from one another, at 60,000 tokens/s; without"
+        " that the best is least-loaded (2.00 s)."
+    )
+    assert "`--costs fetch_tokens_per_s=6000`" in doubts
+
+
+def test_a_look_at_the_cache_says_the_knee() -> None:
+    jobs = plan(BASE, block_size=SIZE, workloads=1, look_at=[0])
+    looks = [job for job in jobs if job.group == "capacity"]
+    assert [job.value for job in looks] == ["2.05k", "6.66k", "20.5k", "61.4k", "unbounded"]
+    assert {job.label for job in looks} == {DEFAULT_POLICY}
+    outcomes = run_all(jobs, [workload()], processes=1)
+    document = document_of(jobs, outcomes, [facts_of(workload(), [])])
+    (said,) = [one for one in conclusion_of(document, document.traces[0]) if "Cache" in one]
+    assert re.fullmatch(
+        r"Cache \(least-delay\): \S+k tokens an engine give \d+% of the hits of unbounded ones,"
+        r" \S+k give \d+% \(mean TTFT .*\)\.",
+        said,
+    )
+    named = plan(
+        BASE, block_size=SIZE, workloads=1, look_at=[0], sweeps=[Sweep("capacity", ("3M",))]
+    )
+    assert [job.value for job in named if job.group == "capacity"] == ["3M"] * 3, "in its place"
+
+
+def test_nothing_is_faster_than_the_ideal(reported: Document) -> None:
+    for trace in reported.traces:
+        runs = groups_of(reported, trace.name)["policies"]
+        means = {run.outcome.label: run.outcome.ttft.mean for run in runs}
+        assert means[IDEAL] == min(means.values())
 
 
 def test_a_policy_that_overloads_a_node_is_told_apart_and_never_the_best(
     reported: Document,
 ) -> None:
-    document = compared(reported, round_robin=2.0, weighted=1.0)
+    document = compared(reported, round_robin=2.0, least_delay=1.0)
     trace = document.traces[0]
     runs = []
     for run in document.runs:
         one = run.outcome
-        if one.label == "weighted":
+        if one.label == "least-delay":
             busy = msgspec.structs.replace(one.nodes[0], busy_s=trace.seconds + 1)
             one = msgspec.structs.replace(one, nodes=[busy, *one.nodes[1:]])
         runs.append(msgspec.structs.replace(run, outcome=one))
     document = msgspec.structs.replace(document, runs=runs)
     said = list(conclusion_of(document, trace))
-    assert said[0].startswith("Best on small: round-robin")
-    assert said[-1] == "Overloaded, so that queues grow until the end: weighted."
-    (row,) = [row for row in rows_of("policies", runs, trace) if row[0] == "weighted"]
+    assert said[1].startswith("Best of the 2 compared (of 16; --all compares all): round-robin, ")
+    assert said[2] == "Overloaded, so that queues grow until the end: least-delay."
+    (row,) = [row for row in rows_of("policies", runs, trace) if row[0] == "least-delay"]
     assert row.count("overloaded") == 4
-    assert '<tr class="over"><td>weighted</td>' in page_of(document, [])
+    assert '<tr class="over"><td>least-delay</td>' in page_of(document, [])
     alone = msgspec.structs.replace(
         document, runs=[run for run in runs if run.outcome.label != "round-robin"]
     )
-    (said_alone,) = conclusion_of(alone, trace)
+    _, said_alone, *_ = conclusion_of(alone, trace)
     assert said_alone.startswith("Each policy overloads a node")
 
 
@@ -336,7 +487,7 @@ def test_what_is_refused_and_decoded_has_columns_where_it_is_asked_for() -> None
     for title in ("refused", "needless", "in time", "both in time", "swing", "phase"):
         assert title in text
     assert "loads told every 1 s, no bookings" in text
-    assert "1 decoders, TBT objective 50 ms" in text
+    assert "1 decoder, TBT objective 50 ms" in text
     row = next(csv.DictReader(io.StringIO(to_csv(document))))
     assert (row["decoded"], row["within"], row["needless"]) == ("30", "30", "0")
     assert (row["refusal"], row["load_age_s"], row["bookings"]) == ("now", "1.0", "False")

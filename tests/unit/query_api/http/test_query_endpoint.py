@@ -551,7 +551,13 @@ def test_a_service_may_leave_out_what_is_not_exact_unless_asked_for_all(
     assert sorted(everything) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("asked", ["detail=2", "only=some", "&".join("x=1" for _ in range(40))])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *("detail=2", "only=some", "&".join("x=1" for _ in range(40))),
+        *("asof=0:1", "as-of=0:1", "Detail=1", "as_of=0:1&as_of=0:2"),
+    ],
+)
 def test_an_option_that_there_is_not_is_refused(
     doubtful: FakeTable, client: AsgiClient, asked: str
 ) -> None:

@@ -1,5 +1,7 @@
 """Traces: what can be read is used, and what cannot is named."""
 
+import gzip
+import io
 import json
 from pathlib import Path
 
@@ -58,7 +60,9 @@ def test_what_was_readable_before_a_broken_line_is_kept(path: Path, line: object
     trace = read_trace(write(path, GOOD, GOOD, line, GOOD))
     assert len(trace.requests) == 2
     assert str(trace.problem).startswith(f"{path}:3: expected an object with timestamp, ")
-    assert trace.notes == [f"{trace.problem}. The 2 requests before it are used"]
+    (note,) = trace.notes
+    assert note.startswith("line 3: expected an object with timestamp, ")
+    assert note.endswith(". Used before it: 2 requests; not read after it: 1 line")
 
 
 def test_a_trace_that_begins_with_a_broken_line_is_refused(path: Path) -> None:
@@ -134,10 +138,48 @@ def test_lines_out_of_order_are_put_in_order_and_told(path: Path) -> None:
 def test_blocks_that_do_not_fit_the_length_are_told(
     path: Path, length: int, blocks: int, fits: bool
 ) -> None:
-    write(path, {**GOOD, "input_length": length, "hash_ids": list(range(blocks))})
+    write(path, GOOD, {**GOOD, "input_length": length, "hash_ids": list(range(blocks))})
     trace = read_trace(path)
     assert trace.mismatched == (not fits)
     assert bool(trace.notes) == (not fits)
+
+
+def test_a_block_size_that_no_request_fits_is_refused_with_one_that_all_fit(path: Path) -> None:
+    write(path, {**GOOD, "hash_ids": list(range(62))}, {**GOOD, "hash_ids": list(range(63))})
+    with pytest.raises(TraceError, match="in all 2 requests; --block-size 16 fits all of them"):
+        read_trace(path)
+    assert read_trace(path, block_size=16).notes == []
+    with pytest.raises(TraceError, match="in all 1 request; no power of two fits"):
+        read_trace(write(path, {**GOOD, "input_length": 10, "hash_ids": list(range(50))}))
+
+
+def test_gzip_a_byte_order_mark_and_standard_input_are_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"\xef\xbb\xbf" + 2 * (json.dumps(GOOD).encode() + b"\n")
+    path.write_bytes(gzip.compress(content))
+    assert len(read_trace(path).requests) == 2
+    path.write_bytes(gzip.compress(content)[:-9])
+    with pytest.raises(TraceError, match="cannot be read as gzip"):
+        read_trace(path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    trace = read_trace(Path("-"))
+    assert (trace.name, len(trace.requests)) == ("standard input", 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("timestamp,input_length,output_length,hash_ids", "looks like CSV"),
+        (json.dumps([GOOD]), "a JSON array: `jq -c "),
+        (json.dumps({"model": "m", "messages": []}), "OpenAI's API, which has no hash_ids"),
+        (json.dumps({"timestamp": 1, "input_length": 5, "output_length": 0}), "docs/offline.md"),
+    ],
+)
+def test_what_is_no_trace_is_named_with_what_to_do(path: Path, line: str, remedy: str) -> None:
+    with pytest.raises(TraceError, match=remedy) as raised:
+        read_trace(write(path, line))
+    assert "--ignore-unknown-fields" not in str(raised.value)
 
 
 def test_progress_is_told_in_bytes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,9 @@ def test_a_trace_is_read_by_what_reads_traces(conversations: Path, tmp_path: Pat
     assert f"exported 20 requests of 20 records to {path}; read it with --block-size 4" in (
         result.output
     )
+    assert "requests that an engine had cached in full left no event, and are missing" in (
+        result.output
+    )
     trace = read_trace(path, block_size=BLOCK)
     assert (len(trace.requests), trace.notes) == (20, [])
     simulated = run(

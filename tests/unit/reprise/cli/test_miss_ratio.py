@@ -50,6 +50,12 @@ def test_a_trace_alone_is_enough(trace: Path) -> None:
     assert "small.jsonl: 90 blocks of 512 tokens accessed" in result.output
     # Of 30 requests 29 hit the first block and 27 the second, 512 of 1,200 tokens each.
     assert "34 different ones; at most 62.2 % of blocks hit, 79.6 % of tokens" in result.output
+    assert "one cache for all requests; of several engines each with its own: " in result.output
+    sampled = miss_ratio(trace, "--sample", 0.1)
+    assert "too few to say how many hit: a larger --sample does" in sampled.output
+    assert "hit % of blocks" not in sampled.output
+    sizes = miss_ratio(trace, "--size", "1k,2k")
+    assert "give the option once for each capacity" in sizes.stderr
 
 
 def test_sizes_are_tokens_or_blocks(trace: Path) -> None:
@@ -94,7 +100,7 @@ def test_what_stands_before_a_broken_line_is_used(trace: Path) -> None:
     trace.write_text(trace.read_text() + '{"timestamp": -5}\n')
     result = miss_ratio(trace)
     assert result.exit_code == 1
-    assert "small.jsonl:31: expected an object with timestamp" in result.stderr
+    assert "error: small.jsonl: line 31: expected an object with timestamp" in result.stderr
     assert "small.jsonl: 90 blocks of 512" in result.output
 
 

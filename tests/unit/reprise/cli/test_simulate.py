@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -34,10 +36,11 @@ def test_a_trace_alone_is_enough(trace: Path) -> None:
     result = simulate(trace)
     assert result.exit_code == 0
     assert "small.jsonl: 30 requests in 3 s" in result.output
-    assert result.output.startswith("Best on small.jsonl: ")
-    for label in ("round-robin", "weighted", "least-delay", "shared pool", "ideal"):
+    assert result.output.startswith("Too short to say what pays: small.jsonl has 30 requests. ")
+    assert "\nCache (least-delay): " in result.output
+    for label in ("round-robin", "least-loaded", "least-delay", "shared pool", "ideal"):
         assert f"\n{label} " in result.output
-    assert "\n  blocks: blocks to compute and to hold" in result.output, "each is explained"
+    assert "\n  least-loaded: who would begin first" in result.output, "each is explained"
     every = simulate(trace, "--all")
     assert "\nalgorithm-1:fetch=off " in every.output
     assert "Expected --policy or --all" in simulate(trace, "--all", "--policy", "random").stderr
@@ -50,10 +53,13 @@ def test_all_files_are_written(trace: Path, tmp_path: Path) -> None:
         *("--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv", "--plots", tmp_path / "p"),
     )
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "r.html").read_text().count("<img ") == 2
-    assert len(json.loads((tmp_path / "r.json").read_text())["runs"]) == 5
-    assert len((tmp_path / "r.csv").read_text().splitlines()) == 6
-    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["delay.png", "policies.png"]
+    assert (tmp_path / "r.html").read_text().count("<img ") == 3
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert len(written["runs"]) == 10
+    assert written["conclusions"][0]["sentences"][0] in result.output
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 11
+    names = sorted(path.name for path in (tmp_path / "p").iterdir())
+    assert names == ["capacity.png", "delay.png", "policies.png"]
 
 
 def test_a_report_begins_with_its_conclusion_and_sweeps_where_that_is_asked_for(
@@ -62,9 +68,9 @@ def test_a_report_begins_with_its_conclusion_and_sweeps_where_that_is_asked_for(
     result = simulate(trace, "--report", tmp_path / "r.html")
     assert result.exit_code == 0, result.output
     page = (tmp_path / "r.html").read_text()
-    assert page.index("Best on small.jsonl") < page.index("<h2>") < page.index("Cost model")
+    assert page.index("Best of the 5 compared") < page.index("<h2>") < page.index("Cost model")
     assert '<tr class="best">' in page
-    assert "<h3>capacity</h3>" not in page
+    assert "<h3>delay</h3>" not in page
     result = simulate(trace, "--sweep", "usual", "--report", tmp_path / "r.html")
     assert result.exit_code == 0, result.output
     page = (tmp_path / "r.html").read_text()
@@ -132,8 +138,9 @@ def test_what_stands_before_a_broken_line_is_run(trace: Path) -> None:
     trace.write_text(trace.read_text() + '{"timestamp": -5}\n')
     result = simulate(trace, "--policy", "weighted")
     assert result.exit_code == 1
-    assert "small.jsonl:31: expected an object with timestamp" in result.stderr
-    assert "The 30 requests before it are used" in result.output
+    assert "Error: small.jsonl: line 31: expected an object with timestamp" in result.stderr
+    assert result.stdout.startswith("Only a part of small.jsonl was read: line 31: ")
+    assert "Used before it: 30 requests; not read after it: 0 lines" in result.stdout
     assert "\nweighted " in result.output
 
 
@@ -152,6 +159,12 @@ def test_what_stands_before_a_broken_line_is_run(trace: Path) -> None:
         ),
         (["--sweep", "delay"], "Expected a sweep as"),
         (["--index-delay", "nan"], "nan"),
+        (["--index-delay", "5ms"], "expected seconds, as 0.005, got: 5ms"),
+        (["--index-loss", "20%"], "expected a share from 0 to 1, as 0.2, got: 20%"),
+        (["--costs", "prefill=9000"], "Cannot use --costs: expected parameters of"),
+        (["--policy", "random,weighted"], "give --policy once for each"),
+        (["--capacity", "24GB"], "1 GiB has 3,276 tokens"),
+        (["--block-size", "4"], "--block-size 512 fits all of them"),
         (["--report", "none/r.html"], "Cannot write none/r.html: expected a directory"),
     ],
 )
@@ -160,6 +173,34 @@ def test_what_cannot_be_is_named(trace: Path, arguments: list[str], message: str
     assert result.exit_code in (1, 2)
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_what_is_probably_meant_otherwise_is_asked(trace: Path, tmp_path: Path) -> None:
+    result = simulate(trace, "--policy", "random", "--capacity", 600)
+    assert "--capacity is 1 block of 512 tokens, less than the mean prompt of 3" in result.stderr
+    fast = tmp_path / "fast.jsonl"
+    line = {"timestamp": 0, "input_length": 12_000, "output_length": 3, "hash_ids": [*range(24)]}
+    fast.write_text(
+        "".join(json.dumps({**line, "timestamp": 0.4 * at}) + "\n" for at in range(500))
+    )
+    result = simulate(fast, "--policy", "random")
+    assert "timestamp is in ms; are these seconds?" in result.stderr
+
+
+def test_an_interruption_says_how_far_it_was_and_writes_nothing(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, when_done: Callable[[], None], **__: object) -> NoReturn:
+        when_done()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lab.whatif.sweep.run_all", interrupt)
+    result = simulate(trace, "--policy", "random", "--json", tmp_path / "r.json")
+    assert result.exit_code == 130
+    assert (
+        result.stderr == "Interrupted after 1 of 8 runs, 0% of all requests: nothing is written\n"
+    )
+    assert not (tmp_path / "r.json").exists()
 
 
 def test_a_disk_that_is_full_is_told_with_the_file(trace: Path) -> None:

@@ -16,9 +16,6 @@ mod words;
 
 pub use words::leading_digits;
 
-/// How much text is read at once.
-const BLOCK: usize = 64;
-
 /// Appends the numbers from `at` on as u32 LE, while `to` has less than `bytes_max`; returns where
 /// the first one begins that was not read.
 pub fn append_numbers(text: &[u8], at: usize, to: &mut Vec<u8>, bytes_max: usize) -> usize {
@@ -34,6 +31,7 @@ pub fn append_numbers(text: &[u8], at: usize, to: &mut Vec<u8>, bytes_max: usize
 
 #[cfg(test)]
 mod tests {
+    use super::words::BLOCK;
     use super::*;
 
     type Append = fn(&[u8], usize, &mut Vec<u8>, usize) -> usize;

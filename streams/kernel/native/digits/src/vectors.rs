@@ -13,7 +13,7 @@ use std::arch::x86_64::{
     _mm256_sub_epi8, _mm256_sub_epi32, _mm256_testz_si256, _mm256_xor_si256,
 };
 
-use crate::BLOCK;
+use crate::words::BLOCK;
 
 /// A place in it fits a byte.
 const WINDOW: usize = 256;

@@ -1,6 +1,7 @@
 //! Eight bytes of text in a register.
 
-use crate::BLOCK;
+/// How much text is read at once.
+pub const BLOCK: usize = 64;
 
 const ZEROS: u64 = 0x3030_3030_3030_3030;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;

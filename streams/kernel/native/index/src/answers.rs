@@ -14,8 +14,8 @@ use crate::bodies::read_query;
 use crate::core::Core;
 use crate::names::ScopeRef;
 use crate::query_fields::PackedQuery;
+use crate::roster::RosterEntry;
 use crate::scan::scan_query;
-use crate::scope::RosterEntry;
 use crate::urls::{read_octets, read_option};
 use crate::walk::{self, InstanceDepths, Prompt, Walked};
 
@@ -67,7 +67,8 @@ struct Query<'a> {
     hits_only: bool,
 }
 
-/// The answer; the lock is taken after the body has been read.
+/// The answer to a plain body; None where it is unusual. The lock is taken after the body has been
+/// read.
 pub fn answer<'a>(body: &'a [u8], kind: Kind<'a>, core: &Core) -> Option<Answered<'a>> {
     let Query { mut scope, instance_id, cache_salt, content, hits_only } = read(body, kind)?;
     // Before anything is looked up: the time that takes would tell of others' prompts.
@@ -311,11 +312,13 @@ fn write_number(text: &mut Vec<u8>, mut value: u64) {
 mod tests {
     use std::sync::Arc;
 
+    use xxhash_rust::xxh3::xxh3_64_with_seed;
+
     use super::*;
     use crate::audit::Queue;
     use crate::events::read_events;
     use crate::names::StreamKey;
-    use crate::twin::told::{Kind as What, Told as Event, encode, u32s, u64s};
+    use crate::sample_events::{SampleEvent, encode, u32s, u64s};
     use crate::write::WriteTurn;
 
     const TOKENS: [u32; 7] = [1, 2, 3, 4, 5, 6, 7];
@@ -334,14 +337,14 @@ mod tests {
             let queue = Arc::new(Queue::new(1.0, 1 << 20, 1 << 10));
             assert!(core.audit.set(queue.clone()).is_ok());
             let answers = Self { core, queue };
-            let stored = |hashes: &[u64], tier| Event {
+            let stored = |hashes: &[u64], tier| SampleEvent {
                 hashes: hashes.to_vec(),
                 tokens: TOKENS[..2 * hashes.len()].to_vec(),
                 tier,
-                ..Event::default()
+                ..SampleEvent::default()
             };
-            let gone = Event { kind: What::Removed, ..stored(&[1, 2], 1) };
-            let salted = Event { extra_keys: vec![SALTED.to_vec()], ..stored(&[9], 0) };
+            let gone = SampleEvent { is_removal: true, ..stored(&[1, 2], 1) };
+            let salted = SampleEvent { extra_keys: vec![SALTED.to_vec()], ..stored(&[9], 0) };
             let of_a = [stored(&[1, 2], 0), stored(&[1, 2, 3], 1), gone, salted];
             answers.publish("", "a", 0, &of_a);
             answers.publish("", "b", 3, &[]);
@@ -351,7 +354,7 @@ mod tests {
             answers
         }
 
-        fn publish(&self, salt: &str, instance: &str, dp_rank: u32, events: &[Event]) {
+        fn publish(&self, salt: &str, instance: &str, dp_rank: u32, events: &[SampleEvent]) {
             let stream = StreamKey {
                 tenant_id: "t".into(),
                 model_name: "m".into(),
@@ -362,9 +365,7 @@ mod tests {
             let mut turn = WriteTurn::new(&self.core.state, &self.core.hasher);
             let id = turn.state().open_publisher(stream, dp_rank);
             turn.state().register(id, "", true, false);
-            let events: Vec<Event> =
-                events.iter().map(|event| Event { block_size: 2, ..event.clone() }).collect();
-            let encoded = encode(&events, 0);
+            let encoded = encode(events);
             turn.apply(id, &read_events(&encoded).expect("events"), -1).expect("a publisher");
         }
 
@@ -372,7 +373,7 @@ mod tests {
             let url = format!("tenant_id=t&model=m&block_size=2{url}");
             let kind =
                 Kind { form: Form::Octets, by_hash, url_query: url.as_bytes(), tenants: None };
-            let answered = self.core.answer(body, kind)?;
+            let answered = answer(body, kind, &self.core)?;
             let text = String::from_utf8(answered.text).expect("JSON");
             Some((answered.tokens, answered.hit_tokens, text))
         }
@@ -382,7 +383,7 @@ mod tests {
                 r#"{{"tenant_id":"t","model":"m","block_size":2,"token_ids":{TOKENS:?}{more}}}"#
             );
             let kind = Kind { form: Form::Json, by_hash: false, url_query, tenants: None };
-            let answered = self.core.answer(body.as_bytes(), kind)?;
+            let answered = answer(body.as_bytes(), kind, &self.core)?;
             let text = String::from_utf8(answered.text).expect("JSON");
             Some((answered.tokens, answered.hit_tokens, text))
         }
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!(answers.json("", b"hits_only=2"), None);
         let by_hash = Kind { form: Form::Json, by_hash: true, url_query: b"", tenants: None };
         let body = br#"{"tenant_id":"t","model":"m","block_size":2,"token_ids":[1]}"#;
-        assert!(answers.core.answer(body, by_hash).is_none());
+        assert!(answer(body, by_hash, &answers.core).is_none());
     }
 
     #[test]
@@ -423,7 +424,7 @@ mod tests {
             let tenants: Vec<String> = names.iter().map(|name| name.to_string()).collect();
             let tenants = Some(&tenants[..]);
             let kind = Kind { form: Form::Json, by_hash: false, url_query: b"", tenants };
-            answers.core.answer(body, kind).is_some()
+            answer(body, kind, &answers.core).is_some()
         };
         assert!(ask(body, &["t"]));
         assert!(ask(body, &["s", "t"]));
@@ -458,7 +459,8 @@ mod tests {
         let expected = Some((6, 6, whole(&[A])));
         assert_eq!(answers.octets("&hits_only=1", &hashes, true), expected);
         assert_eq!(hashes[..16], walk::prefix_hashes(hasher, &tokens, b"", 2, 2));
-        let locals = Event { tokens: TOKENS[..6].into(), ..Event::default() }.locals(9);
+        let local = |block: &[u32]| xxh3_64_with_seed(&u32s(block), 9);
+        let locals: Vec<u64> = TOKENS.chunks_exact(2).map(local).collect();
         assert_eq!(walk::chain_hashes(hasher, u64s(&locals).as_chunks().0), hashes);
     }
 
@@ -467,11 +469,11 @@ mod tests {
         let answers = Answers::new();
         let kind = |form, url_query| Kind { form, by_hash: false, url_query, tenants: None };
         let url = b"tenant_id=\"&model=m&block_size=2";
-        assert!(answers.core.answer(b"", kind(Form::Octets, url)).is_none());
+        assert!(answer(b"", kind(Form::Octets, url), &answers.core).is_none());
         let body = r#"{"tenant_id":"t","model":"m","block_size":2,"token_ids":[]}"#;
-        assert!(answers.core.answer(body.as_bytes(), kind(Form::Json, b"")).is_some());
+        assert!(answer(body.as_bytes(), kind(Form::Json, b""), &answers.core).is_some());
         let body = body.replace("\"t\"", "\"\u{7f}\"");
-        assert!(answers.core.answer(body.as_bytes(), kind(Form::Json, b"")).is_none());
+        assert!(answer(body.as_bytes(), kind(Form::Json, b""), &answers.core).is_none());
         let tokens = u32s(&TOKENS);
         assert!(answers.octets("", &tokens, false).is_some());
         answers.publish("", "b\"", 0, &[]);
@@ -530,7 +532,7 @@ mod tests {
                 instance(&mut expected, "b", [0; 3], &["0", "3"]);
             }
             let kind = Kind { form: Form::Msgpack, by_hash: false, url_query, tenants: None };
-            let answered = answers.core.answer(&body, kind).expect("a plain body");
+            let answered = answer(&body, kind, &answers.core).expect("a plain body");
             assert_eq!((answered.tokens, answered.hit_tokens), (7, 6));
             assert_eq!(answered.text, expected);
         }
@@ -593,7 +595,7 @@ mod tests {
                 tenants: None,
             };
             let body = u32s(&tokens);
-            let answered = answers.core.answer(&body, kind).expect("a plain query");
+            let answered = answer(&body, kind, &answers.core).expect("a plain query");
             assert_eq!(answered.audited, Some(expected));
         }
         assert_eq!(answers.queue.counts().unsettled, 0);
@@ -604,7 +606,7 @@ mod tests {
             url_query: b"tenant_id=t&model=m&block_size=2",
             tenants: None,
         };
-        assert_eq!(answers.core.answer(b"", kind).expect("a plain query").audited, None);
+        assert_eq!(answer(b"", kind, &answers.core).expect("a plain query").audited, None);
         assert_eq!(answers.queue.counts().unsettled, 1);
     }
 

@@ -10,7 +10,7 @@ use msgpack::write;
 use parking_lot::Mutex;
 
 use crate::names::ScopeRef;
-use crate::scope::RosterEntry;
+use crate::roster::RosterEntry;
 use crate::walk::{InstanceDepths, Walked};
 
 /// What time, state and number of an answer take, about.

@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::answers::{Answered, Kind, answer};
 use crate::audit::Queue;
 use crate::hashing::PrefixHasher;
 use crate::state::State;
@@ -51,11 +50,6 @@ impl Core {
     pub fn settled(&self) -> Option<(u64, Vec<(u32, i64)>)> {
         let writes = self.writes.load(Ordering::Acquire);
         self.positions.after(writes).map(|offsets| (writes, offsets))
-    }
-
-    /// The answer to a plain body; None where it is unusual.
-    pub fn answer<'a>(&self, body: &'a [u8], kind: Kind<'a>) -> Option<Answered<'a>> {
-        answer(body, kind, self)
     }
 }
 

@@ -2,40 +2,18 @@
 
 use std::sync::Arc;
 
+use crate::block::Block;
 use crate::changes::Change;
 use crate::counters::Counter;
 use crate::entry_table::Entry;
-use crate::events::Stored;
 use crate::hashing::entry_digest;
 use crate::left_out::CONFLICT;
 use crate::limits::HOLD_COUNT_MAX;
+use crate::memberships::Membership;
 use crate::names::SHARED;
-use crate::publisher::{Membership, Publisher};
+use crate::publisher::Publisher;
 use crate::sets::holder_of;
 use crate::state::Index;
-
-/// A block as a publisher names it, on one tier.
-#[derive(Clone, Copy, Default)]
-pub struct Block {
-    pub key: u64,
-    pub prefix: u64,
-    pub tier: u32,
-    /// Whether its publisher only says again that it holds it.
-    pub reported: bool,
-    /// Whether that, or that it has stored another copy of it.
-    pub undecided: bool,
-    /// Whether it is of an object, which is held once however often it is announced.
-    pub is_object: bool,
-}
-
-impl Block {
-    /// A block of an event.
-    #[inline]
-    pub fn of(event: &Stored, key: u64, prefix: u64) -> Self {
-        let Stored { tier, reported, undecided, .. } = *event;
-        Self { key, prefix, tier, reported, undecided, is_object: false }
-    }
-}
 
 /// Blocks whose places in the tables are asked for together, so that cache misses overlap.
 pub const AHEAD: usize = 64;
@@ -163,7 +141,7 @@ impl Index {
         }
         if before == 0 {
             entry.set(block.tier, true);
-            let (entries, keys) = publisher.entries_mut(self);
+            let (entries, keys) = self.entries_mut(publisher);
             entries.update(&entry, keys);
         } else {
             self.count(Counter::Repeated, 1);
@@ -188,7 +166,7 @@ impl Index {
     ) -> Option<u32> {
         let scope = publisher.memberships.get(number)?.scope as usize;
         let slot = self.scopes[scope].place(block.prefix, block.key, after, self.placement);
-        let (entries, keys) = publisher.entries_mut(self);
+        let (entries, keys) = self.entries_mut(publisher);
         entries.insert(block.key, slot, number, block.tier, keys);
         Some(slot)
     }
@@ -198,7 +176,7 @@ impl Index {
     #[inline]
     pub fn remove(&mut self, publisher: &mut Publisher, entry: &Entry, tier: u32) -> bool {
         if publisher.counts.is_empty() {
-            let (entries, keys) = publisher.entries_mut(self);
+            let (entries, keys) = self.entries_mut(publisher);
             if !entries.take_tier(entry, tier, keys) {
                 return false;
             }
@@ -296,7 +274,7 @@ impl Index {
             let Some(mut now) = self.find(publisher, key) else { return 0 };
             now.set(tier, true);
             publisher.counts.keep(key, tier, count);
-            let (entries, keys) = publisher.entries_mut(self);
+            let (entries, keys) = self.entries_mut(publisher);
             entries.update(&now, keys);
             self.carry(publisher, &now, tier, (0, count), true);
         }
@@ -332,7 +310,7 @@ impl Index {
             publisher.counts.keep(entry.key, tier, count);
         }
         entry.set(tier, count > 0);
-        let (entries, keys) = publisher.entries_mut(self);
+        let (entries, keys) = self.entries_mut(publisher);
         entries.update(&entry, keys);
         self.carry(publisher, &entry, tier, (before, count), record);
     }

@@ -10,8 +10,9 @@ use hashbrown::{HashMap, HashSet};
 use crate::entry_table::{Entry, Place};
 use crate::hashing::GROUPS_MASK;
 use crate::limits::GROUP_MAX;
+use crate::memberships::Membership;
 use crate::names::GROUPS;
-use crate::publisher::{Membership, Publisher};
+use crate::publisher::Publisher;
 use crate::sets::holder_of;
 use crate::state::Index;
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::entry_table::{Entry, EntryTable};
-use crate::publisher::MemberId;
+use crate::memberships::MemberId;
 
 /// What one clear left: by number of the membership, what its member was called.
 struct Left {

@@ -4,8 +4,8 @@
 //! It stands as entries of scopes of their own, one for each reason, under keys of their own, so that
 //! rows and digests have it like all others, and a clear drops it.
 
+use crate::block::Block;
 use crate::counters::Counter;
-use crate::entries::Block;
 use crate::entry_table::Entry;
 use crate::events::Stored;
 use crate::hashing::{LEFT_OUT_MASK, REPEATED_MASK};

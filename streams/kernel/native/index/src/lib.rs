@@ -10,9 +10,11 @@
 //!     audit               answers that are kept, to be derived again later
 //!     events              canonical block events, borrowed from their bytes
 //!     scan, bodies, urls  a query's body in JSON, in msgpack, and as octets with a URL
-//!     state, entries      publishers and scopes; the elementary steps
+//!     state, entries      publishers and scopes; the elementary steps on a `block`
 //!     scope               blocks of a scope (`slots`), their holders (`sets`, `masks`), its ranks
+//!     roster              whom the answers of a scope name
 //!     publisher, moves    a publisher, and its blocks that change their tier
+//!     memberships         its parts in scopes
 //!     entry_table         what a publisher calls its blocks
 //!     waiting             objects of a pool that are yet to be joined to a block
 //!     left_out            what a publisher holds and no answer counts
@@ -24,13 +26,13 @@
 //!     tables, lines       hash tables in shards, and a shard
 //!     hashing             XXH3-64
 //!     names, limits       keys, tiers and bounds
-//!     twin                all that the index shows, by a few maps: for tests
 
 #![deny(clippy::all)]
 #![forbid(unsafe_code)]
 
 pub mod answers;
 pub mod audit;
+mod block;
 mod bodies;
 pub mod changes;
 pub mod core;
@@ -54,6 +56,9 @@ mod publisher;
 mod query_fields;
 #[cfg(test)]
 mod random;
+mod roster;
+#[cfg(test)]
+mod sample_events;
 pub mod scan;
 mod scope;
 pub mod selection;
@@ -61,8 +66,6 @@ mod sets;
 mod slots;
 pub mod state;
 mod tables;
-#[cfg(test)]
-mod twin;
 mod urls;
 pub mod views;
 mod waiting;

@@ -4,12 +4,66 @@
 //! or clear costs no more where many were named before.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::publisher::Membership;
+/// A publisher's part in one scope; it lives while there are entries or a registration.
+#[derive(Clone)]
+pub struct Membership {
+    pub lora_name: Arc<str>,
+    pub scope: u32,
+    /// Number within the scope.
+    pub member: u32,
+    pub context: u32,
+    /// Held (key, tier) pairs; `own` are those that are not in shared pools.
+    pub entries: u64,
+    pub own: u64,
+    pub digest: u64,
+    /// Registered here, and routable.
+    pub registered: bool,
+    /// In a scope in which blocks wait, or of aliases: (prefix, key) -> a bit per tier; else None.
+    pub named: Option<Named>,
+    /// A scope in which blocks wait.
+    pub waits: bool,
+    /// A scope of what engines call blocks.
+    pub aliases: bool,
+    /// A scope of blocks that are left out.
+    pub left_out: bool,
+    /// The scope of how often blocks were announced again.
+    pub repeated: bool,
+    /// A scope that no answer sees, as these are.
+    pub hidden: bool,
+    /// Blocks, by tier, that not all groups hold which form prefixes; see `groups`.
+    pub uneven: u64,
+}
+
+pub type Named = BTreeMap<(u64, u64), u8>;
+
+impl Membership {
+    pub fn is_used(&self) -> bool {
+        self.entries > 0 || self.registered
+    }
+
+    /// The keys of the entries of one prefix, ascending, where these are kept (`named`).
+    pub fn keys_of(&self, prefix: u64) -> Vec<u64> {
+        let found =
+            self.named.iter().flat_map(|named| named.range((prefix, 0)..=(prefix, u64::MAX)));
+        found.map(|(&(_, key), _)| key).collect()
+    }
+
+    pub fn member_id(&self) -> MemberId {
+        MemberId { scope: self.scope, member: self.member }
+    }
+}
+
+/// What a scope calls a member.
+#[derive(Clone, Copy)]
+pub struct MemberId {
+    pub scope: u32,
+    pub member: u32,
+}
 
 /// A membership, and where its number stands among the `present` ones.
 struct Part {

@@ -1,70 +1,12 @@
 //! One publisher: what it calls the blocks it holds, and its part in each scope.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::entry_table::{Entry, EntryTable, Keys};
-use crate::memberships::Memberships;
+use crate::entry_table::{Entry, EntryTable};
+use crate::memberships::{Membership, Memberships};
 use crate::names::StreamKey;
-use crate::state::Index;
-
-/// A publisher's part in one scope; it lives while there are entries or a registration.
-#[derive(Clone)]
-pub struct Membership {
-    pub lora_name: Arc<str>,
-    pub scope: u32,
-    /// Number within the scope.
-    pub member: u32,
-    pub context: u32,
-    /// Held (key, tier) pairs; `own` are those that are not in shared pools.
-    pub entries: u64,
-    pub own: u64,
-    pub digest: u64,
-    /// Registered here, and routable.
-    pub registered: bool,
-    /// In a scope in which blocks wait, or of aliases: (prefix, key) -> a bit per tier; else None.
-    pub named: Option<Named>,
-    /// A scope in which blocks wait.
-    pub waits: bool,
-    /// A scope of what engines call blocks.
-    pub aliases: bool,
-    /// A scope of blocks that are left out.
-    pub left_out: bool,
-    /// The scope of how often blocks were announced again.
-    pub repeated: bool,
-    /// A scope that no answer sees, as these are.
-    pub hidden: bool,
-    /// Blocks, by tier, that not all groups hold which form prefixes; see `groups`.
-    pub uneven: u64,
-}
-
-pub type Named = BTreeMap<(u64, u64), u8>;
-
-impl Membership {
-    pub fn is_used(&self) -> bool {
-        self.entries > 0 || self.registered
-    }
-
-    /// The keys of the entries of one prefix, ascending, where these are kept (`named`).
-    pub fn keys_of(&self, prefix: u64) -> Vec<u64> {
-        let found =
-            self.named.iter().flat_map(|named| named.range((prefix, 0)..=(prefix, u64::MAX)));
-        found.map(|(&(_, key), _)| key).collect()
-    }
-
-    pub fn member_id(&self) -> MemberId {
-        MemberId { scope: self.scope, member: self.member }
-    }
-}
-
-/// What a scope calls a member.
-#[derive(Clone, Copy)]
-pub struct MemberId {
-    pub scope: u32,
-    pub member: u32,
-}
 
 /// (key, tier) -> how often a held block was announced, where more than once.
 #[derive(Default)]
@@ -142,13 +84,6 @@ impl Publisher {
             groups: 0,
             has_aliases: false,
         }
-    }
-
-    /// Its entries to be changed, and where their keys are.
-    #[inline]
-    pub fn entries_mut<'a>(&'a mut self, index: &'a Index) -> (&'a mut EntryTable, Keys<'a>) {
-        let Self { entries, memberships, .. } = self;
-        (entries, Keys::new(&index.scopes, memberships, index.placement))
     }
 
     /// Its parts in the scopes of what is left out.

@@ -1,15 +1,15 @@
 //! One scope: its blocks, who holds them, and which ranks take part in its answers.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use crate::hashing::Placement;
 use crate::names::{ScopeKey, TIERS};
+use crate::roster::{Misses, Roster, RosterEntry};
 use crate::sets::{HolderSets, holder_of};
 use crate::slots::{EMPTY_SET, Slots};
 use crate::tables::{Places, Sharded};
-use crate::walk::Everyone;
 
 /// A publisher that is registered in the scope or holds blocks there.
 struct Member {
@@ -26,36 +26,11 @@ struct Instance {
     members: u32,
 }
 
-/// An instance with ranks that take part, in the order of answers.
-pub struct RosterEntry {
-    pub name: Arc<str>,
-    pub instance: u32,
-    /// (dp_rank, member), sorted.
-    pub ranks: Vec<(u32, u32)>,
-    /// Each rank has a part of each block: it holds what all of them hold.
-    pub is_sharded: bool,
-    /// Where it holds nothing of a prompt: its part of the answer, made when it is first wanted.
-    pub misses: Misses,
-}
-
-/// By form of answer; None where the name does not stand in it as it is.
-#[derive(Default)]
-pub struct Misses {
-    pub json: OnceLock<Option<Box<[u8]>>>,
-    pub msgpack: OnceLock<Box<[u8]>>,
-    pub audited: OnceLock<Box<[u8]>>,
-}
-
 pub struct Scope {
     pub key: ScopeKey,
     pub slots: Slots,
     pub sets: HolderSets,
-    /// Sorted by name.
-    pub roster: Vec<RosterEntry>,
-    /// Whether an entry of the roster is sharded.
-    pub has_shards: bool,
-    /// Where a walk for all of it begins, made when it is first wanted.
-    pub everyone: OnceLock<Everyone>,
+    pub roster: Roster,
     index: Sharded<u32, 12, 16>,
     /// (slot, holder) -> further keys of the holder that name the block, beyond the first.
     repeats: HashMap<(u32, u32), u32>,
@@ -79,9 +54,7 @@ impl Scope {
             key,
             slots: Slots::default(),
             sets: HolderSets::default(),
-            roster: Vec::new(),
-            has_shards: false,
-            everyone: OnceLock::new(),
+            roster: Roster::default(),
             index: Sharded::default(),
             repeats: HashMap::new(),
             members: Vec::new(),
@@ -215,18 +188,15 @@ impl Scope {
                 *is_sharded |= member.is_shard;
             }
         }
-        let mut roster = Vec::with_capacity(ranks.len());
+        let mut entries = Vec::with_capacity(ranks.len());
         for (instance, (mut ranks, is_sharded)) in ranks {
             if let Some(known) = &self.instances[instance as usize] {
                 ranks.sort_unstable();
                 let (name, misses) = (known.name.clone(), Misses::default());
-                roster.push(RosterEntry { name, instance, ranks, is_sharded, misses });
+                entries.push(RosterEntry { name, instance, ranks, is_sharded, misses });
             }
         }
-        roster.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        self.has_shards = roster.iter().any(|entry| entry.is_sharded);
-        self.roster = roster;
-        self.everyone = OnceLock::new();
+        self.roster = Roster::new(entries);
     }
 
     // Blocks

@@ -4,14 +4,15 @@ use hashbrown::HashMap;
 
 use crate::changes::ChangeLists;
 use crate::counters::{COUNTER_NAMES, Counter};
-use crate::entry_table::{Entry, Keys};
+use crate::entry_table::{Entry, EntryTable, Keys};
 use crate::hashing::Placement;
 use crate::leaving::Leaving;
 use crate::limits::{CLEARED_SCOPES_AT_ONCE_MAX, ENDED_ENTRIES, HIDDEN_SETS_MAX};
+use crate::memberships::{MemberId, Membership, Named};
 use crate::names::{
     ContextKey, REPEATED, ScopeKey, StreamKey, is_aliases, is_hidden, is_left_out, is_waiting,
 };
-use crate::publisher::{MemberId, Membership, Named, Publisher};
+use crate::publisher::Publisher;
 use crate::scope::Scope;
 use crate::sets::holder_of;
 
@@ -124,6 +125,16 @@ impl Index {
     #[inline]
     pub fn keys<'a>(&'a self, publisher: &'a Publisher) -> Keys<'a> {
         Keys::new(&self.scopes, &publisher.memberships, self.placement)
+    }
+
+    /// A publisher's entries to be changed, and where their keys are.
+    #[inline]
+    pub fn entries_mut<'a>(
+        &'a self,
+        publisher: &'a mut Publisher,
+    ) -> (&'a mut EntryTable, Keys<'a>) {
+        let Publisher { entries, memberships, .. } = publisher;
+        (entries, Keys::new(&self.scopes, memberships, self.placement))
     }
 
     /// What a publisher calls by this key.

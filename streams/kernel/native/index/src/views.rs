@@ -40,7 +40,7 @@ pub fn scopes(state: &State) -> Vec<ScopeView> {
     let mut views: Vec<ScopeView> = shown
         .filter(|scope| scope_is_shown(scope))
         .map(|scope| {
-            let instances = scope.roster.iter().map(|entry| {
+            let instances = scope.roster.entries().iter().map(|entry| {
                 let ranks = entry.ranks.iter().map(|&(dp_rank, _)| dp_rank).collect();
                 (entry.name.to_string(), ranks)
             });

@@ -9,8 +9,8 @@
 //! So it remembers what engines call a block (an alias) for as long as it has an object of it, in
 //! entries of a scope of their own (`aliases_name`), and what it drops, to the end of the batch.
 
+use crate::block::Block;
 use crate::counters::Counter;
-use crate::entries::Block;
 use crate::events::Stored;
 use crate::hashing::ALIASES_MASK;
 use crate::left_out::CONFLICT;

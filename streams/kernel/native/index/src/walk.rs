@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use crate::hashing::{Placement, PrefixHasher};
-use crate::scope::{RosterEntry, Scope};
+use crate::roster::{Bits, RosterEntry};
+use crate::scope::Scope;
 use crate::slots::EMPTY_SET;
 
 /// Blocks hashed at a time: a miss costs at most so many hashes in vain.
@@ -88,19 +89,17 @@ pub fn walk<'a>(
     mut seen: Option<&mut Vec<u8>>,
 ) -> Option<Walked<'a>> {
     let roster = match instance_id {
-        None => &scope.roster[..],
-        Some(wanted) => {
-            let at = scope.roster.binary_search_by(|known| (*known.name).cmp(wanted)).ok()?;
-            &scope.roster[at..=at]
-        }
+        None => scope.roster.entries(),
+        Some(wanted) => scope.roster.of(wanted),
     };
     if roster.is_empty() {
         return None;
     }
-    let mut alive = match instance_id {
-        None => Alive::of_everyone(scope),
-        Some(_) => Alive::new(scope, roster),
-    };
+    let masks = &scope.sets.masks;
+    let mut alive = Alive::new(match instance_id {
+        None => scope.roster.bits(masks),
+        Some(_) => Bits::new(masks, roster),
+    });
     let block_size = scope.key.block_size as usize;
     let mut is_mixed = false;
     match prompt {
@@ -243,64 +242,17 @@ pub fn chain_hashes(hasher: &PrefixHasher, token_hashes: &[[u8; 8]]) -> Vec<u8> 
     hashes
 }
 
-/// The bits of a whole roster, in the layout that the masks had.
-pub struct Everyone {
-    instance_words: usize,
-    member_words: usize,
-    bits: Vec<u64>,
-}
-
-/// Bits of those who hold all blocks so far, in the layout of `masks`, and the depths of those who
-/// do not.
+/// Those who hold all blocks so far, and the depths of those who do not.
 struct Alive {
-    instance_words: usize,
-    member_words: usize,
-    bits: Vec<u64>,
+    bits: Bits,
+    /// By the bit's place.
     depths: Vec<u32>,
 }
 
 impl Alive {
-    fn new(scope: &Scope, roster: &[RosterEntry]) -> Self {
-        let masks = &scope.sets.masks;
-        let mut alive = Self {
-            instance_words: masks.instance_words,
-            member_words: masks.member_words,
-            bits: vec![0; masks.words()],
-            depths: vec![0; 64 * masks.words()],
-        };
-        for entry in roster {
-            for part in 0..4 {
-                alive.set(part * alive.instance_words, entry.instance);
-            }
-            for &(_, member) in &entry.ranks {
-                alive.set(alive.own(), member);
-                alive.set(alive.own() + alive.member_words, member);
-            }
-        }
-        alive
-    }
-
-    fn of_everyone(scope: &Scope) -> Self {
-        let masks = &scope.sets.masks;
-        let everyone = scope.everyone.get_or_init(|| {
-            let Self { instance_words, member_words, bits, .. } = Self::new(scope, &scope.roster);
-            Everyone { instance_words, member_words, bits }
-        });
-        let (instance_words, member_words) = (everyone.instance_words, everyone.member_words);
-        if (instance_words, member_words) != (masks.instance_words, masks.member_words) {
-            return Self::new(scope, &scope.roster);
-        }
-        let depths = vec![0; 64 * everyone.bits.len()];
-        Self { instance_words, member_words, bits: everyone.bits.clone(), depths }
-    }
-
-    fn set(&mut self, start: usize, bit: u32) {
-        crate::masks::set_bit(&mut self.bits, start, bit);
-    }
-
-    /// Where the part of the ranks' own tiers starts; the three walk parts follow.
-    fn own(&self) -> usize {
-        4 * self.instance_words
+    fn new(bits: Bits) -> Self {
+        let depths = vec![0; 64 * bits.words.len()];
+        Self { bits, depths }
     }
 
     fn walk(
@@ -333,7 +285,7 @@ impl Alive {
                 if set != last_set {
                     last_set = set;
                     let mask = scope.sets.masks.of(set);
-                    if scope.has_shards {
+                    if scope.roster.has_shards() {
                         whole.clear();
                         whole.extend_from_slice(mask);
                         for entry in roster.iter().filter(|entry| entry.is_sharded) {
@@ -343,7 +295,7 @@ impl Alive {
                     } else {
                         self.narrow(mask, depth);
                     }
-                    if self.bits[..self.instance_words].iter().all(|&word| word == 0) {
+                    if self.bits.words[..self.bits.instance_words].iter().all(|&word| word == 0) {
                         return self.end(depth);
                     }
                 }
@@ -361,18 +313,18 @@ impl Alive {
     /// Takes the bits of an instance from `mask` that not all of its ranks have, in a pool or
     /// themselves.
     fn drop_partial(&self, mask: &mut [u64], entry: &RosterEntry) {
-        let walk = self.own() + self.member_words;
+        let walk = self.bits.own() + self.bits.member_words;
         let has = |mask: &[u64], start: usize, bit: u32| {
             mask[start + bit as usize / 64] >> (bit % 64) & 1 == 1
         };
         let mut all = [true; 4]; // any, GPU, CPU, DISK
         for &(_, member) in &entry.ranks {
-            let on = [0, 1, 2].map(|tier| has(mask, walk + tier * self.member_words, member));
+            let on = [0, 1, 2].map(|tier| has(mask, walk + tier * self.bits.member_words, member));
             all[0] &= on.contains(&true);
             all.iter_mut().skip(1).zip(on).for_each(|(all, on)| *all &= on);
         }
         for (part, _) in all.into_iter().enumerate().filter(|(_, all)| !all) {
-            let start = part * self.instance_words + entry.instance as usize / 64;
+            let start = part * self.bits.instance_words + entry.instance as usize / 64;
             mask[start] &= !(1 << (entry.instance % 64));
         }
     }
@@ -388,7 +340,7 @@ impl Alive {
         prefixes: PairedPrefixes,
         mut seen: Option<&mut Vec<u8>>,
     ) -> bool {
-        let mut paired = Self::new(scope, roster);
+        let mut paired = Self::new(Bits::new(&scope.sets.masks, roster));
         if let Some(seen) = &mut seen {
             seen.clear();
         }
@@ -402,16 +354,16 @@ impl Alive {
 
     /// Those without a bit in `mask` have ended before the block at `depth`.
     fn narrow(&mut self, mask: &[u64], depth: u32) {
-        let walk = self.own() + self.member_words;
+        let walk = self.bits.own() + self.bits.member_words;
         for (at, &held) in mask.iter().enumerate().take(walk) {
             self.keep(at, held, 0, depth);
         }
-        for at in walk..walk + self.member_words {
+        for at in walk..walk + self.bits.member_words {
             // Where the GPU's part of the walk ends, the CPU's begins, and so on.
             let from_gpu = self.keep(at, mask[at], 0, depth);
-            let cpu = at + self.member_words;
+            let cpu = at + self.bits.member_words;
             let from_cpu = self.keep(cpu, mask[cpu], from_gpu, depth);
-            let disk = cpu + self.member_words;
+            let disk = cpu + self.bits.member_words;
             self.keep(disk, mask[disk], from_cpu, depth);
         }
     }
@@ -419,9 +371,9 @@ impl Alive {
     /// Adds `arrived` to a word and keeps what is `held`; returns what ended, with its depth noted.
     #[inline]
     fn keep(&mut self, at: usize, held: u64, arrived: u64, depth: u32) -> u64 {
-        let present = self.bits[at] | arrived;
+        let present = self.bits.words[at] | arrived;
         let ended = present & !held;
-        self.bits[at] = present & held;
+        self.bits.words[at] = present & held;
         // Depths are 0 as they are made, which they stay for most of many instances.
         let mut left = if depth == 0 { 0 } else { ended };
         while left != 0 {
@@ -436,19 +388,19 @@ impl Alive {
         if depth == 0 {
             return;
         }
-        let nobody = vec![0; self.bits.len()];
+        let nobody = vec![0; self.bits.words.len()];
         self.narrow(&nobody, depth);
     }
 
     fn answer(&self, entry: &RosterEntry, block_size: u64) -> InstanceDepths {
         let tokens =
             |start: usize, bit: u32| block_size * u64::from(self.depths[64 * start + bit as usize]);
-        let part = |i| tokens(i * self.instance_words, entry.instance);
+        let part = |i| tokens(i * self.bits.instance_words, entry.instance);
         let depths = [part(0), part(1), part(2), part(3)];
         // What one of its ranks has beyond the others is of no use.
         let most = if entry.is_sharded { depths[0] } else { u64::MAX };
         let ranks = entry.ranks.iter().map(|&(dp_rank, member)| {
-            let part = |i| tokens(self.own() + i * self.member_words, member).min(most);
+            let part = |i| tokens(self.bits.own() + i * self.bits.member_words, member).min(most);
             RankDepths { dp_rank, depths: [part(0), part(1), part(2), part(3)] }
         });
         InstanceDepths { instance_id: entry.name.clone(), depths, ranks: ranks.collect() }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use heads::Head;
 use mio::net::TcpStream;
-use prefix_index::answers::{Form, Kind};
+use prefix_index::answers::{self, Form, Kind};
 
 use crate::shared::Shared;
 use crate::shown::Service;
@@ -234,7 +234,7 @@ fn answer<S: Service>(
     };
     let tenants = admission.tenants();
     let kind = Kind { form, by_hash: head.by_hash, url_query: head.url_query, tenants };
-    let answered = core.answer(&received[head.body_at..], kind)?;
+    let answered = answers::answer(&received[head.body_at..], kind, &core)?;
     let state = shared.states.get(shared.shown.state(&answered.scope)?)?;
     if let (Some(audited), Some(queue)) = (&answered.audited, core.audit.get()) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -13,7 +13,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Waker};
 use parking_lot::Mutex;
 
-use crate::Bounds;
+use crate::bounds::Bounds;
 use crate::counts::Queries;
 use crate::shared::{Handed, Incoming, Lane, Shared};
 use crate::shown::{Service, Shown};

@@ -9,11 +9,13 @@
 //!     shown               what is answered from, as it was when it was last looked at
 //!     counts              what was answered
 //!     admitted            whose requests Python has let through
+//!     bounds              how much of all that there may be
 
 #![deny(clippy::all)]
 #![forbid(unsafe_code)]
 
 mod admitted;
+mod bounds;
 mod connection;
 pub mod counts;
 mod handle;
@@ -21,26 +23,6 @@ mod shared;
 pub mod shown;
 mod threads;
 
+pub use bounds::Bounds;
 pub use handle::Listener;
 pub use shared::Handed;
-
-use std::time::Duration;
-
-/// `schemas/limits.py` has the values.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Of a request's body; a larger one is handed over.
-    pub body_bytes: usize,
-    /// Of all requests of which a part has come.
-    pub bodies_bytes: usize,
-    /// From a request's first byte to its last, and from a connection to its first byte.
-    pub request: Duration,
-    /// Between two requests.
-    pub idle: Duration,
-    /// Connections, those that were handed over included.
-    pub connections: usize,
-    /// The highest descriptor that one may have.
-    pub descriptor: i32,
-    /// Whether queries with a `traceparent` are answered; else they are handed over.
-    pub answers_traced: bool,
-}

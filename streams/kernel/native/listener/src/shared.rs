@@ -11,8 +11,8 @@ use mio::Waker;
 use mio::net::TcpStream;
 use parking_lot::Mutex;
 
-use crate::Bounds;
 use crate::admitted::Admitted;
+use crate::bounds::Bounds;
 use crate::counts::Queries;
 use crate::shown::Shown;
 

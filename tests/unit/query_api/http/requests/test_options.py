@@ -28,7 +28,7 @@ def test_a_moment_is_a_position_or_a_time(text: str, expected: AsOf) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "nan", "inf", "0:1,0:2", "0:", ":1", "0:-2", "99999999999:1", "2025-13-01"],
+    ["", "nan", "inf", "0:1,0:2", "0:", ":1", "0:-2", "0:\u0663", "99999999999:1", "2025-13-01"],
 )
 def test_what_is_neither_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="as_of must be a position"):

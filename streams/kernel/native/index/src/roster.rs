@@ -1,0 +1,115 @@
+//! The instances that the answers of a scope name, and where a walk for all of them begins.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::masks::{Masks, set_bit};
+
+/// An instance with ranks that take part.
+pub struct RosterEntry {
+    pub name: Arc<str>,
+    pub instance: u32,
+    /// (dp_rank, member), sorted.
+    pub ranks: Vec<(u32, u32)>,
+    /// Each rank has a part of each block: it holds what all of them hold.
+    pub is_sharded: bool,
+    /// Where it holds nothing of a prompt: its part of the answer, made when it is first wanted.
+    pub misses: Misses,
+}
+
+/// By form of answer; None where the name does not stand in it as it is.
+#[derive(Default)]
+pub struct Misses {
+    pub json: OnceLock<Option<Box<[u8]>>>,
+    pub msgpack: OnceLock<Box<[u8]>>,
+    pub audited: OnceLock<Box<[u8]>>,
+}
+
+#[derive(Default)]
+pub struct Roster {
+    /// In the order of answers, which is that of names.
+    entries: Vec<RosterEntry>,
+    /// Whether an entry is sharded.
+    has_shards: bool,
+    /// The bits of all entries, made when they are first wanted.
+    bits: OnceLock<Bits>,
+}
+
+impl Roster {
+    pub fn new(mut entries: Vec<RosterEntry>) -> Self {
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let has_shards = entries.iter().any(|entry| entry.is_sharded);
+        Self { entries, has_shards, bits: OnceLock::new() }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    #[inline]
+    pub fn has_shards(&self) -> bool {
+        self.has_shards
+    }
+
+    #[inline]
+    pub fn entries(&self) -> &[RosterEntry] {
+        &self.entries
+    }
+
+    /// The entry of one instance; none where the instance is not there.
+    pub fn of(&self, instance_id: &str) -> &[RosterEntry] {
+        match self.entries.binary_search_by(|known| (*known.name).cmp(instance_id)) {
+            Ok(at) => &self.entries[at..=at],
+            Err(_) => &[],
+        }
+    }
+
+    /// The bits of all entries.
+    pub fn bits(&self, masks: &Masks) -> Bits {
+        let bits = self.bits.get_or_init(|| Bits::new(masks, &self.entries));
+        if bits.is_like(masks) { bits.clone() } else { Bits::new(masks, &self.entries) }
+    }
+}
+
+/// Bits of instances and ranks, in the layout that the masks had.
+#[derive(Clone)]
+pub struct Bits {
+    pub instance_words: usize,
+    pub member_words: usize,
+    pub words: Vec<u64>,
+}
+
+impl Bits {
+    /// The bits of these entries.
+    pub fn new(masks: &Masks, entries: &[RosterEntry]) -> Self {
+        let mut bits = Self {
+            instance_words: masks.instance_words,
+            member_words: masks.member_words,
+            words: vec![0; masks.words()],
+        };
+        for entry in entries {
+            for part in 0..4 {
+                bits.set(part * bits.instance_words, entry.instance);
+            }
+            for &(_, member) in &entry.ranks {
+                bits.set(bits.own(), member);
+                bits.set(bits.own() + bits.member_words, member);
+            }
+        }
+        bits
+    }
+
+    fn set(&mut self, start: usize, bit: u32) {
+        set_bit(&mut self.words, start, bit);
+    }
+
+    fn is_like(&self, masks: &Masks) -> bool {
+        (self.instance_words, self.member_words) == (masks.instance_words, masks.member_words)
+    }
+
+    /// Where the part of the ranks' own tiers starts; the three walk parts follow.
+    #[inline]
+    pub fn own(&self) -> usize {
+        4 * self.instance_words
+    }
+}
