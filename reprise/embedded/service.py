@@ -173,7 +173,7 @@ class EmbeddedService(TableView):
                 one.stop()
             raise
         routing = self.routing
-        self.router = Router(self, routing.queue, routing.live, routing.folded, settings.routing)
+        self.router = Router(self, routing.queue, routing.live, settings.routing)
         self.faults = 0
         self.outcomes = OutcomeWatch(
             self, self.router, self.write.conditions, on_fault=self._count_fault

@@ -166,9 +166,7 @@ class ReplicaService:
             )
         self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
         routing = self.routing
-        self.router = Router(
-            self.replica, routing.queue, routing.live, routing.folded, settings.routing
-        )
+        self.router = Router(self.replica, routing.queue, routing.live, settings.routing)
         self._thread = kafka_thread()
         self._reader = TopicReader(
             kafka,

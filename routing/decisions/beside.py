@@ -12,8 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from routing.fold.booking import Booking
-from routing.fold.bookings import LATE, Bookings
+from routing.fold.bookings import LATE
 from routing.fold.place import Load
+from routing.overlay.bookings import OverlaidBookings
 from schemas.limits import LOAD_SAMPLE_S, LOAD_SUM_MAX, LOAD_TARGETS_MAX
 from schemas.routing_records import LoadSample, OutcomeEvent, Target
 
@@ -79,7 +80,7 @@ class Beside(msgspec.Struct):
         )
 
 
-def beside(sample: LoadSample, bookings: Bookings) -> Beside:
+def beside(sample: LoadSample, bookings: OverlaidBookings) -> Beside:
     """What a sample says beside what is booked."""
     booked, tokens = bookings.queued_at(sample.target, sample.observed_at)
     waiting, left = sample.waiting or 0, sample.prefill_tokens or 0
@@ -97,10 +98,10 @@ def beside(sample: LoadSample, bookings: Bookings) -> Beside:
 
 class BesideBooked:
     """Of the newest sample of each target; at most LOAD_TARGETS_MAX, the oldest goes. O(1) each,
-    but for what `Bookings.queued_at` costs a sample.
+    but for what `OverlaidBookings.queued_at` costs a sample.
     """
 
-    def __init__(self, bookings: Bookings) -> None:
+    def __init__(self, bookings: OverlaidBookings) -> None:
         """Args:
         bookings: what is booked.
         """
@@ -147,5 +148,6 @@ class BesideBooked:
         newest.
         """
         found = self._known.get(sample.target)
-        is_newest = found is not None and found.sample is sample
-        return found if found is not None and is_newest else beside(sample, self._bookings)
+        if found is not None and (found.sample is sample or found.sample == sample):
+            return found
+        return beside(sample, self._bookings)

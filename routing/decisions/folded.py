@@ -10,50 +10,45 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from routing.fold.fold import RoutingFold
-from schemas.routing_records import RoutingRecord
 
 ValueT = TypeVar("ValueT")
 
 
 class FoldedRouting:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        changing: held by whoever changes the fold, and by long questions; taken before the lock.
+        lock: held while the fold changes, and by short questions.
+        fold: to be read with the lock.
+    """
 
     def __init__(self, fold: RoutingFold | None = None) -> None:
-        self._fold = fold or RoutingFold()
-        self._lock = threading.Lock()  # held while it changes, and by short questions
-        self._changing = threading.RLock()  # held by whoever changes it, and by long questions
+        self.fold = fold or RoutingFold()
+        self.lock = threading.RLock()
+        self.changing = threading.RLock()
 
     @property
     def offset(self) -> int:
         """Of the last record that was applied; -1 for none."""
-        return self._fold.offset
-
-    def apply(self, offset: int, record: RoutingRecord) -> None:
-        """See `RoutingFold.apply`. Waits for a long question that is being answered."""
-        with self._changing, self._lock:
-            self._fold.apply(offset, record)
+        return self.fold.offset
 
     def begin(self) -> bool:
         """Whether it can be applied to at once; then until `end`, by the same thread. For a loop,
         which may not wait.
         """
-        return self._changing.acquire(blocking=False)
+        return self.changing.acquire(blocking=False)
 
     def end(self) -> None:
         """See `begin`."""
-        self._changing.release()
+        self.changing.release()
 
     def read(self, question: Callable[[RoutingFold], ValueT]) -> ValueT:
         """What a short question makes of the fold, which it must not change or keep."""
-        with self._lock:
-            return question(self._fold)
+        with self.lock:
+            return question(self.fold)
 
     def read_all(self, question: Callable[[RoutingFold], ValueT]) -> ValueT:
         """The same of a long one, which must read alone: short ones are answered beside it."""
-        with self._changing:
-            return question(self._fold)
-
-    def replace(self, fold: RoutingFold) -> None:
-        """Goes on with another one; a long question still reads the one before."""
-        with self._lock:
-            self._fold = fold
+        with self.changing:
+            return question(self.fold)

@@ -1,13 +1,12 @@
-"""What is under way, as far as this service knows it.
+"""What a decision reads: the fold of the routing log, and over it what this service has told the
+log and not read back (`routing.overlay`).
 
-Its own decisions and reports count at once, those of others as soon as the routing log has brought
-them; what comes back of its own changes nothing. So a decision sees all that this service has
-decided before, and what others decided some milliseconds ago.
+So a decision sees all that this service has decided before, and what others decided some
+milliseconds ago; what comes back of its own counts once.
 
 Any thread may call it.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
@@ -16,18 +15,21 @@ from typing import Final, NamedTuple
 
 from routing.by_target import ByTarget
 from routing.decisions.beside import BesideBooked, Usual
+from routing.decisions.folded import FoldedRouting
 from routing.decisions.mean_work import MeanWork
-from routing.decisions.predictions import LivePredictions
 from routing.decisions.recent import RecentDecision, RecentDecisions
 from routing.fold.booking import DecisionKey
-from routing.fold.bookings import Bookings, Reported
-from routing.fold.failures import Failing, Failures
-from routing.fold.fold import RoutingFold
+from routing.fold.bookings import Reported
+from routing.fold.failures import Failing
+from routing.fold.fold import Changes, RoutingFold
 from routing.fold.place import NO_LOAD, Load
-from routing.fold.samples import Samples
-from routing.observed.sessions import Sessions
+from routing.overlay.bookings import OverlaidBookings
+from routing.overlay.failures import OverlaidFailures
+from routing.overlay.own_records import OwnRecords
+from routing.overlay.predictions import OverlaidPredictions
+from routing.overlay.samples import OverlaidSamples
+from routing.overlay.sessions import OverlaidSessions
 from routing.policies.recent_work import RecentWork
-from schemas.limits import LOAD_SAMPLE_S
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -35,6 +37,7 @@ from schemas.routing_records import (
     LoadRecord,
     LoadSample,
     Outcome,
+    OutcomeEvent,
     OutcomesRecord,
     RoutingRecord,
     Target,
@@ -85,63 +88,180 @@ class LiveLoad:
     """See the module.
 
     Attributes:
+        folded: of the log, as far as it was read.
         forgotten: what those that decide by it had to give up for want of room, by what it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fold: RoutingFold | None = None) -> None:
+        """Args:
+        fold: what was read of the log so far; None: nothing.
+        """
+        self.folded = FoldedRouting(fold)
         self.forgotten: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        self._bookings = Bookings()
-        self._samples = Samples()
+        self._lock = self.folded.lock
+        self._own = OwnRecords()
+        self._bookings = OverlaidBookings(self._own)
+        self._failures = OverlaidFailures(self._own)
+        self._predictions = OverlaidPredictions(self._own)
+        self._sessions = OverlaidSessions(self._own)
+        self._samples = OverlaidSamples()
+        # What this process has come to know, whoever decided it; no log has it.
         self._beside = BesideBooked(self._bookings)
-        self._forgotten_at: dict[Unregistered, float] = {}  # what the log is to bring again
         self._mean_work = MeanWork()
         self._recent_work: ByTarget[RecentWork] = ByTarget()
-        self._predicted = LivePredictions()
-        self._sessions = Sessions()
-        self._failures = Failures()
         self._recent = RecentDecisions()
+        self.rebase(self.folded.fold)
 
-    def merge(self, fold: RoutingFold) -> None:
-        """Goes on from what the log said up to now, and from its own that the log has yet to bring.
+    # What the log brings
 
-        For a start, and for a log that was read again: record by record, its past would set the
-        time back.
+    def rebase(self, fold: RoutingFold) -> None:
+        """Goes on over another fold of the log: see `OverlaidBookings.rebase`."""
+        with self.folded.changing, self._lock:
+            self.folded.fold = fold
+            found = self._bookings.rebase(fold.bookings)
+            self._failures.base = fold.failures
+            self._predictions.base = fold.observations
+            self._sessions.base = fold.observations.sessions
+            self._samples.base = fold.samples
+            self.note_samples()
+            self._note_reported(found)
+
+    def note_samples(self) -> None:
+        """What the fold's samples say beside what is booked; where their records were not followed
+        but read again, once that is done.
         """
         with self._lock:
-            found = self._bookings.merge(fold.bookings.state())
-            for sample in fold.samples.all():
-                self._note(sample)
-            self._predicted.merge(fold.observations)
-            self._note_reported(found)
-            self._sessions.restore(fold.observations.sessions.state())
-            self._failures.restore(fold.failures.state())
+            self._note_newest(self._samples.base.all())
+
+    def _note_newest(self, samples: Iterable[LoadSample]) -> None:
+        for sample in samples:
+            if self._samples.is_newest(sample):
+                self._beside.note(sample)
+
+    def apply(self, offset: int, record: RoutingRecord) -> None:
+        """Folds a record of the past, which says nothing of what has come to be known lately."""
+        with self.folded.changing, self._lock:
+            fold = self.folded.fold
+            if offset > fold.offset:
+                self._come(record, fold.apply(offset, record), None)
+
+    def follow(self, offset: int, record: RoutingRecord, now: float) -> None:
+        """Folds what the log has brought, of this service or of others; it is `now` here."""
+        with self.folded.changing, self._lock:
+            fold = self.folded.fold
+            if offset <= fold.offset:
+                return
+            new: list[Decision] = []
+            gone: list[Unregistered] = []
+            if isinstance(record, DecisionsRecord):
+                seen = self._bookings.has_seen
+                new = [one for one in record.decisions if not seen(record.run, one.number)]
+            elif isinstance(record, UnregisteredEngines):
+                # Those that were unregistered here may be registered again by now, and chosen.
+                known = self._bookings.is_unregistered
+                gone = [one for one in record.engines if not known(one)]
+            reported = self._come(record, fold.apply(offset, record), now)
+            self._bookings.advance(now)
+            for decision in new:
+                self._note_decision(record.run, decision)
+            self._note_reported(reported)
+            self._forget(gone)
+            if isinstance(record, LoadRecord):
+                self._note_newest(record.samples)
+
+    def _come(self, record: RoutingRecord, changes: Changes, now: float | None) -> list[Reported]:
+        """What is back leaves the overlay."""
+        back = self._own.back
+        match record:
+            case DecisionsRecord(run=run):
+                for decision in record.decisions:
+                    self._own.come((run, decision.number))
+            case OutcomesRecord(run=run):
+                for outcome in record.outcomes:
+                    self._own.come(_name_of(run, outcome))
+            case LoadRecord():
+                self._samples.come(record.samples)
+            case UnregisteredEngines():
+                for engine in record.engines:
+                    self._own.come(engine, is_own=False)
+                self._samples.forgotten(record.engines)
+                self._predictions.forgotten(record.engines)
+        if self._own.back > back:
+            self._failures.leave()
+            self._predictions.leave()
+            self._sessions.leave()
+            self._bookings.leave()
+        return self._bookings.come(record, changes, now)
+
+    # What this service tells
 
     def book(self, run: int, decision: Decision) -> None:
         """A decision of this service."""
         with self._lock:
             self._bookings.advance(decision.time)
-            self._book(run, decision)
+            if self._bookings.has_seen(run, decision.number):
+                return
+            self._own.begin()
+            self._own.expect((run, decision.number))
+            early = self._bookings.book(run, decision)
+            now = self._bookings.clock
+            self._failures.decided(now, decision)
+            self._predictions.decided(run, now, decision)
+            self._sessions.decided(now, decision)
+            self._note_decision(run, decision)
+            self._note_reported(early)
 
     def refuse(self, run: int, decision: Decision) -> None:
         """A decision of this service that nobody was chosen by."""
         with self._lock:
             self._recent.note(run, decision)
 
-    def _book(self, run: int, decision: Decision) -> None:
-        if self._bookings.has_seen(run, decision.number):
-            return
-        self._recent.note(run, decision)
-        early = self._bookings.book(run, decision)
-        self._mean_work.note(decision)
-        self._note_work(decision)
-        now = self._bookings.clock
-        self._sessions.decided(now, decision)
-        self._failures.decided(now, decision)
-        self._predicted.decided(run, now, decision, self._bookings.is_under_way)
-        self._note_reported(early)
+    def report(self, run: int, outcome: Outcome) -> Report:
+        """A report to this service."""
+        with self._lock:
+            self._bookings.advance(outcome.time)
+            self._own.begin()
+            found = self._bookings.report(run, outcome)
+            if found is None:
+                return Report.REPEATED
+            self._own.expect(_name_of(run, outcome))
+            now = self._bookings.clock
+            for booking, _ in found:
+                self._failures.reported(now, booking, outcome.event)
+                self._predictions.reported(run, now, outcome)
+            self._note_reported(found)
+            return Report.NEW if self._bookings.has_seen(run, outcome.number) else Report.EARLY
 
-    def _note_work(self, decision: Decision) -> None:
+    def note(self, samples: Iterable[LoadSample]) -> None:
+        """What targets carry."""
+        with self._lock:
+            for sample in samples:
+                if self._samples.note(sample):
+                    self._beside.note(sample)
+
+    def forget(self, engines: Iterable[Unregistered], now: float) -> int:
+        """Engines that are registered no more; how many of their bookings were released."""
+        engines = list(engines)
+        with self._lock:
+            self._own.begin()
+            for engine in engines:
+                self._own.expect(engine)
+            self._failures.forget(engines)
+            self._predictions.forget(engines)
+            self._samples.forget(engines, now)
+            self._forget(engines)
+            return self._bookings.unregister(engines)
+
+    # What is known of both, and is in no log
+
+    def asked(self, decision: Decision) -> None:
+        """A decision that is not kept to: it tells what requests of its model take."""
+        with self._lock:
+            self._mean_work.note(decision)
+
+    def _note_decision(self, run: int, decision: Decision) -> None:
+        self._recent.note(run, decision)
+        self._mean_work.note(decision)
         if decision.chosen < 0:
             return
         target, one = decision.target(decision.chosen), decision.candidates[decision.chosen]
@@ -149,100 +269,25 @@ class LiveLoad:
         work.note(decision.time, one.load_s + one.transfer_s + one.prefill_s)
         self._recent_work.put(target, work)
 
-    def _report(self, run: int, outcome: Outcome) -> bool:
-        """Whether it was new."""
-        found = self._bookings.report(run, outcome)
-        self._note_reported(found)
-        return bool(found)
-
     def _note_reported(self, found: Iterable[Reported]) -> None:
-        now = self._bookings.clock
         for booking, outcome in found:
-            self._predicted.reported(booking.run, now, outcome)
             self._recent.report(booking.run, outcome)
             self._beside.begun(booking, outcome.event)
-            self._failures.reported(now, booking, outcome.event)
 
-    def report(self, run: int, outcome: Outcome) -> Report:
-        """A report to this service."""
-        with self._lock:
-            bookings = self._bookings
-            self._bookings.advance(outcome.time)
-            early = not bookings.has_seen(run, outcome.number)
-            prolonged = bookings.prolonged
-            if self._report(run, outcome) or bookings.prolonged > prolonged:
-                return Report.NEW
-            return Report.EARLY if early else Report.REPEATED
+    def _forget(self, engines: Iterable[Unregistered]) -> None:
+        for one in engines:
+            self._beside.forget(one.target)
+            self._recent_work.pop(one.target)
 
-    def note(self, samples: Iterable[LoadSample]) -> None:
-        """What targets carry."""
-        with self._lock:
-            for sample in samples:
-                self._note(sample)
-
-    def asked(self, decision: Decision) -> None:
-        """A decision that is not kept to: it tells what requests of its model take."""
-        with self._lock:
-            self._mean_work.note(decision)
+    # What is asked
 
     def usual(self, tenant_id: str, model_name: str, default: Usual) -> Usual:
         """What a request of a model is like, by the last decisions; the default before them."""
         with self._lock:
             return self._mean_work.usual(tenant_id, model_name, default)
 
-    def _note(self, sample: LoadSample) -> None:
-        if self._forgotten_at and self._is_of_before(sample):
-            return
-        if self._samples.note(sample):
-            self._beside.note(sample)
-
-    def _is_of_before(self, sample: LoadSample) -> bool:
-        """Whether it is of an engine that was unregistered since; the log brings it again."""
-        found = (at for one, at in self._forgotten_at.items() if one.target == sample.target)
-        return any(sample.observed_at <= at for at in found)
-
-    def forget(self, engines: Iterable[Unregistered], now: float) -> int:
-        """Engines that are registered no more; how many of their bookings were released."""
-        engines = list(engines)
-        with self._lock:
-            before = self._forgotten_at
-            self._forgotten_at = {one: at for one, at in before.items() if at > now - LOAD_SAMPLE_S}
-            self._forgotten_at.update(dict.fromkeys(engines, now))
-            return self._forget(engines)
-
-    def _forget(self, engines: Sequence[Unregistered]) -> int:
-        self._predicted.forget(engines)
-        self._failures.forget(engines)
-        for one in engines:
-            self._samples.forget(one.target)
-            self._beside.forget(one.target)
-            self._recent_work.pop(one.target)
-        return self._bookings.release(engines)
-
-    def follow(self, record: RoutingRecord, now: float) -> None:
-        """What the log has brought, of this service or of others; it is `now` here."""
-        with self._lock:
-            repeated = self._bookings.repeated
-            self._bookings.advance(min(record.time, now))
-            match record:
-                case DecisionsRecord():
-                    for decision in record.decisions:
-                        self._book(record.run, decision)
-                case OutcomesRecord():
-                    for outcome in record.outcomes:
-                        self._report(record.run, outcome)
-                case LoadRecord():
-                    for sample in record.samples:
-                        self._note(sample)
-                case UnregisteredEngines():
-                    # Those that were unregistered here may be registered again by now, and chosen.
-                    known = [self._forgotten_at.pop(one, None) for one in record.engines]
-                    engines = zip(record.engines, known, strict=True)
-                    self._forget([one for one, at in engines if at is None])
-            self._bookings.repeated = repeated  # what was told to this service comes back
-
     def named(self, request_id: str, tenant_id: str | None = None) -> DecisionKey | None:
-        """The decision of a request that is under way; see `Bookings.named`."""
+        """The decision of a request that is under way; see `OverlaidBookings.named`."""
         with self._lock:
             return self._bookings.named(request_id, tenant_id)
 
@@ -254,7 +299,8 @@ class LiveLoad:
     def tenant_of(self, run: int, number: int) -> str | None:
         """Whose that decision is; None where it is not under way."""
         with self._lock:
-            return self._bookings.tenant_of(run, number)
+            found = self._bookings.get((run, number))
+            return None if found is None else found.tenant_id
 
     def predicted(self, scope: DecidedScope, prefixes: bytes, now: float) -> dict[Target, int]:
         """The longest prefix of a prompt that each target will hold, as decisions say, in blocks.
@@ -265,13 +311,12 @@ class LiveLoad:
             now: Unix seconds.
         """
         with self._lock:
-            return self._predicted.longest(scope, prefixes, now)
+            return self._predictions.longest(scope, prefixes, now)
 
     def last_of_session(self, tenant_id: str, session_id: str, now: float) -> Target | None:
         """Where the last request of a session went."""
         with self._lock:
-            found = self._sessions.last(tenant_id, session_id, now)
-        return None if found is None else found[1]
+            return self._sessions.last(tenant_id, session_id, now)
 
     def knows_run(self, run: int) -> bool:
         """Whether a decision of that run was ever seen."""
@@ -348,9 +393,8 @@ class LiveLoad:
     def targets(self) -> list[Target]:
         """Those of which something is known, sorted."""
         with self._lock:
-            sampled = (sample.target for sample in self._samples.all())
             failing = (target for target, _ in self._failures.failing(self._bookings.clock))
-            return sorted({*self._bookings.targets(), *sampled, *failing})
+            return sorted({*self._bookings.targets(), *self._samples.targets(), *failing})
 
     def left_out(self, targets: Iterable[Target], now: float) -> frozenset[Target]:
         """Those of them that are to be sent nothing now, since what they are sent fails."""
@@ -367,14 +411,14 @@ class LiveLoad:
     def counts(self) -> dict[str, int]:
         """For metrics."""
         with self._lock:
-            bookings = self._bookings
-            return {
-                "under_way": len(bookings),
-                "expired": bookings.expired,
-                "released": bookings.released,
-                "overflowed": bookings.overflowed,
-                "repeated": bookings.repeated,
-                "unknown": bookings.unknown,
-                "samples": len(self._samples),
+            return self._bookings.counts() | {
+                "samples": len(self._samples.targets()),
                 "samples_dropped": self._samples.dropped,
             }
+
+
+def _name_of(run: int, outcome: Outcome) -> tuple[int, int, OutcomeEvent, float]:
+    """By which a report of this service is known when the log brings it: another one has another
+    clock.
+    """
+    return run, outcome.number, outcome.event, outcome.time

@@ -19,7 +19,6 @@ from routing.decisions.candidates import (
     usual_of,
 )
 from routing.decisions.decoding import DecodeAsked, choose_decoder
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.interface import Routed, RouteRequest
 from routing.decisions.live import Carried, LiveLoad, Report
 from routing.decisions.placing import with_places
@@ -137,7 +136,6 @@ class Router:
         view: View,
         queue: RoutingQueue,
         live: LiveLoad,
-        folded: FoldedRouting,
         settings: RouterSettings = RouterSettings(),  # noqa: B008 -- immutable
         *,
         clock: Callable[[], float] = time.time,
@@ -145,19 +143,19 @@ class Router:
     ) -> None:
         """Args:
         view: of the table.
-        queue, live, folded: shared with whoever reads and writes the routing log.
+        queue, live: shared with whoever reads and writes the routing log.
         settings: of the service.
         clock: Unix seconds.
         """
         self.live = live
         self.queue = queue
-        self.folded = folded
+        self.folded = live.folded
         self.wanted = WantedTokens()
         self.run = int(clock() * 1e6)
         self._view = view
         self._settings = settings
         self._clock = clock
-        self._targets = Targets(view, folded, settings.costs, monotonic)
+        self._targets = Targets(view, live.folded, settings.costs, monotonic)
         self._classes = HotClasses()
         self._number = 0
         self.answers = KeptAnswers(live.forgotten)

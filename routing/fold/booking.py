@@ -1,6 +1,6 @@
 """One request under way: what its decision books, and when what is reported of it happened."""
 
-from collections.abc import Collection
+from collections.abc import Container
 from typing import Final
 
 import msgspec
@@ -59,6 +59,13 @@ class Booking(msgspec.Struct, array_like=True):
         return self.run, self.number
 
     @property
+    def targets(self) -> tuple[Target, ...]:
+        """Where it counts: where its prompt is computed, and where it is decoded."""
+        if self.decode is None:
+            return () if self.target is None else (self.target,)
+        return (self.decode,) if self.target is None else (self.target, self.decode)
+
+    @property
     def tenant_id(self) -> str:
         """Of its request."""
         target = self.target or self.decode
@@ -87,10 +94,9 @@ class Booking(msgspec.Struct, array_like=True):
             size += text_bytes(lesson.model_name, lesson.class_name, lesson.decode_class)
         return size + target_bytes(self.target) + target_bytes(self.decode)
 
-    def is_at(self, engines: Collection[Unregistered]) -> bool:
+    def is_at(self, engines: Container[Unregistered]) -> bool:
         """Whether one of these computes or decodes it."""
-        places = (self.target, self.decode)
-        return any(one and Unregistered(one, self.model_name) in engines for one in places)
+        return any(Unregistered(one, self.model_name) in engines for one in self.targets)
 
     def has(self, event: OutcomeEvent) -> bool:
         """Whether it was reported."""

@@ -8,20 +8,19 @@ is for the second time, says that it lives, and prolongs it.
 
 An instance is taken to compute one prompt after the other. `wait_s` is what is booked ahead, less
 what has passed since the first of it began; where it takes several at a time, that is how long it
-takes until as much has been computed.
+takes until as much has been computed (`routing.fold.place`).
 """
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
-from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
 from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
-from routing.fold.place import NO_LOAD, Load, Place, load_of
+from routing.fold.place import Load, Places
 from routing.fold.record_clock import RecordClock
 from schemas.limits import (
     BOOKING_LIFE_S,
@@ -30,7 +29,6 @@ from schemas.limits import (
     EARLY_OUTCOME_S,
     EARLY_OUTCOMES_MAX,
     EXPIRIES_KEPT,
-    QUEUED_SUMMED_MAX,
     ROUTING_RUNS_MAX,
 )
 from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
@@ -52,6 +50,7 @@ class Bookings:
     """See the module. Cost O(log(bookings)) a decision and a report.
 
     Attributes:
+        places: what is booked at each target.
         clock: of the records.
         expired: bookings that ended without a report.
         released: bookings of engines that were unregistered before.
@@ -61,14 +60,17 @@ class Bookings:
         unknown: reports of decisions that never came.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
+        """Args:
+        places: what is booked at each target; None: none of it yet.
+        """
+        self.places = Places() if places is None else places
         self._clock = RecordClock()
         self.prolonged = 0
         self.expired = self.overflowed = self.repeated = self.unknown = self.released = 0
         self._bookings: dict[DecisionKey, Booking] = {}
         self._bytes = 0  # that they take
         self._requests: dict[str, dict[str, DecisionKey]] = {}  # by request, then by tenant
-        self._places: dict[Target, Place] = {}
         self._expiry: list[tuple[float, int, int]] = []
         self._last: OrderedDict[int, int] = OrderedDict()  # number of each run's last decision
         self._early: OrderedDict[DecisionKey, tuple[float, list[Outcome]]] = OrderedDict()
@@ -95,6 +97,10 @@ class Bookings:
         is_known = run is None or run in self._last
         if not self._clock.follow(time, run, is_known=is_known):
             return []
+        return self.expire()
+
+    def expire(self) -> list[Booking]:
+        """What has expired by now is dropped. Returns that."""
         time = self._clock.now
         gone = []
         while self._expiry and self._expiry[0][0] <= time:
@@ -113,21 +119,23 @@ class Bookings:
             self.unknown += len(outcomes)
         return gone
 
-    def book(self, run: int, decision: Decision) -> list[Reported]:
-        """Somebody was chosen; of reports that came before it, those that were new."""
+    def book(self, run: int, decision: Decision, *, has_room: bool = True) -> list[Reported]:
+        """Somebody was chosen; of reports that came before it, those that were new. `has_room`:
+        beside what is booked elsewhere.
+        """
         key = (run, decision.number)
         if not self._note_number(run, decision.number):
             return []  # known already
         if decision.chosen < 0 and decision.decode < 0:
             return []
-        if self._is_full:
+        if self.is_full or not has_room:
             self.overflowed += 1
             return []
         booking = booking_of(run, decision, self.clock)
         self._keep(booking)
         self._name(booking)
         self._push_expiry(booking)
-        self._begin(booking)
+        self.places.begin(booking)
         _, early = self._early.pop(key, (0.0, []))
         return [found for outcome in early for found in self.report(run, outcome)]
 
@@ -149,19 +157,19 @@ class Bookings:
             self._end(booking, at=at)
         elif outcome.event is OutcomeEvent.FIRST_TOKEN:
             booking.first_at = at
-            self._release_prefill(booking, at=at)
+            self.places.release(booking, at=at)
         return [Reported(booking, outcome)]
 
-    def release(self, engines: Iterable[Unregistered]) -> int:
+    def release(self, engines: Iterable[Unregistered]) -> list[Booking]:
         """These are registered no more, and what is registered under their names next has nothing
-        of what was booked there; how many bookings ended. Cost O(bookings).
+        of what was booked there; the bookings that ended by it. Cost O(bookings).
         """
         gone = frozenset(engines)
         found = [booking for booking in self._bookings.values() if booking.is_at(gone)]
         for booking in found:
             self._end(booking)
         self.released += len(found)
-        return len(found)
+        return found
 
     def _prolong(self, booking: Booking) -> bool:
         """It lives; whether that was not known."""
@@ -207,31 +215,8 @@ class Bookings:
             _, (_, dropped) = self._early.popitem(last=False)
             self.unknown += len(dropped)
 
-    # What is booked where
-
-    def _begin(self, booking: Booking) -> None:
-        for target in filter(None, (booking.target, booking.decode)):
-            place = self._place(target)
-            place.requests += 1
-            place.kv_tokens += booking.prompt + booking.output
-            place.active += booking.uncached
-            if target == booking.target and not booking.has(OutcomeEvent.FIRST_TOKEN):
-                place.pending += booking.uncached
-                place.queued[booking.key] = booking
-                place.free_at = max(place.free_at, booking.time) + booking.work_s
-            else:
-                place.decoding += 1
-
     def _end(self, booking: Booking, *, at: float | None = None) -> None:
-        self._release_prefill(booking, at=at)
-        for target in filter(None, (booking.target, booking.decode)):
-            place = self._places[target]
-            place.requests -= 1
-            place.decoding -= 1
-            place.kv_tokens -= booking.prompt + booking.output
-            place.active -= booking.uncached
-            if not place.requests:
-                del self._places[target]
+        self.places.end(booking, at=at)
         if self._bookings.pop(booking.key, None) is not None:
             self._bytes -= booking.size_bytes
         named = self._requests.get(booking.request_id, {})
@@ -241,8 +226,14 @@ class Bookings:
                 del self._requests[booking.request_id]
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether no other booking has room."""
         return len(self._bookings) >= BOOKINGS_MAX or self._bytes >= BOOKINGS_BYTES_MAX
+
+    @property
+    def size_bytes(self) -> int:
+        """That all of them take, about."""
+        return self._bytes
 
     def _keep(self, booking: Booking) -> None:
         self._bookings[booking.key] = booking
@@ -252,25 +243,6 @@ class Bookings:
         if booking.request_id:
             named = self._requests.setdefault(booking.request_id, {})
             named[booking.tenant_id] = booking.key
-
-    def _release_prefill(self, booking: Booking, *, at: float | None) -> None:
-        """It has been computed; so have those before it that were to end earlier."""
-        if booking.target is None:
-            return
-        place = self._places[booking.target]
-        if place.queued.pop(booking.key, None) is None:
-            return
-        place.pending -= booking.uncached
-        place.decoding += 1
-        if at is None:
-            return
-        # What is left follows from now on. One that was to have ended before now and is not
-        # reported of (its client reports nothing, or late) keeps nobody waiting.
-        # Of very long queues the first ones stand for the others: nobody is sent there.
-        first = islice(place.queued.values(), QUEUED_SUMMED_MAX)
-        rest = sum(one.work_s for one in first if one.end_at > at)
-        count = len(place.queued)
-        place.free_at = at + rest * max(count / QUEUED_SUMMED_MAX, 1.0)
 
     def _move(self, booking: Booking, outcome: Outcome) -> None:
         """The client sent it elsewhere than it was told."""
@@ -285,58 +257,29 @@ class Bookings:
         booking.target, booking.seen, booking.lesson = target, seen, None
         self._keep(booking)
         self._name(booking)
-        self._begin(booking)
-
-    def _place(self, target: Target) -> Place:
-        place = self._places.get(target)
-        if place is None:
-            place = self._places[target] = Place()
-        return place
+        self.places.begin(booking)
 
     # What is asked
 
     def load(self, target: Target, now: float) -> Load:
         """What is booked there. Cost O(1)."""
-        return self.loads((target,), now)[0]
+        return self.places.loads((target,), now)[0]
 
-    def loads(self, targets: Iterable[Target], now: float) -> list[Load]:
-        """What is booked at each. Cost O(targets)."""
-        places = self._places
-        return [
-            NO_LOAD if place is None else load_of(place, now) for place in map(places.get, targets)
-        ]
+    def get(self, key: DecisionKey) -> Booking | None:
+        """The booking of a decision; None where it is not under way."""
+        return self._bookings.get(key)
 
-    def queued_at(self, target: Target, time: float) -> tuple[int, int]:
-        """How many of those that are not computed yet were there at that time, too, and had been
-        for no more than twice as long as was expected, and their tokens: of others nobody may ever
-        report. Cost O(queued), of QUEUED_SUMMED_MAX at most.
-        """
-        place = self._places.get(target)
-        if place is None:
-            return 0, 0
-        there = [
-            one.uncached
-            for one in islice(place.queued.values(), QUEUED_SUMMED_MAX)
-            if one.time <= time < one.time + LATE * (one.end_at - one.time)
-        ]
-        return len(there), sum(there)
+    def all(self) -> Iterable[Booking]:
+        """All that is under way, in the order in which it was decided."""
+        return self._bookings.values()
 
-    def named(self, request_id: str, tenant_id: str | None = None) -> DecisionKey | None:
-        """The decision of a request that is under way.
+    def named(self, request_id: str) -> Mapping[str, DecisionKey]:
+        """The decisions of requests of that id that are under way, by tenant."""
+        return self._requests.get(request_id, {})
 
-        Args:
-            request_id: of its client.
-            tenant_id: of its client; None: whoever it is, if it is one.
-        """
-        named = self._requests.get(request_id, {})
-        if tenant_id is None:
-            return next(iter(named.values())) if len(named) == 1 else None
-        return named.get(tenant_id)
-
-    def tenant_of(self, run: int, number: int) -> str | None:
-        """Whose that decision is; None where it is not under way."""
-        found = self._bookings.get((run, number))
-        return None if found is None else found.tenant_id
+    def names(self, booking: Booking) -> bool:
+        """Whether it is the last one of its request."""
+        return self.named(booking.request_id).get(booking.tenant_id) == booking.key
 
     def is_under_way(self, run: int, number: int) -> bool:
         """Whether it is booked and has not ended."""
@@ -350,9 +293,60 @@ class Bookings:
         """Whether a decision of that run was seen."""
         return run in self._last
 
-    def targets(self) -> Iterable[Target]:
-        """Those at which something is booked, sorted."""
-        return sorted(self._places)
+    def due(self, now: float) -> tuple[list[Booking], float]:
+        """Those that expire once the clock is there, and when the next one may. Cost O(1) where
+        there is none, else O(these).
+        """
+        found, following, places = [], float("inf"), [0]
+        while places:
+            place = places.pop()
+            if place >= len(self._expiry):
+                continue
+            at, run, number = self._expiry[place]
+            booking = self._bookings.get((run, number))
+            if at <= now:
+                places += (2 * place + 1, 2 * place + 2)
+                at = at if booking is None else booking.expires_at
+            if at > now:
+                following = min(following, at)
+            elif booking is not None:
+                found.append(booking)
+        return found, following
+
+    # What an overlay does: see `routing.overlay.bookings`
+
+    def adopt(self, booking: Booking, *, is_named: bool) -> None:
+        """Books a copy of another fold's, which goes on with its own."""
+        if booking.lesson is not None and not booking.model_name:
+            booking.model_name = booking.lesson.model_name
+        self._keep(booking)
+        if is_named:
+            self._name(booking)
+        self._push_expiry(booking)
+        self.places.begin(booking)
+
+    def leave(self, key: DecisionKey) -> None:
+        """The booking is another fold's from now on; nothing where it is not under way."""
+        booking = self._bookings.get(key)
+        if booking is not None:
+            self._end(booking)
+
+    def take_early(self, key: DecisionKey) -> list[Outcome]:
+        """The reports that wait for a decision, which wait no more."""
+        return self._early.pop(key, (0.0, []))[1]
+
+    def forget_early(self, key: DecisionKey, event: OutcomeEvent) -> None:
+        """A report that waits for its decision waits elsewhere, too."""
+        at, outcomes = self._early.get(key, (0.0, []))
+        outcomes = [one for one in outcomes if one.event is not event]
+        if outcomes:
+            self._early[key] = (at, outcomes)
+        else:
+            self._early.pop(key, None)
+
+    def early(self) -> Iterable[tuple[DecisionKey, list[Outcome]]]:
+        """All reports that wait for their decisions."""
+        return ((key, outcomes) for key, (_, outcomes) in self._early.items())
 
     # Checkpoints
 
@@ -362,9 +356,7 @@ class Bookings:
             clock=self.clock,
             counts=(self.expired, self.overflowed, self.repeated, self.unknown),
             bookings=tuple(self._bookings.values()),
-            free_at=tuple(
-                (target, place.free_at) for target, place in sorted(self._places.items())
-            ),
+            free_at=self.places.free_at(),
             last=tuple(self._last.items()),
             early=tuple((*key, at, tuple(found)) for key, (at, found) in self._early.items()),
             writer=self._clock.state(),
@@ -377,78 +369,14 @@ class Bookings:
         self.expired, self.overflowed, self.repeated, self.unknown = state.counts
         self.released = state.released
         for booking in state.bookings:
-            self._add(booking)
+            self.adopt(copy(booking), is_named=True)
         for target, free_at in state.free_at:
-            if target in self._places:
-                self._places[target].free_at = free_at
+            place = self.places.get(target)
+            if place is not None:
+                place.free_at = free_at
         self._last.update(state.last)
         for run, number, at, outcomes in state.early:
             self._early[run, number] = (at, list(outcomes))
-
-    def merge(self, state: "BookingsState") -> list[Reported]:
-        """Takes what another fold of the same decisions knows more: its bookings that never came
-        here, first tokens, the ends of those that are under way here and not there, and reports
-        that wait for their decision. Cost O(bookings).
-
-        What has ended here stays so. Counts stay, too: they are of this one. Returns the reports
-        that came before their decisions, and are of it now.
-        """
-        there = {booking.key for booking in state.bookings}
-        last_there = dict(state.last)
-        for key in [key for key in self._bookings if key not in there]:
-            if key[1] <= last_there.get(key[0], -1):
-                self._end(self._bookings[key])
-        self._clock.now = max(self.clock, state.clock)
-        known = set(self._places)
-        added = []
-        for booking in state.bookings:
-            if self.has_seen(*booking.key):
-                self._follow(booking)
-            elif self._is_full:
-                self.overflowed += 1
-            else:
-                self._add(booking)
-                added.append(booking.key)
-        for target, free_at in state.free_at:
-            if target in self._places and target not in known:
-                self._places[target].free_at = free_at
-        for run, number in state.last:
-            self._note_number(run, number)
-        told: list[tuple[DecisionKey, Iterable[Outcome]]] = [
-            (key, self._early.pop(key)[1]) for key in added if key in self._early
-        ]
-        told += [((run, number), outcomes) for run, number, _, outcomes in state.early]
-        repeated = self.repeated
-        found = [new for key, some in told for one in some for new in self.report(key[0], one)]
-        self.repeated = repeated
-        return found
-
-    def _follow(self, booking: Booking) -> None:
-        """That of another fold, of a decision that has come here, too."""
-        here = self._bookings.get(booking.key)
-        first = OutcomeEvent.FIRST_TOKEN
-        if here is None:
-            return
-        here.expires_at = max(here.expires_at, booking.expires_at)
-        if here.has(first) or not booking.has(first):
-            return
-        if here.target != booking.target:  # its client sent it elsewhere
-            self._end(here)
-            self._add(booking)
-            return
-        here.seen |= booking.seen
-        here.first_at = booking.first_at
-        self._release_prefill(here, at=booking.first_at)
-
-    def _add(self, booking: Booking) -> None:
-        """A booking of another fold, which goes on with its own."""
-        booking = copy(booking)
-        if booking.lesson is not None and not booking.model_name:
-            booking.model_name = booking.lesson.model_name
-        self._keep(booking)
-        self._name(booking)
-        self._push_expiry(booking)
-        self._begin(booking)
 
 
 class BookingsState(msgspec.Struct, frozen=True, array_like=True):

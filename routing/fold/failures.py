@@ -76,7 +76,7 @@ class Failing(msgspec.Struct, array_like=True):
         return bool(self.since) and self.is_known(now)
 
 
-class _End(NamedTuple):
+class End(NamedTuple):
     """How a request ended that was not to tell whether its engine is back."""
 
     target: Target
@@ -93,15 +93,17 @@ class Failures:
     def __init__(self) -> None:
         self.left_out = 0
         self._known: ByTarget[Failing] = ByTarget()
-        self._ends: OrderedDict[ModelKey, deque[_End]] = OrderedDict()
+        self._ends: OrderedDict[ModelKey, deque[End]] = OrderedDict()
 
     def decided(self, now: float, decision: Decision) -> None:
         """A request was sent somewhere: where it is a trial, no other one is, for a while."""
-        if not len(self._known):
+        if not len(self):
             return
         for place in {decision.chosen, decision.decode} - {-1}:
-            one = self._known.get(decision.target(place))
+            target = decision.target(place)
+            one = self._find(target)
             if one is not None and one.is_failing(now):
+                one = self._change(target, one)
                 one.times += 1
                 one.until = max(one.until, now + one.backoff_s)
 
@@ -118,17 +120,18 @@ class Failures:
         elif event is OutcomeEvent.COMPLETED:
             for target in places:
                 self._worked(now, booking.time, target, is_end=True)
-                self._note_end(now, model, _End(target, has_failed=False))
+                self._note_end(now, model, End(target, has_failed=False))
 
     def _failed(
         self, now: float, sent_at: float, target: Target, model: ModelKey, *, has_begun: bool
     ) -> None:
-        one = self._known.get(target)
+        one = self._find(target)
         if one is None or not one.is_known(now):
             one = Failing()
         is_trial = one.is_failing(now)
         if is_trial and sent_at < one.since:
             return
+        one = self._change(target, one)
         if has_begun:
             one.broken += 1
         else:
@@ -144,15 +147,16 @@ class Failures:
         if one.since:
             one.until = now + one.backoff_s
         if not is_trial:
-            self._note_end(now, model, _End(target, has_failed=True))
+            self._note_end(now, model, End(target, has_failed=True))
 
     def _worked(self, now: float, sent_at: float, target: Target, *, is_end: bool) -> None:
-        one = self._known.get(target)
+        one = self._find(target)
         if one is None or (one.is_failing(now) and sent_at < one.since):
             return
         if not one.is_known(now):
-            self._known.pop(target)
+            self._drop(target)
             return
+        one = self._change(target, one)
         if one.since:
             one.times -= 1  # this trial was none that failed
         one.run, one.since = 0, 0.0
@@ -166,7 +170,7 @@ class Failures:
             return False
         others = [
             end.has_failed
-            for end in self._ends.get(model, ())
+            for end in self._ends_of(model)
             if end.target != target and not self.is_failing(end.target, now)
         ]
         share, chance = sum(others) / (len(others) + 1), 1.0
@@ -176,13 +180,12 @@ class Failures:
                 return True
         return False
 
-    def _note_end(self, now: float, model: ModelKey, end: _End) -> None:
+    def _note_end(self, now: float, model: ModelKey, end: End) -> None:
         if self.is_failing(end.target, now):
             return
-        ends = self._ends.pop(model, None)
-        if ends is None:
-            ends = deque(maxlen=FAILING_ENDS_KEPT)
+        ends = self._ends_of(model)
         ends.append(end)
+        self._ends.pop(model, None)
         self._ends[model] = ends
         if len(self._ends) > LOAD_MODELS_MAX:
             self._ends.popitem(last=False)
@@ -190,9 +193,34 @@ class Failures:
     def forget(self, engines: Iterable[Unregistered]) -> None:
         """Whoever has their names next are others."""
         for target, _ in engines:
-            self._known.pop(target)
+            self._drop(target)
+
+    # What an overlay does otherwise: see `routing.overlay.failures`
+
+    def _find(self, target: Target) -> Failing | None:
+        return self._known.get(target)
+
+    def _change(self, target: Target, one: Failing) -> Failing:
+        """What is to be changed of a target."""
+        return one
+
+    def _drop(self, target: Target) -> None:
+        self._known.pop(target)
+
+    def _ends_of(self, model: ModelKey) -> deque[End]:
+        """How the last requests of a model ended, to be changed."""
+        ends = self._ends.get(model)
+        return deque(maxlen=FAILING_ENDS_KEPT) if ends is None else ends
 
     # What is asked
+
+    def find(self, target: Target) -> Failing | None:
+        """What is remembered of a target; not to be changed."""
+        return self._find(target)
+
+    def ends_of(self, model: ModelKey) -> Iterable[End]:
+        """How the last requests of a model ended."""
+        return self._ends.get(model, ())
 
     @property
     def dropped(self) -> int:
@@ -205,12 +233,12 @@ class Failures:
 
     def is_failing(self, target: Target, now: float) -> bool:
         """Whether it is left out, but for trials."""
-        one = self._known.get(target)
+        one = self._find(target)
         return one is not None and one.is_failing(now)
 
     def is_left_out(self, target: Target, now: float) -> bool:
         """Whether it may be sent nothing now, not even a trial."""
-        one = self._known.get(target)
+        one = self._find(target)
         return one is not None and now < one.until and one.is_failing(now)
 
     def failing(self, now: float) -> list[tuple[Target, Failing]]:
@@ -244,4 +272,4 @@ class FailuresState(msgspec.Struct, frozen=True, array_like=True):
 
     left_out: int = 0
     targets: tuple[tuple[Target, Failing], ...] = ()
-    ends: tuple[tuple[ModelKey, tuple[_End, ...]], ...] = ()
+    ends: tuple[tuple[ModelKey, tuple[End, ...]], ...] = ()

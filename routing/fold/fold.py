@@ -6,13 +6,13 @@ from the beginning or from a checkpoint.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import xxhash
 
 from routing.estimates.estimates import Estimates, EstimatesError
-from routing.fold.booking import happened_at
+from routing.fold.booking import Booking, happened_at
 from routing.fold.bookings import Bookings, BookingsState, Reported
 from routing.fold.failures import Failures, FailuresState
 from routing.fold.lessons import observed_of
@@ -51,6 +51,20 @@ class RoutingState(msgspec.Struct, frozen=True, array_like=True):
     failures: FailuresState = FailuresState()
 
 
+class Changes(NamedTuple):
+    """What a record changed of bookings, beside booking its decisions.
+
+    Attributes:
+        reported: what was new of what it reports, or of what was reported before its decisions.
+        expired: bookings that ended before it, without a report.
+        released: bookings at engines that it says are registered no more.
+    """
+
+    reported: list[Reported]
+    expired: list[Booking]
+    released: list[Booking]
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(RoutingState)
 
@@ -75,39 +89,44 @@ class RoutingFold:
         self.observations = Observations()
         self.failures = Failures()
 
-    def apply(self, offset: int, record: RoutingRecord) -> None:
+    def apply(self, offset: int, record: RoutingRecord) -> Changes:
         """Folds the record at that offset; one that was folded is skipped. Cost O(its content)."""
+        changes = Changes([], [], [])
         if offset <= self.offset:
-            return
+            return changes
         self.offset = offset
-        self.bookings.advance(record.time, record.run)
+        changes.expired.extend(self.bookings.advance(record.time, record.run))
         self.observations.advance(self.bookings.clock, self.bookings.is_under_way)
         match record:
             case DecisionsRecord():
                 for decision in record.decisions:
-                    self._decided(record.run, decision)
+                    changes.reported.extend(self._decided(record.run, decision))
             case OutcomesRecord():
                 for outcome in record.outcomes:
                     for reported in self.bookings.report(record.run, outcome):
                         self._reported(record.run, reported)
+                        changes.reported.append(reported)
             case LoadRecord():
                 for sample in record.samples:
                     self.samples.note(sample)
             case UnregisteredEngines():
-                self.bookings.release(record.engines)
+                changes.released.extend(self.bookings.release(record.engines))
                 for engine in record.engines:
                     self.samples.forget(engine.target)
                 self.observations.forget(record.engines)
                 self.failures.forget(record.engines)
+        return changes
 
-    def _decided(self, run: int, decision: Decision) -> None:
+    def _decided(self, run: int, decision: Decision) -> list[Reported]:
+        """What had been reported of it before."""
         if self.bookings.has_seen(run, decision.number):
-            return
+            return []
         early = self.bookings.book(run, decision)
         self.failures.decided(self.bookings.clock, decision)
         self.observations.decided(run, decision)
         for reported in early:
             self._reported(run, reported)
+        return early
 
     def _reported(self, run: int, reported: Reported) -> None:
         booking, outcome = reported

@@ -1,9 +1,16 @@
-"""What is booked at one target, added up."""
+"""What is booked at each target, added up.
 
+A target is taken to compute one prompt after the other. `free_at` is when it would begin with
+another one.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from routing.fold.booking import Booking, DecisionKey
-from schemas.limits import LOAD_SUM_MAX
+from schemas.limits import LOAD_SUM_MAX, QUEUED_SUMMED_MAX
+from schemas.routing_records import OutcomeEvent, Target
 
 
 class Load(NamedTuple):
@@ -38,6 +45,98 @@ class Place:
         self.queued: dict[DecisionKey, Booking] = {}  # not computed yet, in order
         self.free_at = 0.0
         self.requests = self.pending = self.active = self.decoding = self.kv_tokens = 0
+
+
+class Places:
+    """The place of each target at which something is booked. Cost O(1) each, but for `release`.
+
+    Attributes:
+        derived: what somebody has computed of each target; a change of its place drops that.
+    """
+
+    def __init__(self, derived: dict[Target, float] | None = None) -> None:
+        self.derived: dict[Target, float] = {} if derived is None else derived
+        self._places: dict[Target, Place] = {}
+
+    def __len__(self) -> int:
+        """At how many targets something is booked."""
+        return len(self._places)
+
+    def get(self, target: Target) -> Place | None:
+        """That of a target; None where nothing is booked."""
+        return self._places.get(target)
+
+    def targets(self) -> list[Target]:
+        """Those at which something is booked, sorted."""
+        return sorted(self._places)
+
+    def free_at(self) -> tuple[tuple[Target, float], ...]:
+        """When each target would begin with another prompt, sorted by target."""
+        return tuple((target, place.free_at) for target, place in sorted(self._places.items()))
+
+    def begin(self, booking: Booking) -> None:
+        """The booking counts at its targets."""
+        for target in booking.targets:
+            self.derived.pop(target, None)
+            place = self._places.get(target)
+            if place is None:
+                place = self._places[target] = Place()
+            place.requests += 1
+            place.kv_tokens += booking.prompt + booking.output
+            place.active += booking.uncached
+            if target == booking.target and not booking.has(OutcomeEvent.FIRST_TOKEN):
+                place.pending += booking.uncached
+                place.queued[booking.key] = booking
+                place.free_at = max(place.free_at, booking.time) + booking.work_s
+            else:
+                place.decoding += 1
+
+    def end(self, booking: Booking, *, at: float | None = None) -> None:
+        """The booking counts no more; `at`: when its prompt was reported to be computed."""
+        self.release(booking, at=at)
+        for target in booking.targets:
+            self.derived.pop(target, None)
+            place = self._places[target]
+            place.requests -= 1
+            place.decoding -= 1
+            place.kv_tokens -= booking.prompt + booking.output
+            place.active -= booking.uncached
+            if not place.requests:
+                del self._places[target]
+
+    def release(self, booking: Booking, *, at: float | None) -> bool:
+        """Its prompt has been computed; so have those before it that were to end earlier. Says
+        whether it waited for that. Cost O(queued), of QUEUED_SUMMED_MAX at most.
+        """
+        if booking.target is None:
+            return False
+        place = self._places[booking.target]
+        if place.queued.pop(booking.key, None) is None:
+            return False
+        self.derived.pop(booking.target, None)
+        place.pending -= booking.uncached
+        place.decoding += 1
+        if at is not None:
+            place.free_at = at + rest_of(place.queued.values(), len(place.queued), at)
+        return True
+
+    def loads(self, targets: Iterable[Target], now: float) -> list[Load]:
+        """What is booked at each. Cost O(targets)."""
+        return [
+            NO_LOAD if place is None else load_of(place, now)
+            for place in map(self._places.get, targets)
+        ]
+
+
+def rest_of(queued: Iterable[Booking], count: int, at: float) -> float:
+    """Seconds that so many queued prompts take from that moment on, one after the other.
+
+    One that was to have ended before and is not reported of (its client reports nothing, or late)
+    keeps nobody waiting. Of very long queues the first ones stand for the others: nobody is sent
+    there.
+    """
+    rest = sum(one.work_s for one in islice(queued, QUEUED_SUMMED_MAX) if one.end_at > at)
+    return rest * max(count / QUEUED_SUMMED_MAX, 1.0)
 
 
 def load_of(place: Place, now: float) -> Load:

@@ -34,6 +34,10 @@ class Samples:
         """Whoever has its name next is another one."""
         self._newest.pop(target)
 
+    def of(self, target: Target) -> LoadSample | None:
+        """The newest of a target, however old."""
+        return self._newest.get(target)
+
     def newest(self, target: Target, now: float) -> LoadSample | None:
         """That of a target; None where there is none that still says something."""
         sample = self._newest.get(target)

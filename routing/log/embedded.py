@@ -37,8 +37,7 @@ class RoutingLog(RoutingSource):
 
     Attributes:
         queue: of decisions, reports and samples.
-        live: what is under way.
-        folded: of the log, as far as it was written.
+        live: what decisions read: the fold of the log, and what is not in the log yet.
         writer: the thread.
     """
 
@@ -74,7 +73,6 @@ class RoutingLog(RoutingSource):
             part=Part.ROUTING,
         )
         log = KeptLog(options, conditions=conditions)
-        self.live = LiveLoad()
         self._conditions = conditions
         self._tracer = tracer
         self._look_at = 0.0
@@ -84,9 +82,8 @@ class RoutingLog(RoutingSource):
         fold = RoutingFold()
         if path.exists():
             fold = self._checkpoints.recover(RoutingFold, RoutingFold.load, _apply)
-        self.live.merge(fold)
-        self.folded = FoldedRouting(fold)
-        self._checkpoints.watch(self.folded)
+        self.live = LiveLoad(fold)
+        self._checkpoints.watch(self.live.folded)
         self.writer = EmbeddedWriter(self, log, thread="routing", keeper=self._checkpoints)
 
     @property
@@ -98,6 +95,11 @@ class RoutingLog(RoutingSource):
     def skipped(self) -> int:
         """Records that could not be read when the log was folded at the start."""
         return self._checkpoints.skipped
+
+    @property
+    def folded(self) -> FoldedRouting:
+        """The fold of the log, as far as it was written."""
+        return self.live.folded
 
     @property
     def lag(self) -> int:
@@ -128,8 +130,7 @@ class RoutingLog(RoutingSource):
         began_ns = time.time_ns()
         now = began_ns / 1e9
         for offset, record in enumerate(items, first):
-            self.folded.apply(offset, record)
-            self.live.follow(record, now)
+            self.live.follow(offset, record, now)
         if self._tracer.is_on:
             last = first + len(items) - 1
             attributes = batch_attributes("routing", len(items), 0, last)

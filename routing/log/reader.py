@@ -1,9 +1,9 @@
 """Follows the routing log: what all replicas decided, and what came of it.
 
-It begins with the last checkpoint and folds the log behind it. Until it has reached where the log
-ended at its start, and after each time that it could not read, decisions are made by what this
-replica knows itself; then the fold is merged into that (`LiveLoad.merge`), and followed record by
-record.
+It begins with the last checkpoint and folds the log behind it. Decisions go by what was folded, and
+by what this replica has told the log and not read back. Until the reader has reached where the log
+ended at its start, and after each time that it could not read, what is folded is of the past, and
+says nothing of what has come to be known lately.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from brokers.settings import KafkaSettings
 from logs.fold_follower import FoldFollower, FollowedLog
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.log.recovery import ROUTING_LOG, ROUTING_PARTITION, Recovered, recover_fold
 from schemas.codec import decode_routing
@@ -31,7 +30,6 @@ class RoutingReader(FoldFollower):
         settings: KafkaSettings,
         options: ClientOptions,
         live: LiveLoad,
-        folded: FoldedRouting,
         condition: SharedCondition,
         *,
         make_consumer: Callable[[], Consumer] | None = None,
@@ -43,7 +41,7 @@ class RoutingReader(FoldFollower):
         """Args:
         settings: of the deployment.
         options: of its clients.
-        live, folded: what is kept up to date.
+        live: what is kept up to date.
         condition: set while the log cannot be read.
         make_consumer, prepare, recover, read_past: in place of Kafka.
         clock: Unix seconds.
@@ -65,14 +63,14 @@ class RoutingReader(FoldFollower):
             read_past=read_past,
         )
         self._live = live
-        self._folded = folded
+        self._folded = live.folded
         self._recover = recover or (lambda: recover_fold(options, topics))
         self._clock = clock
 
     async def recover(self) -> tuple[int, int]:
         """See `FoldFollower`."""
         recovered = await self._recover()
-        self._folded.replace(recovered.fold)
+        self._live.rebase(recovered.fold)
         return recovered.start, recovered.end
 
     async def fold(self, entries: Iterable[LogEntry]) -> None:
@@ -87,11 +85,12 @@ class RoutingReader(FoldFollower):
 
     def apply(self, entry: LogEntry) -> None:
         """See `FoldFollower`."""
-        record = decode_routing(entry.value)
-        self._folded.apply(entry.offset, record)
+        offset, record = entry.offset, decode_routing(entry.value)
         if self.is_following:
-            self._live.follow(record, self._clock())
+            self._live.follow(offset, record, self._clock())
+        else:
+            self._live.apply(offset, record)
 
     def caught_up(self) -> None:
         """See `FoldFollower`: decisions go by all that the log has."""
-        self._folded.read(self._live.merge)
+        self._live.note_samples()

@@ -20,8 +20,7 @@ class ReplicaRouting:
 
     Attributes:
         queue: of decisions, reports and samples.
-        live: what is under way.
-        folded: of the log, as far as it was read.
+        live: what decisions read: the fold of the log, and what the log has yet to bring.
         writer: to be stopped before the thread ends.
     """
 
@@ -35,11 +34,15 @@ class ReplicaRouting:
         """
         self.queue = RoutingQueue()
         self.live = LiveLoad()
-        self.folded = FoldedRouting()
         self._conditions = conditions
         condition = SharedCondition(conditions, Part.ROUTING)
         self.writer = RoutingWriter(settings, options, self.queue, condition)
-        self._reader = RoutingReader(settings, options, self.live, self.folded, condition)
+        self._reader = RoutingReader(settings, options, self.live, condition)
+
+    @property
+    def folded(self) -> FoldedRouting:
+        """The fold of the log, as far as it was read."""
+        return self.live.folded
 
     @property
     def written(self) -> int:

@@ -19,7 +19,7 @@ heads.
 
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -160,7 +160,12 @@ class PredictedHolders:
             self._drop(key)
 
     def longest(
-        self, scope: DecidedScope, hashes: Sequence[int] | bytes, now: float
+        self,
+        scope: DecidedScope,
+        hashes: Sequence[int] | bytes,
+        now: float,
+        *,
+        but: Collection[MarkKey] = (),
     ) -> dict[Target, int]:
         """The longest prefix of a prompt that each target is to hold, in blocks.
 
@@ -170,6 +175,7 @@ class PredictedHolders:
             scope: of the prompt.
             hashes: prefix hashes of its whole blocks; as bytes u64 LE.
             now: Unix seconds.
+            but: marks that do not count.
         """
         found: dict[Target, int] = {}
         for blocks, prefix in _falling(self._depths.get(scope, {}), hashes):
@@ -179,7 +185,9 @@ class PredictedHolders:
             # Most hold what is above, too: those that are found already cost nothing here.
             for target in holders.keys() - found.keys():
                 mark = holders[target]
-                if mark.blocks == blocks and mark.is_true(now):
+                if mark.blocks != blocks or not mark.is_true(now):
+                    continue
+                if not but or (target, scope, prefix) not in but:
                     found[target] = blocks
         return found
 
@@ -260,20 +268,6 @@ def _size_of(key: MarkKey) -> int:
     """Of a mark, in bytes, about; marks of one decision have the names together."""
     (_, instance_id, _), (tenant_id, model_name, lora_name, _, salt), _ = key
     return OBJECT_SIZE + text_bytes(instance_id, tenant_id, model_name, lora_name, salt)
-
-
-def longest_of(
-    parts: Iterable[PredictedHolders],
-    scope: DecidedScope,
-    hashes: Sequence[int] | bytes,
-    now: float,
-) -> dict[Target, int]:
-    """See `PredictedHolders.longest`, as of several partitions' folds."""
-    found: dict[Target, int] = {}
-    for part in parts:
-        for target, blocks in part.longest(scope, hashes, now).items():
-            found[target] = max(found.get(target, 0), blocks)
-    return found
 
 
 def _append(

@@ -5,7 +5,7 @@ says it before the first event, and of engines that publish none.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -81,6 +81,11 @@ class Sessions:
         _, target = self._last.pop(key)
         self._bytes -= OBJECT_SIZE + text_bytes(*key) + target_bytes(target)
 
+    def forget(self, key: SessionKey) -> None:
+        """Nothing is remembered of a session."""
+        if key in self._last:
+            self._drop(key)
+
     def last(self, tenant_id: str, session_id: str, now: float) -> tuple[float, Target] | None:
         """When its last request went where; None where that is not known, or too long ago."""
         found = self._last.get((tenant_id, session_id))
@@ -102,14 +107,6 @@ class Sessions:
     def _expire(self, now: float) -> None:
         while self._last and next(iter(self._last.values()))[0] + AFFINITY_S <= now:
             self._drop(next(iter(self._last)))
-
-
-def last_of(
-    parts: Iterable[Sessions], tenant_id: str, session_id: str, now: float
-) -> Target | None:
-    """Where the last request of a session went, as of several partitions' folds."""
-    found = [one for part in parts if (one := part.last(tenant_id, session_id, now))]
-    return max(found)[1] if found else None
 
 
 def with_affinity(

@@ -107,7 +107,7 @@ def test_load_is_the_sum_of_what_is_under_way(seed: int) -> None:
             shown = (load.requests, load.pending, load.active, load.kv_tokens)
             assert shown == expected.get(target, (0, 0, 0, 0)), (seed, offset, target)
             assert 0 <= load.decoding <= load.requests, (seed, offset)
-        assert sorted(fold.bookings.targets()) == sorted(expected), (seed, offset)
+        assert sorted(fold.bookings.places.targets()) == sorted(expected), (seed, offset)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -11,7 +11,6 @@ import pytest
 
 from routing.audit import differences_of
 from routing.costs import UNLIMITED, Costs
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.interface import Offered, PostedLoad, RouteRequest
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
@@ -80,9 +79,7 @@ def world(chance: random.Random, clock: Clock, degraded: OfDegraded) -> Router:
             table.standings[name] = Standing(state, reason, 0.0)
     costs = chance.choice((Costs(), Costs(fixed_s=0.1, fetch_tokens_per_s=UNLIMITED)))
     settings = RouterSettings(costs=costs, rules=Rules(degraded=degraded))
-    return Router(
-        table, RoutingQueue(), LiveLoad(), FoldedRouting(), settings, clock=clock, monotonic=clock
-    )
+    return Router(table, RoutingQueue(), LiveLoad(), settings, clock=clock, monotonic=clock)
 
 
 def asked(chance: random.Random) -> RouteRequest:

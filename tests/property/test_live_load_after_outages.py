@@ -26,7 +26,7 @@ class Replica:
 
     def __init__(self, run: int, log: list[RoutingRecord]) -> None:
         self.run = run
-        self.live, self.fold, self.queue = LiveLoad(), RoutingFold(), RoutingQueue()
+        self.live, self.queue = LiveLoad(), RoutingQueue()
         self.is_following = True
         self._log = log
         self._number = 0
@@ -48,14 +48,15 @@ class Replica:
         self._log += self.queue.take(now)
 
     def read(self, most: int, now: float) -> None:
-        """So many records more; what it could not follow is merged when it is there."""
-        begin = self.fold.offset + 1
+        """So many records more; until it is there, it does not follow them."""
+        begin = self.live.folded.offset + 1
         for offset, record in enumerate(self._log[begin : begin + most], begin):
-            self.fold.apply(offset, record)
             if self.is_following:
-                self.live.follow(record, now)
-        if not self.is_following and self.fold.offset == len(self._log) - 1:
-            self.live.merge(self.fold)
+                self.live.follow(offset, record, now)
+            else:
+                self.live.apply(offset, record)
+        if not self.is_following and self.live.folded.offset == len(self._log) - 1:
+            self.live.note_samples()
             self.is_following = True
 
     def carried(self, now: float) -> list[tuple[int, ...]]:
@@ -97,10 +98,11 @@ def test_all_carry_what_the_log_says(seed: int) -> None:
         replica.read(len(log), now)
 
     fresh = Replica(4, log)
+    fold = RoutingFold()
     for offset, record in enumerate(log):
-        fresh.fold.apply(offset, record)
-    fresh.live.merge(fresh.fold)
-    expected = {one.key for one in fresh.fold.bookings.state().bookings}
+        fold.apply(offset, record)
+    fresh.live.rebase(fold)
+    expected = {one.key for one in fold.bookings.state().bookings}
     for replica in replicas:
         here = {key for key in made if replica.live.is_under_way(*key)}
         assert here == expected, f"seed {seed}, run {replica.run}"

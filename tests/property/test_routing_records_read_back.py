@@ -177,8 +177,7 @@ def test_what_is_accepted_is_read_back(seed: int) -> None:
         played(service, chance)
         for record in service.queue.take(service.clock.now):
             assert decode_routing(encode_routing(record)) == record
-            service.folded.apply(service.folded.offset + 1, record)
-            service.live.follow(record, service.clock.now)
+            service.live.follow(service.folded.offset + 1, record, service.clock.now)
     encoded = service.folded.read_all(RoutingFold.dump)
     assert RoutingFold.load(encoded).dump() == encoded
     for path in ("/routing", "/models", "/promises", "/prefixes", "/advice"):

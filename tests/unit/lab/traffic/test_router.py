@@ -152,7 +152,7 @@ def test_router_goes_on_without_the_service() -> None:
         router.close()
         assert used == {"e0", "e1"}
         stats = router.stats
-        assert stats.failures == {'POST /route: 400 failing': 10}
+        assert stats.failures == {"POST /route: 400 failing": 10}
         assert stats.promised.requests == 0
         assert stats.by_route.requests == 10
 
@@ -164,7 +164,7 @@ def test_a_report_that_is_refused_is_counted() -> None:
         service.failing = True
         assert router.settle(20) != [None]
         router.close()
-        assert router.stats.failures == {'POST /feedback: 400 failing': 1}
+        assert router.stats.failures == {"POST /feedback: 400 failing": 1}
 
 
 def test_an_engine_that_is_gone_is_reported_and_costs_nothing_but_its_requests() -> None:

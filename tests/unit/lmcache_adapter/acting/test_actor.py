@@ -11,7 +11,6 @@ from lmcache_adapter.commands.book import CommandView
 from query_api.http.errors import RequestError
 from routing.advice.advice import Action, Advice, Why
 from routing.advice.advised import NOTHING_DONE
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
@@ -68,7 +67,7 @@ class Scene:
         self.commands.answer(0, tokens=4)
         self.commands.is_closing = False
         self.advice: list[Advice] = [advice()]
-        self.router = Router(table, RoutingQueue(), LiveLoad(), FoldedRouting())
+        self.router = Router(table, RoutingQueue(), LiveLoad())
         self.actor = self.restarted()
         monkeypatch.setattr(acting, "advised", lambda *_: self.advice)
         monkeypatch.setattr("lmcache_adapter.http.command_requests.time.time", lambda: self.now)

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from page.top.fleet import ask_fleet
 from reprise.application import create_app
 from reprise.cli.main import main
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
@@ -44,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     table = FakeTable()
-    router = Router(table, RoutingQueue(), LiveLoad(), FoldedRouting())
+    router = Router(table, RoutingQueue(), LiveLoad())
     Handler.client = AsgiClient(create_app(table, table, router=router))
     Handler.broken = {}
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

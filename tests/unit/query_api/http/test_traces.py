@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from query_api.http.traces import context_of
 from reprise.application import create_app
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
@@ -38,7 +37,7 @@ class Service:
         table = FakeTable()
         self.queue = RoutingQueue()
         live = LiveLoad()
-        router = Router(table, self.queue, live, FoldedRouting(), clock=lambda: 1000.0)
+        router = Router(table, self.queue, live, clock=lambda: 1000.0)
         for name, blocks in (("a", 2), ("b", 0)):
             publisher = table.add(registration(name))
             if blocks:

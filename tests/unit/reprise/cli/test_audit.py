@@ -13,7 +13,6 @@ from brokers.settings import KafkaSettings
 from logs.embedded import EmbeddedLog
 from reprise.cli.main import main
 from routing.audit import VerifiedDecisions
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.interface import Offered, RouteRequest
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
@@ -90,7 +89,7 @@ def routing_log(data: Path, *records: bytes) -> None:
 def decided(**changes: Any) -> bytes:
     """The record of one decision, of which one thing may be wrong."""
     clock = 1000.0
-    router = Router(FakeTable(), RoutingQueue(), LiveLoad(), FoldedRouting(), clock=lambda: clock)
+    router = Router(FakeTable(), RoutingQueue(), LiveLoad(), clock=lambda: clock)
     candidates = (Offered("a", 0), Offered("b", 0))
     scope = PrefixScope("default", "m", "", 16, "")
     decision = router.route(RouteRequest("r", scope, 160, [], candidates=candidates)).decision

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from routing.decisions.folded import FoldedRouting
+from routing.decisions.live import LiveLoad
 from routing.fold.fold import RoutingFold
 from routing.log.embedded import RoutingLog
 from schemas.conditions import Conditions
@@ -24,8 +24,9 @@ def record(number: int, **fields: Any) -> DecisionsRecord:
 
 
 def test_what_is_applied_waits_for_a_long_question_and_short_ones_do_not() -> None:
-    folded = FoldedRouting()
-    folded.apply(0, record(0))
+    live = LiveLoad()
+    folded = live.folded
+    live.follow(0, record(0), 100.0)
     begun, may_end, applied = threading.Event(), threading.Event(), threading.Event()
     seen: list[tuple[int, int]] = []
 
@@ -36,7 +37,7 @@ def test_what_is_applied_waits_for_a_long_question_and_short_ones_do_not() -> No
         seen.append((before, len(fold.bookings)))
 
     def apply() -> None:
-        folded.apply(1, record(1))
+        live.follow(1, record(1), 100.0)
         applied.set()
 
     reading = threading.Thread(target=lambda: folded.read_all(question))

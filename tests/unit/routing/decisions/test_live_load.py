@@ -108,7 +108,7 @@ def test_one_that_the_log_brings_again_is_not_taken_for_one_of_now() -> None:
     live.note([one])
     for number in (0, 1):
         live.report(RUN, outcome(number, OutcomeEvent.COMPLETED, 100.1))
-    live.follow(LoadRecord(run=RUN, time=100.2, samples=(one,)), 100.2)
+    live.follow(0, LoadRecord(run=RUN, time=100.2, samples=(one,)), 100.2)
     assert wait_s(live, 100.2) == 0.0
 
 

@@ -6,6 +6,8 @@ from routing.fold import bookings as module
 from routing.fold import place
 from routing.fold.bookings import Bookings
 from routing.fold.place import NO_LOAD, Load
+from routing.overlay.bookings import OverlaidBookings
+from routing.overlay.own_records import OwnRecords
 from schemas import limits
 from schemas.limits import (
     BOOKING_EXPIRY_MAX_S,
@@ -28,6 +30,13 @@ def booked(*numbers: int, time: float = 100.0) -> Bookings:
     for number in numbers:
         bookings.book(RUN, decision(number, time))
     return bookings
+
+
+def overlaid(bookings: Bookings) -> OverlaidBookings:
+    """As a service asks them that knows nothing else."""
+    found = OverlaidBookings(OwnRecords())
+    found.rebase(bookings)
+    return found
 
 
 def test_a_decision_is_load_at_once() -> None:
@@ -60,7 +69,7 @@ def test_the_end_releases_all() -> None:
         bookings.report(RUN, outcome(number, END, 100.0))
     assert bookings.load(A, 100.0) == NO_LOAD
     assert len(bookings) == 0
-    assert not list(bookings.targets())
+    assert not list(bookings.places.targets())
 
 
 @pytest.mark.parametrize("event", [OutcomeEvent.FAILED, OutcomeEvent.CANCELLED])
@@ -86,7 +95,7 @@ def test_what_is_booked_at_an_engine_that_is_gone_is_released() -> None:
     bookings.book(RUN, decision(2, scope=SCOPE._replace(model_name="other")))
     bookings.book(RUN, decision(3, chosen=1, decode=0))
     bookings.book(RUN, decision(4, chosen=1))
-    assert bookings.release([Unregistered(A, "m")]) == bookings.released == 3
+    assert len(bookings.release([Unregistered(A, "m")])) == bookings.released == 3
     assert [bookings.load(one, 100.0).requests for one in (A, B)] == [1, 1]
     assert not bookings.report(RUN, outcome(0, END))
     assert bookings.repeated == 1
@@ -303,9 +312,9 @@ def test_runs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_request_has_its_decision_while_it_is_under_way() -> None:
     bookings = booked(0)
-    assert bookings.named("r0") == (RUN, 0)
+    assert overlaid(bookings).named("r0") == (RUN, 0)
     bookings.report(RUN, outcome(0, END))
-    assert bookings.named("r0") is None
+    assert overlaid(bookings).named("r0") is None
 
 
 def test_sums_stay_within_what_a_record_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,18 +334,24 @@ def test_a_report_from_before_its_decision_is_of_the_decision() -> None:
 def test_requests_of_one_id_are_each_tenants_own() -> None:
     bookings = booked(0)
     tenant = A.tenant_id
-    assert bookings.named("r0") == bookings.named("r0", tenant) == (RUN, 0)
-    assert bookings.named("r0", "another") is None
+    assert overlaid(bookings).named("r0") == overlaid(bookings).named("r0", tenant) == (RUN, 0)
+    assert overlaid(bookings).named("r0", "another") is None
 
 
 def test_how_many_were_queued_at_a_time() -> None:
     bookings = booked(0)  # it takes a second
     bookings.advance(100.5)
     bookings.book(RUN, decision(1, 100.5))
-    there = [bookings.queued_at(A, at) for at in (99.0, 100.0, 100.5)]
+    there = [overlaid(bookings).queued_at(A, at) for at in (99.0, 100.0, 100.5)]
     assert there == [(0, 0), (1, 1000), (2, 2000)]
-    assert bookings.queued_at(A, 102.0) == (1, 1000)  # one should have been done a second ago
-    assert bookings.queued_at(A, 105.0) == (0, 0)  # both should be done, though nobody says so
-    assert bookings.queued_at(B, 100.0) == (0, 0)
+    assert overlaid(bookings).queued_at(A, 102.0) == (
+        1,
+        1000,
+    )  # one should have been done a second ago
+    assert overlaid(bookings).queued_at(A, 105.0) == (
+        0,
+        0,
+    )  # both should be done, though nobody says so
+    assert overlaid(bookings).queued_at(B, 100.0) == (0, 0)
     bookings.report(RUN, outcome(0, FIRST, 100.6))
-    assert bookings.queued_at(A, 100.5)[0] == 1
+    assert overlaid(bookings).queued_at(A, 100.5)[0] == 1

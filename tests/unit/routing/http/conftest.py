@@ -2,7 +2,6 @@ import pytest
 
 from query_api.access.guard import Guard
 from reprise.application import create_app
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router, RouterSettings
@@ -36,12 +35,11 @@ class Service:
         self.clock = Clock()
         self.queue = RoutingQueue()
         self.live = LiveLoad()
-        self.folded = FoldedRouting()
+        self.folded = self.live.folded
         self.router = Router(
             table,
             self.queue,
             self.live,
-            self.folded,
             settings or RouterSettings(),
             clock=self.clock,
             monotonic=self.clock,
@@ -61,8 +59,7 @@ class Service:
     def write(self) -> None:
         """What was decided and reported is in the log, and folded."""
         for record in self.queue.take(self.clock.now):
-            self.folded.apply(self._offset, record)
-            self.live.follow(record, self.clock.now)
+            self.live.follow(self._offset, record, self.clock.now)
             self._offset += 1
 
 

@@ -124,7 +124,7 @@ def test_those_of_other_services_come_by_the_log(service: Service) -> None:
     register(other, "a")
     answer = route(other)
     for record in other.queue.take(other.clock.now):
-        service.live.follow(record, other.clock.now)
+        service.live.follow(service.folded.offset + 1, record, other.clock.now)
     assert shown(service)["decisions"][0]["decision_id"] == answer["decision_id"]
 
 

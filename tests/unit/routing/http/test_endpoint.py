@@ -562,7 +562,7 @@ def test_a_failed_prompt_is_not_held_here_nor_by_who_reads_the_log(
     tell(service, route(service), event)
     if by_the_log:
         service.write()
-        service.live.merge(service.folded.read(lambda fold: fold))
+        service.live.rebase(RoutingFold.load(service.folded.read_all(RoutingFold.dump)))
     assert route(service, reserve=False)["prefill"]["cached_tokens"] == held
 
 
@@ -572,11 +572,10 @@ def test_another_service_learns_what_became_of_a_decision_by_the_log(service: Se
     other = LiveLoad()
     fold = RoutingFold()
     for offset, record in enumerate(service.queue.take(service.clock.now)):
-        other.follow(record, service.clock.now)
+        other.follow(offset, record, service.clock.now)
         fold.apply(offset, record)
     assert len(fold.observations.predicted) == 0
-    restarted = LiveLoad()
-    restarted.merge(fold)
+    restarted = LiveLoad(fold)
     for live in (other, restarted):
         assert prefix_of_tokens(live, service) == 0
 

@@ -53,8 +53,8 @@ def test_what_the_successor_was_sent_stays_when_the_log_brings_the_record(servic
 def test_another_service_learns_of_it_by_the_log(service: Service) -> None:
     other = LiveLoad()
     gone(service)
-    for record in service.queue.take(service.clock.now):
-        other.follow(record, service.clock.now)
+    for offset, record in enumerate(service.queue.take(service.clock.now)):
+        other.follow(offset, record, service.clock.now)
     assert carried(other, service) == (0.0, 0)
 
 

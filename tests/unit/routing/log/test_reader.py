@@ -13,7 +13,6 @@ from brokers.settings import KafkaSettings
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from routing.decisions.beside import Usual
-from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
 from routing.fold.fold import RoutingFold
 from routing.log.reader import RoutingReader
@@ -112,13 +111,12 @@ class Following:
     def __init__(self) -> None:
         self.log = Log()
         self.live = LiveLoad()
-        self.folded = FoldedRouting()
+        self.folded = self.live.folded
         self.conditions = Conditions(lambda: 0.0)
         self.reader = RoutingReader(
             SETTINGS,
             cast(Any, {}),
             self.live,
-            self.folded,
             SharedCondition(self.conditions, Part.ROUTING),
             make_consumer=lambda: cast(Any, self.log),
             prepare=self.log.prepare,

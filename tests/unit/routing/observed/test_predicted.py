@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from routing.observed.predicted import (
     PredictedHolders,
     PredictedState,
-    longest_of,
     predicted_s,
 )
 from schemas.limits import APPROXIMATE_S, PREDICTED_S
@@ -167,12 +166,13 @@ def test_marks_that_no_prompt_has_are_harmless() -> None:
     assert len(holders) == 2, "what is larger than the cache is not in it"
 
 
-def test_of_several_partitions_the_longest_of_each_target_counts() -> None:
-    one, two = PredictedHolders(), PredictedHolders()
-    note(one, 0.0, A, "abcd")
-    note(two, 0.0, A, "ab")
-    note(two, 0.0, B, "a")
-    assert longest_of([one, two], SCOPE, hashes_of("abcd"), 0.0) == {A: 4, B: 1}
+def test_marks_that_do_not_count_leave_what_is_above_them() -> None:
+    holders = PredictedHolders()
+    note(holders, 0.0, A, "abcd")
+    prefixes = hashes_of("abcd")
+    deepest = (A, SCOPE, prefixes[3])
+    assert holders.longest(SCOPE, prefixes, 0.0, but={deepest})[A] < 4
+    assert holders.longest(SCOPE, prefixes, 0.0) == {A: 4}
 
 
 prompts = st.text("ab", min_size=1, max_size=9)

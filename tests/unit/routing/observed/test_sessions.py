@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from routing.interface import Candidate, Choice
-from routing.observed.sessions import Sessions, SessionsState, last_of, with_affinity
+from routing.observed.sessions import Sessions, SessionsState, with_affinity
 from schemas.limits import AFFINITY_S
 from schemas.routing_records import CandidateRecord, Target
 from tests.unit.routing.observed.records import SCOPE, a_decision
@@ -68,14 +68,6 @@ def test_sessions_come_back_from_their_bytes_in_their_order() -> None:
     for one in (sessions, again):
         decide(one, 1.0, "u")
     assert again.state() == sessions.state()
-
-
-def test_of_several_partitions_the_latest_request_counts() -> None:
-    one, two = Sessions(), Sessions()
-    decide(one, 5.0, "s", "a")
-    decide(two, 4.0, "s", "b")
-    assert last_of([two, one, Sessions()], "default", "s", 5.0) == A
-    assert last_of([two, one], "default", "other", 5.0) is None
 
 
 def choices(*keys: tuple[str, float]) -> list[Choice]:
