@@ -34,6 +34,8 @@ STDIN: Final = Path("-")
 _FIELDS: Final = ", ".join(field.name for field in msgspec.structs.fields(TraceRequest))
 _GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_REQUEST: Final = msgspec.json.Decoder(TraceRequest)
 _OWN_LOGS: Final = 'docs/offline.md, "A trace from your own request logs", makes them'
 _BLOCK_SIZES: Final = tuple(2**power for power in range(15))
 """Block sizes that are tried where no request fits the one that was given."""
@@ -212,13 +214,13 @@ def _remedy(line: bytes) -> str:
             else ""
         )
     try:
-        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        fields = _OBJECT.decode(line)
         if "hash_ids" not in fields:
             if {"messages", "prompt", "body"} & fields.keys():
                 return f"; this is a request of OpenAI's API, which has no hash_ids: {_OWN_LOGS}"
             is_near = {"timestamp", "input_length"} <= fields.keys()
             return f"; hash_ids are missing: {_OWN_LOGS}" if is_near else ""
-        msgspec.json.decode(line, type=TraceRequest)
+        _REQUEST.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
     return "; the format does not have it: `--ignore-unknown-fields` passes over such fields"
