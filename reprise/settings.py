@@ -6,14 +6,13 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from bridge.engine_http.load import check_period
 from bridge.memory.watch import MemorySettings
 from console.addresses import DEFAULT_HOST, DEFAULT_PORT
-from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
@@ -21,6 +20,9 @@ from reprise.http.tls_settings import TlsSettings
 from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from reprise.rooms import LmcacheSettings
 
 DEFAULT_SEED: Final = 1337
 """Dynamo's seed, so that `/query_by_hash` takes its hashes as they are."""
@@ -69,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = limits.HISTORY_BYTES
     audit_rate: float = 0.0
     only_exact: bool = False
-    lmcache: LmcacheSettings | None = None
+    lmcache: "LmcacheSettings | None" = None
     memory: MemorySettings | None = None
     routing: RouterSettings = RouterSettings()
     select_service: bool = False

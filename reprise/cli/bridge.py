@@ -1,14 +1,13 @@
 """`reprise bridge`."""
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
 from console.param_types import Amount
-from lmcache_adapter.options import lmcache_options
-from lmcache_adapter.settings import LmcacheSettings
 from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
@@ -16,9 +15,13 @@ from reprise.cli.memory_options import memory_options
 from reprise.cli.process import begin_service
 from reprise.cli.scrape_options import scrape_load_option
 from reprise.http.tls_settings import TlsSettings
+from reprise.rooms import lmcache_options
 from reprise.settings import log_level_from
 from schemas import limits
 from schemas.errors import RepriseError
+
+if TYPE_CHECKING:
+    from reprise.rooms import LmcacheSettings
 
 
 @click.command()
@@ -66,7 +69,7 @@ def bridge(
     window_ms: int,
     spool_gib: float,
     session_timeout_s: float,
-    lmcache: LmcacheSettings | None,
+    lmcache: "LmcacheSettings | None",
     memory: MemorySettings | None,
     scrape_load_s: float,
 ) -> None:

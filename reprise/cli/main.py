@@ -10,6 +10,7 @@ import click
 
 from console.interruption import Commands
 from reprise import __version__
+from reprise.rooms import LAB, MissingRoomError, need
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -29,8 +30,18 @@ COMMANDS: Final = {
 }
 """The module of each, by its name as it is typed."""
 
+_OF_THE_LAB: Final = frozenset({"simulate", "miss-ratio", "export"})
 
-@click.group(cls=Commands, modules=COMMANDS, context_settings=_CONTEXT)
+
+def _check_room(name: str) -> None:
+    if name in _OF_THE_LAB:
+        try:
+            need(LAB, f"reprise {name}")
+        except MissingRoomError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Commands, modules=COMMANDS, before=_check_room, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="reprise")
 def main() -> None:
     """Tells an LLM router which engine holds the longest prefix of a prompt.

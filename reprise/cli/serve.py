@@ -9,7 +9,6 @@ from brokers.settings import KafkaSettings
 from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
 from console.terminal import say_ready, warn_without_native
-from lmcache_adapter.acting.options import acting_options
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
@@ -21,6 +20,7 @@ from reprise.cli.kafka_options import DataPlace, data_option, kafka_options
 from reprise.cli.process import begin_service
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
+from reprise.rooms import acting_options
 from reprise.settings import config_path_from, log_level_from, seed_from
 from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings

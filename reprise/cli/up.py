@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,9 +10,6 @@ from bridge.memory.watch import MemorySettings
 from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
 from console.terminal import say_ready, warn_without_native
-from lmcache_adapter.acting.options import acting_options
-from lmcache_adapter.options import lmcache_options
-from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
@@ -25,11 +23,15 @@ from reprise.cli.process import begin_service
 from reprise.cli.scrape_options import scrape_load_option
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
+from reprise.rooms import LAB, acting_options, lmcache_options, need
 from reprise.settings import Settings, config_path_from, log_level_from, seed_from
 from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import RepriseError
+
+if TYPE_CHECKING:
+    from reprise.rooms import LmcacheSettings
 
 
 @click.command()
@@ -113,7 +115,7 @@ def up(
     select_service: bool,
     access: AccessSettings,
     tls: TlsSettings | None,
-    lmcache: LmcacheSettings | None,
+    lmcache: "LmcacheSettings | None",
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
 
@@ -126,10 +128,11 @@ def up(
     """  # noqa: D301
     # Imported here: the web framework takes half a second that `--help` does not need.
     from reprise import conductor_config
-    from reprise.demo import run_beside
     from reprise.roles.http_server import serve
 
     try:
+        if demo:
+            need(LAB, "reprise up --demo")
         configuration = conductor_config.load(
             config or config_path_from(os.environ), required=config is not None
         )
@@ -159,6 +162,8 @@ def up(
         begin_service(settings.log_level)
         warn_without_native(kernel)
         if demo:
+            from reprise.demo import run_beside
+
             run_beside(settings, configuration.registrations)
         else:
             serve(settings, configuration.registrations, when_serving=say_ready)

@@ -22,18 +22,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from operator import methodcaller
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
 from doctor.watch import OutcomeWatch
-from lmcache_adapter.acting.actor import Actor
-from lmcache_adapter.commands.embedded import DIRECTORY as COMMANDS_DIRECTORY
-from lmcache_adapter.commands.embedded import EmbeddedCommands
-from lmcache_adapter.http.models import Worker
-from lmcache_adapter.http.workers import worker_of
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
+from reprise import rooms
 from reprise.embedded.audit import AnswerLog
 from reprise.embedded.history import EmbeddedHistory
 from reprise.embedded.write_thread import WriteThread
@@ -58,6 +54,9 @@ from streams.log.losses import LossNote
 from streams.table.fold import Fold
 from streams.table.history_interface import NO_HISTORY
 from streams.table.table import Table
+
+if TYPE_CHECKING:
+    from reprise.rooms import EmbeddedLmcache
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +156,7 @@ class EmbeddedService(TableView):
         self.metrics = process_registry()
         self.write.conditions.on_change = self.changed
         self.audit: AnswerLog | None = None
-        self.commands: EmbeddedCommands | None = None
+        self.lmcache: EmbeddedLmcache | None = None
         opened: list[_Stoppable] = [self.write]
         try:
             self.routing = RoutingLog(
@@ -178,9 +177,8 @@ class EmbeddedService(TableView):
         self.outcomes = OutcomeWatch(
             self, self.router, self.write.conditions, on_fault=self._count_fault
         )
-        self.actor: Actor | None = None
-        if settings.act_s and self.commands is not None:
-            self.actor = Actor(self, self.router, self.commands, period_s=settings.act_s)
+        if settings.act_s and self.lmcache is not None:
+            self.lmcache.act(self, self.router, settings.act_s)
 
     def _open_beside(self, opened: "list[_Stoppable]") -> None:
         """What only some services have: the log of answers, and that of commands."""
@@ -194,10 +192,9 @@ class EmbeddedService(TableView):
                 conditions=self.write.conditions,
             )
             opened.append(self.audit)
-        controller = None if self.write.lmcache is None else self.write.lmcache.service
-        if controller is not None:
-            path = settings.data / COMMANDS_DIRECTORY
-            self.commands = EmbeddedCommands(path, controller.locate, tracer=self._tracer)
+        room = rooms.lmcache()
+        if room is not None and self.write.lmcache is not None:
+            self.lmcache = room.embedded(self.write.lmcache, settings.data, self._tracer)
 
     def _make_kernel(self) -> Kernel:
         return open_kernel(self._settings.seed, name=self._settings.kernel)
@@ -215,20 +212,16 @@ class EmbeddedService(TableView):
         if self.audit is not None:
             self.audit.start()
         self.routing.start()
-        if self.commands is not None:
-            self.commands.start()
         self.write.start()
         self.outcomes.start()
-        if self.actor is not None:
-            self.actor.start()
+        if self.lmcache is not None:
+            self.lmcache.start()
 
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
         self.outcomes.stop()
-        if self.actor is not None:
-            self.actor.stop()
-        if self.commands is not None:
-            self.commands.stop()
+        if self.lmcache is not None:
+            self.lmcache.stop()
         self.write.stop()
         self.routing.stop()
         if self.audit is not None:
@@ -268,13 +261,6 @@ class EmbeddedService(TableView):
         return [
             registered.registration for registered in list(self.write.fold.registrations.values())
         ]
-
-    async def lmcache_workers(self) -> list[Worker]:
-        """See `lmcache_adapter.http.workers.WorkerSource`."""
-        lmcache = self.write.lmcache
-        if lmcache is None:
-            return []
-        return [worker_of(*view) for view in await lmcache.workers()]
 
     def _acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
         followed = self.write.pump.followed.get(publisher)

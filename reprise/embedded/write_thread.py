@@ -20,10 +20,11 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -43,8 +44,7 @@ from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached
-from lmcache_adapter.confirmed import Confirmed, WatchedBeside
-from lmcache_adapter.parts import LmcacheParts
+from reprise import rooms
 from reprise.embedded.data_watch import DataWatch
 from reprise.embedded.fold_thread import FoldThread
 from reprise.embedded.folded_table import FoldedTable
@@ -70,6 +70,9 @@ from streams.table.fold import Fold
 from streams.table.recovery import Action
 from streams.table.scope_states import FreshUntil, Source
 from streams.table.table import Table
+
+if TYPE_CHECKING:
+    from reprise.rooms import LmcacheParts
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +143,7 @@ class WriteThread:
         )
         self.lmcache = self._open_lmcache()
         self.heartbeats = Heartbeats(
-            self.pump if self.lmcache is None else WatchedBeside(self.pump, self._self_registered)
+            self.pump if self.lmcache is None else self.lmcache.beside(self.pump)
         )
         self._source = Source(0, self.heartbeats.bridge)
         self.memory: MemoryWatch | None = None
@@ -166,25 +169,17 @@ class WriteThread:
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
         self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
 
-    def _self_registered(self) -> Mapping[PublisherKey, Confirmed]:
-        return {} if self.lmcache is None else self.lmcache.followed
-
-    def _open_lmcache(self) -> LmcacheParts | None:
-        settings = self._settings.lmcache
-        if settings is None:
+    def _open_lmcache(self) -> "LmcacheParts | None":
+        room, settings = rooms.lmcache(), self._settings.lmcache
+        if room is None or settings is None:
             return None
 
         def floor(publisher: PublisherKey) -> int:
             state = self.fold.publishers.get(publisher)
             return 0 if state is None else state.incarnation
 
-        return LmcacheParts(
-            settings,
-            data=self._settings.data,
-            sink=self.sink,
-            loop=self._loop,
-            floor=floor,
-            take_lost=self.sink.take_lost,
+        return room.parts(
+            settings, data=self._settings.data, sink=self.sink, loop=self._loop, floor=floor
         )
 
     def _forget_workers(self, publishers: Sequence[PublisherKey]) -> None:

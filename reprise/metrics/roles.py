@@ -4,9 +4,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from lmcache_adapter.metrics.acting import ACTING
-from lmcache_adapter.metrics.commands import EXECUTED, ISSUED, HasCommands
-from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_TOPIC, Lmcache
 from reprise.metrics.audit import AUDIT, KeptAnswers
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.http import HTTP
@@ -38,11 +35,10 @@ from schemas.positions import Position
 if TYPE_CHECKING:
     from bridge.relay.relay import Relay
     from bridge.service import Bridge
-    from lmcache_adapter.acting.actor import Actor
-    from lmcache_adapter.distributed import LmcacheBridge
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections
+    from reprise.rooms import LmcacheBridge, ReplicaLmcache
     from reprise.tracing.opening import SpanCounts
     from routing.worker.worker import RoutingWorker
     from streams.history.follower import HistoryFollower
@@ -93,20 +89,8 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(LOOKS, lambda: loop.memory)
     collector.add(LOAD, lambda: loop.load)
     collector.add(INDEX, lambda: loop.fold.kernel)
-    if loop.lmcache is not None:
-        workers = loop.lmcache.service
-        if workers is not None:
-            collector.add(LMCACHE, lambda: Lmcache(workers.counters, workers.dropped_by_reason()))
-        topic = loop.lmcache.topic
-        issued = service.commands
-        if issued is not None:
-            collector.add(ISSUED, lambda: issued)
-            collector.add(EXECUTED, lambda: issued.executor)
-        actor = service.actor
-        if actor is not None:
-            collector.add(ACTING, lambda: actor)
-        if topic is not None:
-            collector.add(LMCACHE_TOPIC, lambda: topic)
+    if service.lmcache is not None:
+        service.lmcache.collect(collector)
     return collector
 
 
@@ -138,14 +122,7 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     collector.add(LOAD, lambda: bridge.load)
     collector.add(MEMBERSHIP, lambda: bridge)
     if lmcache is not None:
-        service, topic = lmcache.parts.service, lmcache.parts.topic
-        if service is not None:
-            collector.add(LMCACHE, lambda: Lmcache(service.counters, lmcache.dropped()))
-        if topic is not None:
-            collector.add(LMCACHE_TOPIC, lambda: topic)
-        commands = lmcache.commands
-        if commands is not None:
-            collector.add(EXECUTED, lambda: commands.executor)
+        lmcache.collect(collector)
     return _registered(collector)
 
 
@@ -195,11 +172,10 @@ def replica_collector(
     replica: "Replica",
     routing: RoutingState | None = None,
     audit: KeptAnswers | None = None,
-    commands: HasCommands | None = None,
-    actor: "Actor | None" = None,
+    lmcache: "ReplicaLmcache | None" = None,
 ) -> RoleCollector:
-    """Of a query replica; `audit` is what keeps its answers, if they are kept, `commands` has those
-    to LMCache's workers, and `actor` acts on advice.
+    """Of a query replica; `audit` is what keeps its answers, if they are kept, and `lmcache` the
+    room of LMCache, if it is installed.
     """
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
@@ -215,9 +191,8 @@ def replica_collector(
     collector.add(INDEX, lambda: replica.current.table.kernel)
     collector.add(AUDIT, lambda: audit)
     collector.add(ROUTING, lambda: routing)
-    collector.add(ISSUED, lambda: commands)
-    if actor is not None:
-        collector.add(ACTING, lambda: actor)
+    if lmcache is not None:
+        lmcache.collect(collector)
     return collector
 
 

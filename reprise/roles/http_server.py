@@ -253,6 +253,7 @@ def _serve(
         settings.data,
         service.kernel.name,
     )
+    lmcache = service.lmcache
     server.run(
         create_app(
             service,
@@ -261,11 +262,11 @@ def _serve(
             only_exact=settings.only_exact,
             history=service.history,
             audit=service.audit_queue,
-            workers=service if settings.lmcache is not None else None,
+            workers=lmcache,
             router=service.router,
-            commands=service.commands,
+            commands=None if lmcache is None else lmcache.commands,
             select_service=settings.select_service,
-            acting=service.actor,
+            acting=None if lmcache is None else lmcache.actor,
             guard=guard,
             tracer=tracing.tracer,
         ),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,8 +27,6 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from doctor.watch import OutcomeWatch
-from lmcache_adapter.acting.actor import Actor
-from lmcache_adapter.commands.replica import ReplicaCommands
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.errors import RequestError
@@ -39,6 +37,7 @@ from query_api.replica.replica import ROLE, Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
 from query_api.replica.window_writer import WindowWriter, stop_writers
+from reprise import rooms
 from reprise.application import create_app
 from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import (
@@ -64,6 +63,9 @@ from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
 from streams.kernel.interface import AuditQueue, Kernel
 from streams.table.rows.reader import RowReader
+
+if TYPE_CHECKING:
+    from reprise.rooms import ReplicaLmcache
 
 logger = logging.getLogger(__name__)
 
@@ -182,15 +184,17 @@ class ReplicaService:
             kinds=KINDS,
             on_unregistered=self.router.forget,
         )
-        self.commands = ReplicaCommands(kafka, options, self._reader, tracer=tracer)
+        room = rooms.lmcache()
+        self.lmcache: ReplicaLmcache | None = None
+        if room is not None:
+            self.lmcache = room.replica(kafka, options, self._reader, tracer)
+            if settings.act_s:
+                self.lmcache.act(self.replica, self.router, settings.act_s)
         self.outcomes = OutcomeWatch(
             self.replica, self.router, self.replica.conditions, on_fault=self._count_fault
         )
-        self.actor: Actor | None = None
-        if settings.act_s:
-            self.actor = Actor(self.replica, self.router, self.commands, period_s=settings.act_s)
         self.replica.metrics.register(
-            replica_collector(self.replica, routing, self.audit, self.commands, self.actor)
+            replica_collector(self.replica, routing, self.audit, self.lmcache)
         )
         self._registrations = registrations
         self.history: TopicHistory | None = None
@@ -218,10 +222,9 @@ class ReplicaService:
             self._follower.start()
         self._reader.start()
         self.routing.start(self._reader)
-        self.commands.start()
         self.outcomes.start()
-        if self.actor is not None:
-            self.actor.start()
+        if self.lmcache is not None:
+            self.lmcache.start()
         if self.audit is not None:
             self.audit.start(self._reader)
         for registration in self._registrations:
@@ -231,8 +234,8 @@ class ReplicaService:
     def stop(self) -> None:
         """See `reprise.roles.service.Service`."""
         self.outcomes.stop()
-        if self.actor is not None:
-            self.actor.stop()
+        if self.lmcache is not None:
+            self.lmcache.stop()
         if self._follower is not None:
             self._follower.begin_stop()
         writers: list[WindowWriter[Any]] = [self.routing.writer]
@@ -339,6 +342,7 @@ def _serve(
         settings.kafka.bootstrap,
         service.replica.kernel.name,
     )
+    lmcache = service.lmcache
     app = create_app(
         service.replica,
         service.registry,
@@ -347,9 +351,9 @@ def _serve(
         history=service.history,
         audit=service.audit_queue,
         router=service.router,
-        commands=service.commands,
+        commands=None if lmcache is None else lmcache.commands,
         select_service=settings.select_service,
-        acting=service.actor,
+        acting=None if lmcache is None else lmcache.actor,
         guard=guard,
         tracer=tracing.tracer,
     )
