@@ -128,7 +128,7 @@ def up(
     """  # noqa: D301
     # Imported here: the web framework takes half a second that `--help` does not need.
     from reprise import conductor_config
-    from reprise.roles.http_server import serve
+    from reprise.roles.up import run_up
 
     try:
         if demo:
@@ -166,6 +166,6 @@ def up(
 
             run_beside(settings, configuration.registrations)
         else:
-            serve(settings, configuration.registrations, when_serving=say_ready)
+            run_up(settings, configuration.registrations, when_serving=say_ready)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error

@@ -47,48 +47,45 @@ if TYPE_CHECKING:
 
 def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     """Of the service in one process."""
-    loop = service.write
-    pump = loop.pump
+    write, intake, folding, view = service.write, service.intake, service.folding, service.view
+    conditions, log, table = service.conditions, service.data.log, service.data.table
+    pump, sink = intake.pump, intake.sink
 
     def internal_errors() -> int:
-        return loop.faults + service.faults
+        return write.faults + service.faults
 
     def tables() -> Tables:
-        table = loop.table
-        flushed = loop.folding.flushed_offset
         written = (table.written_rows, table.written_bytes, table.generations)
-        return {0: Written(loop.fold, flushed, *written)}
+        return {0: Written(folding.fold, folding.flushed_offset, *written)}
 
     collector = RoleCollector()
-    collector.add(PROCESS, lambda: Role(loop.conditions, internal_errors))
+    collector.add(PROCESS, lambda: Role(conditions, internal_errors))
     collector.add(
         RECEIVED,
-        lambda: received(
-            pump.sequencer, pump.inbox, pump.subscriber, dropped_later=loop.sink.dropped
-        ),
+        lambda: received(pump.sequencer, pump.inbox, pump.subscriber, dropped_later=sink.dropped),
     )
     collector.add(REPLAY, lambda: pump.replayer)
     collector.add(ACTIVITIES, lambda: dict(pump.followed))
     collector.add(ENGINE_HTTP, lambda: pump.engine_http)
-    collector.add(LOG, lambda: loop.log)
-    if service.history is not None:
-        history = service.history
+    collector.add(LOG, lambda: log)
+    history = service.data.history
+    if history is not None:
         collector.add(HISTORY, lambda: history)
-    collector.add(WAITING, lambda: loop.sink)
-    collector.add(COMMANDS, lambda: loop.commands.refused)
+    collector.add(WAITING, lambda: sink)
+    collector.add(COMMANDS, lambda: intake.commands.refused)
     collector.add(AUDIT, lambda: service.audit)
     collector.add(ROUTING, lambda: service.routing)
-    collector.add(DISK, lambda: loop.conditions)
-    collector.add(RECOVERY, lambda: loop)
-    collector.add(FOLDED_OFFSETS, service.positions)
+    collector.add(DISK, lambda: conditions)
+    collector.add(RECOVERY, lambda: write.recovery)
+    collector.add(FOLDED_OFFSETS, view.positions)
     collector.add(TABLES, tables)
-    collector.add(FOLDED, lambda: dict(loop.fold.publishers))
-    collector.add(LEDGERS, lambda: dict(loop.fold.ledgers.current))
-    collector.add(STANDINGS, service.standings)
-    collector.add(SEGMENTS, service.memory)
-    collector.add(LOOKS, lambda: loop.memory)
-    collector.add(LOAD, lambda: loop.load)
-    collector.add(INDEX, lambda: loop.fold.kernel)
+    collector.add(FOLDED, lambda: dict(folding.fold.publishers))
+    collector.add(LEDGERS, lambda: dict(folding.fold.ledgers.current))
+    collector.add(STANDINGS, view.standings)
+    collector.add(SEGMENTS, view.memory)
+    collector.add(LOOKS, lambda: write.memory)
+    collector.add(LOAD, lambda: write.load)
+    collector.add(INDEX, lambda: view.kernel)
     if service.lmcache is not None:
         service.lmcache.collect(collector)
     return collector

@@ -21,7 +21,7 @@ import msgspec
 from bridge.membership.registrar import check_addresses
 from bridge.wire import KINDS
 from brokers.availability import quiet_client
-from brokers.options import client_options
+from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
@@ -61,7 +61,7 @@ from schemas.tracing import NO_TRACER, Tracer
 from streams.audit.queue import open_audit_queue
 from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
-from streams.kernel.interface import AuditQueue, Kernel
+from streams.kernel.interface import Kernel
 from streams.table.rows.reader import RowReader
 
 if TYPE_CHECKING:
@@ -139,32 +139,13 @@ class ReplicaService:
             Topic.REGISTRY: kafka.topics.registry.partitions,
         }
 
-        self.audit_queue: AuditQueue | None = None
-        if settings.audit_rate > 0:
-            self.audit_queue = open_audit_queue(settings.audit_rate)
-
-        def make_kernel() -> Kernel:
-            return open_kernel(settings.seed, name=settings.kernel)
-
-        def make_table() -> RowReader:
-            kernel = make_kernel()
-            if self.audit_queue is not None:
-                kernel.audit_into(self.audit_queue)
-            return RowReader(kernel, has_registry=True)
-
-        self.replica = Replica(make_table, partitions)
-        self.audit: AnswersWriter | None = None
-        if self.audit_queue is not None:
-            self.audit = AnswersWriter(
-                kafka,
-                options,
-                self.audit_queue,
-                seed=settings.seed,
-                replica=f"{socket.gethostname()}:{settings.port}",
-                conditions=self.replica.conditions,
-            )
-        self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
-        routing = self.routing
+        self._settings = settings
+        self._registrations = registrations
+        queue = open_audit_queue(settings.audit_rate) if settings.audit_rate > 0 else None
+        self.audit_queue = queue
+        self.replica = Replica(self._empty_table, partitions)
+        self.audit = self._open_audit(options)
+        routing = self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
         self.router = Router(
             self.replica, routing.queue, routing.live, routing.folded, settings.routing
         )
@@ -172,7 +153,7 @@ class ReplicaService:
             kafka,
             options,
             self.replica,
-            prepare=partial(self._prepare, kafka),
+            prepare=self._prepare,
             when_refused=when_refused,
         )
         self.registry = RegistryWriter(
@@ -184,34 +165,63 @@ class ReplicaService:
             kinds=KINDS,
             on_unregistered=self.router.forget,
         )
-        room = rooms.lmcache()
-        self.lmcache: ReplicaLmcache | None = None
-        if room is not None:
-            self.lmcache = room.replica(kafka, options, self._reader, tracer)
-            if settings.act_s:
-                self.lmcache.act(self.replica, self.router, settings.act_s)
+        self.lmcache = self._open_lmcache(options, tracer)
         self.outcomes = OutcomeWatch(
             self.replica, self.router, self.replica.conditions, on_fault=self._count_fault
         )
         self.replica.metrics.register(
             replica_collector(self.replica, routing, self.audit, self.lmcache)
         )
-        self._registrations = registrations
-        self.history: TopicHistory | None = None
-        self._follower: HistoryFollower | None = None
-        if settings.history is not None:
-            self._follower = HistoryFollower(
-                settings.history,
-                options,
-                topic=kafka.topics.events.name,
-                partitions=kafka.topics.events.partitions,
-                make_kernel=make_kernel,
-                bytes_max=settings.history_bytes,
-                conditions=self.replica.conditions,
-                prepare=partial(self._prepare, kafka),
-            )
-            self.history = TopicHistory(self._follower)
-            self.replica.metrics.register(history_collector(self._follower))
+        self._follower = self._open_history(options)
+        self.history = None if self._follower is None else TopicHistory(self._follower)
+
+    def _empty_kernel(self) -> Kernel:
+        return open_kernel(self._settings.seed, name=self._settings.kernel)
+
+    def _empty_table(self) -> RowReader:
+        kernel = self._empty_kernel()
+        if self.audit_queue is not None:
+            kernel.audit_into(self.audit_queue)
+        return RowReader(kernel, has_registry=True)
+
+    def _open_audit(self, options: ClientOptions) -> AnswersWriter | None:
+        if self.audit_queue is None:
+            return None
+        settings = self._settings
+        return AnswersWriter(
+            settings.kafka,
+            options,
+            self.audit_queue,
+            seed=settings.seed,
+            replica=f"{socket.gethostname()}:{settings.port}",
+            conditions=self.replica.conditions,
+        )
+
+    def _open_lmcache(self, options: ClientOptions, tracer: Tracer) -> "ReplicaLmcache | None":
+        room, settings = rooms.lmcache(), self._settings
+        if room is None:
+            return None
+        lmcache = room.replica(settings.kafka, options, self._reader, tracer)
+        if settings.act_s:
+            lmcache.act(self.replica, self.router, settings.act_s)
+        return lmcache
+
+    def _open_history(self, options: ClientOptions) -> HistoryFollower | None:
+        settings, events = self._settings, self._settings.kafka.topics.events
+        if settings.history is None:
+            return None
+        follower = HistoryFollower(
+            settings.history,
+            options,
+            topic=events.name,
+            partitions=events.partitions,
+            make_kernel=self._empty_kernel,
+            bytes_max=settings.history_bytes,
+            conditions=self.replica.conditions,
+            prepare=self._prepare,
+        )
+        self.replica.metrics.register(history_collector(follower))
+        return follower
 
     def _count_fault(self) -> None:
         self.replica.internal_errors += 1
@@ -246,8 +256,9 @@ class ReplicaService:
         if self._follower is not None:
             self._follower.stop()
 
-    async def _prepare(self, kafka: KafkaSettings) -> None:
+    async def _prepare(self) -> None:
         """Waits for the topics."""
+        kafka = self._settings.kafka
         meanwhile = "answers say `stale`" if self.replica.ready else "nothing is answered"
         conditions = self.replica.conditions
         await ensure_topics(kafka, Outage(kafka.bootstrap, meanwhile, conditions=conditions))

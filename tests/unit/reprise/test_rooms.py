@@ -31,7 +31,7 @@ ROLES = (
     "reprise.cli.bridge",
     "reprise.cli.streams",
     "reprise.cli.serve",
-    "reprise.roles.http_server",
+    "reprise.roles.up",
     "reprise.roles.bridge",
     "reprise.roles.streams",
     "reprise.roles.serve",

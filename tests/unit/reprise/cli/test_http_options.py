@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from query_api.http.wire import Wire
 from reprise.cli.main import main
-from reprise.roles import http_server, serve
+from reprise.roles import serve, up
 
 COMMANDS = {
-    "up": (http_server, "serve", ["--data", "d"]),
+    "up": (up, "run_up", ["--data", "d"]),
     "serve": (serve, "serve_replica", ["--kafka", "127.0.0.1:9"]),
 }
 
