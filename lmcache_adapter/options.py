@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from console.settings import Setting
 from lmcache_adapter.settings import (
     TOPIC,
     LmcacheSettings,
@@ -21,6 +22,8 @@ R = TypeVar("R")
 _OPTIONS: Final = (
     click.option(
         "--lmcache",
+        cls=Setting,
+        key="lmcache.listen",
         metavar="HOST[:PULL,REPLY,HEARTBEAT]",
         envvar="REPRISE_LMCACHE",
         show_envvar=True,
@@ -29,6 +32,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--lmcache-advertise",
+        cls=Setting,
+        key="lmcache.advertise",
+        is_seldom_set=True,
         metavar="HOST",
         envvar="REPRISE_LMCACHE_ADVERTISE",
         show_envvar=True,
@@ -36,6 +42,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--lmcache-model",
+        cls=Setting,
+        key="lmcache.model",
+        is_seldom_set=True,
         metavar="NAME",
         envvar="REPRISE_LMCACHE_MODEL",
         show_envvar=True,
@@ -43,6 +52,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--lmcache-kafka",
+        cls=Setting,
+        key="lmcache.kafka",
+        is_seldom_set=True,
         metavar="HOST:PORT[,...]",
         envvar="REPRISE_LMCACHE_KAFKA",
         show_envvar=True,
@@ -50,6 +62,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--lmcache-topic",
+        cls=Setting,
+        key="lmcache.topic",
+        is_seldom_set=True,
         metavar="NAME",
         default=TOPIC,
         show_default=True,
@@ -59,6 +74,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--lmcache-models",
+        cls=Setting,
+        key="lmcache.models",
+        is_seldom_set=True,
         type=click.Path(path_type=Path, dir_okay=False),
         envvar="REPRISE_LMCACHE_MODELS",
         show_envvar=True,

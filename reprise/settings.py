@@ -87,9 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"Expected a port from 0 to 65535, got: {self.port}")
         if not 0 <= self.seed < 2**64:
             raise ConfigurationError(f"Expected a seed from 0 to 2**64-1, got: {self.seed}")
-        if self.log_level not in LOG_LEVELS:
-            expected = ", ".join(LOG_LEVELS)
-            raise ConfigurationError(f"Expected a log level of {expected}, got: {self.log_level}")
+        check_log_level(self.log_level)
         if not 0 <= self.log_retention_s < math.inf:  # false for NaN, too
             raise ConfigurationError(
                 f"Expected a log retention of at least 0 seconds, got: {self.log_retention_s}"
@@ -108,6 +106,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"Expected a log retention of at least {limits.LOG_SEGMENT_BYTES} bytes,"
                 f" got: {self.log_retention_bytes}"
             )
+
+
+def check_log_level(level: str) -> None:
+    """Raises ConfigurationError where it is none."""
+    if level not in LOG_LEVELS:
+        expected = ", ".join(LOG_LEVELS)
+        raise ConfigurationError(f"Expected a log level of {expected}, got: {level}")
 
 
 def check_audit_rate(rate: float) -> None:

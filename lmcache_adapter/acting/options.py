@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from console.param_types import Amount
+from console.settings import Setting
 from schemas import limits
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -26,6 +27,9 @@ def acting_options(command: CommandT) -> CommandT:
 
 _act_option = click.option(
     "--act",
+    cls=Setting,
+    key="acting.on",
+    is_seldom_set=True,
     envvar="REPRISE_ACT",
     show_envvar=True,
     is_flag=True,
@@ -34,6 +38,9 @@ _act_option = click.option(
 )
 _period_option = click.option(
     "--act-period",
+    cls=Setting,
+    key="acting.period_s",
+    is_seldom_set=True,
     envvar="REPRISE_ACT_PERIOD",
     show_envvar=True,
     type=Amount(limits.ACT_PERIOD_MIN_S, limits.ACT_PERIOD_MAX_S),

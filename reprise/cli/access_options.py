@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from console.param_types import Amount
+from console.settings import Setting
 from query_api.access.settings import AccessSettings
 from schemas.limits import KEY_RATE_MAX
 
@@ -15,6 +16,8 @@ R = TypeVar("R")
 
 INSECURE_OPTION: Final = click.option(
     "--insecure",
+    cls=Setting,
+    key="access.insecure",
     envvar="REPRISE_INSECURE",
     show_envvar=True,
     is_flag=True,
@@ -24,6 +27,8 @@ INSECURE_OPTION: Final = click.option(
 _OPTIONS: Final = (
     click.option(
         "--keys",
+        cls=Setting,
+        key="access.keys",
         envvar="REPRISE_KEYS",
         show_envvar=True,
         type=click.Path(path_type=Path, dir_okay=False),
@@ -33,6 +38,9 @@ _OPTIONS: Final = (
     INSECURE_OPTION,
     click.option(
         "--rate-per-address",
+        cls=Setting,
+        key="access.rate_per_address",
+        is_seldom_set=True,
         envvar="REPRISE_RATE_PER_ADDRESS",
         show_envvar=True,
         type=Amount(0.1, KEY_RATE_MAX),
@@ -40,6 +48,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--open-probes",
+        cls=Setting,
+        key="access.open_probes",
+        is_seldom_set=True,
         envvar="REPRISE_OPEN_PROBES",
         show_envvar=True,
         is_flag=True,

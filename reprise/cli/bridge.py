@@ -1,6 +1,5 @@
 """`reprise bridge`."""
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -8,15 +7,16 @@ import click
 from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
 from console.param_types import Amount
+from console.settings import Setting
 from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.process import begin_service
 from reprise.cli.scrape_options import scrape_load_option
+from reprise.cli.service_command import ServiceCommand, log_level_option
 from reprise.http.tls_settings import TlsSettings
 from reprise.rooms import lmcache_options
-from reprise.settings import log_level_from
 from schemas import limits
 from schemas.errors import RepriseError
 
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from reprise.rooms import LmcacheSettings
 
 
-@click.command()
+@click.command(cls=ServiceCommand)
 @kafka_options()
 @data_option("Directory of the spool, which no other bridge uses; made where it is missing.")
 @metrics_options
 @click.option(
     "--window-ms",
+    cls=Setting,
+    key="bridge.window_ms",
+    is_seldom_set=True,
     envvar="REPRISE_WINDOW_MS",
     show_envvar=True,
     type=click.IntRange(0, limits.GATHER_MS_MAX),
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--spool-gib",
+    cls=Setting,
+    key="bridge.spool_gib",
+    is_seldom_set=True,
     envvar="REPRISE_SPOOL_GIB",
     show_envvar=True,
     type=Amount(0, limits.OPTION_GIB_MAX),
@@ -48,6 +54,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--session-timeout-s",
+    cls=Setting,
+    key="kafka.session_timeout_s",
+    is_seldom_set=True,
     envvar="REPRISE_SESSION_TIMEOUT_S",
     show_envvar=True,
     type=Amount(limits.SESSION_MIN_S, limits.SESSION_S_MAX),
@@ -60,6 +69,7 @@ if TYPE_CHECKING:
 @scrape_load_option
 @curve_options
 @engine_options
+@log_level_option
 def bridge(
     kafka: KafkaSettings,
     data: DataPlace,
@@ -72,15 +82,14 @@ def bridge(
     lmcache: "LmcacheSettings | None",
     memory: MemorySettings | None,
     scrape_load_s: float,
+    log_level: str,
 ) -> None:
     """Receive the engines' events and append them to Kafka: one bridge of any number.
 
     The bridges share the registered publishers. One needs nothing but the brokers, and spools to
     --data while they are away.
 
-    \b
-    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
-    """  # noqa: D301
+    """
     from reprise.roles.bridge import BridgeOptions, run_bridge
 
     try:
@@ -97,7 +106,7 @@ def bridge(
             memory=memory,
             scrape_load_s=scrape_load_s,
         )
-        begin_service(log_level_from(os.environ))
+        begin_service(log_level)
         run_bridge(options)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from console.settings import Setting
 from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
@@ -31,6 +32,9 @@ def curve_options(command: Callable[..., R]) -> Callable[..., R]:
 
     required = click.option(
         "--require-curve",
+        cls=Setting,
+        key="engines.require_curve",
+        is_seldom_set=True,
         is_flag=True,
         envvar="REPRISE_REQUIRE_CURVE",
         show_envvar=True,
@@ -38,6 +42,9 @@ def curve_options(command: Callable[..., R]) -> Callable[..., R]:
     )
     key = click.option(
         "--curve-key",
+        cls=Setting,
+        key="engines.curve_key",
+        is_seldom_set=True,
         type=KEY_FILE,
         envvar="REPRISE_CURVE_KEY",
         show_envvar=True,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from bridge.sockets.allowed import ALLOWED
+from console.settings import Setting
 from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
@@ -26,6 +27,9 @@ def engine_options(command: Callable[..., R]) -> Callable[..., R]:
 
     return click.option(
         "--allow-engines",
+        cls=Setting,
+        key="engines.allow",
+        is_seldom_set=True,
         metavar="NETWORKS",
         multiple=True,
         envvar="REPRISE_ALLOW_ENGINES",

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from console.settings import Setting
 from query_api.grpc.settings import GrpcSettings, read_address
 from schemas.errors import ConfigurationError
 from schemas.identities import DEFAULT_TENANT
@@ -15,6 +16,8 @@ R = TypeVar("R")
 _OPTIONS: Final = (
     click.option(
         "--grpc",
+        cls=Setting,
+        key="grpc.listen",
         metavar="[HOST:]PORT",
         envvar="REPRISE_GRPC",
         show_envvar=True,
@@ -23,6 +26,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--grpc-model",
+        cls=Setting,
+        key="grpc.model",
+        is_seldom_set=True,
         metavar="NAME",
         envvar="REPRISE_GRPC_MODEL",
         show_envvar=True,
@@ -30,6 +36,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--grpc-tenant",
+        cls=Setting,
+        key="grpc.tenant",
+        is_seldom_set=True,
         metavar="NAME",
         default=DEFAULT_TENANT,
         show_default=True,
@@ -39,6 +48,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--grpc-insecure",
+        cls=Setting,
+        key="grpc.insecure",
+        is_seldom_set=True,
         is_flag=True,
         envvar="REPRISE_GRPC_INSECURE",
         show_envvar=True,

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from console.settings import Setting
 from query_api.http.wire import Wire
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -17,11 +18,17 @@ def query_options() -> Callable[[CommandT], CommandT]:
         _wire_option(),
         click.option(
             "--kernel",
+            cls=Setting,
+            key="kernel",
+            is_seldom_set=True,
             type=click.Choice(["rust", "reference"]),
             help="The index to use.  [default: rust where it is built]",
         ),
         click.option(
             "--only-exact",
+            cls=Setting,
+            key="http.only_exact",
+            is_seldom_set=True,
             envvar="REPRISE_ONLY_EXACT",
             show_envvar=True,
             is_flag=True,
@@ -39,6 +46,9 @@ def _wire_option() -> Callable[[CommandT], CommandT]:
     return click.option(
         "--wire",
         "default_wire",
+        cls=Setting,
+        key="http.wire",
+        is_seldom_set=True,
         envvar="REPRISE_WIRE",
         show_envvar=True,
         type=click.Choice([wire.name.lower() for wire in Wire]),

@@ -17,7 +17,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _OWN: Final = (
     *("up", "verify", "audit", "tail", "gaps", "explain", "memory", "repair", "backup", "restore"),
     *("keys", "capture", "replay", "load", "simulate", "miss-ratio", "export"),
-    *("bridge", "streams", "serve", "discover", "relay", "curve-key"),
+    *("bridge", "streams", "serve", "config", "discover", "relay", "curve-key"),
 )
 
 COMMANDS: Final = {
@@ -54,6 +54,7 @@ def main() -> None:
     reprise serve --kafka HOST:PORT    answer queries from the tables in Kafka
     reprise relay --engine ADDRESS     encrypt what an engine says on its way to the bridges
     reprise curve-key NAME             make a key pair, of a relay or a bridge
+    reprise config show ROLE           list every setting, its value, and where that comes from
     reprise discover --url URL         register the engines of a Kubernetes namespace
     reprise verify --data DIR          prove the table by folding its whole log
     reprise audit verify --data DIR    prove the answers that `up --audit` has kept

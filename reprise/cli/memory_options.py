@@ -10,6 +10,7 @@ import click
 from bridge.memory.reading import DEFAULT_PREFIX
 from bridge.memory.watch import MemorySettings
 from console.param_types import Amount
+from console.settings import Setting
 from schemas import limits
 from schemas.errors import ConfigurationError
 
@@ -19,6 +20,9 @@ Command = Callable[..., R]
 _OPTIONS: Final = (
     click.option(
         "--memory-dir",
+        cls=Setting,
+        key="memory.dir",
+        is_seldom_set=True,
         envvar="REPRISE_MEMORY_DIR",
         show_envvar=True,
         type=click.Path(path_type=Path),
@@ -27,6 +31,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--memory-prefix",
+        cls=Setting,
+        key="memory.prefix",
+        is_seldom_set=True,
         envvar="REPRISE_MEMORY_PREFIX",
         show_envvar=True,
         default=DEFAULT_PREFIX,
@@ -35,6 +42,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--memory-period-s",
+        cls=Setting,
+        key="memory.period_s",
+        is_seldom_set=True,
         envvar="REPRISE_MEMORY_PERIOD_S",
         show_envvar=True,
         type=Amount(limits.MEMORY_PERIOD_MIN_S, limits.MEMORY_PERIOD_MAX_S),
@@ -44,6 +54,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--memory-host",
+        cls=Setting,
+        key="memory.host",
+        is_seldom_set=True,
         envvar="REPRISE_MEMORY_HOST",
         show_envvar=True,
         default="",

@@ -8,6 +8,7 @@ import click
 from brokers.settings import KafkaSettings
 from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
+from console.settings import Setting
 from console.terminal import say_ready, warn_without_native
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
@@ -18,20 +19,23 @@ from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options
 from reprise.cli.process import begin_service
+from reprise.cli.service_command import ServiceCommand, log_level_option, seed_option
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
 from reprise.rooms import acting_options
-from reprise.settings import config_path_from, log_level_from, seed_from
+from reprise.settings import config_path_from
 from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import RepriseError
 
 
-@click.command()
+@click.command(cls=ServiceCommand)
 @kafka_options()
 @click.option(
     "--history",
+    cls=Setting,
+    key="history.on",
     envvar="REPRISE_HISTORY",
     show_envvar=True,
     is_flag=True,
@@ -40,6 +44,9 @@ from schemas.errors import RepriseError
 )
 @click.option(
     "--history-gib",
+    cls=Setting,
+    key="history.gib",
+    is_seldom_set=True,
     envvar="REPRISE_HISTORY_GIB",
     show_envvar=True,
     type=Amount(0, limits.OPTION_GIB_MAX),
@@ -56,6 +63,8 @@ from schemas.errors import RepriseError
 )
 @click.option(
     "--host",
+    cls=Setting,
+    key="host",
     envvar="REPRISE_HOST",
     show_envvar=True,
     default=DEFAULT_HOST,
@@ -64,6 +73,8 @@ from schemas.errors import RepriseError
 )
 @click.option(
     "--port",
+    cls=Setting,
+    key="port",
     envvar="REPRISE_PORT",
     show_envvar=True,
     type=click.IntRange(0, 65_535),
@@ -71,6 +82,9 @@ from schemas.errors import RepriseError
 )
 @click.option(
     "--audit",
+    cls=Setting,
+    key="audit.rate",
+    is_seldom_set=True,
     envvar="REPRISE_AUDIT",
     show_envvar=True,
     type=Amount(0, 1),
@@ -81,6 +95,9 @@ from schemas.errors import RepriseError
 )
 @click.option(
     "--leave-to",
+    cls=Setting,
+    key="serve.leave_to",
+    is_seldom_set=True,
     metavar="HOST",
     envvar="REPRISE_LEAVE_TO",
     show_envvar=True,
@@ -90,6 +107,9 @@ from schemas.errors import RepriseError
 )
 @click.option(
     "--leave-for",
+    cls=Setting,
+    key="serve.leave_for",
+    is_seldom_set=True,
     metavar="HOST",
     envvar="REPRISE_LEAVE_FOR",
     show_envvar=True,
@@ -103,6 +123,8 @@ from schemas.errors import RepriseError
 @access_options
 @tls_options
 @engine_options
+@seed_option
+@log_level_option
 def serve(
     kafka: KafkaSettings,
     history: bool,
@@ -123,16 +145,15 @@ def serve(
     select_service: bool,
     access: AccessSettings,
     tls: TlsSettings | None,
+    seed: int,
+    log_level: str,
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
     It needs nothing but the brokers, and keeps answering while they or the workers are away;
     /health, /metrics and the headers of each answer say how old the table is.
 
-    \b
-    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
-    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
-    """  # noqa: D301
+    """
     from reprise import conductor_config
     from reprise.roles.leaving import LeaveSettings
     from reprise.roles.serve import ServeSettings, serve_replica
@@ -145,7 +166,7 @@ def serve(
             kafka=kafka,
             host=host,
             port=configuration.port if port is None else port,
-            seed=seed_from(os.environ),
+            seed=seed,
             kernel=kernel,
             only_exact=only_exact,
             routing=routing,
@@ -162,7 +183,7 @@ def serve(
             if leave_to
             else None,
         )
-        begin_service(log_level_from(os.environ))
+        begin_service(log_level)
         warn_without_native(kernel)
         serve_replica(settings, configuration.registrations, when_serving=say_ready)
     except RepriseError as error:

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from console.settings import Setting
 from reprise.http.tls_settings import TlsSettings
 
 R = TypeVar("R")
@@ -20,9 +21,13 @@ _CERT_HELP: Final = (
 def _options(prefix: str, what: str, signal: str) -> tuple[Callable[..., Any], ...]:
     """`--PREFIXtls-cert` and those beside it."""
     flag, variable = f"--{prefix}tls", f"REPRISE_{prefix.replace('-', '_').upper()}TLS"
+    key = f"{prefix[:-1]}.tls_" if prefix else "tls."
     return (
         click.option(
             f"{flag}-cert",
+            cls=Setting,
+            key=f"{key}cert",
+            is_seldom_set=True,
             envvar=f"{variable}_CERT",
             show_envvar=True,
             type=_FILE,
@@ -30,6 +35,9 @@ def _options(prefix: str, what: str, signal: str) -> tuple[Callable[..., Any], .
         ),
         click.option(
             f"{flag}-key",
+            cls=Setting,
+            key=f"{key}key",
+            is_seldom_set=True,
             envvar=f"{variable}_KEY",
             show_envvar=True,
             type=_FILE,
@@ -37,6 +45,9 @@ def _options(prefix: str, what: str, signal: str) -> tuple[Callable[..., Any], .
         ),
         click.option(
             f"{flag}-client-ca",
+            cls=Setting,
+            key=f"{key}client_ca",
+            is_seldom_set=True,
             envvar=f"{variable}_CLIENT_CA",
             show_envvar=True,
             type=_FILE,

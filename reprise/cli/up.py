@@ -9,6 +9,7 @@ import click
 from bridge.memory.watch import MemorySettings
 from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
+from console.settings import Setting
 from console.terminal import say_ready, warn_without_native
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
@@ -21,10 +22,11 @@ from reprise.cli.http_options import query_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.process import begin_service
 from reprise.cli.scrape_options import scrape_load_option
+from reprise.cli.service_command import ServiceCommand, log_level_option, seed_option
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
 from reprise.rooms import LAB, acting_options, lmcache_options, need
-from reprise.settings import Settings, config_path_from, log_level_from, seed_from
+from reprise.settings import Settings, config_path_from
 from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
 from schemas import limits
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from reprise.rooms import LmcacheSettings
 
 
-@click.command()
+@click.command(cls=ServiceCommand)
 @click.option("--demo", is_flag=True, help="Also start four simulated engines and a router.")
 @click.option(
     "--config",
@@ -44,19 +46,33 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--data",
+    cls=Setting,
+    key="data",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("data"),
     show_default=True,
     help="Directory of the log and the table; made where it is missing.",
 )
-@click.option("--host", default=DEFAULT_HOST, show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    cls=Setting,
+    key="host",
+    default=DEFAULT_HOST,
+    show_default=True,
+    help="Address to listen on.",
+)
 @click.option(
     "--port",
+    cls=Setting,
+    key="port",
     type=click.IntRange(0, 65_535),
     help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
 )
 @click.option(
     "--log-retention-gib",
+    cls=Setting,
+    key="log.retention_gib",
+    is_seldom_set=True,
     type=Amount(limits.LOG_SEGMENT_BYTES / limits.GIB, limits.OPTION_GIB_MAX),
     default=limits.LOG_RETENTION_BYTES / limits.GIB,
     show_default=True,
@@ -64,6 +80,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--log-retention-hours",
+    cls=Setting,
+    key="log.retention_hours",
+    is_seldom_set=True,
     type=Amount(0, limits.OPTION_HOURS_MAX),
     default=limits.LOG_RETENTION_S / 3600,
     show_default=True,
@@ -71,6 +90,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--history-gib",
+    cls=Setting,
+    key="history.gib",
+    is_seldom_set=True,
     type=Amount(0, limits.OPTION_GIB_MAX),
     default=limits.HISTORY_BYTES / limits.GIB,
     show_default=True,
@@ -78,6 +100,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--audit",
+    cls=Setting,
+    key="audit.rate",
+    is_seldom_set=True,
     type=Amount(0, 1),
     default=0.0,
     show_default=True,
@@ -94,6 +119,8 @@ if TYPE_CHECKING:
 @tls_options
 @curve_options
 @engine_options
+@seed_option
+@log_level_option
 def up(
     demo: bool,
     config: Path | None,
@@ -116,14 +143,14 @@ def up(
     access: AccessSettings,
     tls: TlsSettings | None,
     lmcache: "LmcacheSettings | None",
+    seed: int,
+    log_level: str,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
 
     Everything it knows is in --data: after a crash or a restart it answers as before.
 
     \b
-    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
-    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
     REPRISE_DEMO_BASE_PORT first of the 80 ports of --demo    [default: 15557]
     """  # noqa: D301
     # Imported here: the web framework takes half a second that `--help` does not need.
@@ -140,8 +167,8 @@ def up(
             host=host,
             port=configuration.port if port is None else port,
             data=data,
-            seed=seed_from(os.environ),
-            log_level=log_level_from(os.environ),
+            seed=seed,
+            log_level=log_level,
             kernel=kernel,
             default_wire=default_wire,
             log_retention_bytes=int(log_retention_gib * limits.GIB),

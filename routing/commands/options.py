@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from console.settings import Setting
 from routing.costs import Costs
 from routing.decisions.router import RouterSettings
 from routing.policies.assignments import parse_assignments
@@ -51,6 +52,9 @@ def _to_degraded(context: click.Context, parameter: click.Parameter, text: str) 
 
 _policy_option = click.option(
     "--policy",
+    cls=Setting,
+    key="routing.policy",
+    is_seldom_set=True,
     envvar="REPRISE_POLICY",
     show_envvar=True,
     default=DEFAULT_POLICY,
@@ -61,6 +65,9 @@ _policy_option = click.option(
 )
 _costs_option = click.option(
     "--costs",
+    cls=Setting,
+    key="routing.costs",
+    is_seldom_set=True,
     envvar="REPRISE_COSTS",
     show_envvar=True,
     default="",
@@ -70,6 +77,9 @@ _costs_option = click.option(
 )
 _degraded_option = click.option(
     "--degraded",
+    cls=Setting,
+    key="routing.degraded",
+    is_seldom_set=True,
     envvar="REPRISE_DEGRADED",
     show_envvar=True,
     type=click.Choice([one.value for one in OfDegraded]),
@@ -81,6 +91,9 @@ _degraded_option = click.option(
 )
 _select_option = click.option(
     "--select-service",
+    cls=Setting,
+    key="routing.select_service",
+    is_seldom_set=True,
     envvar="REPRISE_SELECT_SERVICE",
     show_envvar=True,
     is_flag=True,

@@ -39,7 +39,7 @@ def bridge(tmp_path: Path) -> Keys:
 
 @pytest.fixture
 def service(tmp_path: Path, bridge: Keys) -> Iterator[Service]:
-    with Service(tmp_path / "data", "--curve-key", str(bridge.path)) as started:
+    with Service(tmp_path / "data", "--set", f"engines.curve_key={bridge.path}") as started:
         yield started
 
 
@@ -488,7 +488,8 @@ def test_a_service_without_keys_or_that_wants_them_refuses(tmp_path: Path, engin
         body: dict[str, Any] = engine.registration() | {"curve_server_key": key.public}
         status, answer = service.post("/register", body)
         assert (status, "--curve-key" in str(answer)) == (400, True), answer
-    with Service(tmp_path / "with", "--require-curve", "--curve-key", str(key.path)) as service:
+    options = ("--set", "engines.require_curve=true", "--set", f"engines.curve_key={key.path}")
+    with Service(tmp_path / "with", *options) as service:
         status, answer = service.post("/register", engine.registration())
         assert (status, "--require-curve" in str(answer)) == (400, True), answer
 

@@ -11,7 +11,7 @@ from reprise.cli.kafka_options import DataPlace, data_option
 from reprise.cli.serve import serve
 from storage.slots import take_slot
 
-ROLE = ["--kafka", "127.0.0.1:9", "--slots", "2"]
+ROLE = ["--kafka", "127.0.0.1:9", "--set", "slots=2"]
 
 
 @click.command()
@@ -51,8 +51,8 @@ def test_what_one_alone_may_do_the_first_does(
     if not is_first:
         before = [take_slot(tmp_path / name, 2) for name in ("bridge", "serve")]
     for command, name, more in (
-        (bridge, "bridge", ["--lmcache-kafka", "127.0.0.1:9"]),
-        (serve, "serve", ["--act", "--leave-to", "replicas"]),
+        (bridge, "bridge", ["--set", "lmcache.kafka=127.0.0.1:9"]),
+        (serve, "serve", ["--set", "acting.on=true", "--set", "serve.leave_to=replicas"]),
     ):
         done = CliRunner().invoke(command, [*ROLE, "--data", str(tmp_path / name), *more])
         assert done.exit_code == 0, done.output
