@@ -48,7 +48,7 @@ _OPTIONS: Final = (
         metavar="NAME",
         envvar="REPRISE_LMCACHE_MODEL",
         show_envvar=True,
-        help="The model of LMCache's workers.  [default: that of --lmcache-models, or lmcache]",
+        help="The model of LMCache's workers.  [default: that of lmcache.models, or lmcache]",
     ),
     click.option(
         "--lmcache-kafka",

@@ -67,7 +67,7 @@ def lmcache_options(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def acting_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--act` and what belongs to it, handed over as `act_s`; no options without the room."""
+    """What acts on advice, handed over as `act_s`; no options without the room."""
     room = lmcache()
     return _without(command, act_s=0.0) if room is None else room.acting_options(command)
 

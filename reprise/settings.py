@@ -96,8 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         check_act_period(self.act_s)
         if self.act_s and (self.lmcache is None or self.lmcache.address is None):
             raise ConfigurationError(
-                "Expected --lmcache HOST beside --act, got --act alone: only LMCache's workers"
-                " take commands"
+                "Expected --lmcache HOST beside acting.on, got acting.on alone: only LMCache's"
+                " workers take commands"
             )
         if self.scrape_load_s:
             check_period(self.scrape_load_s)

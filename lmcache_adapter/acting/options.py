@@ -14,7 +14,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def acting_options(command: CommandT) -> CommandT:
-    """`--act` and `--act-period`, handed over as `act_s`: seconds, 0 for never."""
+    """The keys `acting.on` and `acting.period_s`, handed over as `act_s`: seconds, 0 for never."""
 
     @_act_option
     @_period_option
@@ -47,5 +47,5 @@ _period_option = click.option(
     default=limits.ACT_PERIOD_S,
     show_default=True,
     metavar="SECONDS",
-    help="How often --act looks at what is advised.",
+    help="How often acting looks at what is advised.",
 )

@@ -16,7 +16,7 @@ KEY_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def curve_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--curve-key` and `--require-curve`; what they say holds for the process."""
+    """The keys `engines.curve_key` and `.require_curve`; what they say holds for the process."""
 
     @wraps(command)
     def run(*args: Any, curve_key: Path | None, require_curve: bool, **options: Any) -> R:

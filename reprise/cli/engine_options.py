@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def engine_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--allow-engines`; what it says holds for the process."""
+    """The key `engines.allow`; what it says holds for the process."""
 
     @wraps(command)
     def run(*args: Any, allow_engines: tuple[str, ...], **options: Any) -> R:

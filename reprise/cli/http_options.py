@@ -13,7 +13,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def query_options() -> Callable[[CommandT], CommandT]:
-    """`--wire`, handed over as `default_wire`; `--kernel`; `--only-exact`."""
+    """The keys `http.wire`, handed over as `default_wire`, `kernel` and `http.only_exact`."""
     options: list[Callable[[CommandT], CommandT]] = [
         _wire_option(),
         click.option(

@@ -175,7 +175,7 @@ def kafka_options(
 
 
 class DataPlace(NamedTuple):
-    """What `--data` and `--slots` come to.
+    """What `data` and `slots` come to.
 
     Attributes:
         path: what this process has for itself.

@@ -57,7 +57,7 @@ def main() -> None:
     reprise config show ROLE           list every setting, its value, and where that comes from
     reprise discover --url URL         register the engines of a Kubernetes namespace
     reprise verify --data DIR          prove the table by folding its whole log
-    reprise audit verify --data DIR    prove the answers that `up --audit` has kept
+    reprise audit verify --data DIR    prove the answers that were kept, and all decisions
     reprise tail --data DIR            print the log as JSON lines
     reprise doctor                     say what is wrong with a service and its engines
     reprise gaps                       say what became of every batch: seen, repaired or lost

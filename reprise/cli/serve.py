@@ -113,8 +113,8 @@ from schemas.errors import RepriseError
     metavar="HOST",
     envvar="REPRISE_LEAVE_FOR",
     show_envvar=True,
-    help="A name that stands for who asks the replicas: --leave-to waits no longer than it stands"
-    " for anything.  [default: it is not looked up]",
+    help="A name that stands for who asks the replicas: serve.leave_to waits no longer than it"
+    " stands for anything.  [default: it is not looked up]",
 )
 @routing_options
 @acting_options

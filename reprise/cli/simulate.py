@@ -151,7 +151,8 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     type=Amount(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="How often advice is looked at and carried out, as by `reprise up --act`; default never.",
+    help="How often advice is looked at and carried out, as by `reprise up` with acting.on;"
+    " default never.",
 )
 @click.option(
     "--decoders",

@@ -58,7 +58,7 @@ def _options(prefix: str, what: str, signal: str) -> tuple[Callable[..., Any], .
 
 
 def tls_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--tls-cert` and what belongs to it, handed over as `tls`: TlsSettings or None."""
+    """The keys of the table `tls`, handed over as `tls`: TlsSettings or None."""
     return _decorated(command, "", "HTTP and gRPC are", ", or on SIGHUP")
 
 

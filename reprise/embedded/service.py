@@ -1,15 +1,15 @@
 """The embedded service: bridge, log, fold, table and API in one process, on one data directory.
 
     DATA/log/, table/, history/, loss.json   `reprise.embedded.data`
-    DATA/answers/  with `--audit`, answers to be proven: `reprise.embedded.audit`
+    DATA/answers/  with `audit.rate`, answers to be proven: `reprise.embedded.audit`
     DATA/routing/  what was decided and what came of it: `routing.log.embedded`
     DATA/commands/  with `--lmcache`, commands to its workers, by LMCache's room
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
 folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
-kernel that `fold` writes. `routing` writes and folds what was decided; with `--audit`, `audit`
+kernel that `fold` writes. `routing` writes and folds what was decided; with `audit.rate`, `audit`
 writes what the answers were; with `--lmcache`, `commands` asks its workers what they are to do, and
-with `--act`, `act` has them do what is advised.
+with `acting.on`, `act` has them do what is advised.
 """
 
 import logging

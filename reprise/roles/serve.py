@@ -1,9 +1,9 @@
 """`reprise serve`: a query replica, made of its parts.
 
-Threads: `kafka` reads the table and the registry and writes registrations, and with `--audit`
-answers; the main thread answers HTTP from the kernel that the other one loads. With `--act`, `act`
-acts on advice. With `--history`, `history` folds the log itself into tables whose past it keeps
-(`streams.history.follower`).
+Threads: `kafka` reads the table and the registry and writes registrations, and with `audit.rate`
+answers; the main thread answers HTTP from the kernel that the other one loads. With `acting.on`,
+`act` acts on advice. With `--history`, `history` folds the log itself into tables whose past
+it keeps (`streams.history.follower`).
 """
 
 import asyncio

@@ -17,7 +17,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def routing_options(command: CommandT) -> CommandT:
-    """`--policy`, `--costs` and `--degraded`, handed over as `routing`; `--select-service`."""
+    """The table `routing`, handed over as `routing` and `select_service`."""
 
     @_policy_option
     @_costs_option

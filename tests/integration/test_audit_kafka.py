@@ -65,7 +65,7 @@ def test_all_that_replicas_kept_is_proven_and_a_changed_number_is_found(
 ) -> None:
     code, lines = verify(kafka_settings)
     assert code == 1
-    assert "`reprise serve --audit RATE`" in lines[0]
+    assert "`reprise serve` with audit.rate" in lines[0]
     for role in roles:
         role.start()
     replicas = roles[2:]

@@ -328,8 +328,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
                 Limit(
                     name="CPU of a replica's fold: each folds every row",
                     engines=_at_most(machines.busy, self.replica_fold_cores(load)),
-                    remedy=f"`bridge.window_ms = {WINDOW_LONG_MS}`, with which it folds {folded:,}; then"
-                    f" {several}",
+                    remedy=f"`bridge.window_ms = {WINDOW_LONG_MS}`, with which it folds {folded:,};"
+                    f" then {several}",
                 ),
                 Limit(
                     name=f"{PUBLISHERS_MAX:,} publishers that a replica registers"
