@@ -139,17 +139,6 @@ class RoleCommand(click.Command):
         found: dict[str, FoundSetting] = context.meta[_FOUND]
         return found
 
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        """See `click.Command`."""
-        extra.setdefault("default_map", {})
-        return super().make_context(info_name, args, parent, **extra)
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Command`."""
         ctx.meta[_GIVEN] = {}
