@@ -236,10 +236,15 @@ def read_settings(path: Path, known: Iterable[Setting]) -> dict[str, Any]:
     found = {}
     for key, value in values.items():
         try:
-            found[key] = msgspec.convert(value, kinds[key])
+            found[key] = msgspec.convert(_as_integer(value), kinds[key])
         except msgspec.ValidationError as error:
             raise ConfigurationError(f"Cannot use {key} in {path}: {cause_of(error)}") from error
     return found
+
+
+def _as_integer(value: Any) -> Any:
+    """What writes TOML of JSON, as Helm does, writes 8 as 8.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _flat(document: Mapping[str, Any], tables: set[str]) -> Iterable[tuple[str, Any]]:

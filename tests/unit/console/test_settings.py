@@ -60,6 +60,11 @@ def test_the_file_of_the_working_directory_is_read_and_another_by_name(here: Pat
     assert run(REPRISE_SETTINGS="other.toml").splitlines()[0] == "1 4.0 False ()"
 
 
+def test_a_whole_number_may_be_written_as_helm_writes_it(here: Path) -> None:
+    (here / "reprise.toml").write_text("port = 3.0\n")
+    assert run().splitlines()[0] == "3 2.0 False ()"
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "port", "source"),
     [
