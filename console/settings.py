@@ -7,9 +7,9 @@ declared. A flag wins over the environment, that over the file, and that over th
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -24,6 +24,8 @@ FILE_NAME: Final = "reprise.toml"
 """In the working directory it is read where no other file is named."""
 
 FILE_VARIABLE: Final = "REPRISE_SETTINGS"
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 _GIVEN: Final = f"{__name__}.given"
 _FOUND: Final = f"{__name__}.found"
@@ -110,6 +112,11 @@ class Setting(click.Option):
         if ctx.get_parameter_source(self.name) is ParameterSource.DEFAULT_MAP:
             return f"{self.key} in {ctx.meta[_PATH]}"
         return f"--set {self.key}" if self.is_seldom_set else hint
+
+
+def setting(*declarations: str, key: str, **attributes: Any) -> Callable[[CommandT], CommandT]:
+    """Adds a `Setting` to a command, as `click.option` adds an option."""
+    return click.option(*declarations, cls=Setting, key=key, show_envvar=True, **attributes)
 
 
 class RoleCommand(click.Command):

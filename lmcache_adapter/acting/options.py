@@ -4,10 +4,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-import click
-
 from console.param_types import Amount
-from console.settings import Setting
+from console.settings import setting
 from schemas import limits
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -25,24 +23,20 @@ def acting_options(command: CommandT) -> CommandT:
     return with_period  # type: ignore[return-value]
 
 
-_act_option = click.option(
+_act_option = setting(
     "--act",
-    cls=Setting,
     key="acting.on",
     is_seldom_set=True,
     envvar="REPRISE_ACT",
-    show_envvar=True,
     is_flag=True,
     help="Do what GET /advice says: have LMCache's workers copy and pin hot prefixes. Of several"
     " replicas give it to one.",
 )
-_period_option = click.option(
+_period_option = setting(
     "--act-period",
-    cls=Setting,
     key="acting.period_s",
     is_seldom_set=True,
     envvar="REPRISE_ACT_PERIOD",
-    show_envvar=True,
     type=Amount(limits.ACT_PERIOD_MIN_S, limits.ACT_PERIOD_MAX_S),
     default=limits.ACT_PERIOD_S,
     show_default=True,

@@ -7,7 +7,7 @@ import click
 from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
 from console.param_types import Amount
-from console.settings import Setting
+from console.settings import setting
 from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
@@ -28,37 +28,31 @@ if TYPE_CHECKING:
 @kafka_options()
 @data_option("Directory of the spool, which no other bridge uses; made where it is missing.")
 @metrics_options
-@click.option(
+@setting(
     "--window-ms",
-    cls=Setting,
     key="bridge.window_ms",
     is_seldom_set=True,
     envvar="REPRISE_WINDOW_MS",
-    show_envvar=True,
     type=click.IntRange(0, limits.GATHER_MS_MAX),
     default=limits.RECORD_WINDOW_MS,
     show_default=True,
     help="How long a publisher's batches are collected into one record; 0 for no time.",
 )
-@click.option(
+@setting(
     "--spool-gib",
-    cls=Setting,
     key="bridge.spool_gib",
     is_seldom_set=True,
     envvar="REPRISE_SPOOL_GIB",
-    show_envvar=True,
     type=Amount(0, limits.OPTION_GIB_MAX),
     default=limits.SPOOL_BYTES_MAX / limits.GIB,
     show_default=True,
     help="How much the spool on disk may hold while Kafka is away.",
 )
-@click.option(
+@setting(
     "--session-timeout-s",
-    cls=Setting,
     key="kafka.session_timeout_s",
     is_seldom_set=True,
     envvar="REPRISE_SESSION_TIMEOUT_S",
-    show_envvar=True,
     type=Amount(limits.SESSION_MIN_S, limits.SESSION_S_MAX),
     default=limits.BRIDGE_SESSION_S,
     show_default=True,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from console.settings import Setting
+from console.settings import setting
 from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
@@ -30,24 +30,20 @@ def curve_options(command: Callable[..., R]) -> Callable[..., R]:
         CURVE.use(pair, required=require_curve)
         return command(*args, **options)
 
-    required = click.option(
+    required = setting(
         "--require-curve",
-        cls=Setting,
         key="engines.require_curve",
         is_seldom_set=True,
         is_flag=True,
         envvar="REPRISE_REQUIRE_CURVE",
-        show_envvar=True,
         help="Follow engines through `reprise relay` only: registered with a curve_server_key.",
     )
-    key = click.option(
+    key = setting(
         "--curve-key",
-        cls=Setting,
         key="engines.curve_key",
         is_seldom_set=True,
         type=KEY_FILE,
         envvar="REPRISE_CURVE_KEY",
-        show_envvar=True,
         help="Key pair for engines behind `reprise relay`, as `reprise curve-key` makes one.",
     )
     return key(required(run))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from bridge.sockets.allowed import ALLOWED
-from console.settings import Setting
+from console.settings import setting
 from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
@@ -25,15 +25,13 @@ def engine_options(command: Callable[..., R]) -> Callable[..., R]:
             raise click.ClickException(str(error)) from error
         return command(*args, **options)
 
-    return click.option(
+    return setting(
         "--allow-engines",
-        cls=Setting,
         key="engines.allow",
         is_seldom_set=True,
         metavar="NETWORKS",
         multiple=True,
         envvar="REPRISE_ALLOW_ENGINES",
-        show_envvar=True,
         help="Connect to engines there alone: networks (10.0.0.0/8) and names (*.engines.svc), with"
         " commas between.  [default: this machine and private networks]",
     )(run)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from brokers.settings import KafkaSettings
-from console.settings import Setting
+from console.settings import setting
 from query_api.access.settings import check_loopback
 from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.tls_options import metrics_tls_options
@@ -37,14 +37,12 @@ _SELDOM_SET: Final = frozenset(
 def _option(
     flag: str, variable: str, key: str, help_text: str, **attributes: Any
 ) -> Callable[[Any], Any]:
-    return click.option(
+    return setting(
         flag,
-        cls=Setting,
         key=key,
         is_seldom_set=key in _SELDOM_SET,
         is_secret=key == "kafka.sasl_password",
         envvar=variable,
-        show_envvar=True,
         show_default=attributes.get("default", "") != "",
         help=help_text,
         **attributes,
@@ -257,21 +255,17 @@ def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of roles that serve nothing else: passes `metrics_host`, `metrics_port` and
     `metrics_tls`, and refuses a host that strangers reach, unless `--insecure` says that they may.
     """
-    port = click.option(
+    port = setting(
         "--metrics-port",
-        cls=Setting,
         key="metrics.port",
         envvar="REPRISE_METRICS_PORT",
-        show_envvar=True,
         type=click.IntRange(0, 65_535),
         help="Port of /health, /ready and /metrics, 0 for any.  [default: none]",
     )
-    host = click.option(
+    host = setting(
         "--metrics-host",
-        cls=Setting,
         key="metrics.host",
         envvar="REPRISE_METRICS_HOST",
-        show_envvar=True,
         default="127.0.0.1",
         show_default=True,
         help="Address of /health, /ready and /metrics.",

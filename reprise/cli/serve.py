@@ -8,7 +8,7 @@ import click
 from brokers.settings import KafkaSettings
 from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
-from console.settings import Setting
+from console.settings import setting
 from console.terminal import say_ready, warn_without_native
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
@@ -32,23 +32,19 @@ from schemas.errors import RepriseError
 
 @click.command(cls=ServiceCommand)
 @kafka_options()
-@click.option(
+@setting(
     "--history",
-    cls=Setting,
     key="history.on",
     envvar="REPRISE_HISTORY",
-    show_envvar=True,
     is_flag=True,
     help="Keep the table's past in --data, for queries with `as_of` and for `reprise explain`. This"
     " replica then folds the log itself, too.",
 )
-@click.option(
+@setting(
     "--history-gib",
-    cls=Setting,
     key="history.gib",
     is_seldom_set=True,
     envvar="REPRISE_HISTORY_GIB",
-    show_envvar=True,
     type=Amount(0, limits.OPTION_GIB_MAX),
     default=limits.HISTORY_BYTES / limits.GIB,
     show_default=True,
@@ -61,58 +57,48 @@ from schemas.errors import RepriseError
     help="Mooncake Conductor's configuration file: its publishers are put into the registry where"
     " they are missing.  [env: CONDUCTOR_CONFIG_PATH; default: ~/.mooncake/conductor_config.json]",
 )
-@click.option(
+@setting(
     "--host",
-    cls=Setting,
     key="host",
     envvar="REPRISE_HOST",
-    show_envvar=True,
     default=DEFAULT_HOST,
     show_default=True,
     help="Address to listen on.",
 )
-@click.option(
+@setting(
     "--port",
-    cls=Setting,
     key="port",
     envvar="REPRISE_PORT",
-    show_envvar=True,
     type=click.IntRange(0, 65_535),
     help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
 )
-@click.option(
+@setting(
     "--audit",
-    cls=Setting,
     key="audit.rate",
     is_seldom_set=True,
     envvar="REPRISE_AUDIT",
-    show_envvar=True,
     type=Amount(0, 1),
     default=0.0,
     show_default=True,
     help="The share of answers to keep, in PREFIX.answers, for `reprise audit verify`, from 0 to"
     " 1.",
 )
-@click.option(
+@setting(
     "--leave-to",
-    cls=Setting,
     key="serve.leave_to",
     is_seldom_set=True,
     metavar="HOST",
     envvar="REPRISE_LEAVE_TO",
-    show_envvar=True,
     help="A name that stands for all replicas, on the same port: after SIGTERM this one goes on"
     f" answering until another is ready, {limits.LEAVE_S:.0f} s at most.  [default: it ends at"
     " once]",
 )
-@click.option(
+@setting(
     "--leave-for",
-    cls=Setting,
     key="serve.leave_for",
     is_seldom_set=True,
     metavar="HOST",
     envvar="REPRISE_LEAVE_FOR",
-    show_envvar=True,
     help="A name that stands for who asks the replicas: serve.leave_to waits no longer than it"
     " stands for anything.  [default: it is not looked up]",
 )

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from console.settings import RoleCommand, Setting
+from console.settings import RoleCommand, Setting, setting
 from reprise.settings import DEFAULT_SEED, check_log_level, log_level_from, seed_from
 from schemas.errors import ConfigurationError
 
@@ -42,12 +42,10 @@ def _to_log_level(context: click.Context, parameter: click.Parameter, text: str)
 
 def log_level_option(command: Callable[..., R]) -> Callable[..., R]:
     """`--log-level`, handed over as `log_level`."""
-    return click.option(
+    return setting(
         "--log-level",
-        cls=Setting,
         key="log_level",
         envvar="CONDUCTOR_LOG_LEVEL",
-        show_envvar=True,
         default="INFO",
         show_default=True,
         callback=_to_log_level,
@@ -66,14 +64,12 @@ def seed_option(command: Callable[..., R]) -> Callable[..., R]:
             raise click.ClickException(str(error)) from error
         return command(*args, seed=number, **options)
 
-    return click.option(
+    return setting(
         "--seed",
-        cls=Setting,
         key="seed",
         is_seldom_set=True,
         in_file=int,
         envvar="CONDUCTOR_SEED",
-        show_envvar=True,
         default=str(DEFAULT_SEED),
         help="Seed of the prefix hash, the same for every role; another one rebuilds the table.",
     )(run)

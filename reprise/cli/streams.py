@@ -4,7 +4,7 @@ import click
 
 from brokers.settings import KafkaSettings
 from console.param_types import Amount
-from console.settings import Setting
+from console.settings import setting
 from console.terminal import warn_without_native
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
 from reprise.cli.process import begin_service
@@ -18,33 +18,28 @@ from schemas.errors import RepriseError
 @kafka_options()
 @data_option("Directory of this worker's copies of its tables; one for each worker.")
 @metrics_options
-@click.option(
+@setting(
     "--flush-ms",
-    cls=Setting,
     key="streams.flush_ms",
     is_seldom_set=True,
     envvar="REPRISE_FLUSH_MS",
-    show_envvar=True,
     type=click.IntRange(1, limits.GATHER_MS_MAX),
     default=int(limits.WORKER_FLUSH_S * 1000),
     show_default=True,
     help="How long records are gathered before they are folded and written.",
 )
-@click.option(
+@setting(
     "--session-timeout-s",
-    cls=Setting,
     key="kafka.session_timeout_s",
     is_seldom_set=True,
     envvar="REPRISE_SESSION_TIMEOUT_S",
-    show_envvar=True,
     type=Amount(limits.SESSION_MIN_S, limits.SESSION_S_MAX),
     default=limits.WORKER_SESSION_S,
     show_default=True,
     help="The other workers take over one that sends no heartbeat for this long.",
 )
-@click.option(
+@setting(
     "--kernel",
-    cls=Setting,
     key="kernel",
     is_seldom_set=True,
     type=click.Choice(["rust", "reference"]),

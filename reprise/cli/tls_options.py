@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from console.settings import Setting
+from console.settings import setting
 from reprise.http.tls_settings import TlsSettings
 
 R = TypeVar("R")
@@ -23,33 +23,27 @@ def _options(prefix: str, what: str, signal: str) -> tuple[Callable[..., Any], .
     flag, variable = f"--{prefix}tls", f"REPRISE_{prefix.replace('-', '_').upper()}TLS"
     key = f"{prefix[:-1]}.tls_" if prefix else "tls."
     return (
-        click.option(
+        setting(
             f"{flag}-cert",
-            cls=Setting,
             key=f"{key}cert",
             is_seldom_set=True,
             envvar=f"{variable}_CERT",
-            show_envvar=True,
             type=_FILE,
             help=_CERT_HELP.format(what=what, signal=signal),
         ),
-        click.option(
+        setting(
             f"{flag}-key",
-            cls=Setting,
             key=f"{key}key",
             is_seldom_set=True,
             envvar=f"{variable}_KEY",
-            show_envvar=True,
             type=_FILE,
             help="PEM of its key, without a password.",
         ),
-        click.option(
+        setting(
             f"{flag}-client-ca",
-            cls=Setting,
             key=f"{key}client_ca",
             is_seldom_set=True,
             envvar=f"{variable}_CLIENT_CA",
-            show_envvar=True,
             type=_FILE,
             help="PEM of the authorities of which every client must have a certificate.  [default:"
             " clients need none]",

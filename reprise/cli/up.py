@@ -9,7 +9,7 @@ import click
 from bridge.memory.watch import MemorySettings
 from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
-from console.settings import Setting
+from console.settings import setting
 from console.terminal import say_ready, warn_without_native
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
@@ -44,33 +44,29 @@ if TYPE_CHECKING:
     help="Mooncake Conductor's configuration file.  [env: CONDUCTOR_CONFIG_PATH; default:"
     " ~/.mooncake/conductor_config.json]",
 )
-@click.option(
+@setting(
     "--data",
-    cls=Setting,
     key="data",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("data"),
     show_default=True,
     help="Directory of the log and the table; made where it is missing.",
 )
-@click.option(
+@setting(
     "--host",
-    cls=Setting,
     key="host",
     default=DEFAULT_HOST,
     show_default=True,
     help="Address to listen on.",
 )
-@click.option(
+@setting(
     "--port",
-    cls=Setting,
     key="port",
     type=click.IntRange(0, 65_535),
     help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
 )
-@click.option(
+@setting(
     "--log-retention-gib",
-    cls=Setting,
     key="log.retention_gib",
     is_seldom_set=True,
     type=Amount(limits.LOG_SEGMENT_BYTES / limits.GIB, limits.OPTION_GIB_MAX),
@@ -78,9 +74,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="How much of the log to keep, in GiB.",
 )
-@click.option(
+@setting(
     "--log-retention-hours",
-    cls=Setting,
     key="log.retention_hours",
     is_seldom_set=True,
     type=Amount(0, limits.OPTION_HOURS_MAX),
@@ -88,9 +83,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long to keep the log, in hours.",
 )
-@click.option(
+@setting(
     "--history-gib",
-    cls=Setting,
     key="history.gib",
     is_seldom_set=True,
     type=Amount(0, limits.OPTION_GIB_MAX),
@@ -98,9 +92,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="How much of the table's past to keep for queries with `as_of`, in GiB; 0 for none.",
 )
-@click.option(
+@setting(
     "--audit",
-    cls=Setting,
     key="audit.rate",
     is_seldom_set=True,
     type=Amount(0, 1),
