@@ -169,11 +169,11 @@ def _check_partitions(spec: TopicSpec, got: _Partitions) -> None:
             f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."
             " Delete the topic to have it created again, or choose another --topic-prefix"
         )
-    flag = "--registry-partitions" if _is_registry(spec) else "--events-partitions"
+    key = "registry_partitions" if _is_registry(spec) else "events_partitions"
     raise ConfigurationError(
         f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."
-        f" Start every role with {flag} {got.total} to use the topic as it is, choose another"
-        " --topic-prefix, or delete the topic to have it created again"
+        f" Start every role with kafka.{key} = {got.total} to use the topic as it is, choose"
+        " another --topic-prefix, or delete the topic to have it created again"
     )
 
 

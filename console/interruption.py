@@ -82,15 +82,24 @@ class Commands(click.Group):
     Its own help describes them: to ask each for its help would import all.
     """
 
-    def __init__(self, *, modules: Mapping[str, str] = _NONE, **attributes: Any) -> None:
+    def __init__(
+        self,
+        *,
+        modules: Mapping[str, str] = _NONE,
+        before: Callable[[str], None] = lambda name: None,
+        **attributes: Any,
+    ) -> None:
         """A command is the function of its name, with _ for -.
 
         Args:
             modules: where each is, by its name as it is typed.
+            before: called with the name before a command is imported; raises ClickException
+                where it cannot be used.
             attributes: see `click.Group`.
         """
         super().__init__(**attributes)
         self._modules = modules
+        self._before = before
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See `click.Group`."""
@@ -100,6 +109,7 @@ class Commands(click.Group):
         """Imports the command's module. See `click.Group`."""
         if cmd_name not in self._modules:
             return super().get_command(ctx, cmd_name)
+        self._before(cmd_name)
         module = import_module(self._modules[cmd_name])
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command

@@ -35,7 +35,7 @@ _HELP: Final = {
     Part.RECOVERY: "wait: it reads its log; GET /ready says when it is done",
     Part.LOSS: "`reprise repair --data DIR` says what is damaged",
     Part.DATA: "look whether the data directory is still there, and this process may write there",
-    Part.MEMORY: "look at --memory-dir",
+    Part.MEMORY: "look at memory.dir",
 }
 
 

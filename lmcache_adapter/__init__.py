@@ -7,6 +7,9 @@
     commands/      what workers are told to do, over sockets of their own
     service.py     all of these over one log
     topic/         LMCache's own Kafka topic, read into one log
+    room.py        what the room adds to each role; nothing else of it is known to them
+    embedded.py    commands, and acting on advice, in the service in one process
+    replica.py     the same on a replica
     parts.py       service and topic, whichever is wanted
     losses.py      who is to write anew what their sink has dropped
     distributed.py a writer and heartbeats of its own, for both beside a bridge

@@ -23,11 +23,14 @@ from brokers.settings import KafkaSettings
 from lmcache_adapter.commands.executor import Executor
 from lmcache_adapter.commands.topic import CommandTopic
 from lmcache_adapter.confirmed import Confirmed
+from lmcache_adapter.metrics.commands import EXECUTED
+from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_TOPIC, Lmcache
 from lmcache_adapter.parts import LmcacheParts
 from lmcache_adapter.settings import LmcacheSettings
 from logs.producer import ReplaceableProducer
 from schemas.identities import PublisherKey
 from schemas.limits import BRIDGE_FLUSH_S, HEARTBEAT_S, HOUSEKEEPING_S
+from schemas.metric_family import RoleCollector
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord
 from schemas.tracing import NO_TRACER, Tracer
 
@@ -118,6 +121,16 @@ class LmcacheBridge:
         if self.commands is not None:
             dropped.update(self.commands.dropped)
         return dropped
+
+    def collect(self, collector: RoleCollector) -> None:
+        """Adds the metrics of the room."""
+        service, topic, commands = self.parts.service, self.parts.topic, self.commands
+        if service is not None:
+            collector.add(LMCACHE, lambda: Lmcache(service.counters, self.dropped()))
+        if topic is not None:
+            collector.add(LMCACHE_TOPIC, lambda: topic)
+        if commands is not None:
+            collector.add(EXECUTED, lambda: commands.executor)
 
     def _count_fault(self) -> None:
         self.own_faults += 1

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from console.settings import setting
 from lmcache_adapter.settings import (
     TOPIC,
     LmcacheSettings,
@@ -19,49 +20,54 @@ from schemas.errors import ConfigurationError
 R = TypeVar("R")
 
 _OPTIONS: Final = (
-    click.option(
+    setting(
         "--lmcache",
+        key="lmcache.listen",
         metavar="HOST[:PULL,REPLY,HEARTBEAT]",
         envvar="REPRISE_LMCACHE",
-        show_envvar=True,
         help="Serve LMCache's workers there, as their controller; without ports 8300,8400,8401."
         "  [default: off]",
     ),
-    click.option(
+    setting(
         "--lmcache-advertise",
+        key="lmcache.advertise",
+        is_seldom_set=True,
         metavar="HOST",
         envvar="REPRISE_LMCACHE_ADVERTISE",
-        show_envvar=True,
         help="The host that workers send heartbeats to.  [default: that by which they reach us]",
     ),
-    click.option(
+    setting(
         "--lmcache-model",
+        key="lmcache.model",
+        is_seldom_set=True,
         metavar="NAME",
         envvar="REPRISE_LMCACHE_MODEL",
-        show_envvar=True,
-        help="The model of LMCache's workers.  [default: that of --lmcache-models, or lmcache]",
+        help="The model of LMCache's workers.  [default: that of lmcache.models, or lmcache]",
     ),
-    click.option(
+    setting(
         "--lmcache-kafka",
+        key="lmcache.kafka",
+        is_seldom_set=True,
         metavar="HOST:PORT[,...]",
         envvar="REPRISE_LMCACHE_KAFKA",
-        show_envvar=True,
         help="Read LMCache's own topic there; one process alone.  [default: off]",
     ),
-    click.option(
+    setting(
         "--lmcache-topic",
+        key="lmcache.topic",
+        is_seldom_set=True,
         metavar="NAME",
         default=TOPIC,
         show_default=True,
         envvar="REPRISE_LMCACHE_TOPIC",
-        show_envvar=True,
         help="That topic.",
     ),
-    click.option(
+    setting(
         "--lmcache-models",
+        key="lmcache.models",
+        is_seldom_set=True,
         type=click.Path(path_type=Path, dir_okay=False),
         envvar="REPRISE_LMCACHE_MODELS",
-        show_envvar=True,
         help="A file with the model, tenant and chunk size of each instance (JSON).",
     ),
 )

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bridge.publisher.ports import Watched
 from bridge.supervision import cancel, keep
-from lmcache_adapter.confirmed import Confirmed
+from lmcache_adapter.confirmed import Confirmed, WatchedBeside
 from lmcache_adapter.controller.member import WorkerView
 from lmcache_adapter.losses import Losses, TakeLost
 from lmcache_adapter.service import LmcacheService, Sink
@@ -86,6 +87,10 @@ class LmcacheParts:
             if part is not None:
                 found |= part.followed
         return found
+
+    def beside(self, pump: Watched) -> Watched:
+        """The publishers of a pump, and these."""
+        return WatchedBeside(pump, lambda: self.followed)
 
     @property
     def watched_at(self) -> float:

@@ -204,8 +204,8 @@ def read_topic(bootstrap: str, topic: str) -> TopicSettings:
         host, _, port = server.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
             raise ConfigurationError(
-                f"Expected --lmcache-kafka to be HOST:PORT[,...], got: {bootstrap[:100]}"
+                f"Expected lmcache.kafka to be HOST:PORT[,...], got: {bootstrap[:100]}"
             )
     if not topic:
-        raise ConfigurationError("Expected --lmcache-topic to name a topic, got none")
+        raise ConfigurationError("Expected lmcache.topic to name a topic, got none")
     return TopicSettings(bootstrap=bootstrap, topic=topic)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from query_api.past_view import past_view
+from query_api.past_view import PastTableView
 from query_api.ports import Asked, AsOf, Positions
 from query_api.table_view import TableView
 from schemas.errors import PastError
@@ -72,7 +72,7 @@ class PastAnswers:
         blocks = Blocks(asked.prefixes(), asked.lora_name)
         positions = self._positions(as_of)
         table = self._tables.as_of(positions, asked.includes, name=asked[:3], blocks=blocks)
-        return past_view(table)
+        return PastTableView(table)
 
     def _explained(self, as_of: AsOf, question: Question) -> Explanation:
         self._look()

@@ -1,25 +1,51 @@
 """A past table as the HTTP API reads it: one that no longer changes."""
 
 import math
+from collections.abc import Iterable, Mapping
 
+from query_api.ports import Positions
 from query_api.table_view import TableView
+from schemas.identities import PublisherKey
+from schemas.positions import PublisherState
+from schemas.registration import Registration
 from streams.history.past_tables import PastTable
+from streams.kernel.interface import ReadOnlyKernel
+from streams.table.scope_states import FreshUntil, ScopeStates
 
 
-def past_view(table: PastTable) -> TableView:
+class PastTableView(TableView):
     """The table as of its positions.
 
     Its states are those that the log knew: a bridge that had confirmed a publisher by then counts,
     as it did then while its heartbeats came.
     """
-    fresh = dict.fromkeys(table.sources, math.inf)
-    registrations = [known.registration for known in table.registrations.values()]
-    return TableView(
-        kernel=lambda: table.kernel,
-        publishers=lambda: table.publishers,
-        registrations=lambda: registrations,
-        positions=lambda: table.positions,
-        states=lambda: table.states,
-        fresh_until=lambda: fresh,
-        stale_at=lambda: math.inf,
-    )
+
+    def __init__(self, table: PastTable) -> None:
+        super().__init__()
+        self._table = table
+        self._fresh = dict.fromkeys(table.sources, math.inf)
+        self._registered = [known.registration for known in table.registrations.values()]
+
+    @property
+    def kernel(self) -> ReadOnlyKernel:
+        """See `TableView`."""
+        return self._table.kernel
+
+    def positions(self) -> Positions:
+        """See `TableView`."""
+        return self._table.positions
+
+    def _publishers(self) -> Mapping[PublisherKey, PublisherState]:
+        return self._table.publishers
+
+    def _registrations(self) -> Iterable[Registration]:
+        return self._registered
+
+    def _states(self) -> ScopeStates:
+        return self._table.states
+
+    def _fresh_until(self) -> FreshUntil:
+        return self._fresh
+
+    def _stale_at(self) -> float:
+        return math.inf

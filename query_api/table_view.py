@@ -1,9 +1,11 @@
 """The part of `query_api.ports.View` that every form answers from its table in the same way."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic, time
 from typing import Final
 
+from query_api.changes import Changes
 from query_api.gaps import LedgerView
 from query_api.ports import Positions, SegmentView, ServiceView
 from query_api.segments import segment_views
@@ -28,72 +30,83 @@ WITHOUT_EVENTS: Final = Standing(AnswerState.UNCONFIRMED, Doubt.NO_EVENTS, 0.0)
 """Of an engine that publishes none: nothing of it is in the table, whose answers it changes not."""
 
 
-class TableView:
+class TableView(ABC):
     """A table as the HTTP API reads it; `health` is the form's own.
 
-    The arguments are called each time, because recovery and a new snapshot replace the table.
+    A form says what its table has now by the methods below; each is called each time, because
+    recovery and a new snapshot replace the table.
 
     Args:
-        kernel: the index that answers queries.
-        publishers: what is folded of each publisher.
-        registrations: who is registered, in a collection that is never changed.
-        positions: what the table has folded, by rising partition.
-        states: of the answers, by scope.
-        fresh_until: see `ScopeStates`.
-        stale_at: from when on the table is behind its log, by the clock; -inf where it is.
-        is_damaged: whether something of a scope is missing for another reason than lost batches.
-        connected: whether the link to a publisher is up; None where this process cannot know.
-        ledgers: what became of each publisher's batches.
-        clock: of `fresh_until`.
-        acting: what a publisher does, and since when; None where only its bridge knows, which has
-            written it into the log.
-        segments: what is known of segments of memory.
-        wall_clock: of these, Unix seconds.
+        changes: what verdicts depend on is told there; None: to the view alone.
+        clock: of `_fresh_until` and `_stale_at`.
+        wall_clock: of segments of memory, Unix seconds.
     """
-
-    _notify: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
         *,
-        kernel: Callable[[], ReadOnlyKernel],
-        publishers: Callable[[], Mapping[PublisherKey, PublisherState]],
-        registrations: Callable[[], Iterable[Registration]],
-        positions: Callable[[], Positions],
-        states: Callable[[], ScopeStates],
-        fresh_until: Callable[[], FreshUntil],
-        stale_at: Callable[[], float],
-        is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
+        changes: Changes | None = None,
         clock: Callable[[], float] = monotonic,
-        connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
-        acting: Callable[[PublisherKey], tuple[str, float] | None] = lambda publisher: None,
-        ledgers: Callable[[], Mapping[PublisherKey, Ledger]] = lambda: NO_LEDGERS,
-        segments: Callable[[], Mapping[SegmentKey, SegmentState]] = dict,
         wall_clock: Callable[[], float] = time,
     ) -> None:
-        self._kernel = kernel
-        self._publishers = publishers
-        self._registrations = registrations
-        self._positions = positions
-        self._states = states
-        self._fresh_until = fresh_until
-        self._stale_at = stale_at
-        self._is_damaged = is_damaged
+        self._changes = Changes() if changes is None else changes
         self._now = clock
-        self._connected = connected
-        self._acting = acting
-        self._ledgers = ledgers
-        self._segments = segments
         self._wall_clock = wall_clock
 
-    @property
-    def kernel(self) -> ReadOnlyKernel:
-        """See `query_api.ports.View`."""
-        return self._kernel()
+    # What a form says of its table
 
+    @property
+    @abstractmethod
+    def kernel(self) -> ReadOnlyKernel:
+        """See `query_api.ports.View`: the index that answers queries."""
+
+    @abstractmethod
     def positions(self) -> Positions:
-        """See `query_api.ports.View`."""
-        return self._positions()
+        """See `query_api.ports.View`: what the table has folded, by rising partition."""
+
+    @abstractmethod
+    def _publishers(self) -> Mapping[PublisherKey, PublisherState]:
+        """What is folded of each publisher."""
+
+    @abstractmethod
+    def _registrations(self) -> Iterable[Registration]:
+        """Who is registered, in a collection that is never changed."""
+
+    @abstractmethod
+    def _states(self) -> ScopeStates:
+        """States of the answers, by scope."""
+
+    @abstractmethod
+    def _fresh_until(self) -> FreshUntil:
+        """See `ScopeStates`."""
+
+    @abstractmethod
+    def _stale_at(self) -> float:
+        """From when on the table is behind its log, by the clock; -inf where it is."""
+
+    def _is_damaged(self, scope: PrefixScope) -> bool:
+        """Whether something of a scope is missing for another reason than lost batches."""
+        return False
+
+    def _connected(self, publisher: PublisherKey) -> bool | None:
+        """Whether the link to a publisher is up; None where this process cannot know."""
+        return None
+
+    def _acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
+        """What a publisher does, and since when; None where only its bridge knows, which has
+        written it into the log.
+        """
+        return None
+
+    def _ledgers(self) -> Mapping[PublisherKey, Ledger]:
+        """What became of each publisher's batches."""
+        return NO_LEDGERS
+
+    def _segments(self) -> Mapping[SegmentKey, SegmentState]:
+        """What is known of segments of memory."""
+        return {}
+
+    # View
 
     def state(self, scope: PrefixScope) -> AnswerState:
         """See `query_api.ports.View`."""
@@ -111,11 +124,11 @@ class TableView:
 
     def notify(self, changed: Callable[[], None]) -> None:
         """See `query_api.ports.View`."""
-        self._notify = changed
+        self._changes.tell(changed)
 
     def changed(self) -> None:
         """Something that verdicts depend on is another than before."""
-        self._notify()
+        self._changes.changed()
 
     def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
         """See `query_api.ports.View`."""

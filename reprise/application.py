@@ -1,20 +1,21 @@
 """The HTTP application of a role: the service's own routes, and those of the rooms beside it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
 from doctor.routes import doctor_feature
-from lmcache_adapter.feature import lmcache_feature
-from lmcache_adapter.http.workers import WorkerSource
-from lmcache_adapter.ports import WorkerCommands
 from page.routes import page_feature
 from query_api.http import app
 from query_api.http.feature import MakeFeature
 from query_api.ports import PublisherRegistry, View
+from reprise import rooms
 from routing.advice.advised import Acting
 from routing.decisions.router import Router
 from routing.feature import routing_feature
+
+if TYPE_CHECKING:
+    from reprise.rooms import WorkerCommands, WorkerSource
 
 
 def create_app(
@@ -24,8 +25,8 @@ def create_app(
     router: Router | None = None,
     acting: Acting | None = None,
     select_service: bool = False,
-    workers: WorkerSource | None = None,
-    commands: WorkerCommands | None = None,
+    workers: "WorkerSource | None" = None,
+    commands: "WorkerCommands | None" = None,
     **options: Any,
 ) -> ASGIApp:
     """The application of one table and one set of publishers, with what all rooms add.
@@ -36,14 +37,16 @@ def create_app(
         router: decides who gets a request; None: there are no routes for that.
         acting: see `routing_feature`.
         select_service: see there.
-        workers: see `lmcache_feature`.
-        commands: see there.
+        workers: knows more of LMCache's workers than the view.
+        commands: has LMCache's workers execute commands; None where nothing does.
         options: of `query_api.http.app.create_app`.
     """
     features: list[MakeFeature] = []
     if router is not None:
         features.append(routing_feature(router, acting=acting, select_service=select_service))
     features.append(doctor_feature(router))
-    features.append(lmcache_feature(workers, commands))
+    lmcache = rooms.lmcache()
+    if lmcache is not None:
+        features.append(lmcache.feature(workers, commands))
     features.append(page_feature(router))
     return app.create_app(view, registry, features, **options)

@@ -13,7 +13,7 @@ import click
 from lab.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions, lost_engines
 from lab.engines.process import EngineStartError
 from lab.traffic.index_client import ServiceError
-from reprise.roles.http_server import serve
+from reprise.roles.up import run_up
 from reprise.settings import Settings
 from schemas.errors import ConfigurationError
 from schemas.registration import Registration
@@ -29,7 +29,7 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
     Where the demo cannot start or continue, it prints why, and the service runs without it.
 
     Raises:
-        ConfigurationError, StorageError: see `reprise.roles.http_server.serve`.
+        ConfigurationError, StorageError: see `reprise.roles.up.run_up`.
     """
     options = DemoOptions(
         base_port=base_port_from(os.environ),
@@ -51,7 +51,7 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
         thread[0].start()
 
     try:
-        serve(
+        run_up(
             settings,
             registrations,
             forgets=lost_engines(options),

@@ -6,14 +6,13 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from bridge.engine_http.load import check_period
 from bridge.memory.watch import MemorySettings
 from console.addresses import DEFAULT_HOST, DEFAULT_PORT
-from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
@@ -21,6 +20,9 @@ from reprise.http.tls_settings import TlsSettings
 from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from reprise.rooms import LmcacheSettings
 
 DEFAULT_SEED: Final = 1337
 """Dynamo's seed, so that `/query_by_hash` takes its hashes as they are."""
@@ -69,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = limits.HISTORY_BYTES
     audit_rate: float = 0.0
     only_exact: bool = False
-    lmcache: LmcacheSettings | None = None
+    lmcache: "LmcacheSettings | None" = None
     memory: MemorySettings | None = None
     routing: RouterSettings = RouterSettings()
     select_service: bool = False
@@ -85,9 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"Expected a port from 0 to 65535, got: {self.port}")
         if not 0 <= self.seed < 2**64:
             raise ConfigurationError(f"Expected a seed from 0 to 2**64-1, got: {self.seed}")
-        if self.log_level not in LOG_LEVELS:
-            expected = ", ".join(LOG_LEVELS)
-            raise ConfigurationError(f"Expected a log level of {expected}, got: {self.log_level}")
+        check_log_level(self.log_level)
         if not 0 <= self.log_retention_s < math.inf:  # false for NaN, too
             raise ConfigurationError(
                 f"Expected a log retention of at least 0 seconds, got: {self.log_retention_s}"
@@ -96,8 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         check_act_period(self.act_s)
         if self.act_s and (self.lmcache is None or self.lmcache.address is None):
             raise ConfigurationError(
-                "Expected --lmcache HOST beside --act, got --act alone: only LMCache's workers"
-                " take commands"
+                "Expected --lmcache HOST beside acting.on, got acting.on alone: only LMCache's"
+                " workers take commands"
             )
         if self.scrape_load_s:
             check_period(self.scrape_load_s)
@@ -106,6 +106,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"Expected a log retention of at least {limits.LOG_SEGMENT_BYTES} bytes,"
                 f" got: {self.log_retention_bytes}"
             )
+
+
+def check_log_level(level: str) -> None:
+    """Raises ConfigurationError where it is none."""
+    if level not in LOG_LEVELS:
+        expected = ", ".join(LOG_LEVELS)
+        raise ConfigurationError(f"Expected a log level of {expected}, got: {level}")
 
 
 def check_audit_rate(rate: float) -> None:

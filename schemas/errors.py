@@ -76,14 +76,14 @@ class EndpointError(RegistrationError):
 
 
 class AddressRefusedError(EndpointError):
-    """An address that nobody may have the service connect to. Operator action: `--allow-engines`,
+    """An address that nobody may have the service connect to. Operator action: `engines.allow`,
     or the address of an engine.
     """
 
 
 class CurveError(EndpointError):
-    """An encrypted link that cannot be had. Operator action: `--curve-key` of the bridges, or the
-    relay's public key in the registration.
+    """An encrypted link that cannot be had. Operator action: `engines.curve_key` of the bridges, or
+    the relay's public key in the registration.
     """
 
 
@@ -365,7 +365,7 @@ class TableLostError(RepriseError):
 
 class PastError(RepriseError):
     """What was asked of a past position cannot be answered. Operator action: ask for a position
-    that the error names, or keep more (`--history-gib`, `--log-retention-gib`).
+    that the error names, or keep more (`history.gib`, `log.retention_gib`).
 
     Attributes:
         reason: one word, as clients get it.

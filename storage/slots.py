@@ -52,7 +52,7 @@ def take_slot(data: Path, slots: int) -> Slot:
         raise StorageError(f"Cannot take a part of {data}: {error}") from error
     raise StorageError(
         f"Expected one of the {slots} parts of {data} to be free, but other processes have them"
-        " all. Stop one of these, or raise --slots"
+        " all. Stop one of these, or raise slots"
     )
 
 

@@ -56,10 +56,16 @@ class Deployment:
         """
         asyncio.run(ensure_topics(kafka))
 
-        def two(role: str, *options: str) -> list[Role]:
+        def two(role: str, environment: Mapping[str, str] | None = None) -> list[Role]:
             names = [f"{role}-{number}" for number in (1, 2)]
             return [
-                Role(role, directory / name, settings_of(name), *options, program=program)
+                Role(
+                    role,
+                    directory / name,
+                    settings_of(name),
+                    program=program,
+                    environment=environment,
+                )
                 for name in names
             ]
 
@@ -69,8 +75,8 @@ class Deployment:
 
         self.broker = broker
         self.kafka = kafka
-        self.bridges = two("bridge", "--session-timeout-s", str(SESSION_S))
-        self.workers = two("streams", "--session-timeout-s", str(SESSION_S))
+        self.bridges = two("bridge", {"REPRISE_SESSION_TIMEOUT_S": str(SESSION_S)})
+        self.workers = two("streams", {"REPRISE_SESSION_TIMEOUT_S": str(SESSION_S)})
         self.replicas = two("serve")
 
     @property

@@ -82,7 +82,7 @@ ELSEWHERE: Final = (
         "needs a worker of LMCache: tests/contract/test_lmcache_commands_contract.py",
     ),
     Elsewhere(
-        r"(--tls-cert|--cacert|REPRISE_CA=)",
+        r"(--set tls\.cert|--cacert|REPRISE_CA=)",
         "needs certificates: tests/integration/test_tls.py makes them",
     ),
     Elsewhere(

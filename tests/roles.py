@@ -42,11 +42,14 @@ class Role:
         self._program = program
         self._command = [role, "--data", str(data)]
         self._command += ["--kafka", kafka.bootstrap, "--topic-prefix", kafka.topic_prefix]
-        self._command += ["--events-partitions", str(kafka.events_partitions)]
-        self._command += ["--registry-partitions", str(kafka.registry_partitions)]
         self._command += ["--port", "0"] if role == "serve" else ["--metrics-port", "0"]
         self._command += options
-        self._environment = dict(os.environ) | dict(environment or {})
+        # Variables: releases before the file of settings know them, too.
+        shape = {
+            "REPRISE_EVENTS_PARTITIONS": str(kafka.events_partitions),
+            "REPRISE_REGISTRY_PARTITIONS": str(kafka.registry_partitions),
+        }
+        self._environment = dict(os.environ) | shape | dict(environment or {})
         self._output = data.with_name(data.name + ".output")
         self.process: subprocess.Popen[bytes] | None = None
         self.base_url = ""

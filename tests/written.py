@@ -167,7 +167,7 @@ def write(directory: Path) -> Expected:
         ],
     )
     try:
-        with Service(data, "--audit", "1") as service:
+        with Service(data, "--set", "audit.rate=1") as service:
             for engine in load.engines:
                 assert service.post("/register", engine.registration())[0] == 200
             load.start()

@@ -45,6 +45,7 @@ PRELOADED: Final = (
     "reprise.roles.relay",
     "reprise.roles.serve",
     "reprise.roles.streams",
+    "reprise.roles.up",
     "lab.engines.engine",
     "lab.traffic.load",
     "uvicorn.loops.uvloop",

@@ -62,7 +62,7 @@ class AllowedEngines:
         """
         if len(patterns) > ALLOWED_ENGINES_MAX:
             raise ConfigurationError(
-                f"Expected at most {ALLOWED_ENGINES_MAX} networks and names in --allow-engines, got"
+                f"Expected at most {ALLOWED_ENGINES_MAX} networks and names in engines.allow, got"
                 f" {len(patterns)}"
             )
         networks, names = [], []
@@ -75,7 +75,7 @@ class AllowedEngines:
                     shown = pattern[:SETTING_SHOWN_CHARS_MAX]
                     raise ConfigurationError(
                         "Expected networks as `10.0.0.0/8` and names as `*.engines.svc` in"
-                        f" --allow-engines, got: {shown!r}"
+                        f" engines.allow, got: {shown!r}"
                     ) from error
                 names.append(pattern.lower())
         self._networks, self._names = tuple(networks), tuple(names)
@@ -114,7 +114,7 @@ class AllowedEngines:
         if not self._admits(address, name):
             self.refused += 1
             raise AddressRefusedError(
-                f"Expected an engine in the networks that are allowed, got {shown}: --allow-engines"
+                f"Expected an engine in the networks that are allowed, got {shown}: engines.allow"
                 " names them; without it they are this machine and private networks"
             )
 

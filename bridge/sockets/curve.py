@@ -114,9 +114,8 @@ class CurveClient:
         if not server_key:
             if self.required:
                 raise CurveError(
-                    "Expected a curve_server_key, got none: --require-curve lets engines be"
-                    " followed by"
-                    " `reprise relay` only"
+                    "Expected a curve_server_key, got none: engines.require_curve lets engines be"
+                    " followed by `reprise relay` only"
                 )
             return
         if not is_key(server_key.encode()):
@@ -126,8 +125,8 @@ class CurveClient:
             )
         if self._pair is None:
             raise CurveError(
-                "Expected --curve-key where an engine is registered with a curve_server_key: this"
-                " process has no key of its own; make one with `reprise curve-key`"
+                "Expected engines.curve_key where an engine is registered with a curve_server_key:"
+                " this process has no key of its own; make one with `reprise curve-key`"
             )
 
     def secure(self, socket: "zmq.Socket[Any]", server_key: str) -> None:

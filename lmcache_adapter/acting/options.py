@@ -4,16 +4,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-import click
-
 from console.param_types import Amount
+from console.settings import setting
 from schemas import limits
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def acting_options(command: CommandT) -> CommandT:
-    """`--act` and `--act-period`, handed over as `act_s`: seconds, 0 for never."""
+    """The keys `acting.on` and `acting.period_s`, handed over as `act_s`: seconds, 0 for never."""
 
     @_act_option
     @_period_option
@@ -24,21 +23,23 @@ def acting_options(command: CommandT) -> CommandT:
     return with_period  # type: ignore[return-value]
 
 
-_act_option = click.option(
+_act_option = setting(
     "--act",
+    key="acting.on",
+    is_seldom_set=True,
     envvar="REPRISE_ACT",
-    show_envvar=True,
     is_flag=True,
     help="Do what GET /advice says: have LMCache's workers copy and pin hot prefixes. Of several"
     " replicas give it to one.",
 )
-_period_option = click.option(
+_period_option = setting(
     "--act-period",
+    key="acting.period_s",
+    is_seldom_set=True,
     envvar="REPRISE_ACT_PERIOD",
-    show_envvar=True,
     type=Amount(limits.ACT_PERIOD_MIN_S, limits.ACT_PERIOD_MAX_S),
     default=limits.ACT_PERIOD_S,
     show_default=True,
     metavar="SECONDS",
-    help="How often --act looks at what is advised.",
+    help="How often acting looks at what is advised.",
 )

@@ -214,7 +214,7 @@ def _look_up(view: View, packed: bytes) -> dict[str, tuple[str, int]]:
     if known and not usable:
         raise unknown(
             "Expected hash_algorithm of LMCache's workers (and hash_seed), which is in no entry of"
-            " --lmcache-models: tokens cannot be hashed as they do it; ask /query_by_hash"
+            " lmcache.models: tokens cannot be hashed as they do it; ask /query_by_hash"
         )
     found: dict[str, tuple[str, int]] = {}
     for scope, profile in usable:

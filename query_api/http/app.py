@@ -81,25 +81,15 @@ def create_app(
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
     """
-    routes = Routes()
-    version = package_version()
-    bodies = Bodies()
+    bodies, version = Bodies(), package_version()
     metrics = HttpMetrics(view.metrics, bodies)
-    unknown = UnknownScopes(view)
-    hot = HotRoutes(
-        view,
-        metrics,
-        bodies,
-        default_wire,
-        only_exact=only_exact,
-        history=history,
-        audit=None if audit is None else AnswerAudit(audit),
-        unknown=unknown,
-        tracer=tracer,
+    parts = HttpParts(
+        view, registry, bodies, metrics, UnknownScopes(view), default_wire, tracer, version
     )
-    parts = HttpParts(view, registry, bodies, metrics, unknown, default_wire, tracer, version)
+    kept = None if audit is None else AnswerAudit(audit)
+    hot = HotRoutes(parts, only_exact=only_exact, history=history, audit=kept)
     added = [make(parts) for make in features]
-    endpoints: list[PostEndpoint] = [hot, *(one for each in added for one in each.endpoints)]
+    routes = Routes()
     for each in added:
         routes.include(each.routes)
     routes.include(query_routes(hot))
@@ -107,25 +97,24 @@ def create_app(
     routes.include(view_routes(view, version, default_wire))
     routes.include(past_routes(view, history, bodies, default_wire))
     routes.include(metrics_route(view))
-    # Starlette's handler of last resort would answer in text, and re-raise, which logs it twice.
     refusals = _Refusals(default_wire)
-    handlers: dict[Any, Any] = {
-        Exception: refusals.unexpected,
-        HTTPException: refusals.by_router,
-        RepriseError: refusals.error,
-    }
+    handlers = refusals.handlers()
     app = Starlette(routes=routes.served(), exception_handlers=handlers)
     app.router.redirect_slashes = False
-    models = tuple(one for each in added for one in each.models)
+    models = [one for each in added for one in each.models]
     documentation = Documentation(routes, version, models, handlers)
+    guard = _closed(guard)
     if guard is not None:
-        if guard.is_open:
-            guard = None
-        else:
-            view.metrics.register(AccessMetrics(guard))
+        view.metrics.register(AccessMetrics(guard))
     plain = plain_answers(view, metrics, only_exact=only_exact, guard=guard, is_traced=tracer.is_on)
-    streams = tuple(one for each in added for one in each.streams)
+    endpoints = [hot, *(one for each in added for one in each.endpoints)]
+    streams = [one for each in added for one in each.streams]
     return _Front(app, documentation, endpoints, metrics, refusals, plain, guard, streams)
+
+
+def _closed(guard: Guard | None) -> Guard | None:
+    """The guard, or None where it lets everybody pass."""
+    return None if guard is None or guard.is_open else guard
 
 
 class _Refusals:
@@ -138,6 +127,16 @@ class _Refusals:
 
     def __init__(self, default_wire: Wire) -> None:
         self._default_wire = default_wire
+
+    def handlers(self) -> dict[Any, Any]:
+        """For Starlette, whose handler of last resort would answer in text, and re-raise the error,
+        which logs it twice.
+        """
+        return {
+            Exception: self.unexpected,
+            HTTPException: self.by_router,
+            RepriseError: self.error,
+        }
 
     async def error(self, request: Request, error: Exception) -> Response:
         """An error of ours, by `errors.describe`."""

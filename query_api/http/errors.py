@@ -138,7 +138,7 @@ def recovering(problem: str) -> RequestError:
 def no_history() -> RequestError:
     """`as_of`, of a service that keeps no past."""
     text = (
-        "This service keeps no history: start `reprise up` with --history-gib above 0, `reprise"
+        "This service keeps no history: start `reprise up` with history.gib above 0, `reprise"
         " serve` with --history"
     )
     return RequestError("no_history", text)

@@ -50,7 +50,7 @@ _ANSWER_OPTIONS: Final = [
         "name": "only",
         "in": "query",
         "description": "`exact`: instances whose state is another are left out. `all`: none is. The"
-        " default is `all`, or `exact` of a service that was started with `--only-exact`.",
+        " default is `all`, or `exact` of a service that was started with `http.only_exact`.",
         "schema": {"type": "string", "enum": ["exact", "all"]},
     },
     {

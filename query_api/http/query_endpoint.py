@@ -17,7 +17,8 @@ from query_api.access.rights import Access
 from query_api.http.answers import encode_detailed, encode_matches
 from query_api.http.audit import AnswerAudit, Stepped
 from query_api.http.errors import no_history, recovering
-from query_api.http.metrics import HttpMetrics, QueryMetrics
+from query_api.http.feature import HttpParts
+from query_api.http.metrics import QueryMetrics
 from query_api.http.post_endpoint import (
     TYPE_HEADERS,
     Answered,
@@ -25,7 +26,6 @@ from query_api.http.post_endpoint import (
     Posted,
     PostEndpoint,
 )
-from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import AnswerOptions, read_options
 from query_api.http.requests.queries import (
     Query,
@@ -41,10 +41,10 @@ from query_api.http.traces import context_of
 from query_api.http.wire import Wire
 from query_api.ports import Asked, History, PastView, Positions, View, positions_text
 from query_api.traces import query_attributes
-from query_api.unknown_scopes import HEADER, UnknownScopes
+from query_api.unknown_scopes import HEADER
 from schemas.answer_states import AnswerState, Standing
 from schemas.identities import PrefixScope
-from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
+from schemas.tracing import NO_SPAN, Span, SpanName
 from streams.kernel.interface import BodyForm, InstanceMatch, PlainAnswer, ReadOnlyKernel
 
 Answerer = Callable[[ReadOnlyKernel, Query], tuple[PrefixScope, list[InstanceMatch]]]
@@ -81,33 +81,27 @@ class HotRoutes(PostEndpoint):
 
     def __init__(
         self,
-        view: View,
-        metrics: HttpMetrics,
-        bodies: Bodies,
-        default_wire: Wire,
+        parts: HttpParts,
         *,
         only_exact: bool = False,
         history: History | None = None,
         audit: AnswerAudit | None = None,
-        unknown: UnknownScopes | None = None,
-        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
+        parts: what routes are made of.
         only_exact: what a request that does not say otherwise gets; see `AnswerOptions`.
         history: answers what is asked of the past.
         audit: keeps a share of the answers of now.
-        unknown: says of scopes that nobody has what there is instead; None: nothing does.
-        tracer: of the service.
         """
-        super().__init__(bodies, default_wire, metrics)
-        self._view = view
-        self._unknown = unknown
+        super().__init__(parts.bodies, parts.default_wire, parts.metrics)
+        self._view = parts.view
+        self._unknown = parts.unknown
         self._audit = audit
-        self._tracer = tracer
+        self._tracer = parts.tracer
         self._history = history
         self._default = _PLAIN._replace(only_exact=True) if only_exact else _PLAIN
         self._routes = {
-            path: _Route(path, by_hash, answer, metrics.queries(path))
+            path: _Route(path, by_hash, answer, parts.metrics.queries(path))
             for path, by_hash, answer in (
                 ("/query", False, answer_query),
                 ("/query_by_hash", True, answer_hash_query),
@@ -161,7 +155,7 @@ class HotRoutes(PostEndpoint):
             self._audit.push(audited, state)
         headers = [TYPE_HEADERS[wire], position, _STATE_HEADERS[state]]
         # The kernel leaves what it does not know to the steps.
-        if plain is None and self._unknown is not None and not is_known(kernel, scope):
+        if plain is None and not is_known(kernel, scope):
             why = self._unknown.note(scope)
             if why is not None:
                 headers.append((HEADER, why.text.encode()))

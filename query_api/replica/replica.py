@@ -9,12 +9,18 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from query_api.ports import Health
+from query_api.ports import Health, Positions
 from query_api.replica.lag import NEVER
 from query_api.replica.snapshot import Snapshot, TableReader, Topic, TopicPartition
 from query_api.table_view import TableView
 from schemas.conditions import Condition, Conditions, Level, Part
+from schemas.identities import PrefixScope, PublisherKey
+from schemas.memory import SegmentKey, SegmentState
+from schemas.positions import PublisherState
 from schemas.registration import SELF_REGISTERED, Registration
+from streams.kernel.interface import ReadOnlyKernel
+from streams.table.ledger import Ledger
+from streams.table.scope_states import FreshUntil, ScopeStates
 
 ROLE: Final = "serve"
 MakeTable = Callable[[], TableReader]
@@ -42,23 +48,11 @@ class Replica(TableView):
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
+        super().__init__(clock=clock)
         self._make_table = make_table
         self._partitions = partitions
         self._clock = clock
         self.current = self.loading = self._new_snapshot()
-        super().__init__(
-            kernel=lambda: self.current.table.kernel,
-            publishers=lambda: self.current.table.publishers,
-            registrations=self._registered,
-            positions=lambda: self.current.positions,
-            states=lambda: self.current.table.states,
-            fresh_until=lambda: self.current.heartbeats.fresh_until,
-            stale_at=lambda: self._behind_at,
-            is_damaged=lambda scope: self.current.faulty or self.current.table.is_damaged(scope),
-            clock=clock,
-            ledgers=lambda: self.current.table.ledgers,
-            segments=lambda: self.current.table.segments(),
-        )
         self.rebuilds = 0
         self.recovery_s = 0.0
         self._begun_at = clock()
@@ -161,9 +155,39 @@ class Replica(TableView):
             for partition, offset in self.current.positions
         )
 
-    # View
+    # The table, as `TableView` asks for it
 
-    def _registered(self) -> list[Registration]:
+    @property
+    def kernel(self) -> ReadOnlyKernel:
+        """See `TableView`."""
+        return self.current.table.kernel
+
+    def positions(self) -> Positions:
+        """See `TableView`."""
+        return self.current.positions
+
+    def _publishers(self) -> Mapping[PublisherKey, PublisherState]:
+        return self.current.table.publishers
+
+    def _states(self) -> ScopeStates:
+        return self.current.table.states
+
+    def _fresh_until(self) -> FreshUntil:
+        return self.current.heartbeats.fresh_until
+
+    def _stale_at(self) -> float:
+        return self._behind_at
+
+    def _is_damaged(self, scope: PrefixScope) -> bool:
+        return self.current.faulty or self.current.table.is_damaged(scope)
+
+    def _ledgers(self) -> Mapping[PublisherKey, Ledger]:
+        return self.current.table.ledgers
+
+    def _segments(self) -> Mapping[SegmentKey, SegmentState]:
+        return self.current.table.segments()
+
+    def _registrations(self) -> list[Registration]:
         """By the registry, but for publishers of which only the log knows."""
         current = self.current
         themselves = (
@@ -172,6 +196,8 @@ class Replica(TableView):
             if registered.registration.kind in SELF_REGISTERED
         )
         return [*current.registry.registrations.values(), *themselves]
+
+    # View
 
     @property
     def ready(self) -> bool:

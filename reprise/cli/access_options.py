@@ -8,40 +8,43 @@ from typing import Any, Final, TypeVar
 import click
 
 from console.param_types import Amount
+from console.settings import setting
 from query_api.access.settings import AccessSettings
 from schemas.limits import KEY_RATE_MAX
 
 R = TypeVar("R")
 
-INSECURE_OPTION: Final = click.option(
+INSECURE_OPTION: Final = setting(
     "--insecure",
+    key="access.insecure",
     envvar="REPRISE_INSECURE",
-    show_envvar=True,
     is_flag=True,
     help="Listen beyond loopback without keys: all who reach the address may ask, and change what"
     " is followed.",
 )
 _OPTIONS: Final = (
-    click.option(
+    setting(
         "--keys",
+        key="access.keys",
         envvar="REPRISE_KEYS",
-        show_envvar=True,
         type=click.Path(path_type=Path, dir_okay=False),
         help="The file of keys, of which every request must have one; read again when it changes."
         " `reprise keys add` makes it.  [default: none, and loopback only]",
     ),
     INSECURE_OPTION,
-    click.option(
+    setting(
         "--rate-per-address",
+        key="access.rate_per_address",
+        is_seldom_set=True,
         envvar="REPRISE_RATE_PER_ADDRESS",
-        show_envvar=True,
         type=Amount(0.1, KEY_RATE_MAX),
         help="Requests a second of one address.  [default: as many as there are]",
     ),
-    click.option(
+    setting(
         "--open-probes",
+        key="access.open_probes",
+        is_seldom_set=True,
         envvar="REPRISE_OPEN_PROBES",
-        show_envvar=True,
         is_flag=True,
         help="Say at /health and /ready to callers without a key whether the service is up, and"
         " nothing else; to loopback it always does.",

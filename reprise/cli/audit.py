@@ -27,7 +27,7 @@ ResultT = TypeVar("ResultT")
 
 @click.group()
 def audit() -> None:
-    """Prove what was answered and decided: answers that were kept with --audit RATE, and all
+    """Prove what was answered and decided: answers that were kept by audit.rate, and all
     decisions of POST /route.
     """
 

@@ -1,52 +1,58 @@
 """`reprise bridge`."""
 
-import os
+from typing import TYPE_CHECKING
 
 import click
 
 from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
 from console.param_types import Amount
-from lmcache_adapter.options import lmcache_options
-from lmcache_adapter.settings import LmcacheSettings
+from console.settings import setting
 from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.process import begin_service
 from reprise.cli.scrape_options import scrape_load_option
+from reprise.cli.service_command import ServiceCommand, log_level_option
 from reprise.http.tls_settings import TlsSettings
-from reprise.settings import log_level_from
+from reprise.rooms import lmcache_options
 from schemas import limits
 from schemas.errors import RepriseError
 
+if TYPE_CHECKING:
+    from reprise.rooms import LmcacheSettings
 
-@click.command()
+
+@click.command(cls=ServiceCommand)
 @kafka_options()
 @data_option("Directory of the spool, which no other bridge uses; made where it is missing.")
 @metrics_options
-@click.option(
+@setting(
     "--window-ms",
+    key="bridge.window_ms",
+    is_seldom_set=True,
     envvar="REPRISE_WINDOW_MS",
-    show_envvar=True,
     type=click.IntRange(0, limits.GATHER_MS_MAX),
     default=limits.RECORD_WINDOW_MS,
     show_default=True,
     help="How long a publisher's batches are collected into one record; 0 for no time.",
 )
-@click.option(
+@setting(
     "--spool-gib",
+    key="bridge.spool_gib",
+    is_seldom_set=True,
     envvar="REPRISE_SPOOL_GIB",
-    show_envvar=True,
     type=Amount(0, limits.OPTION_GIB_MAX),
     default=limits.SPOOL_BYTES_MAX / limits.GIB,
     show_default=True,
     help="How much the spool on disk may hold while Kafka is away.",
 )
-@click.option(
+@setting(
     "--session-timeout-s",
+    key="kafka.session_timeout_s",
+    is_seldom_set=True,
     envvar="REPRISE_SESSION_TIMEOUT_S",
-    show_envvar=True,
     type=Amount(limits.SESSION_MIN_S, limits.SESSION_S_MAX),
     default=limits.BRIDGE_SESSION_S,
     show_default=True,
@@ -57,6 +63,7 @@ from schemas.errors import RepriseError
 @scrape_load_option
 @curve_options
 @engine_options
+@log_level_option
 def bridge(
     kafka: KafkaSettings,
     data: DataPlace,
@@ -66,18 +73,17 @@ def bridge(
     window_ms: int,
     spool_gib: float,
     session_timeout_s: float,
-    lmcache: LmcacheSettings | None,
+    lmcache: "LmcacheSettings | None",
     memory: MemorySettings | None,
     scrape_load_s: float,
+    log_level: str,
 ) -> None:
     """Receive the engines' events and append them to Kafka: one bridge of any number.
 
     The bridges share the registered publishers. One needs nothing but the brokers, and spools to
     --data while they are away.
 
-    \b
-    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
-    """  # noqa: D301
+    """
     from reprise.roles.bridge import BridgeOptions, run_bridge
 
     try:
@@ -94,7 +100,7 @@ def bridge(
             memory=memory,
             scrape_load_s=scrape_load_s,
         )
-        begin_service(log_level_from(os.environ))
+        begin_service(log_level)
         run_bridge(options)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error

@@ -11,9 +11,9 @@ import click
 def curve_key(name: Path) -> None:
     """Make a key pair, of a relay or of a bridge, and print its public key.
 
-    NAME.key_secret has both keys, for its owner alone: --curve-key of `reprise relay`, `bridge` and
-    `up`. NAME.key has the public one. A relay's is registered with its engine as
-    `curve_server_key`; a bridge's goes into the --bridge-keys of the relays.
+    NAME.key_secret has both keys, for its owner alone: --curve-key of `reprise relay`, and
+    engines.curve_key of `bridge` and `up`. NAME.key has the public one. A relay's is registered
+    with its engine as `curve_server_key`; a bridge's goes into the --bridge-keys of the relays.
 
     \b
     reprise curve-key relay-1

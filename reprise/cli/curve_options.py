@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from console.settings import setting
 from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
@@ -15,7 +16,7 @@ KEY_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def curve_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--curve-key` and `--require-curve`; what they say holds for the process."""
+    """The keys `engines.curve_key` and `.require_curve`; what they say holds for the process."""
 
     @wraps(command)
     def run(*args: Any, curve_key: Path | None, require_curve: bool, **options: Any) -> R:
@@ -29,18 +30,20 @@ def curve_options(command: Callable[..., R]) -> Callable[..., R]:
         CURVE.use(pair, required=require_curve)
         return command(*args, **options)
 
-    required = click.option(
+    required = setting(
         "--require-curve",
+        key="engines.require_curve",
+        is_seldom_set=True,
         is_flag=True,
         envvar="REPRISE_REQUIRE_CURVE",
-        show_envvar=True,
         help="Follow engines through `reprise relay` only: registered with a curve_server_key.",
     )
-    key = click.option(
+    key = setting(
         "--curve-key",
+        key="engines.curve_key",
+        is_seldom_set=True,
         type=KEY_FILE,
         envvar="REPRISE_CURVE_KEY",
-        show_envvar=True,
         help="Key pair for engines behind `reprise relay`, as `reprise curve-key` makes one.",
     )
     return key(required(run))

@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 import click
 
 from bridge.sockets.allowed import ALLOWED
+from console.settings import setting
 from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
 
 
 def engine_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--allow-engines`; what it says holds for the process."""
+    """The key `engines.allow`; what it says holds for the process."""
 
     @wraps(command)
     def run(*args: Any, allow_engines: tuple[str, ...], **options: Any) -> R:
@@ -24,12 +25,13 @@ def engine_options(command: Callable[..., R]) -> Callable[..., R]:
             raise click.ClickException(str(error)) from error
         return command(*args, **options)
 
-    return click.option(
+    return setting(
         "--allow-engines",
+        key="engines.allow",
+        is_seldom_set=True,
         metavar="NETWORKS",
         multiple=True,
         envvar="REPRISE_ALLOW_ENGINES",
-        show_envvar=True,
         help="Connect to engines there alone: networks (10.0.0.0/8) and names (*.engines.svc), with"
         " commas between.  [default: this machine and private networks]",
     )(run)

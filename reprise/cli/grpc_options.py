@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from console.settings import setting
 from query_api.grpc.settings import GrpcSettings, read_address
 from schemas.errors import ConfigurationError
 from schemas.identities import DEFAULT_TENANT
@@ -13,35 +14,38 @@ from schemas.identities import DEFAULT_TENANT
 R = TypeVar("R")
 
 _OPTIONS: Final = (
-    click.option(
+    setting(
         "--grpc",
+        key="grpc.listen",
         metavar="[HOST:]PORT",
         envvar="REPRISE_GRPC",
-        show_envvar=True,
         help="Answer SGLang's router and SMG's gateway by gRPC there; a port alone is on"
         " 127.0.0.1.  [default: off]",
     ),
-    click.option(
+    setting(
         "--grpc-model",
+        key="grpc.model",
+        is_seldom_set=True,
         metavar="NAME",
         envvar="REPRISE_GRPC_MODEL",
-        show_envvar=True,
         help="The model that SGLang's router asks about, which names none.  [default: any]",
     ),
-    click.option(
+    setting(
         "--grpc-tenant",
+        key="grpc.tenant",
+        is_seldom_set=True,
         metavar="NAME",
         default=DEFAULT_TENANT,
         show_default=True,
         envvar="REPRISE_GRPC_TENANT",
-        show_envvar=True,
         help="Whose engines are asked by gRPC, where no request names a tenant.",
     ),
-    click.option(
+    setting(
         "--grpc-insecure",
+        key="grpc.insecure",
+        is_seldom_set=True,
         is_flag=True,
         envvar="REPRISE_GRPC_INSECURE",
-        show_envvar=True,
         help="Answer gRPC without keys, also beyond loopback: routers have no place for one.",
     ),
 )

@@ -6,24 +6,28 @@ from typing import Any, TypeVar
 
 import click
 
+from console.settings import setting
 from query_api.http.wire import Wire
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def query_options() -> Callable[[CommandT], CommandT]:
-    """`--wire`, handed over as `default_wire`; `--kernel`; `--only-exact`."""
+    """The keys `http.wire`, handed over as `default_wire`, `kernel` and `http.only_exact`."""
     options: list[Callable[[CommandT], CommandT]] = [
         _wire_option(),
-        click.option(
+        setting(
             "--kernel",
+            key="kernel",
+            is_seldom_set=True,
             type=click.Choice(["rust", "reference"]),
             help="The index to use.  [default: rust where it is built]",
         ),
-        click.option(
+        setting(
             "--only-exact",
+            key="http.only_exact",
+            is_seldom_set=True,
             envvar="REPRISE_ONLY_EXACT",
-            show_envvar=True,
             is_flag=True,
             help="Leave instances out of answers that are not `exact`, unless asked by ?only=all.",
         ),
@@ -36,11 +40,12 @@ def _wire_option() -> Callable[[CommandT], CommandT]:
     def to_wire(context: click.Context, parameter: click.Parameter, name: str) -> Wire:
         return Wire[name.upper()]
 
-    return click.option(
+    return setting(
         "--wire",
         "default_wire",
+        key="http.wire",
+        is_seldom_set=True,
         envvar="REPRISE_WIRE",
-        show_envvar=True,
         type=click.Choice([wire.name.lower() for wire in Wire]),
         default=Wire.JSON.name.lower(),
         show_default=True,

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from brokers.settings import KafkaSettings
+from console.settings import setting
 from query_api.access.settings import check_loopback
 from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.tls_options import metrics_tls_options
@@ -22,13 +23,26 @@ Command = Callable[..., R]
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _FILE: Final = click.Path(dir_okay=False)
+_SELDOM_SET: Final = frozenset(
+    {
+        "slots",
+        *(f"kafka.{name}" for name in ("events_partitions", "registry_partitions", "replication")),
+        *(f"kafka.sasl_{name}" for name in ("mechanism", "username", "password")),
+        *(f"kafka.ssl_{name}" for name in ("cafile", "certfile", "keyfile")),
+        "kafka.security_protocol",
+    }
+)
 
 
-def _option(flag: str, variable: str, help_text: str, **attributes: Any) -> Callable[[Any], Any]:
-    return click.option(
+def _option(
+    flag: str, variable: str, key: str, help_text: str, **attributes: Any
+) -> Callable[[Any], Any]:
+    return setting(
         flag,
+        key=key,
+        is_seldom_set=key in _SELDOM_SET,
+        is_secret=key == "kafka.sasl_password",
         envvar=variable,
-        show_envvar=True,
         show_default=attributes.get("default", "") != "",
         help=help_text,
         **attributes,
@@ -38,6 +52,7 @@ def _option(flag: str, variable: str, help_text: str, **attributes: Any) -> Call
 _PREFIX_OPTION: Final = _option(
     "--topic-prefix",
     "REPRISE_TOPIC_PREFIX",
+    "kafka.topic_prefix",
     "The topics are PREFIX.events and so on; one deployment has one prefix.",
     default="reprise",
 )
@@ -45,6 +60,7 @@ _SHAPE_OPTIONS: Final = (
     _option(
         "--events-partitions",
         "REPRISE_EVENTS_PARTITIONS",
+        "kafka.events_partitions",
         "Partitions of PREFIX.events and PREFIX.table; the same for every role.",
         type=click.IntRange(min=1),
         default=EVENTS_PARTITIONS,
@@ -52,6 +68,7 @@ _SHAPE_OPTIONS: Final = (
     _option(
         "--registry-partitions",
         "REPRISE_REGISTRY_PARTITIONS",
+        "kafka.registry_partitions",
         "Partitions of PREFIX.registry and PREFIX.cursors; the same for every role.",
         type=click.IntRange(min=1),
         default=REGISTRY_PARTITIONS,
@@ -59,6 +76,7 @@ _SHAPE_OPTIONS: Final = (
     _option(
         "--replication",
         "REPRISE_REPLICATION",
+        "kafka.replication",
         "Replicas of each topic that is created.",
         type=click.IntRange(min=1),
         default=1,
@@ -69,6 +87,7 @@ _CLIENT_OPTIONS: Final = (
     _option(
         "--kafka-security-protocol",
         "REPRISE_KAFKA_SECURITY_PROTOCOL",
+        "kafka.security_protocol",
         "The security protocol of the brokers' listener.",
         type=click.Choice(_PROTOCOLS),
         default="PLAINTEXT",
@@ -76,19 +95,28 @@ _CLIENT_OPTIONS: Final = (
     _option(
         "--kafka-sasl-mechanism",
         "REPRISE_KAFKA_SASL_MECHANISM",
+        "kafka.sasl_mechanism",
         "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.",
         default="",
     ),
-    _option("--kafka-sasl-username", "REPRISE_KAFKA_SASL_USERNAME", "SASL user name.", default=""),
+    _option(
+        "--kafka-sasl-username",
+        "REPRISE_KAFKA_SASL_USERNAME",
+        "kafka.sasl_username",
+        "SASL user name.",
+        default="",
+    ),
     _option(
         "--kafka-sasl-password",
         "REPRISE_KAFKA_SASL_PASSWORD",
+        "kafka.sasl_password",
         "SASL password; others on the machine can see a flag, and less easily the variable.",
         default="",
     ),
     _option(
         "--kafka-ssl-cafile",
         "REPRISE_KAFKA_SSL_CAFILE",
+        "kafka.ssl_cafile",
         "PEM file of the authorities to trust.  [default: the system's]",
         type=_FILE,
         default="",
@@ -96,6 +124,7 @@ _CLIENT_OPTIONS: Final = (
     _option(
         "--kafka-ssl-certfile",
         "REPRISE_KAFKA_SSL_CERTFILE",
+        "kafka.ssl_certfile",
         "PEM file of the client certificate, where the brokers ask for one.",
         type=_FILE,
         default="",
@@ -103,6 +132,7 @@ _CLIENT_OPTIONS: Final = (
     _option(
         "--kafka-ssl-keyfile",
         "REPRISE_KAFKA_SSL_KEYFILE",
+        "kafka.ssl_keyfile",
         "PEM file of the client certificate's key, without a passphrase.",
         type=_FILE,
         default="",
@@ -122,6 +152,7 @@ def kafka_options(
     servers = _option(
         "--kafka",
         "REPRISE_KAFKA",
+        "kafka.brokers",
         "Brokers to connect to first, as HOST:PORT[,HOST:PORT...].",
         required=required,
         metavar="HOST:PORT[,...]",
@@ -142,7 +173,7 @@ def kafka_options(
 
 
 class DataPlace(NamedTuple):
-    """What `--data` and `--slots` come to.
+    """What `data` and `slots` come to.
 
     Attributes:
         path: what this process has for itself.
@@ -163,6 +194,7 @@ def data_option(help_text: str) -> Callable[[Command[R]], Command[R]]:
     data_dir = _option(
         "--data",
         "REPRISE_DATA",
+        "data",
         help_text,
         type=click.Path(path_type=Path, file_okay=False),
         default=Path("data"),
@@ -170,6 +202,7 @@ def data_option(help_text: str) -> Callable[[Command[R]], Command[R]]:
     slots_count = _option(
         "--slots",
         "REPRISE_SLOTS",
+        "slots",
         "Share --data with other processes of this role: take the first free one of its parts"
         " slot-1, slot-2, ..., of which there are so many; 0 for --data itself.",
         type=click.IntRange(0, SLOTS_MAX),
@@ -222,17 +255,17 @@ def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of roles that serve nothing else: passes `metrics_host`, `metrics_port` and
     `metrics_tls`, and refuses a host that strangers reach, unless `--insecure` says that they may.
     """
-    port = click.option(
+    port = setting(
         "--metrics-port",
+        key="metrics.port",
         envvar="REPRISE_METRICS_PORT",
-        show_envvar=True,
         type=click.IntRange(0, 65_535),
         help="Port of /health, /ready and /metrics, 0 for any.  [default: none]",
     )
-    host = click.option(
+    host = setting(
         "--metrics-host",
+        key="metrics.host",
         envvar="REPRISE_METRICS_HOST",
-        show_envvar=True,
         default="127.0.0.1",
         show_default=True,
         help="Address of /health, /ready and /metrics.",

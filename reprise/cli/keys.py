@@ -79,7 +79,7 @@ def keys() -> None:
     metavar="NAME",
     default="",
     help="A client whose certificate is for this name (subjectAltName) needs no other key, with"
-    " --tls-client-ca.",
+    " tls.client_ca.",
 )
 @click.option("--rate", type=float, help="Requests a second.  [default: as many as there are]")
 @click.option(

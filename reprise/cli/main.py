@@ -10,13 +10,14 @@ import click
 
 from console.interruption import Commands
 from reprise import __version__
+from reprise.rooms import LAB, MissingRoomError, need
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _OWN: Final = (
     *("up", "verify", "audit", "tail", "gaps", "explain", "memory", "repair", "backup", "restore"),
     *("keys", "capture", "replay", "load", "simulate", "miss-ratio", "export"),
-    *("bridge", "streams", "serve", "discover", "relay", "curve-key"),
+    *("bridge", "streams", "serve", "config", "discover", "relay", "curve-key"),
 )
 
 COMMANDS: Final = {
@@ -29,8 +30,18 @@ COMMANDS: Final = {
 }
 """The module of each, by its name as it is typed."""
 
+_OF_THE_LAB: Final = frozenset({"simulate", "miss-ratio", "export"})
 
-@click.group(cls=Commands, modules=COMMANDS, context_settings=_CONTEXT)
+
+def _check_room(name: str) -> None:
+    if name in _OF_THE_LAB:
+        try:
+            need(LAB, f"reprise {name}")
+        except MissingRoomError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Commands, modules=COMMANDS, before=_check_room, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="reprise")
 def main() -> None:
     """Tells an LLM router which engine holds the longest prefix of a prompt.
@@ -43,9 +54,10 @@ def main() -> None:
     reprise serve --kafka HOST:PORT    answer queries from the tables in Kafka
     reprise relay --engine ADDRESS     encrypt what an engine says on its way to the bridges
     reprise curve-key NAME             make a key pair, of a relay or a bridge
+    reprise config show ROLE           list every setting, its value, and where that comes from
     reprise discover --url URL         register the engines of a Kubernetes namespace
     reprise verify --data DIR          prove the table by folding its whole log
-    reprise audit verify --data DIR    prove the answers that `up --audit` has kept
+    reprise audit verify --data DIR    prove the answers that were kept, and all decisions
     reprise tail --data DIR            print the log as JSON lines
     reprise doctor                     say what is wrong with a service and its engines
     reprise gaps                       say what became of every batch: seen, repaired or lost

@@ -10,6 +10,7 @@ import click
 from bridge.memory.reading import DEFAULT_PREFIX
 from bridge.memory.watch import MemorySettings
 from console.param_types import Amount
+from console.settings import setting
 from schemas import limits
 from schemas.errors import ConfigurationError
 
@@ -17,35 +18,39 @@ R = TypeVar("R")
 Command = Callable[..., R]
 
 _OPTIONS: Final = (
-    click.option(
+    setting(
         "--memory-dir",
+        key="memory.dir",
+        is_seldom_set=True,
         envvar="REPRISE_MEMORY_DIR",
-        show_envvar=True,
         type=click.Path(path_type=Path),
         help="Directory of kvcached's memory segments, as /dev/shm; it is only read."
         "  [default: none]",
     ),
-    click.option(
+    setting(
         "--memory-prefix",
+        key="memory.prefix",
+        is_seldom_set=True,
         envvar="REPRISE_MEMORY_PREFIX",
-        show_envvar=True,
         default=DEFAULT_PREFIX,
         show_default=True,
         help="What the names of segments begin with; empty for any name.",
     ),
-    click.option(
+    setting(
         "--memory-period-s",
+        key="memory.period_s",
+        is_seldom_set=True,
         envvar="REPRISE_MEMORY_PERIOD_S",
-        show_envvar=True,
         type=Amount(limits.MEMORY_PERIOD_MIN_S, limits.MEMORY_PERIOD_MAX_S),
         default=limits.MEMORY_PERIOD_S,
         show_default=True,
         help="How often the segments are looked at.",
     ),
-    click.option(
+    setting(
         "--memory-host",
+        key="memory.host",
+        is_seldom_set=True,
         envvar="REPRISE_MEMORY_HOST",
-        show_envvar=True,
         default="",
         help="What this machine is called beside its segments; the same for all bridges of a"
         " machine.  [default: its host name]",

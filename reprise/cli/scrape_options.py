@@ -2,16 +2,16 @@
 
 from typing import Final
 
-import click
-
 from console.param_types import Amount
+from console.settings import setting
 from schemas import limits
 
-scrape_load_option: Final = click.option(
+scrape_load_option: Final = setting(
     "--scrape-load",
     "scrape_load_s",
+    key="load.scrape_s",
+    is_seldom_set=True,
     envvar="REPRISE_SCRAPE_LOAD",
-    show_envvar=True,
     type=Amount(0, limits.LOAD_PERIOD_MAX_S),
     default=limits.LOAD_PERIOD_S,
     show_default=True,

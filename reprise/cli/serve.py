@@ -8,8 +8,8 @@ import click
 from brokers.settings import KafkaSettings
 from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
+from console.settings import setting
 from console.terminal import say_ready, warn_without_native
-from lmcache_adapter.acting.options import acting_options
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
@@ -19,29 +19,32 @@ from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options
 from reprise.cli.process import begin_service
+from reprise.cli.service_command import ServiceCommand, log_level_option, seed_option
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
-from reprise.settings import config_path_from, log_level_from, seed_from
+from reprise.rooms import acting_options
+from reprise.settings import config_path_from
 from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import RepriseError
 
 
-@click.command()
+@click.command(cls=ServiceCommand)
 @kafka_options()
-@click.option(
+@setting(
     "--history",
+    key="history.on",
     envvar="REPRISE_HISTORY",
-    show_envvar=True,
     is_flag=True,
     help="Keep the table's past in --data, for queries with `as_of` and for `reprise explain`. This"
     " replica then folds the log itself, too.",
 )
-@click.option(
+@setting(
     "--history-gib",
+    key="history.gib",
+    is_seldom_set=True,
     envvar="REPRISE_HISTORY_GIB",
-    show_envvar=True,
     type=Amount(0, limits.OPTION_GIB_MAX),
     default=limits.HISTORY_BYTES / limits.GIB,
     show_default=True,
@@ -54,47 +57,50 @@ from schemas.errors import RepriseError
     help="Mooncake Conductor's configuration file: its publishers are put into the registry where"
     " they are missing.  [env: CONDUCTOR_CONFIG_PATH; default: ~/.mooncake/conductor_config.json]",
 )
-@click.option(
+@setting(
     "--host",
+    key="host",
     envvar="REPRISE_HOST",
-    show_envvar=True,
     default=DEFAULT_HOST,
     show_default=True,
     help="Address to listen on.",
 )
-@click.option(
+@setting(
     "--port",
+    key="port",
     envvar="REPRISE_PORT",
-    show_envvar=True,
     type=click.IntRange(0, 65_535),
     help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
 )
-@click.option(
+@setting(
     "--audit",
+    key="audit.rate",
+    is_seldom_set=True,
     envvar="REPRISE_AUDIT",
-    show_envvar=True,
     type=Amount(0, 1),
     default=0.0,
     show_default=True,
     help="The share of answers to keep, in PREFIX.answers, for `reprise audit verify`, from 0 to"
     " 1.",
 )
-@click.option(
+@setting(
     "--leave-to",
+    key="serve.leave_to",
+    is_seldom_set=True,
     metavar="HOST",
     envvar="REPRISE_LEAVE_TO",
-    show_envvar=True,
     help="A name that stands for all replicas, on the same port: after SIGTERM this one goes on"
     f" answering until another is ready, {limits.LEAVE_S:.0f} s at most.  [default: it ends at"
     " once]",
 )
-@click.option(
+@setting(
     "--leave-for",
+    key="serve.leave_for",
+    is_seldom_set=True,
     metavar="HOST",
     envvar="REPRISE_LEAVE_FOR",
-    show_envvar=True,
-    help="A name that stands for who asks the replicas: --leave-to waits no longer than it stands"
-    " for anything.  [default: it is not looked up]",
+    help="A name that stands for who asks the replicas: serve.leave_to waits no longer than it"
+    " stands for anything.  [default: it is not looked up]",
 )
 @routing_options
 @acting_options
@@ -103,6 +109,8 @@ from schemas.errors import RepriseError
 @access_options
 @tls_options
 @engine_options
+@seed_option
+@log_level_option
 def serve(
     kafka: KafkaSettings,
     history: bool,
@@ -123,16 +131,15 @@ def serve(
     select_service: bool,
     access: AccessSettings,
     tls: TlsSettings | None,
+    seed: int,
+    log_level: str,
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
     It needs nothing but the brokers, and keeps answering while they or the workers are away;
     /health, /metrics and the headers of each answer say how old the table is.
 
-    \b
-    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
-    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
-    """  # noqa: D301
+    """
     from reprise import conductor_config
     from reprise.roles.leaving import LeaveSettings
     from reprise.roles.serve import ServeSettings, serve_replica
@@ -145,7 +152,7 @@ def serve(
             kafka=kafka,
             host=host,
             port=configuration.port if port is None else port,
-            seed=seed_from(os.environ),
+            seed=seed,
             kernel=kernel,
             only_exact=only_exact,
             routing=routing,
@@ -162,7 +169,7 @@ def serve(
             if leave_to
             else None,
         )
-        begin_service(log_level_from(os.environ))
+        begin_service(log_level)
         warn_without_native(kernel)
         serve_replica(settings, configuration.registrations, when_serving=say_ready)
     except RepriseError as error:

@@ -179,7 +179,8 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     type=_SECONDS,
     default=0.0,
     metavar="SECONDS",
-    help="How often advice is looked at and carried out, as by `reprise up --act`; default never.",
+    help="How often advice is looked at and carried out, as by `reprise up` with acting.on;"
+    " default never.",
 )
 @click.option(
     "--decoders",

@@ -1,47 +1,52 @@
 """`reprise streams`."""
 
-import os
-
 import click
 
 from brokers.settings import KafkaSettings
 from console.param_types import Amount
+from console.settings import setting
 from console.terminal import warn_without_native
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
 from reprise.cli.process import begin_service
+from reprise.cli.service_command import ServiceCommand, log_level_option, seed_option
 from reprise.http.tls_settings import TlsSettings
-from reprise.settings import log_level_from, seed_from
 from schemas import limits
 from schemas.errors import RepriseError
 
 
-@click.command()
+@click.command(cls=ServiceCommand)
 @kafka_options()
 @data_option("Directory of this worker's copies of its tables; one for each worker.")
 @metrics_options
-@click.option(
+@setting(
     "--flush-ms",
+    key="streams.flush_ms",
+    is_seldom_set=True,
     envvar="REPRISE_FLUSH_MS",
-    show_envvar=True,
     type=click.IntRange(1, limits.GATHER_MS_MAX),
     default=int(limits.WORKER_FLUSH_S * 1000),
     show_default=True,
     help="How long records are gathered before they are folded and written.",
 )
-@click.option(
+@setting(
     "--session-timeout-s",
+    key="kafka.session_timeout_s",
+    is_seldom_set=True,
     envvar="REPRISE_SESSION_TIMEOUT_S",
-    show_envvar=True,
     type=Amount(limits.SESSION_MIN_S, limits.SESSION_S_MAX),
     default=limits.WORKER_SESSION_S,
     show_default=True,
     help="The other workers take over one that sends no heartbeat for this long.",
 )
-@click.option(
+@setting(
     "--kernel",
+    key="kernel",
+    is_seldom_set=True,
     type=click.Choice(["rust", "reference"]),
     help="The index to use.  [default: rust where it is built]",
 )
+@seed_option
+@log_level_option
 def streams(
     kafka: KafkaSettings,
     data: DataPlace,
@@ -51,30 +56,29 @@ def streams(
     flush_ms: int,
     session_timeout_s: float,
     kernel: str | None,
+    seed: int,
+    log_level: str,
 ) -> None:
     """Fold the events in Kafka into tables: one worker of any number, sharing the partitions.
 
     It needs nothing but the brokers. A lost --data is reread from the table topic, and a lost table
     topic is rebuilt from --data or from the events.
 
-    \b
-    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
-    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
-    """  # noqa: D301
+    """
     from reprise.roles.streams import StreamsSettings, work
 
     try:
         settings = StreamsSettings(
             kafka=kafka,
             data=data.path,
-            seed=seed_from(os.environ),
+            seed=seed,
             kernel=kernel,
             metrics_host=metrics_host,
             metrics_port=metrics_port,
             flush_s=flush_ms / 1000,
             session_timeout_s=session_timeout_s,
         )
-        begin_service(log_level_from(os.environ))
+        begin_service(log_level)
         warn_without_native(kernel)
         work(settings, metrics_tls)
     except RepriseError as error:

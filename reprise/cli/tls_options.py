@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from console.settings import setting
 from reprise.http.tls_settings import TlsSettings
 
 R = TypeVar("R")
@@ -20,25 +21,29 @@ _CERT_HELP: Final = (
 def _options(prefix: str, what: str, signal: str) -> tuple[Callable[..., Any], ...]:
     """`--PREFIXtls-cert` and those beside it."""
     flag, variable = f"--{prefix}tls", f"REPRISE_{prefix.replace('-', '_').upper()}TLS"
+    key = f"{prefix[:-1]}.tls_" if prefix else "tls."
     return (
-        click.option(
+        setting(
             f"{flag}-cert",
+            key=f"{key}cert",
+            is_seldom_set=True,
             envvar=f"{variable}_CERT",
-            show_envvar=True,
             type=_FILE,
             help=_CERT_HELP.format(what=what, signal=signal),
         ),
-        click.option(
+        setting(
             f"{flag}-key",
+            key=f"{key}key",
+            is_seldom_set=True,
             envvar=f"{variable}_KEY",
-            show_envvar=True,
             type=_FILE,
             help="PEM of its key, without a password.",
         ),
-        click.option(
+        setting(
             f"{flag}-client-ca",
+            key=f"{key}client_ca",
+            is_seldom_set=True,
             envvar=f"{variable}_CLIENT_CA",
-            show_envvar=True,
             type=_FILE,
             help="PEM of the authorities of which every client must have a certificate.  [default:"
             " clients need none]",
@@ -47,7 +52,7 @@ def _options(prefix: str, what: str, signal: str) -> tuple[Callable[..., Any], .
 
 
 def tls_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--tls-cert` and what belongs to it, handed over as `tls`: TlsSettings or None."""
+    """The keys of the table `tls`, handed over as `tls`: TlsSettings or None."""
     return _decorated(command, "", "HTTP and gRPC are", ", or on SIGHUP")
 
 

@@ -2,16 +2,15 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bridge.memory.watch import MemorySettings
 from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
+from console.settings import setting
 from console.terminal import say_ready, warn_without_native
-from lmcache_adapter.acting.options import acting_options
-from lmcache_adapter.options import lmcache_options
-from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
@@ -23,16 +22,21 @@ from reprise.cli.http_options import query_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.process import begin_service
 from reprise.cli.scrape_options import scrape_load_option
+from reprise.cli.service_command import ServiceCommand, log_level_option, seed_option
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
-from reprise.settings import Settings, config_path_from, log_level_from, seed_from
+from reprise.rooms import LAB, acting_options, lmcache_options, need
+from reprise.settings import Settings, config_path_from
 from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import RepriseError
 
+if TYPE_CHECKING:
+    from reprise.rooms import LmcacheSettings
 
-@click.command()
+
+@click.command(cls=ServiceCommand)
 @click.option("--demo", is_flag=True, help="Also start four simulated engines and a router.")
 @click.option(
     "--config",
@@ -40,42 +44,58 @@ from schemas.errors import RepriseError
     help="Mooncake Conductor's configuration file.  [env: CONDUCTOR_CONFIG_PATH; default:"
     " ~/.mooncake/conductor_config.json]",
 )
-@click.option(
+@setting(
     "--data",
+    key="data",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("data"),
     show_default=True,
     help="Directory of the log and the table; made where it is missing.",
 )
-@click.option("--host", default=DEFAULT_HOST, show_default=True, help="Address to listen on.")
-@click.option(
+@setting(
+    "--host",
+    key="host",
+    default=DEFAULT_HOST,
+    show_default=True,
+    help="Address to listen on.",
+)
+@setting(
     "--port",
+    key="port",
     type=click.IntRange(0, 65_535),
     help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
 )
-@click.option(
+@setting(
     "--log-retention-gib",
+    key="log.retention_gib",
+    is_seldom_set=True,
     type=Amount(limits.LOG_SEGMENT_BYTES / limits.GIB, limits.OPTION_GIB_MAX),
     default=limits.LOG_RETENTION_BYTES / limits.GIB,
     show_default=True,
     help="How much of the log to keep, in GiB.",
 )
-@click.option(
+@setting(
     "--log-retention-hours",
+    key="log.retention_hours",
+    is_seldom_set=True,
     type=Amount(0, limits.OPTION_HOURS_MAX),
     default=limits.LOG_RETENTION_S / 3600,
     show_default=True,
     help="How long to keep the log, in hours.",
 )
-@click.option(
+@setting(
     "--history-gib",
+    key="history.gib",
+    is_seldom_set=True,
     type=Amount(0, limits.OPTION_GIB_MAX),
     default=limits.HISTORY_BYTES / limits.GIB,
     show_default=True,
     help="How much of the table's past to keep for queries with `as_of`, in GiB; 0 for none.",
 )
-@click.option(
+@setting(
     "--audit",
+    key="audit.rate",
+    is_seldom_set=True,
     type=Amount(0, 1),
     default=0.0,
     show_default=True,
@@ -92,6 +112,8 @@ from schemas.errors import RepriseError
 @tls_options
 @curve_options
 @engine_options
+@seed_option
+@log_level_option
 def up(
     demo: bool,
     config: Path | None,
@@ -113,23 +135,24 @@ def up(
     select_service: bool,
     access: AccessSettings,
     tls: TlsSettings | None,
-    lmcache: LmcacheSettings | None,
+    lmcache: "LmcacheSettings | None",
+    seed: int,
+    log_level: str,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
 
     Everything it knows is in --data: after a crash or a restart it answers as before.
 
     \b
-    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
-    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
     REPRISE_DEMO_BASE_PORT first of the 80 ports of --demo    [default: 15557]
     """  # noqa: D301
     # Imported here: the web framework takes half a second that `--help` does not need.
     from reprise import conductor_config
-    from reprise.demo import run_beside
-    from reprise.roles.http_server import serve
+    from reprise.roles.up import run_up
 
     try:
+        if demo:
+            need(LAB, "reprise up --demo")
         configuration = conductor_config.load(
             config or config_path_from(os.environ), required=config is not None
         )
@@ -137,8 +160,8 @@ def up(
             host=host,
             port=configuration.port if port is None else port,
             data=data,
-            seed=seed_from(os.environ),
-            log_level=log_level_from(os.environ),
+            seed=seed,
+            log_level=log_level,
             kernel=kernel,
             default_wire=default_wire,
             log_retention_bytes=int(log_retention_gib * limits.GIB),
@@ -159,8 +182,10 @@ def up(
         begin_service(settings.log_level)
         warn_without_native(kernel)
         if demo:
+            from reprise.demo import run_beside
+
             run_beside(settings, configuration.registrations)
         else:
-            serve(settings, configuration.registrations, when_serving=say_ready)
+            run_up(settings, configuration.registrations, when_serving=say_ready)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from console.asking import ServiceClient
+from console.service_client import ServiceClient
 from query_api.http.models import Service, Services
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bridge.delivery.complaints import Complaints
 from bridge.engine_http.client import NoAnswerError
-from console.asking import RefusedError
+from console.service_client import RefusedError
 from reprise.discovery.cluster import Follower, Object
 from reprise.discovery.engines import (
     UID_LABEL,

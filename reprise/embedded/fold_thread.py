@@ -51,12 +51,13 @@ class FoldThread:
     threads may read the fold.
 
     Args:
-        table: recovered; folds go on behind its offset.
+        table: folds go on behind its offset, once it is recovered.
         flush_s: how often the table's changes are written.
         conditions: set by a flush that failed, which is retried, and by the thread's end.
         tracer: of the service.
 
     Attributes:
+        fold: the table's state; empty until `recovered`, where the table is not yet.
         as_of: when everything was folded that confirmed publishers had sent by then, monotonic
             seconds.
     """
@@ -70,14 +71,9 @@ class FoldThread:
         tracer: Tracer = NO_TRACER,
     ) -> None:
         self.fold = table.fold
-        self._driver = FoldDriver(
-            table,
-            flush_s=flush_s,
-            sync_s=TABLE_SYNC_S,
-            flush_contexts_max=FOLD_FLUSH_CONTEXTS_MAX,
-            on_flush=self._note_flush,
-        )
+        self._table = table
         self._flush_s = flush_s
+        self._driver = self._new_driver()
         self._conditions = conditions
         self._tracer = tracer
         self._queue: deque[_Appended] = deque()
@@ -89,6 +85,20 @@ class FoldThread:
         self._ended = False
         self._pending = 0  # batches of records queued or being folded
         self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
+
+    def _new_driver(self) -> FoldDriver:
+        return FoldDriver(
+            self._table,
+            flush_s=self._flush_s,
+            sync_s=TABLE_SYNC_S,
+            flush_contexts_max=FOLD_FLUSH_CONTEXTS_MAX,
+            on_flush=self._note_flush,
+        )
+
+    def recovered(self) -> None:
+        """The table has another state than when this was made; before `start`."""
+        self.fold = self._table.fold
+        self._driver = self._new_driver()
 
     @property
     def flushed_offset(self) -> Offset:

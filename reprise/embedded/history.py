@@ -30,7 +30,7 @@ class EmbeddedHistory(PastAnswers):
 
     Args:
         path: of the history.
-        log: of the service; called each time.
+        log: of the service.
         make_kernel: an empty one, as the table's.
         bytes_max: how much is kept.
 
@@ -41,7 +41,7 @@ class EmbeddedHistory(PastAnswers):
     def __init__(
         self,
         path: Path,
-        log: Callable[[], ReadableLog],
+        log: ReadableLog,
         make_kernel: Callable[[], Kernel],
         *,
         bytes_max: int,
@@ -50,16 +50,16 @@ class EmbeddedHistory(PastAnswers):
         self._store = HistoryStore(path)
         self._log = log
         self._retention = HistoryRetention(self._store, bytes_max)
-        self._past_tables = PastTables([Past(self._store, log, make_kernel)], make_kernel)
+        self._past_tables = PastTables([Past(self._store, lambda: log, make_kernel)], make_kernel)
         super().__init__(self._past_tables, positions_at=self._positions_of_time)
         self.recorder = HistoryRecorder(self._store, seed=make_kernel().seed)
 
     def _positions_of_time(self, seconds: float) -> Positions:
-        return (Position(0, offset_at(self._log(), seconds, now=time.time())),)
+        return (Position(0, offset_at(self._log, seconds, now=time.time())),)
 
     def retain(self) -> None:
         """See `HistoryRetention`."""
-        self._retention.apply({0: int(self._log().complete_from)})
+        self._retention.apply({0: int(self._log.complete_from)})
 
     @property
     def is_recording(self) -> bool:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--tls-cert` and the options beside it say.
+    """What `tls.cert` and the keys beside it say.
 
     Attributes:
         certificate: PEM, of the server, with those that lead to its authority.

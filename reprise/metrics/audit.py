@@ -1,4 +1,4 @@
-"""The log of answers, where `--audit` has it kept."""
+"""The log of answers, where `audit.rate` has it kept."""
 
 from typing import Final, Protocol
 
@@ -32,15 +32,15 @@ AUDIT: Final[tuple[Family[KeptAnswers], ...]] = (
     ),
     counter(
         "reprise_audit_dropped",
-        "Answers to queries that --audit had chosen and that are not in the log of answers: too"
+        "Answers to queries that audit.rate had chosen and that are not in the log of answers: too"
         " many waited, or neither disk nor Kafka took more.",
         lambda audit: audit.dropped,
     ),
     counter(
         "reprise_audit_unsettled",
-        "Answers to queries that --audit had chosen and that were given while a record of the log"
-        " was half folded, or a flush half applied: no position has them, so they are not in the"
-        " log of answers.",
+        "Answers to queries that audit.rate had chosen and that were given while a record of the"
+        " log was half folded, or a flush half applied: no position has them, so they are not in"
+        " the log of answers.",
         lambda audit: audit.unsettled,
     ),
 )

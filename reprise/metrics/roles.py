@@ -4,9 +4,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from lmcache_adapter.metrics.acting import ACTING
-from lmcache_adapter.metrics.commands import EXECUTED, ISSUED, HasCommands
-from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_TOPIC, Lmcache
 from reprise.metrics.audit import AUDIT, KeptAnswers
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.http import HTTP
@@ -38,11 +35,10 @@ from schemas.positions import Position
 if TYPE_CHECKING:
     from bridge.relay.relay import Relay
     from bridge.service import Bridge
-    from lmcache_adapter.acting.actor import Actor
-    from lmcache_adapter.distributed import LmcacheBridge
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections
+    from reprise.rooms import LmcacheBridge, ReplicaLmcache
     from reprise.tracing.opening import SpanCounts
     from routing.worker.worker import RoutingWorker
     from streams.history.follower import HistoryFollower
@@ -51,60 +47,47 @@ if TYPE_CHECKING:
 
 def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     """Of the service in one process."""
-    loop = service.write
-    pump = loop.pump
+    write, intake, folding, view = service.write, service.intake, service.folding, service.view
+    conditions, log, table = service.conditions, service.data.log, service.data.table
+    pump, sink = intake.pump, intake.sink
 
     def internal_errors() -> int:
-        return loop.faults + service.faults
+        return write.faults + service.faults
 
     def tables() -> Tables:
-        table = loop.table
-        flushed = loop.folding.flushed_offset
         written = (table.written_rows, table.written_bytes, table.generations)
-        return {0: Written(loop.fold, flushed, *written)}
+        return {0: Written(folding.fold, folding.flushed_offset, *written)}
 
     collector = RoleCollector()
-    collector.add(PROCESS, lambda: Role(loop.conditions, internal_errors))
+    collector.add(PROCESS, lambda: Role(conditions, internal_errors))
     collector.add(
         RECEIVED,
-        lambda: received(pump, dropped_later=loop.sink.dropped),
+        lambda: received(pump, dropped_later=sink.dropped),
     )
     collector.add(REPLAY, lambda: pump.replayer)
     collector.add(ACTIVITIES, lambda: dict(pump.followed))
     collector.add(ENGINE_HTTP, lambda: pump.engine_http)
-    collector.add(LOG, lambda: loop.log)
-    if service.history is not None:
-        history = service.history
+    collector.add(LOG, lambda: log)
+    history = service.data.history
+    if history is not None:
         collector.add(HISTORY, lambda: history)
-    collector.add(WAITING, lambda: loop.sink)
-    collector.add(COMMANDS, lambda: loop.commands.refused)
+    collector.add(WAITING, lambda: sink)
+    collector.add(COMMANDS, lambda: intake.commands.refused)
     collector.add(AUDIT, lambda: None if service.audit is None else service.audit.answers)
     collector.add(ROUTING, lambda: service.routing)
-    collector.add(DISK, lambda: loop.conditions)
-    collector.add(RECOVERY, lambda: loop)
-    collector.add(FOLDED_OFFSETS, service.positions)
+    collector.add(DISK, lambda: conditions)
+    collector.add(RECOVERY, lambda: write.recovery)
+    collector.add(FOLDED_OFFSETS, view.positions)
     collector.add(TABLES, tables)
-    collector.add(FOLDED, lambda: dict(loop.fold.publishers))
-    collector.add(LEDGERS, lambda: dict(loop.fold.ledgers.current))
-    collector.add(STANDINGS, service.standings)
-    collector.add(SEGMENTS, service.memory)
-    collector.add(LOOKS, lambda: loop.memory)
-    collector.add(LOAD, lambda: loop.load)
-    collector.add(INDEX, lambda: loop.fold.kernel)
-    if loop.lmcache is not None:
-        workers = loop.lmcache.service
-        if workers is not None:
-            collector.add(LMCACHE, lambda: Lmcache(workers.counters, workers.dropped_by_reason()))
-        topic = loop.lmcache.topic
-        issued = service.commands
-        if issued is not None:
-            collector.add(ISSUED, lambda: issued)
-            collector.add(EXECUTED, lambda: issued.executor)
-        actor = service.actor
-        if actor is not None:
-            collector.add(ACTING, lambda: actor)
-        if topic is not None:
-            collector.add(LMCACHE_TOPIC, lambda: topic)
+    collector.add(FOLDED, lambda: dict(folding.fold.publishers))
+    collector.add(LEDGERS, lambda: dict(folding.fold.ledgers.current))
+    collector.add(STANDINGS, view.standings)
+    collector.add(SEGMENTS, view.memory)
+    collector.add(LOOKS, lambda: write.memory)
+    collector.add(LOAD, lambda: write.load)
+    collector.add(INDEX, lambda: view.kernel)
+    if service.lmcache is not None:
+        service.lmcache.collect(collector)
     return collector
 
 
@@ -134,14 +117,7 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     collector.add(LOAD, lambda: bridge.load)
     collector.add(MEMBERSHIP, lambda: bridge)
     if lmcache is not None:
-        service, topic = lmcache.parts.service, lmcache.parts.topic
-        if service is not None:
-            collector.add(LMCACHE, lambda: Lmcache(service.counters, lmcache.dropped()))
-        if topic is not None:
-            collector.add(LMCACHE_TOPIC, lambda: topic)
-        commands = lmcache.commands
-        if commands is not None:
-            collector.add(EXECUTED, lambda: commands.executor)
+        lmcache.collect(collector)
     return _registered(collector)
 
 
@@ -191,11 +167,10 @@ def replica_collector(
     replica: "Replica",
     routing: RoutingState | None = None,
     audit: KeptAnswers | None = None,
-    commands: HasCommands | None = None,
-    actor: "Actor | None" = None,
+    lmcache: "ReplicaLmcache | None" = None,
 ) -> RoleCollector:
-    """Of a query replica; `audit` is what keeps its answers, if they are kept, `commands` has those
-    to LMCache's workers, and `actor` acts on advice.
+    """Of a query replica; `audit` is what keeps its answers, if they are kept, and `lmcache` the
+    room of LMCache, if it is installed.
     """
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
@@ -211,9 +186,8 @@ def replica_collector(
     collector.add(INDEX, lambda: replica.current.table.kernel)
     collector.add(AUDIT, lambda: audit)
     collector.add(ROUTING, lambda: routing)
-    collector.add(ISSUED, lambda: commands)
-    if actor is not None:
-        collector.add(ACTING, lambda: actor)
+    if lmcache is not None:
+        lmcache.collect(collector)
     return collector
 
 

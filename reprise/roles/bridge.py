@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,9 +23,8 @@ from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
-from lmcache_adapter.distributed import LmcacheBridge
-from lmcache_adapter.settings import LmcacheSettings
 from logs.shared_condition import SharedCondition
+from reprise import rooms
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
@@ -42,6 +41,9 @@ from routing.decisions.queue import RoutingQueue
 from routing.log.writer import RoutingWriter
 from schemas.conditions import Conditions, Part
 from streams.kernel import array_packer, socket_reader
+
+if TYPE_CHECKING:
+    from reprise.rooms import LmcacheBridge, LmcacheSettings
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     metrics_tls: TlsSettings | None = None
-    lmcache: LmcacheSettings | None = None
+    lmcache: "LmcacheSettings | None" = None
     memory: MemorySettings | None = None
     scrape_load_s: float = 0.0
 
@@ -136,7 +138,7 @@ async def _prepare(
     options: BridgeOptions,
     clients: ClientOptions,
     conditions: Conditions,
-    lmcache: LmcacheBridge | None,
+    lmcache: "LmcacheBridge | None",
     load: RoutingWriter,
     beside: contextlib.AsyncExitStack,
 ) -> None:
@@ -159,14 +161,13 @@ async def _prepare(
 @contextlib.asynccontextmanager
 async def _opened_lmcache(
     options: BridgeOptions, clients: ClientOptions, tracing: Tracing
-) -> AsyncIterator[LmcacheBridge | None]:
+) -> AsyncIterator["LmcacheBridge | None"]:
     """LMCache's workers are answered from here on, whether Kafka is there or not."""
-    if options.lmcache is None:
+    room = rooms.lmcache()
+    if room is None or options.lmcache is None:
         yield None
         return
-    lmcache = LmcacheBridge(
-        options.lmcache, options.kafka, clients, options.data, tracer=tracing.tracer
-    )
+    lmcache = room.bridge(options.lmcache, options.kafka, clients, options.data, tracing.tracer)
     lmcache.start()
     try:
         yield lmcache
@@ -177,7 +178,7 @@ async def _opened_lmcache(
 @contextlib.asynccontextmanager
 async def _monitored(
     bridge: Bridge,
-    lmcache: LmcacheBridge | None,
+    lmcache: "LmcacheBridge | None",
     listening: socket.socket | None,
     tls: Tls | None,
     tracing: Tracing,

@@ -1,13 +1,11 @@
 """Runs a service: binds the address, starts what is beside it, serves HTTP, stops in order."""
 
-import logging
-import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from types import FrameType
+from typing import NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -16,26 +14,33 @@ from query_api.access.guard import Guard
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.plain_listener import PlainAnswers
-from reprise.application import create_app
-from reprise.embedded.service import ROLE, EmbeddedService
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
 from reprise.http.listening import bind
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
-from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
-from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.leaving import Leaving
 from reprise.roles.service import Service
-from reprise.settings import Settings
-from reprise.tracing.opening import Tracing, tracing_of
-from schemas.errors import ConfigurationError
 from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, LISTENER_CONNECTIONS_MIN
-from schemas.registration import Registration
-from storage.faults import PID_FILE
 
-logger = logging.getLogger(__name__)
+
+def _tell_nothing() -> None:
+    """What is told where an app has nothing to begin or to end."""
+
+
+class _Moments(NamedTuple):
+    """What is called in the life of a server.
+
+    Attributes:
+        serving: once it accepts connections, in this order.
+        stopping: when a signal comes, before requests are refused.
+        shutdown: when it begins to end, on its loop.
+    """
+
+    serving: Sequence[Callable[[], None]]
+    stopping: Callable[[], None]
+    shutdown: Callable[[], None]
 
 
 class _Server(ConnectionsServer):
@@ -47,18 +52,11 @@ class _Server(ConnectionsServer):
         connections: Connections,
         plain: PlainAnswers | None,
         tls: Tls | None,
-        *,
-        when_serving: Callable[[], None],
-        when_stopping: Callable[[], None],
-        begin: Callable[[], None],
-        end_streams: Callable[[], None],
+        told: _Moments,
         leaving: Leaving | None,
     ) -> None:
         super().__init__(config, connections, plain, tls)
-        self._begin = begin
-        self._when_serving = when_serving
-        self._when_stopping = when_stopping
-        self._end_streams = end_streams
+        self._told = told
         self._leaving = leaving
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -66,23 +64,23 @@ class _Server(ConnectionsServer):
         if sig == signal.SIGTERM and self._leaving is not None and not self.should_exit:
             self._leaving.begin(self._end)
             return
-        self._when_stopping()
+        self._told.stopping()
         super().handle_exit(sig, frame)
 
     def _end(self) -> None:
-        self._when_stopping()
+        self._told.stopping()
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
         await super().startup(sockets)
         if self.started:
-            self._begin()
-            self._when_serving()
+            for tell in self._told.serving:
+                tell()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
-        self._end_streams()
+        self._told.shutdown()
         await super().shutdown(sockets)
 
 
@@ -147,11 +145,15 @@ class Server:
             self.connections,
             getattr(app, "plain", None) if has_room and self._tls is None else None,
             self._tls,
-            when_serving=lambda: when_serving(self.base_url),
-            when_stopping=when_stopping,
-            begin=getattr(app, "begin", lambda: None),
-            end_streams=getattr(app, "end_streams", lambda: None),
-            leaving=leaving,
+            _Moments(
+                serving=(
+                    getattr(app, "begin", _tell_nothing),
+                    partial(when_serving, self.base_url),
+                ),
+                stopping=when_stopping,
+                shutdown=getattr(app, "end_streams", _tell_nothing),
+            ),
+            leaving,
         )
         service.start()
         # uvicorn re-raises a signal once it has stopped: by then these are the handlers.
@@ -185,105 +187,3 @@ def guard_of(access: AccessSettings, host: str, grpc: GrpcSettings | None) -> Gu
     if grpc is not None and not grpc.is_insecure:
         access.check_host(grpc.host, "the host of --grpc")
     return access.open_guard()
-
-
-def serve(
-    settings: Settings,
-    registrations: Sequence[Registration] = (),
-    *,
-    forgets: Callable[[Registration], bool] | None = None,
-    when_serving: Callable[[str], None] = lambda base_url: None,
-    when_stopping: Callable[[], None] = lambda: None,
-) -> None:
-    """Serves the embedded service until SIGINT or SIGTERM.
-
-    Args:
-        settings: what to run with.
-        registrations: publishers to follow beside those in the log.
-        forgets: whom of those in the log to unregister at once, unfollowed; None: nobody.
-        when_serving: called with the base URL once requests are accepted.
-        when_stopping: called as soon as a signal comes, before requests are refused.
-
-    Raises:
-        ConfigurationError: the address cannot be bound, or spans not be sent as is asked for.
-        StorageError: the data directory cannot be opened, or its log is damaged.
-    """
-    with tracing_of(os.environ, ROLE) as tracing:
-        _serve(settings, registrations, forgets, tracing, when_serving, when_stopping)
-
-
-def _serve(
-    settings: Settings,
-    registrations: Sequence[Registration],
-    forgets: Callable[[Registration], bool] | None,
-    tracing: Tracing,
-    when_serving: Callable[[str], None],
-    when_stopping: Callable[[], None],
-) -> None:
-    guard = guard_of(settings.access, settings.host, settings.grpc)
-    server = Server(settings.host, settings.port, settings.tls)
-    try:
-        service = EmbeddedService(settings, on_damage=server.end, tracer=tracing.tracer)
-        service.metrics.register(embedded_collector(service))
-        service.metrics.register(http_collector(server.connections))
-        service.metrics.register(tracing_collector(tracing.counts))
-    except BaseException:
-        server.close()
-        raise
-    try:
-        beside = beside_grpc(
-            service,
-            service,
-            settings.grpc,
-            settings.access,
-            settings.tls,
-            only_exact=settings.only_exact,
-            tracer=tracing.tracer,
-        )
-    except ConfigurationError:
-        service.stop()
-        server.close()
-        raise
-    if forgets is not None:
-        service.forget_at_start(forgets)
-    service.register_configured(registrations)
-    pid_file = settings.data / PID_FILE
-    _note_pid(pid_file)
-    logger.info(
-        "Listening on %s, data in %s, %s kernel",
-        server.base_url,
-        settings.data,
-        service.kernel.name,
-    )
-    server.run(
-        create_app(
-            service,
-            service,
-            default_wire=settings.default_wire,
-            only_exact=settings.only_exact,
-            history=service.history,
-            audit=service.audit_queue,
-            workers=service if settings.lmcache is not None else None,
-            router=service.router,
-            commands=service.commands,
-            select_service=settings.select_service,
-            acting=service.actor,
-            guard=guard,
-            tracer=tracing.tracer,
-        ),
-        beside,
-        when_serving=when_serving,
-        when_stopping=when_stopping,
-    )
-    with suppress(OSError):
-        pid_file.unlink()
-    if service.damage is not None:
-        raise service.damage
-
-
-def _note_pid(path: Path) -> None:
-    """For people and scripts that end this process and no other."""
-    try:
-        path.write_text(f"{os.getpid()}\n")
-    except OSError as error:
-        logger.warning("Cannot write the process id to %s: %s; going on without", path, error)

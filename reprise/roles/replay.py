@@ -11,12 +11,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from bridge.wire import KINDS
 from query_api.http.wire import Wire
-from query_api.ports import Health
+from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from replay.as_records import CaptureRecords
 from replay.folding import Pace, ReplayedTable, fold_capture
@@ -29,7 +29,12 @@ from schemas.conditions import Conditions, Level, Part
 from schemas.errors import RegistrationError, RepriseError
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.limits import SHUTDOWN_S
+from schemas.memory import SegmentKey, SegmentState
+from schemas.positions import PublisherState
 from schemas.registration import Registration
+from streams.kernel.interface import ReadOnlyKernel
+from streams.table.ledger import Ledger
+from streams.table.scope_states import FreshUntil, ScopeStates
 
 logger = logging.getLogger(__name__)
 
@@ -67,18 +72,9 @@ class ReplayedService(TableView):
         self._is_folded = False
         self.conditions = Conditions(time.time, logger)
         self.conditions.set(Part.RECOVERY, "replaying", "The capture is being folded", logged=False)
+        # As of the last record of a segment: what was live then is shown as live.
         super().__init__(
-            kernel=lambda: table.kernel,
-            publishers=lambda: table.publishers,
-            registrations=lambda: table.registrations,
-            positions=lambda: table.positions,
-            states=lambda: table.states,
-            fresh_until=lambda: {},
-            stale_at=lambda: math.inf if self._is_folded else -math.inf,
-            ledgers=lambda: table.ledgers,
-            segments=lambda: table.segments,
-            # As of the last record of one: what was live then is shown as live.
-            wall_clock=lambda: max((one.observed_at for one in table.segments.values()), default=0),
+            wall_clock=lambda: max((one.observed_at for one in table.segments.values()), default=0)
         )
         self.metrics = process_registry()
         self.conditions.on_change = self.changed
@@ -119,6 +115,38 @@ class ReplayedService(TableView):
             logged=False,
         )
         self._when_folded()
+
+    # The table, as `TableView` asks for it
+
+    @property
+    def kernel(self) -> ReadOnlyKernel:
+        """See `TableView`."""
+        return self._table.kernel
+
+    def positions(self) -> Positions:
+        """See `TableView`."""
+        return self._table.positions
+
+    def _publishers(self) -> Mapping[PublisherKey, PublisherState]:
+        return self._table.publishers
+
+    def _registrations(self) -> Iterable[Registration]:
+        return self._table.registrations
+
+    def _states(self) -> ScopeStates:
+        return self._table.states
+
+    def _fresh_until(self) -> FreshUntil:
+        return {}
+
+    def _stale_at(self) -> float:
+        return math.inf if self._is_folded else -math.inf
+
+    def _ledgers(self) -> Mapping[PublisherKey, Ledger]:
+        return self._table.ledgers
+
+    def _segments(self) -> Mapping[SegmentKey, SegmentState]:
+        return self._table.segments
 
     # View
 

@@ -1,9 +1,9 @@
 """`reprise serve`: a query replica, made of its parts.
 
-Threads: `kafka` reads the table and the registry and writes registrations, and with `--audit`
-answers; the main thread answers HTTP from the kernel that the other one loads. With `--act`, `act`
-acts on advice. With `--history`, `history` folds the log itself into tables whose past it keeps
-(`streams.history.follower`).
+Threads: `kafka` reads the table and the registry and writes registrations, and with `audit.rate`
+answers; the main thread answers HTTP from the kernel that the other one loads. With `acting.on`,
+`act` acts on advice. With `--history`, `history` folds the log itself into tables whose past
+it keeps (`streams.history.follower`).
 """
 
 import asyncio
@@ -14,21 +14,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from bridge.membership.registrar import check_addresses
 from bridge.wire import KINDS
 from brokers.availability import quiet_client
-from brokers.options import client_options
+from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from doctor.watch import OutcomeWatch
-from lmcache_adapter.acting.actor import Actor
-from lmcache_adapter.commands.replica import ReplicaCommands
 from logs.topic_writer import TopicWriter, stop_writers
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
@@ -38,6 +36,7 @@ from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import ROLE, Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader, kafka_thread
+from reprise import rooms
 from reprise.application import create_app
 from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import (
@@ -63,8 +62,11 @@ from streams.audit.source import AnswersSource
 from streams.audit.topic import AnswersWriter
 from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
-from streams.kernel.interface import AuditQueue, Kernel
+from streams.kernel.interface import Kernel
 from streams.table.rows.reader import RowReader
+
+if TYPE_CHECKING:
+    from reprise.rooms import ReplicaLmcache
 
 logger = logging.getLogger(__name__)
 
@@ -138,41 +140,20 @@ class ReplicaService:
             Topic.REGISTRY: kafka.topics.registry.partitions,
         }
 
-        self.audit_queue: AuditQueue | None = None
-        if settings.audit_rate > 0:
-            self.audit_queue = open_audit_queue(settings.audit_rate)
-
-        def make_kernel() -> Kernel:
-            return open_kernel(settings.seed, name=settings.kernel)
-
-        def make_table() -> RowReader:
-            kernel = make_kernel()
-            if self.audit_queue is not None:
-                kernel.audit_into(self.audit_queue)
-            return RowReader(kernel, has_registry=True)
-
-        self.replica = Replica(make_table, partitions)
-        self.audit: AnswersWriter | None = None
-        if self.audit_queue is not None:
-            self.audit = AnswersWriter(
-                kafka,
-                options,
-                AnswersSource(
-                    self.audit_queue,
-                    seed=settings.seed,
-                    replica=f"{socket.gethostname()}:{settings.port}",
-                ),
-                self.replica.conditions,
-            )
-        self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
-        routing = self.routing
+        self._settings = settings
+        self._registrations = registrations
+        queue = open_audit_queue(settings.audit_rate) if settings.audit_rate > 0 else None
+        self.audit_queue = queue
+        self.replica = Replica(self._empty_table, partitions)
+        self.audit = self._open_audit(options)
+        routing = self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
         self.router = Router(self.replica, routing.queue, routing.live, settings.routing)
         self._thread = kafka_thread()
         self._reader = TopicReader(
             kafka,
             options,
             self.replica,
-            prepare=partial(self._prepare, kafka),
+            prepare=self._prepare,
             when_refused=when_refused,
         )
         self.registry = RegistryWriter(
@@ -184,38 +165,70 @@ class ReplicaService:
             kinds=KINDS,
             on_unregistered=self.router.forget,
         )
-        self.commands = ReplicaCommands(kafka, options, self._thread, tracer=tracer)
+        self.lmcache = self._open_lmcache(options, tracer)
         self.outcomes = OutcomeWatch(
             self.replica, self.router, self.replica.conditions, on_fault=self._count_fault
         )
-        self.actor: Actor | None = None
-        if settings.act_s:
-            self.actor = Actor(self.replica, self.router, self.commands, period_s=settings.act_s)
         self.replica.metrics.register(
             replica_collector(
                 self.replica,
                 routing,
                 None if self.audit is None else self.audit.answers,
-                self.commands,
-                self.actor,
+                self.lmcache,
             )
         )
-        self._registrations = registrations
-        self.history: TopicHistory | None = None
-        self._follower: HistoryFollower | None = None
-        if settings.history is not None:
-            self._follower = HistoryFollower(
-                settings.history,
-                options,
-                topic=kafka.topics.events.name,
-                partitions=kafka.topics.events.partitions,
-                make_kernel=make_kernel,
-                bytes_max=settings.history_bytes,
-                conditions=self.replica.conditions,
-                prepare=partial(self._prepare, kafka),
-            )
-            self.history = TopicHistory(self._follower)
-            self.replica.metrics.register(history_collector(self._follower))
+        self._follower = self._open_history(options)
+        self.history = None if self._follower is None else TopicHistory(self._follower)
+
+    def _empty_kernel(self) -> Kernel:
+        return open_kernel(self._settings.seed, name=self._settings.kernel)
+
+    def _empty_table(self) -> RowReader:
+        kernel = self._empty_kernel()
+        if self.audit_queue is not None:
+            kernel.audit_into(self.audit_queue)
+        return RowReader(kernel, has_registry=True)
+
+    def _open_audit(self, options: ClientOptions) -> AnswersWriter | None:
+        if self.audit_queue is None:
+            return None
+        settings = self._settings
+        return AnswersWriter(
+            settings.kafka,
+            options,
+            AnswersSource(
+                self.audit_queue,
+                seed=settings.seed,
+                replica=f"{socket.gethostname()}:{settings.port}",
+            ),
+            self.replica.conditions,
+        )
+
+    def _open_lmcache(self, options: ClientOptions, tracer: Tracer) -> "ReplicaLmcache | None":
+        room, settings = rooms.lmcache(), self._settings
+        if room is None:
+            return None
+        lmcache = room.replica(settings.kafka, options, self._thread, tracer)
+        if settings.act_s:
+            lmcache.act(self.replica, self.router, settings.act_s)
+        return lmcache
+
+    def _open_history(self, options: ClientOptions) -> HistoryFollower | None:
+        settings, events = self._settings, self._settings.kafka.topics.events
+        if settings.history is None:
+            return None
+        follower = HistoryFollower(
+            settings.history,
+            options,
+            topic=events.name,
+            partitions=events.partitions,
+            make_kernel=self._empty_kernel,
+            bytes_max=settings.history_bytes,
+            conditions=self.replica.conditions,
+            prepare=self._prepare,
+        )
+        self.replica.metrics.register(history_collector(follower))
+        return follower
 
     def _count_fault(self) -> None:
         self.replica.internal_errors += 1
@@ -226,10 +239,9 @@ class ReplicaService:
             self._follower.start()
         self._thread.start(self._reader.run())
         self.routing.start(self._thread)
-        self.commands.start()
         self.outcomes.start()
-        if self.actor is not None:
-            self.actor.start()
+        if self.lmcache is not None:
+            self.lmcache.start()
         if self.audit is not None:
             self.audit.start(self._thread)
         for registration in self._registrations:
@@ -239,8 +251,8 @@ class ReplicaService:
     def stop(self) -> None:
         """See `reprise.roles.service.Service`."""
         self.outcomes.stop()
-        if self.actor is not None:
-            self.actor.stop()
+        if self.lmcache is not None:
+            self.lmcache.stop()
         if self._follower is not None:
             self._follower.begin_stop()
         writers: list[TopicWriter[Any]] = [self.routing.writer]
@@ -251,8 +263,9 @@ class ReplicaService:
         if self._follower is not None:
             self._follower.stop()
 
-    async def _prepare(self, kafka: KafkaSettings) -> None:
+    async def _prepare(self) -> None:
         """Waits for the topics."""
+        kafka = self._settings.kafka
         meanwhile = "answers say `stale`" if self.replica.ready else "nothing is answered"
         conditions = self.replica.conditions
         await ensure_topics(kafka, Outage(kafka.bootstrap, meanwhile, conditions=conditions))
@@ -347,6 +360,7 @@ def _serve(
         settings.kafka.bootstrap,
         service.replica.kernel.name,
     )
+    lmcache = service.lmcache
     app = create_app(
         service.replica,
         service.registry,
@@ -355,9 +369,9 @@ def _serve(
         history=service.history,
         audit=service.audit_queue,
         router=service.router,
-        commands=service.commands,
+        commands=None if lmcache is None else lmcache.commands,
         select_service=settings.select_service,
-        acting=service.actor,
+        acting=None if lmcache is None else lmcache.actor,
         guard=guard,
         tracer=tracing.tracer,
     )

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def advice(url: str, shows_all: bool, as_json: bool) -> None:
     """Say which hot prefixes should be copied to another instance, or pinned where they are.
 
-    Each advice names the request that would do it. A service with --act does it itself: what it has
-    done is shown below, and of each advice why it was not done at the last look.
+    Each advice names the request that would do it. A service with acting.on does it itself: what it
+    has done is shown below, and of each advice why it was not done at the last look.
     """
     from routing.http.models import AdvicesDocument
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from console.settings import setting
 from routing.costs import Costs
 from routing.decisions.router import RouterSettings
 from routing.policies.assignments import parse_assignments
@@ -16,7 +17,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def routing_options(command: CommandT) -> CommandT:
-    """`--policy`, `--costs` and `--degraded`, handed over as `routing`; `--select-service`."""
+    """The table `routing`, handed over as `routing` and `select_service`."""
 
     @_policy_option
     @_costs_option
@@ -49,29 +50,32 @@ def _to_degraded(context: click.Context, parameter: click.Parameter, text: str) 
     return OfDegraded(text)
 
 
-_policy_option = click.option(
+_policy_option = setting(
     "--policy",
+    key="routing.policy",
+    is_seldom_set=True,
     envvar="REPRISE_POLICY",
-    show_envvar=True,
     default=DEFAULT_POLICY,
     show_default=True,
     callback=_to_policy,
     help=f"The policy of POST /route where a request names none: {', '.join(POLICIES)}; with"
     " parameters as NAME:PARAMETER=VALUE,...",
 )
-_costs_option = click.option(
+_costs_option = setting(
     "--costs",
+    key="routing.costs",
+    is_seldom_set=True,
     envvar="REPRISE_COSTS",
-    show_envvar=True,
     default="",
     callback=_to_costs,
     help="What computing and moving take before outcomes have taught it, as"
     " prefill_tokens_per_s=8000,token_squared_s=6e-10,...  [default: a 70B model on eight A800]",
 )
-_degraded_option = click.option(
+_degraded_option = setting(
     "--degraded",
+    key="routing.degraded",
+    is_seldom_set=True,
     envvar="REPRISE_DEGRADED",
-    show_envvar=True,
     type=click.Choice([one.value for one in OfDegraded]),
     default=OfDegraded.ZERO.value,
     show_default=True,
@@ -79,10 +83,11 @@ _degraded_option = click.option(
     help="What POST /route makes of an instance of which events were lost: keep it as it is, take"
     " it to hold nothing (zero), or leave it out (drop).",
 )
-_select_option = click.option(
+_select_option = setting(
     "--select-service",
+    key="routing.select_service",
+    is_seldom_set=True,
     envvar="REPRISE_SELECT_SERVICE",
-    show_envvar=True,
     is_flag=True,
     help="Also answer as Dynamo's standalone select service: POST /select, /reservations, ...",
 )

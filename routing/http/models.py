@@ -190,7 +190,7 @@ class AdviceDocument(msgspec.Struct, kw_only=True):
         Meta(description="What would do it; `/move` and `/pin` want its tokens, not its hash."),
     ]
     held_back: Annotated[
-        str, Meta(description="With --act: why it was not done at the last look, in one word.")
+        str, Meta(description="With acting.on: why it was not done at the last look, in one word.")
     ] = ""
 
 

@@ -223,7 +223,7 @@ async def _verify_topics(settings: KafkaSettings, on_progress: Tell) -> Verified
         found = await until_reached(look, servers=settings.bootstrap, patience_s=TAIL_REACH_S)
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"Expected the topics {named[0]}, which `reprise serve --audit RATE` makes, and"
+            f"Expected the topics {named[0]}, which `reprise serve` with audit.rate makes, and"
             f" {named[1]}: {error}"
         ) from error
     async with AsyncExitStack() as opened:

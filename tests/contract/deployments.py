@@ -22,10 +22,10 @@ from tests.roles import Role
 FORMS = ("embedded", pytest.param("kafka", marks=pytest.mark.faults))
 """Parameters of a fixture: one of both forms."""
 
-SESSION = ("--session-timeout-s", "2")
+SESSION = ("--set", "kafka.session_timeout_s=2")
 WAIT_S = 60.0
 GRPC_TENANT = "routed"
-GRPC_OPTIONS = ("--grpc", "0", "--grpc-tenant", GRPC_TENANT)
+GRPC_OPTIONS = ("--grpc", "0", "--set", f"grpc.tenant={GRPC_TENANT}")
 
 
 class Subscribed(Protocol):
@@ -239,8 +239,8 @@ def memory_options(directory: Path) -> tuple[str, ...]:
     """Those by which segments are looked for in a directory, which is made."""
     directory.mkdir(parents=True, exist_ok=True)
     return (
-        *("--memory-dir", str(directory), "--memory-host", "node-1"),
-        *("--memory-period-s", "0.25"),
+        *("--set", f"memory.dir={directory}", "--set", "memory.host=node-1"),
+        *("--set", "memory.period_s=0.25"),
     )
 
 

@@ -33,7 +33,7 @@ class Served(LmcacheService):
         models = directory / "models.json"
         models.write_text(json.dumps(MODELS))
         listed = ",".join(map(str, self.ports))
-        options = ("--lmcache", f"127.0.0.1:{listed}", "--lmcache-models", str(models))
+        options = ("--lmcache", f"127.0.0.1:{listed}", "--set", f"lmcache.models={models}")
         super().__init__(directory, kafka, *options)
 
     def workers(self, instance_id: str) -> list[dict[str, Any]]:

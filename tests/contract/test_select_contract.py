@@ -22,7 +22,7 @@ STORED = BlockStored(block_hashes=[1, 2, 3, 4], token_ids=TOKENS, block_size=16)
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    with Service(tmp_path / "data", "--select-service") as running:
+    with Service(tmp_path / "data", "--set", "routing.select_service=true") as running:
         yield running
 
 

@@ -101,7 +101,7 @@ def test_messages_that_nobody_expects(
 ) -> None:
     ports = free_ports(3)
     listed = ",".join(map(str, ports))
-    options = ("--lmcache", f"127.0.0.1:{listed}", "--lmcache-model", "m")
+    options = ("--lmcache", f"127.0.0.1:{listed}", "--set", "lmcache.model=m")
     with (
         Service(tmp_path / "data", *options) as service,
         ScriptedWorker(ports, "neighbour", peer="127.0.0.1:8200") as worker,

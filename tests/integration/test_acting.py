@@ -60,7 +60,7 @@ class Stage(LmcacheService):
         self.names = names
         self.ports = free_ports(3)
         listed = ",".join(map(str, self.ports))
-        options = ("--lmcache", f"127.0.0.1:{listed}", "--lmcache-model", "m")
+        options = ("--lmcache", f"127.0.0.1:{listed}", "--set", "lmcache.model=m")
         super().__init__(directory, kafka, *options, answering=acting)
         self._ending = ExitStack()
         self._ending.callback(super().close)
@@ -195,7 +195,7 @@ def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Staged]:
         yield make
 
 
-ACT = ("--act", "--act-period", str(PERIOD_S))
+ACT = ("--set", "acting.on=true", "--set", f"acting.period_s={PERIOD_S}")
 
 
 def test_a_hot_prefix_is_copied_once_and_that_is_seen(staged: Staged) -> None:

@@ -33,7 +33,7 @@ def test_all_that_was_kept_is_proven_across_kills_and_a_changed_number_is_found(
     data = tmp_path / "data"
     given = 0
     try:
-        with Service(data, "--audit", "1") as service:
+        with Service(data, "--set", "audit.rate=1") as service:
             for engine in load.engines:
                 register(service, engine)
             load.start()

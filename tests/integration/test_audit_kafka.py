@@ -39,7 +39,9 @@ def roles(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[list[Role]]
     """A bridge, a worker, and two replicas that keep every answer."""
     made = [Role(name, tmp_path / name, kafka_settings) for name in ("bridge", "streams")]
     for number in (1, 2):
-        made.append(Role("serve", tmp_path / f"serve-{number}", kafka_settings, "--audit", "1"))
+        made.append(
+            Role("serve", tmp_path / f"serve-{number}", kafka_settings, "--set", "audit.rate=1")
+        )
     yield made
     for role in made:
         role.kill()
@@ -63,7 +65,7 @@ def test_all_that_replicas_kept_is_proven_and_a_changed_number_is_found(
 ) -> None:
     code, lines = verify(kafka_settings)
     assert code == 1
-    assert "`reprise serve --audit RATE`" in lines[0]
+    assert "`reprise serve` with audit.rate" in lines[0]
     for role in roles:
         role.start()
     replicas = roles[2:]
@@ -150,7 +152,7 @@ def test_while_kafka_is_away_queries_go_on_and_what_they_got_is_proven_later(
 ) -> None:
     kafka = settings_for(own_broker)
     made = [Role(name, tmp_path / name, kafka) for name in ("bridge", "streams")]
-    replica = Role("serve", tmp_path / "serve", kafka, "--audit", "1")
+    replica = Role("serve", tmp_path / "serve", kafka, "--set", "audit.rate=1")
     load = Load(seed, [Engine("a"), Engine("b")], prompts=200)
     try:
         for role in (*made, replica):

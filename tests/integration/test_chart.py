@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,8 @@ EVERYTHING: Final = (
     "podLabels.team=serving",
     "podAnnotations.note=x",
     "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring",
+    "settings.routing.policy=round-robin",
+    "settings.streams.flush_ms=30",
     "env[0].name=CONDUCTOR_LOG_LEVEL",
     "env[0].value=DEBUG",
 )
@@ -139,6 +142,16 @@ def unknown_fields(found: Any, kind: Any, path: str) -> list[str]:
     return errors
 
 
+def write_settings(made: Iterable[Mapping[str, Any]], directory: Path) -> None:
+    """Writes the file of settings where a pod that is run here reads it."""
+    (found,) = [
+        one
+        for one in made
+        if one["kind"] == "ConfigMap" and one["metadata"]["name"].endswith("-settings")
+    ]
+    (directory / "reprise.toml").write_text(found["data"]["reprise.toml"])
+
+
 def containers(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     if found["kind"] not in ("StatefulSet", "Deployment"):
         return []
@@ -173,21 +186,43 @@ def test_what_it_makes_is_what_kubernetes_takes(name: str) -> None:
 def test_every_command_takes_its_arguments(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for one in documents(*COMBINATIONS[name]):
+    made = documents(*COMBINATIONS[name])
+    write_settings(made, tmp_path)
+
+    def here(text: str) -> str:
+        return text.replace("/var/lib/reprise", str(tmp_path)).replace("/settings", str(tmp_path))
+
+    for one in made:
         for container in containers(one):
             if container["name"] == "keys":
                 continue
             command, *arguments = container["args"]
-            arguments = [text.replace("/var/lib/reprise", str(tmp_path)) for text in arguments]
+            arguments = [here(text) for text in arguments]
             with monkeypatch.context() as environment:
                 for variable in container.get("env", ()):
-                    value = str(variable.get("value", "x"))
-                    environment.setenv(
-                        variable["name"], value.replace("/var/lib/reprise", str(tmp_path))
-                    )
+                    environment.setenv(variable["name"], here(str(variable.get("value", "x"))))
                 found = main.get_command(click.Context(main), command)
                 assert found is not None
                 found.make_context(command, arguments)
+
+
+def test_settings_are_one_file_over_which_the_value_settings_stands() -> None:
+    def settings(*values: str) -> dict[str, Any]:
+        (found,) = [
+            tomllib.loads(one["data"]["reprise.toml"])
+            for one in documents(*values)
+            if one["kind"] == "ConfigMap" and one["metadata"]["name"].endswith("-settings")
+        ]
+        return found
+
+    assert settings("settings.log.retention_gib=9", "settings.routing.policy=random") == {
+        "access": {"open_probes": True},
+        "log": {"retention_gib": 9, "retention_hours": 168},
+        "routing": {"policy": "random"},
+    }
+    distributed = settings(*EVERYTHING)
+    assert distributed["history"] == {"on": True, "gib": 4}
+    assert distributed["streams"] == {"flush_ms": 30}
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
@@ -261,7 +296,11 @@ def test_alerts_and_dashboards_are_those_of_the_project() -> None:
     made = documents(*EVERYTHING)
     (rule,) = [one for one in made if one["kind"] == "PrometheusRule"]
     assert rule["spec"] == yaml.safe_load((ROOT / "monitoring/alerts.yml").read_text())
-    (dashboards,) = [one for one in made if one["kind"] == "ConfigMap"]
+    (dashboards,) = [
+        one
+        for one in made
+        if one["kind"] == "ConfigMap" and not one["metadata"]["name"].endswith("-settings")
+    ]
     own = {one.name: one.read_text() for one in (ROOT / "monitoring/grafana/dashboards").iterdir()}
     assert {name: text.strip() for name, text in dashboards["data"].items()} == {
         name: text.strip() for name, text in own.items()
@@ -287,7 +326,8 @@ def test_values_that_do_not_go_together_are_named(values: tuple[str, ...], said:
 def test_the_manifest_is_what_the_chart_makes() -> None:
     made = documents()
     for one in made:
-        for meta in (one["metadata"], one["spec"].get("template", {}).get("metadata", {})):
+        template = one.get("spec", {}).get("template", {})
+        for meta in (one["metadata"], template.get("metadata", {})):
             if meta:  # nobody but kubectl applies it
                 meta["labels"]["app.kubernetes.io/managed-by"] = "kubectl"
                 del meta["labels"]["helm.sh/chart"]
@@ -308,13 +348,16 @@ def pod(tmp_path: Path) -> Iterator[tuple[Api, Path]]:
     """What the manifest's pod would run, on this machine; and where its volume is."""
     (stateful,) = [one for one in manifest() if one["kind"] == "StatefulSet"]
     init, container = containers(stateful)
+    write_settings(manifest(), tmp_path)
     environment = dict(os.environ) | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "CONDUCTOR_CONFIG_PATH": str(tmp_path / "none"),
     }
 
     def here(text: str) -> str:
-        return text.replace("/var/lib/reprise", str(tmp_path)).replace("0.0.0.0", "127.0.0.1")
+        for there in ("/var/lib/reprise", "/settings"):
+            text = text.replace(there, str(tmp_path))
+        return text.replace("0.0.0.0", "127.0.0.1")
 
     def environment_of(one: Mapping[str, Any]) -> dict[str, str]:
         return environment | {item["name"]: here(item["value"]) for item in one["env"]}

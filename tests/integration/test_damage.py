@@ -181,12 +181,12 @@ def start(data: Path) -> Outcome:
     service.start()
     try:
         until(
-            lambda: service.damage or not service.write.conditions.has(Part.RECOVERY),
-            what=f"recovery: {service.write.problem}",
+            lambda: service.damage or not service.conditions.has(Part.RECOVERY),
+            what=f"recovery: {service.conditions.problem}",
         )
         if service.damage:
             return Outcome(str(service.damage))
-        return Outcome("", service.state(SCOPE), digests_of(service.write.fold))
+        return Outcome("", service.view.state(SCOPE), digests_of(service.folding.fold))
     finally:
         service.stop()
 

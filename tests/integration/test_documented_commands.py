@@ -68,7 +68,14 @@ class World:
         self.engines = [Publisher(PublisherOptions()) for _ in ENGINES]
         self.spare = Publisher(PublisherOptions())
         key = make_keys(directory / "service").path
-        options = ("--audit", "1", "--select-service", "--curve-key", str(key))
+        options = (
+            "--set",
+            "audit.rate=1",
+            "--set",
+            "routing.select_service=true",
+            "--set",
+            f"engines.curve_key={key}",
+        )
         self.service = Service(directory / "data", *options)
 
     def begin(self) -> None:

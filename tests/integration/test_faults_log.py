@@ -80,7 +80,7 @@ def test_bridges_that_wake_after_another_has_taken_over_write_nothing_twice(
 @pytest.fixture
 def intruder(tmp_path: Path, deployment_settings: KafkaSettings) -> Iterator[Role]:
     """A third bridge, which shares with the two others nothing but the topics."""
-    options = ("--session-timeout-s", str(SESSION_S))
+    options = ("--set", f"kafka.session_timeout_s={SESSION_S}")
     data = tmp_path / "bridge-3"
     role = Role(
         "bridge", data, deployment_settings, *options, program=(sys.executable, "-c", OTHER_GROUP)

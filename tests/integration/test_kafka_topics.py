@@ -84,17 +84,17 @@ def test_topics_that_are_there_are_left_as_they_are(kafka_settings: KafkaSetting
 
 
 @pytest.mark.parametrize(
-    ("topic", "flag"), [("table", "--events-partitions"), ("cursors", "--registry-partitions")]
+    ("topic", "key"), [("table", "events_partitions"), ("cursors", "registry_partitions")]
 )
 def test_a_wrong_partition_count_says_what_to_do(
-    kafka_settings: KafkaSettings, topic: str, flag: str
+    kafka_settings: KafkaSettings, topic: str, key: str
 ) -> None:
     name = f"{kafka_settings.topic_prefix}.{topic}"
     make_topic(kafka_settings, name, 5, cleanup_policy="compact")
     with pytest.raises(ConfigurationError) as raised:
         ensure(kafka_settings)
     assert f"Expected `2` partitions, got `5` in topic: {name}." in str(raised.value)
-    assert f"{flag} 5" in str(raised.value)
+    assert f"kafka.{key} = 5" in str(raised.value)
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])

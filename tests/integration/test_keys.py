@@ -168,7 +168,7 @@ def test_no_role_answers_strangers_unless_it_is_told_to(
 
 def test_by_default_nothing_is_open_beyond_loopback(tmp_path: Path) -> None:
     """What the system says of the process's sockets, of all that it can be asked to open."""
-    options = ("--grpc", "0", "--select-service", "--lmcache", "127.0.0.1")
+    options = ("--grpc", "0", "--set", "routing.select_service=true", "--lmcache", "127.0.0.1")
     with Service(tmp_path / "data", *options) as service:
         assert service.process is not None
         found = listening(service.process.pid)

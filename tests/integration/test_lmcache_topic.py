@@ -29,8 +29,8 @@ class Served(LmcacheService):
         models = directory / "models.json"
         models.write_text(json.dumps(MODELS))
         options = [
-            *("--lmcache-kafka", kafka.bootstrap, "--lmcache-topic", self.topic),
-            *("--lmcache-models", str(models)),
+            *("--set", f"lmcache.kafka={kafka.bootstrap}", "--set", f"lmcache.topic={self.topic}"),
+            *("--set", f"lmcache.models={models}"),
         ]
         settings = None if form == "embedded" else settings_for(kafka, prefix)
         super().__init__(directory, settings, *options)

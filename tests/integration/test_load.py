@@ -19,7 +19,7 @@ LOAD = (
 
 @pytest.mark.parametrize("form", ["option", "environment"])
 def test_engines_are_not_asked_where_that_is_not_wanted(tmp_path: Path, form: str) -> None:
-    options = ("--scrape-load", "0") if form == "option" else ()
+    options = ("--set", "load.scrape_s=0") if form == "option" else ()
     environment = {"REPRISE_SCRAPE_LOAD": "0"} if form == "environment" else {}
     publisher = Publisher(PublisherOptions(replay_endpoint=""))
     with (
@@ -36,7 +36,10 @@ def test_engines_are_not_asked_where_that_is_not_wanted(tmp_path: Path, form: st
 
 def test_an_engine_that_ends_is_asked_again_once_it_is_back(tmp_path: Path) -> None:
     publisher = Publisher(PublisherOptions(replay_endpoint=""))
-    with engine_server() as engine, Service(tmp_path / "data", "--scrape-load", "0.2") as service:
+    with (
+        engine_server() as engine,
+        Service(tmp_path / "data", "--set", "load.scrape_s=0.2") as service,
+    ):
 
         def samples() -> float:
             return service.metric("reprise_bridge_load_samples_total")

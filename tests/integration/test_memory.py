@@ -131,8 +131,13 @@ def reprise(*arguments: str) -> str:
 def test_kvcacheds_own_tracker_is_read_as_its_own_tools_read_it(tmp_path: Path) -> None:
     """Its release writes the segment, in the one directory that it knows."""
     tracker = kvcached.Tracker(tmp_path, 40 * GIB)
-    options = ("--memory-dir", str(kvcached.DIRECTORY), "--memory-prefix", tracker.name)
-    service = Service(tmp_path / "data", *options, "--memory-period-s", "0.25")
+    options = (
+        "--set",
+        f"memory.dir={kvcached.DIRECTORY}",
+        "--set",
+        f"memory.prefix={tracker.name}",
+    )
+    service = Service(tmp_path / "data", *options, "--set", "memory.period_s=0.25")
     try:
         service.start()
         until_is(service, tracker.name, total=40 * GIB, used=0, state="live", writer="alive")

@@ -90,7 +90,9 @@ def test_with_one_of_two_bridges_everything_goes_on(
 def test_a_bridge_whose_directory_is_not_there_does_its_other_work(
     tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
-    bridge = Role("bridge", tmp_path / "b", kafka_settings, "--memory-dir", str(tmp_path / "none"))
+    bridge = Role(
+        "bridge", tmp_path / "b", kafka_settings, "--set", f"memory.dir={tmp_path / 'none'}"
+    )
     try:
         bridge.start()
         until(bridge.is_ready, what="it is ready")

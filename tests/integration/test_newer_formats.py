@@ -185,8 +185,8 @@ def data(tmp_path: Path) -> Path:
 
 def until_recovered(service: EmbeddedService) -> None:
     until(
-        lambda: service.damage or not service.write.conditions.has(Part.RECOVERY),
-        what=f"the end of the recovery: {service.write.problem}",
+        lambda: service.damage or not service.conditions.has(Part.RECOVERY),
+        what=f"the end of the recovery: {service.conditions.problem}",
     )
 
 
@@ -254,7 +254,7 @@ def test_records_of_a_newer_version_are_passed_over_counted_and_kept(data: Path)
     service.start()
     try:
         until_recovered(service)
-        assert service.write.fold.counters["newer_version"] == 1
+        assert service.folding.fold.counters["newer_version"] == 1
         assert service.routing.skipped == 1
     finally:
         service.stop()

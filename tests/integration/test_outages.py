@@ -34,7 +34,7 @@ def kafka(own_broker: Broker) -> KafkaSettings:
 @pytest.fixture
 def roles(kafka: KafkaSettings, tmp_path: Path) -> Iterator[dict[str, Role]]:
     """One of each; not started."""
-    session = ("--session-timeout-s", "2")
+    session = ("--set", "kafka.session_timeout_s=2")
     roles = {
         "bridge": Role("bridge", tmp_path / "bridge", kafka, *session),
         "streams": Role("streams", tmp_path / "streams", kafka, *session),

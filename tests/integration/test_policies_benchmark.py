@@ -39,7 +39,7 @@ def test_loads_are_told_costs_change_and_what_cannot_be_in_time_is_refused(
     slow = [Costs(fixed_s=1.0), Costs(fixed_s=1.0)]
     load = load_of(1, 50.0, 40, 0)
     events = Events(told_every_s=0.2, slo_s=2.5, costs_after=20, costs=[QUICK, QUICK])
-    with World(kernel, slow, "--costs=fixed_s=1") as world:
+    with World(kernel, slow, "--set", "routing.costs=fixed_s=1") as world:
         driven = drive(world, load, ByRoute("", slo_s=2.5), events)
     assert 0 < driven.refused() < 1
     assert len(driven.served) == sum(one.is_done for one in driven.served)

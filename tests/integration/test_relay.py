@@ -39,7 +39,7 @@ def bridge(tmp_path: Path) -> Keys:
 
 @pytest.fixture
 def service(tmp_path: Path, bridge: Keys) -> Iterator[Service]:
-    with Service(tmp_path / "data", "--curve-key", str(bridge.path)) as started:
+    with Service(tmp_path / "data", "--set", f"engines.curve_key={bridge.path}") as started:
         yield started
 
 
@@ -487,10 +487,11 @@ def test_a_service_without_keys_or_that_wants_them_refuses(tmp_path: Path, engin
     with Service(tmp_path / "without") as service:
         body: dict[str, Any] = engine.registration() | {"curve_server_key": key.public}
         status, answer = service.post("/register", body)
-        assert (status, "--curve-key" in str(answer)) == (400, True), answer
-    with Service(tmp_path / "with", "--require-curve", "--curve-key", str(key.path)) as service:
+        assert (status, "engines.curve_key" in str(answer)) == (400, True), answer
+    options = ("--set", "engines.require_curve=true", "--set", f"engines.curve_key={key.path}")
+    with Service(tmp_path / "with", *options) as service:
         status, answer = service.post("/register", engine.registration())
-        assert (status, "--require-curve" in str(answer)) == (400, True), answer
+        assert (status, "engines.require_curve" in str(answer)) == (400, True), answer
 
 
 def test_a_file_of_keys_is_read_again(tmp_path: Path) -> None:

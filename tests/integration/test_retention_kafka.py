@@ -70,8 +70,8 @@ def scene(directory: Path, kafka: KafkaSettings) -> Iterator[Scene]:
     served = (
         "--lmcache",
         f"127.0.0.1:{','.join(map(str, ports))}",
-        "--lmcache-models",
-        str(models),
+        "--set",
+        f"lmcache.models={models}",
     )
     bridge = Role("bridge", directory / "bridge", kafka, *SESSION, *served)
     worker = Role("streams", directory / "streams", kafka, *SESSION)

@@ -37,7 +37,7 @@ from tests.roles import Role
 
 pytestmark = pytest.mark.timeout(240)
 
-SESSION = ("--session-timeout-s", "2")
+SESSION = ("--set", "kafka.session_timeout_s=2")
 CLIENTS = 3
 PAUSE_S = 0.02
 WAIT_S = 60.0

@@ -51,8 +51,8 @@ class ReplicaProcess(Service):
         super().__init__(directory / "data")
         self._command = [sys.executable, "-m", "reprise", "serve", "--port", "0"]
         self._command += ["--kafka", kafka.bootstrap, "--topic-prefix", kafka.topic_prefix]
-        self._command += ["--events-partitions", str(kafka.events_partitions)]
-        self._command += ["--registry-partitions", str(kafka.registry_partitions)]
+        self._command += ["--set", f"kafka.events_partitions={kafka.events_partitions}"]
+        self._command += ["--set", f"kafka.registry_partitions={kafka.registry_partitions}"]
         self._command += ["--data", str(self.data), *options]
 
     def start(self) -> None:

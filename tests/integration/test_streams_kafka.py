@@ -57,9 +57,9 @@ class Worker:
         settings = self._settings
         command = [sys.executable, "-m", "reprise", "streams", "--kafka", settings.bootstrap]
         command += ["--topic-prefix", settings.topic_prefix, "--data", str(self.data)]
-        command += ["--events-partitions", str(settings.events_partitions)]
-        command += ["--registry-partitions", str(settings.registry_partitions)]
-        command += ["--session-timeout-s", "3", "--metrics-port", "0", *options]
+        command += ["--set", f"kafka.events_partitions={settings.events_partitions}"]
+        command += ["--set", f"kafka.registry_partitions={settings.registry_partitions}"]
+        command += ["--set", "kafka.session_timeout_s=3", "--metrics-port", "0", *options]
         with self._log.open("a") as log:
             self.process = subprocess.Popen(command, stderr=log, cwd=self.directory)
 
@@ -373,7 +373,7 @@ def test_a_compacted_table_topic_gives_a_cold_follower_the_same_table(
     deployment: Deployment,
 ) -> None:
     asyncio.run(_compact_eagerly(deployment.settings))
-    worker = deployment.worker("--flush-ms", "1")
+    worker = deployment.worker("--set", "streams.flush_ms=1")
     until(lambda: worker.log().count("Opened") == 2, deployment)
     for _ in range(8):
         deployment.produce(deployment.records(25), pause_s=0.002)

@@ -57,7 +57,7 @@ class Files:
 
     @property
     def options(self) -> tuple[str, ...]:
-        return ("--tls-cert", str(self.certificate), "--tls-key", str(self.key))
+        return ("--set", f"tls.cert={self.certificate}", "--set", f"tls.key={self.key}")
 
     def client(self, issued: trustme.LeafCert | None = None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.authority_file))
@@ -209,7 +209,7 @@ def test_a_certificate_of_a_client_is_a_key(tmp_path: Path, files: Files) -> Non
     service = Encrypted(
         tmp_path / "data",
         *files.options,
-        *("--tls-client-ca", str(files.authority_file), "--keys", str(keys)),
+        *("--set", f"tls.client_ca={files.authority_file}", "--keys", str(keys)),
     )
     router = files.authority.issue_cert("router-1.example")
     other = files.authority.issue_cert("router-2.example")
@@ -304,15 +304,22 @@ def test_who_listens_on_the_wire_reads_no_token(service: Encrypted, files: Files
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--tls-cert", "cert.pem"), "--tls-cert and --tls-key together"),
-        (("--tls-client-ca", "ca.pem"), "beside --tls-client-ca"),
+        (("--set", "tls.cert=cert.pem"), "--tls-cert and --tls-key together"),
+        (("--set", "tls.client_ca=ca.pem"), "beside --tls-client-ca"),
         (
-            ("--tls-cert", "none.pem", "--tls-key", "key.pem"),
+            ("--set", "tls.cert=none.pem", "--set", "tls.key=key.pem"),
             "a file of PEM, got none.pem: No such file",
         ),
-        (("--tls-cert", "ca.pem", "--tls-key", "key.pem"), "ca.pem and key.pem"),
+        (("--set", "tls.cert=ca.pem", "--set", "tls.key=key.pem"), "ca.pem and key.pem"),
         (
-            ("--tls-cert", "cert.pem", "--tls-key", "key.pem", "--tls-client-ca", "key.pem"),
+            (
+                "--set",
+                "tls.cert=cert.pem",
+                "--set",
+                "tls.key=key.pem",
+                "--set",
+                "tls.client_ca=key.pem",
+            ),
             "authorities as PEM in key.pem",
         ),
     ],

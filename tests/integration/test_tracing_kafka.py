@@ -153,7 +153,7 @@ def test_a_command_goes_to_its_worker_and_back_in_its_requests_trace(
     models = tmp_path / "models.json"
     models.write_text('{"default": {"modelname": "m", "block_size": 16}}')
     listed = ",".join(map(str, ports))
-    lmcache = ("--lmcache", f"127.0.0.1:{listed}", "--lmcache-models", str(models))
+    lmcache = ("--lmcache", f"127.0.0.1:{listed}", "--set", f"lmcache.models={models}")
     with Collector() as collector, CommandSocket() as commanded:
         replica = make(collector.endpoint, bridge=lmcache)["serve"]
         with ScriptedWorker(
@@ -181,7 +181,9 @@ def test_a_command_goes_to_its_worker_and_back_in_its_requests_trace(
 
 def test_a_replicas_look_ups_by_grpc_and_selections_have_spans(make: Make) -> None:
     with Collector() as collector:
-        replica = make(collector.endpoint, serve=("--grpc", "0", "--select-service"))["serve"]
+        replica = make(
+            collector.endpoint, serve=("--grpc", "0", "--set", "routing.select_service=true")
+        )["serve"]
         (address,) = re.findall(r"Answering gRPC on (\S+)", replica.output())
         with closing(grpc.insecure_channel(address)) as channel:
             request = PACKED.MatchExternalKvPrefixRequest(hashes=[1, 2]).SerializeToString()

@@ -65,7 +65,10 @@ def test_the_second_prompt_goes_where_the_first_went_also_after_a_kill(tmp_path:
 def test_it_is_asked_for_its_load_and_is_no_candidate_while_it_does_not_answer(
     tmp_path: Path,
 ) -> None:
-    with engine_server() as engine, Service(tmp_path / "data", "--scrape-load", "0.2") as service:
+    with (
+        engine_server() as engine,
+        Service(tmp_path / "data", "--set", "load.scrape_s=0.2") as service,
+    ):
         engine.replies["/metrics"] = (200, LOAD)
         register(service, "a", http_endpoint=engine.url)
         register(service, "b")

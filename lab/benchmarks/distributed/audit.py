@@ -25,7 +25,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     with Cluster(kernel) as cluster:
         cluster.deploy(partitions=PARTITIONS)
         plain = start_roles(cluster)["replica"]
-        audited = cluster.start("serve", "--audit", "1")
+        audited = cluster.start("serve", "--set", "audit.rate=1")
         until(audited.is_ready, poll_s=POLL_S)
         with Publisher(plan, publishers=INSTANCES) as publisher:
             publisher.connect(plain)

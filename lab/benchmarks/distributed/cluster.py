@@ -215,10 +215,10 @@ class Cluster:
         kafka = self.kafka
         command = [sys.executable, "-m", "reprise", name, "--data", str(data)]
         command += ["--kafka", kafka.bootstrap, "--topic-prefix", kafka.topic_prefix]
-        command += ["--events-partitions", str(kafka.events_partitions)]
-        command += ["--registry-partitions", str(kafka.registry_partitions)]
+        command += ["--set", f"kafka.events_partitions={kafka.events_partitions}"]
+        command += ["--set", f"kafka.registry_partitions={kafka.registry_partitions}"]
         command += ["--port", "0"] if name == "serve" else ["--metrics-port", "0"]
-        command += [] if name == "bridge" else ["--kernel", self._kernel]
+        command += [] if name == "bridge" else ["--set", f"kernel={self._kernel}"]
         role = Role([*command, *options], data.with_suffix(".output"))
         self._roles.append(role)
         return role

@@ -41,8 +41,8 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
                 cluster.deploy(partitions=PARTITIONS)
                 roles = start_roles(
                     cluster,
-                    bridge=("--window-ms", str(window_ms)),
-                    worker=("--flush-ms", str(flush_ms)),
+                    bridge=("--set", f"bridge.window_ms={window_ms}"),
+                    worker=("--set", f"streams.flush_ms={flush_ms}"),
                 )
                 sent, waits_ms = run_once(roles["replica"], rate=rate, seconds=sizes.latency_s)
                 name = f"window {window_ms} ms, flush {flush_ms} ms, {rate:,} blocks/s"

@@ -23,7 +23,7 @@ PASSES: Final = 7
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     plan = plan_of(sizes)
     prompts = prompts_of(plan)
-    with Service(kernel) as plain, Service(kernel, "--audit", "1") as audited:
+    with Service(kernel) as plain, Service(kernel, "--set", "audit.rate=1") as audited:
         for service in (plain, audited):
             with Publisher(plan, publishers=INSTANCES) as publisher:
                 publisher.connect(service)

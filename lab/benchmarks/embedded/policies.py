@@ -45,7 +45,7 @@ COSTS: Final = Costs(fixed_s=0.24, prefill_tokens_per_s=250.0, token_squared_s=4
 """Slow, so that what the machine takes for itself is small beside it: a prompt of 1,500 tokens that
 nobody holds takes 6 s, one of which nine tenths are cached 0.9 s."""
 
-TOLD: Final = "--costs=prefill_tokens_per_s=500,token_squared_s=1e-8"
+TOLD: Final = "--set=routing.costs=prefill_tokens_per_s=500,token_squared_s=1e-8"
 """What the service is told of them, as by an operator who knows about what machines they are."""
 
 BASE_PER_S: Final = 3.5
@@ -151,7 +151,7 @@ def _begin_herd(pool: Executor, kernel: KernelName, load: Load) -> Part:
     """
 
     def run(events: Events, reserve: bool) -> Drive:
-        with World(kernel, [COSTS] * ENGINES, f"--costs={_text_of(COSTS)}") as world:
+        with World(kernel, [COSTS] * ENGINES, f"--set=routing.costs={_text_of(COSTS)}") as world:
             return drive(world, load, ByRoute(DEFAULT, reserve=reserve), events)
 
     old = Events(told_every_s=LOAD_EVERY_S)
@@ -180,7 +180,7 @@ def herd_figures(drives: Mapping[str, Drive]) -> list[Figure]:
 
 
 def _text_of(costs: Costs) -> str:
-    """As `--costs` takes it."""
+    """As the key `routing.costs` takes it."""
     names = ("fixed_s", "prefill_tokens_per_s", "token_squared_s")
     return ",".join(f"{name}={getattr(costs, name)!r}" for name in names)
 

@@ -86,7 +86,7 @@ class Service:
         """Starts the process and waits for `/ready`; returns wall and CPU seconds until then."""
         started = time.monotonic()
         command = [sys.executable, "-m", "reprise", "up", "--data", str(self.data)]
-        command += ["--port", "0", "--kernel", self._kernel, *self._options]
+        command += ["--port", "0", "--set", f"kernel={self._kernel}", *self._options]
         environment = os.environ | {"CONDUCTOR_CONFIG_PATH": str(self._root / "none")}
         with (self._root / "stderr").open("a") as log:
             self._process = subprocess.Popen(

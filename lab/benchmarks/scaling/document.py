@@ -78,7 +78,7 @@ def distributed_lines(model: Model) -> list[str]:
         return (name, *(text(place) for place in range(len(SIZES))))
 
     rows = [
-        row("`--window-ms`", lambda n: f"{windowed[n].window_ms:,.0f}"),
+        row("`bridge.window_ms`", lambda n: f"{windowed[n].window_ms:,.0f}"),
         row("deployments", lambda n: f"{needs[n].deployments:,}"),
         row("each: partitions of `events`", lambda n: f"{needs[n].partitions:,}"),
         row("partitions of all topics", lambda n: f"{needs[n].all_partitions:,}"),
@@ -112,7 +112,7 @@ def distributed_lines(model: Model) -> list[str]:
         *_limit_rows(
             [model.limits(load) for load in loads],
             loads,
-            f"first limit of one deployment, `--window-ms {RECORD_WINDOW_MS}`",
+            f"first limit of one deployment, `bridge.window_ms = {RECORD_WINDOW_MS}`",
         ),
     ]
     return _table(_head("distributed"), rows)

@@ -49,7 +49,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         queries_per_s: for each engine.
         held: blocks that an engine holds; 30,000 are 480,000 tokens.
         retention_hours: of `events`.
-        window_ms: `--window-ms` of the bridges.
+        window_ms: `bridge.window_ms` of the bridges.
     """
 
     engines: int
@@ -328,8 +328,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
                 Limit(
                     name="CPU of a replica's fold: each folds every row",
                     engines=_at_most(machines.busy, self.replica_fold_cores(load)),
-                    remedy=f"`--window-ms {WINDOW_LONG_MS}`, with which it folds {folded:,}; then"
-                    f" {several}",
+                    remedy=f"`bridge.window_ms = {WINDOW_LONG_MS}`, with which it folds {folded:,};"
+                    f" then {several}",
                 ),
                 Limit(
                     name=f"{PUBLISHERS_MAX:,} publishers that a replica registers"
@@ -345,7 +345,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
                 Limit(
                     name=f"CPU of {bridges} bridges, one for each partition of `registry` but one",
                     engines=_at_most(bridges * machines.busy, self.bridge_cores(load)),
-                    remedy="more `--registry-partitions`, chosen at the beginning",
+                    remedy="more `kafka.registry_partitions`, chosen at the beginning",
                 ),
                 Limit(
                     name=f"open files of {bridges} bridges, {machines.open_files:,} each",

@@ -22,9 +22,15 @@ class BridgeProcess:
     def __init__(self, data: Path, kafka: KafkaSettings, *options: str) -> None:
         self._command = [sys.executable, "-m", "reprise", "bridge", "--kafka", kafka.bootstrap]
         self._command += ["--topic-prefix", kafka.topic_prefix, "--data", str(data)]
-        self._command += ["--events-partitions", str(kafka.events_partitions)]
-        self._command += ["--registry-partitions", str(kafka.registry_partitions)]
-        self._command += ["--session-timeout-s", str(SESSION_S), "--metrics-port", "0", *options]
+        self._command += ["--set", f"kafka.events_partitions={kafka.events_partitions}"]
+        self._command += ["--set", f"kafka.registry_partitions={kafka.registry_partitions}"]
+        self._command += [
+            "--set",
+            f"kafka.session_timeout_s={SESSION_S}",
+            "--metrics-port",
+            "0",
+            *options,
+        ]
         self._log_path = data.with_name(data.name + ".stderr")
         self.process: subprocess.Popen[bytes] | None = None
         self._base_url = ""

@@ -107,7 +107,7 @@ def test_without_a_window_each_message_is_a_record_of_its_own_soon(
 ) -> None:
     engine = engines("a")
     deployment.register(engine.registration)
-    bridge = bridges(deployment.kafka, "--window-ms", "0")
+    bridge = bridges(deployment.kafka, "--set", "bridge.window_ms=0")
     until_live(bridge, engine)
     engine.publish(20)
     deployment.until_logged(engine)

@@ -73,7 +73,7 @@ def test_what_the_spool_has_no_room_for_is_a_gap_of_exactly_that_or_is_replayed(
     deployment = Deployment(settings_for(own_broker))
     engine = engines("a", replay=replay)
     deployment.register(engine.registration)
-    bridge = bridges(deployment.kafka, "--spool-gib", str(40_000 / 2**30))
+    bridge = bridges(deployment.kafka, "--set", f"bridge.spool_gib={40_000 / 2**30}")
     until_live(bridge, engine)
     with Load(engine) as load:
         load.go_on_for(30)

@@ -1,15 +1,19 @@
 """What a pool is to whoever asks: one service, no instance, a part of what every instance has."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import msgspec
 import pytest
 
+from query_api.ports import Positions
 from query_api.table_view import TableView
 from schemas.answer_states import AnswerState, Doubt
 from schemas.identities import PublisherKey
 from schemas.positions import POOL_CLEARED, SHARES, Confirmation, PublisherState
 from schemas.registration import Registration
 from streams.kernel import open_kernel
-from streams.table.scope_states import ScopeStates, Source
+from streams.kernel.interface import ReadOnlyKernel
+from streams.table.scope_states import FreshUntil, ScopeStates, Source
 from tests.building import SCOPE, registration
 
 POOL = registration("pool", kind="Mooncake", port=7000)
@@ -19,23 +23,45 @@ MEMBERS = [
 ENGINE = registration("a")
 
 
+class ShownView(TableView):
+    """The view of what `Shown` has."""
+
+    def __init__(self, shown: "Shown", registrations: Sequence[Registration]) -> None:
+        super().__init__(clock=lambda: 1.0)
+        self._shown = shown
+        self._registered = registrations
+        self._kernel = open_kernel(1, name="reference")
+
+    @property
+    def kernel(self) -> ReadOnlyKernel:
+        return self._kernel
+
+    def positions(self) -> Positions:
+        return ()
+
+    def _publishers(self) -> Mapping[PublisherKey, PublisherState]:
+        return self._shown.publishers
+
+    def _registrations(self) -> Iterable[Registration]:
+        return self._registered
+
+    def _states(self) -> ScopeStates:
+        return self._shown.states
+
+    def _fresh_until(self) -> FreshUntil:
+        return {Source(0, "bridge"): 10.0}
+
+    def _stale_at(self) -> float:
+        return 10.0
+
+
 class Shown:
     """A table in which these are registered, and confirmed where nothing else is said."""
 
     def __init__(self, *registrations: Registration) -> None:
         self.states = ScopeStates()
         self.publishers: dict[PublisherKey, PublisherState] = {}
-        kernel = open_kernel(1, name="reference")
-        self.view = TableView(
-            kernel=lambda: kernel,
-            publishers=lambda: self.publishers,
-            registrations=lambda: registrations,
-            positions=tuple,
-            states=lambda: self.states,
-            fresh_until=lambda: {Source(0, "bridge"): 10.0},
-            stale_at=lambda: 10.0,
-            clock=lambda: 1.0,
-        )
+        self.view = ShownView(self, registrations)
         for one in registrations:
             self.states.register(one.publisher, True)
             self.states.list(one.publisher, True)

@@ -207,7 +207,9 @@ def test_beyond_loopback_it_wants_certificates(role: str, tmp_path: Path) -> Non
     if role == "relay":
         options = [*options[:4], "--engine", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:2"]
         options += ["--curve-key", "none", "--bridge-keys", "none"]
-    tls = ["--metrics-tls-cert", files["cert"], "--metrics-tls-key", files["key"]]
+    tls = ["--set", f"metrics.tls_cert={files['cert']}", "--set", f"metrics.tls_key={files['key']}"]
+    if role == "relay":
+        tls = ["--metrics-tls-cert", files["cert"], "--metrics-tls-key", files["key"]]
     done = CliRunner().invoke(main, [role, *options, *tls])
     assert "Expected a loopback address as --metrics-host" in done.output
     done = CliRunner().invoke(main, [role, *options, *tls[:2]])

@@ -152,33 +152,33 @@ BRIDGE = ["bridge", "--kafka", "127.0.0.1:1"]
 
 
 @pytest.mark.parametrize(
-    ("command", "flag"),
+    ("command", "key"),
     [
-        (["up"], "--log-retention-gib"),
-        (["up"], "--log-retention-hours"),
-        (["up"], "--scrape-load"),
-        (BRIDGE, "--scrape-load"),
-        (BRIDGE, "--spool-gib"),
-        (BRIDGE, "--session-timeout-s"),
-        (["streams", "--kafka", "127.0.0.1:1"], "--session-timeout-s"),
+        (["up"], "log.retention_gib"),
+        (["up"], "log.retention_hours"),
+        (["up"], "load.scrape_s"),
+        (BRIDGE, "load.scrape_s"),
+        (BRIDGE, "bridge.spool_gib"),
+        (BRIDGE, "kafka.session_timeout_s"),
+        (["streams", "--kafka", "127.0.0.1:1"], "kafka.session_timeout_s"),
     ],
 )
 @pytest.mark.parametrize("value", ["nan", "1e+308", "-1"])
-def test_an_amount_that_is_none_is_refused_by_the_name_of_its_flag(
-    command: list[str], flag: str, value: str
+def test_an_amount_that_is_none_is_refused_by_the_name_of_its_key(
+    command: list[str], key: str, value: str
 ) -> None:
-    assert_is_refused(command, flag, value)
+    assert_is_refused(command, key, value)
 
 
 @pytest.mark.parametrize("value", ["-nan", "inf", "many"])
 def test_an_amount_is_a_finite_number(value: str) -> None:
-    assert_is_refused(["up"], "--scrape-load", value)
+    assert_is_refused(["up"], "load.scrape_s", value)
 
 
-def assert_is_refused(command: list[str], flag: str, value: str) -> None:
-    done = CliRunner().invoke(main, [*command, f"{flag}={value}"])
+def assert_is_refused(command: list[str], key: str, value: str) -> None:
+    done = CliRunner().invoke(main, [*command, "--set", f"{key}={value}"])
     assert done.exit_code == 2
-    assert f"Invalid value for '{flag}'" in done.output
+    assert f"Invalid value for --set {key}: " in done.output
     assert value.strip("-") in done.output
 
 

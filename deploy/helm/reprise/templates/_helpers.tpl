@@ -32,6 +32,26 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- if or .Values.keys.existingSecret (eq .Values.mode "distributed") }}yes{{ end -}}
 {{- end -}}
 
+{{/* reprise.toml: what the chart's own values say, and over it the value `settings`. */}}
+{{- define "reprise.settings" -}}
+{{- $own := dict "access" (dict "open_probes" true) -}}
+{{- if eq .Values.mode "embedded" -}}
+{{- $_ := set $own "log" (dict "retention_gib" .Values.embedded.logRetentionGib "retention_hours" .Values.embedded.logRetentionHours) -}}
+{{- else -}}
+{{- $_ := set $own "bridge" (dict "spool_gib" .Values.bridge.spoolGib) -}}
+{{- $_ := set $own "history" (dict "on" .Values.serve.history "gib" .Values.serve.historyGib) -}}
+{{- end -}}
+{{- toToml (mergeOverwrite $own (deepCopy .Values.settings)) -}}
+{{- end -}}
+
+{{- define "reprise.settingsEnvironment" -}}
+- {name: REPRISE_SETTINGS, value: /settings/reprise.toml}
+{{- end -}}
+
+{{- define "reprise.settingsVolume" -}}
+- {name: settings, configMap: {name: {{ include "reprise.name" . }}-settings}}
+{{- end -}}
+
 {{- define "reprise.containerSecurity" -}}
 securityContext:
   allowPrivilegeEscalation: false
@@ -100,8 +120,10 @@ labels: {{- include "reprise.labels" . | nindent 2 }}
 {{- with .root.Values.podLabels }}
 {{- toYaml . | nindent 2 }}
 {{- end }}
+annotations:
+  reprise.dev/settings: {{ include "reprise.settings" .root | sha256sum | trunc 16 }} # a change starts pods again
 {{- with .root.Values.podAnnotations }}
-annotations: {{- toYaml . | nindent 2 }}
+{{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 

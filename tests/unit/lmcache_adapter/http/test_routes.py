@@ -84,7 +84,7 @@ def test_without_a_hash_algorithm_it_is_told_what_is_missing(
     join(table, "a", profile=None)
     reply = client.post_json("/lookup", {"tokens": TOKENS})
     assert (reply.status, reply.document()["reason"]) == (400, "unknown_hash")
-    assert "--lmcache-models" in reply.document()["error"]
+    assert "lmcache.models" in reply.document()["error"]
 
 
 def test_without_workers_nobody_has_anything(client: AsgiClient) -> None:

@@ -4,6 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from console.settings import RoleCommand
 from query_api.grpc.settings import GrpcSettings
 from reprise.cli.grpc_options import grpc_options
 
@@ -11,7 +12,7 @@ from reprise.cli.grpc_options import grpc_options
 def given(*arguments: str, **environment: str) -> GrpcSettings | None:
     found: list[GrpcSettings | None] = []
 
-    @click.command()
+    @click.command(cls=RoleCommand)
     @grpc_options
     def command(grpc: GrpcSettings | None) -> None:
         found.append(grpc)
@@ -23,14 +24,14 @@ def given(*arguments: str, **environment: str) -> GrpcSettings | None:
 
 def test_it_is_off_unless_an_address_is_given() -> None:
     assert given() is None
-    assert given("--grpc-model", "m") is None
+    assert given("--set", "grpc.model=m") is None
     assert given(REPRISE_GRPC="") is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "environment"),
     [
-        (("--grpc", "h:1", "--grpc-model", "m", "--grpc-tenant", "t"), {}),
+        (("--grpc", "h:1", "--set", "grpc.model=m", "--set", "grpc.tenant=t"), {}),
         ((), {"REPRISE_GRPC": "h:1", "REPRISE_GRPC_MODEL": "m", "REPRISE_GRPC_TENANT": "t"}),
     ],
 )

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from console import asking
+from console import service_client
 from console.asking import asked
 from reprise.cli.main import main
 from schemas.limits import KIB
@@ -92,7 +92,7 @@ def ended_with_a_line(result: Result) -> str:
 def test_an_endless_answer_is_given_up_at_its_bound(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "SERVICE_ANSWER_BYTES_MAX", 64 * KIB)
+    monkeypatch.setattr(service_client, "SERVICE_ANSWER_BYTES_MAX", 64 * KIB)
     hostile = Hostile(HEAD + b"\r\n", b"[" * KIB)
     with serving(hostile) as url:
         assert "answers with more than 65536 bytes" in ended_with_a_line(run(command, url))

@@ -1,4 +1,4 @@
-"""`--wire` reaches the service, by flag and by environment variable."""
+"""The key `http.wire` reaches the service, by `--set` and by environment variable."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from query_api.http.wire import Wire
 from reprise.cli.main import main
-from reprise.roles import http_server, serve
+from reprise.roles import serve, up
 
 COMMANDS = {
-    "up": (http_server, "serve", ["--data", "d"]),
+    "up": (up, "run_up", ["--data", "d"]),
     "serve": (serve, "serve_replica", ["--kafka", "127.0.0.1:9"]),
 }
 
@@ -21,9 +21,9 @@ COMMANDS = {
     ("options", "environment", "wire"),
     [
         ([], {}, Wire.JSON),
-        (["--wire", "msgpack"], {}, Wire.MSGPACK),
+        (["--set", "http.wire=msgpack"], {}, Wire.MSGPACK),
         ([], {"REPRISE_WIRE": "msgpack"}, Wire.MSGPACK),
-        (["--wire", "json"], {"REPRISE_WIRE": "msgpack"}, Wire.JSON),
+        (["--set", "http.wire=json"], {"REPRISE_WIRE": "msgpack"}, Wire.JSON),
     ],
 )
 def test_the_default_wire_is_handed_over(
@@ -45,6 +45,6 @@ def test_the_default_wire_is_handed_over(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_another_wire_is_refused(command: str) -> None:
-    result = CliRunner().invoke(main, [command, *COMMANDS[command][2], "--wire", "xml"])
+    result = CliRunner().invoke(main, [command, *COMMANDS[command][2], "--set", "http.wire=xml"])
     assert result.exit_code == 2
     assert "'xml' is not one of 'json', 'msgpack'" in result.output

@@ -7,10 +7,10 @@ from click.testing import CliRunner
 
 from reprise.cli import process
 from reprise.cli.main import main
-from reprise.roles import bridge, http_server, serve, streams
+from reprise.roles import bridge, serve, streams, up
 
 RUNS = {
-    "up": (http_server, "serve"),
+    "up": (up, "run_up"),
     "bridge": (bridge, "run_bridge"),
     "streams": (streams, "work"),
     "serve": (serve, "serve_replica"),

@@ -11,7 +11,7 @@ from reprise.cli.kafka_options import DataPlace, data_option
 from reprise.cli.serve import serve
 from storage.slots import take_slot
 
-ROLE = ["--kafka", "127.0.0.1:9", "--slots", "2"]
+ROLE = ["--kafka", "127.0.0.1:9", "--set", "slots=2"]
 
 
 @click.command()
@@ -33,7 +33,7 @@ def test_with_slots_each_has_a_part_and_the_last_is_told_that_there_is_none(tmp_
     shared = ["--data", str(tmp_path), "--slots", "2"]
     assert run(*shared) == f"{tmp_path}/slot-1 {tmp_path} True"
     assert run(*shared) == f"{tmp_path}/slot-2 {tmp_path} False"
-    assert "raise --slots" in run(*shared)
+    assert "raise slots" in run(*shared)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -51,8 +51,8 @@ def test_what_one_alone_may_do_the_first_does(
     if not is_first:
         before = [take_slot(tmp_path / name, 2) for name in ("bridge", "serve")]
     for command, name, more in (
-        (bridge, "bridge", ["--lmcache-kafka", "127.0.0.1:9"]),
-        (serve, "serve", ["--act", "--leave-to", "replicas"]),
+        (bridge, "bridge", ["--set", "lmcache.kafka=127.0.0.1:9"]),
+        (serve, "serve", ["--set", "acting.on=true", "--set", "serve.leave_to=replicas"]),
     ):
         done = CliRunner().invoke(command, [*ROLE, "--data", str(tmp_path / name), *more])
         assert done.exit_code == 0, done.output

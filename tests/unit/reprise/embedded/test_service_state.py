@@ -16,16 +16,16 @@ from tests.building import SCOPE
 def service(tmp_path: Path) -> Iterator[EmbeddedService]:
     """Not started: the test sets its conditions."""
     service = EmbeddedService(Settings(data=tmp_path, kernel="reference"))
-    service.write.conditions.clear(Part.RECOVERY)
+    service.conditions.clear(Part.RECOVERY)
     yield service
     service.stop()
 
 
 def test_a_service_that_recovers_is_not_ready(tmp_path: Path, service: EmbeddedService) -> None:
     other = EmbeddedService(Settings(data=tmp_path / "other", kernel="reference"))
-    assert (other.ready, other.health().ready) == (False, False)
-    assert other.health().conditions[0].reason == "recovering"
-    assert (service.ready, service.health().conditions) == (True, ())
+    assert (other.view.ready, other.view.health().ready) == (False, False)
+    assert other.view.health().conditions[0].reason == "recovering"
+    assert (service.view.ready, service.view.health().conditions) == (True, ())
     other.stop()
 
 
@@ -42,9 +42,9 @@ def test_a_service_that_recovers_is_not_ready(tmp_path: Path, service: EmbeddedS
 def test_answers_are_stale_only_where_the_table_is_behind_the_log(
     service: EmbeddedService, part: Part, state: AnswerState
 ) -> None:
-    assert service.state(SCOPE) is AnswerState.EXACT
-    service.write.conditions.set(part, "disk", "no space left")
-    assert service.state(SCOPE) is state
-    assert service.ready
-    service.write.conditions.clear(part)
-    assert service.state(SCOPE) is AnswerState.EXACT
+    assert service.view.state(SCOPE) is AnswerState.EXACT
+    service.conditions.set(part, "disk", "no space left")
+    assert service.view.state(SCOPE) is state
+    assert service.view.ready
+    service.conditions.clear(part)
+    assert service.view.state(SCOPE) is AnswerState.EXACT

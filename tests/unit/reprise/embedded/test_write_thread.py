@@ -8,9 +8,7 @@ import pytest
 
 from bridge.sockets.raw_message import RawMessage
 from logs.embedded import EmbeddedLog
-from reprise.embedded.write_thread import WriteThread
 from reprise.settings import Settings
-from schemas.arrays import PythonArrayPacker
 from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import Offset
 from schemas.positions import Cursor
@@ -19,6 +17,7 @@ from streams.table.fold import Fold
 from streams.table.table import Table
 from tests.processes import until
 from tests.unit.bridge.messages import frames_of, registration
+from tests.unit.reprise.embedded.writing import WritePath, write_path
 
 ONE = registration(endpoint="tcp://127.0.0.1:9")
 TWO = registration(endpoint="tcp://127.0.0.1:10", instance_id="w-2")
@@ -50,37 +49,36 @@ class HaltingFold(Fold):
         super().apply(offset, encoded)
 
 
-def opened(directory: Path) -> WriteThread:
+def opened(directory: Path) -> WritePath:
     log = FaultyLog(directory / "log")
-    return WriteThread(
-        settings=Settings(data=directory),
-        log=log,
-        table=Table(
+    return write_path(
+        Settings(data=directory),
+        log,
+        Table(
             directory / "table",
             lambda: HaltingFold(open_kernel(1337, name="reference")),
             log=log,
         ),
-        packer=PythonArrayPacker(),
     )
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WriteThread]:
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WritePath]:
     monkeypatch.setattr("bridge.delivery.log_sink.LOG_RETRY_S", 0.01)
     running = opened(tmp_path)
-    running.start()
+    running.thread.start()
     until(lambda: running.conditions.ready, what="recovery")
     yield running
-    running.stop()
+    running.thread.stop()
 
 
-def log_of(write: WriteThread) -> FaultyLog:
+def log_of(write: WritePath) -> FaultyLog:
     assert isinstance(write.log, FaultyLog)
     return write.log
 
 
-def receive(write: WriteThread, first: int, last: int) -> None:
-    write.pump.inbox.put(
+def receive(write: WritePath, first: int, last: int) -> None:
+    write.intake.pump.inbox.put(
         [
             RawMessage(
                 ONE.publisher,
@@ -92,7 +90,7 @@ def receive(write: WriteThread, first: int, last: int) -> None:
     )
 
 
-def until_folded(write: WriteThread, sequence: int) -> None:
+def until_folded(write: WritePath, sequence: int) -> None:
     def holds() -> bool:
         state = write.fold.publishers.get(ONE.publisher)
         return state is not None and state.cursor == Cursor(1, sequence)
@@ -100,31 +98,31 @@ def until_folded(write: WriteThread, sequence: int) -> None:
     until(holds, what=f"batch {sequence} is folded")
 
 
-def test_a_full_disk_refuses_commands_folds_nothing_and_loses_nothing(write: WriteThread) -> None:
-    assert write.register(ONE).result(WAIT_S) == [ONE]
+def test_a_full_disk_refuses_commands_folds_nothing_and_loses_nothing(write: WritePath) -> None:
+    assert write.intake.register(ONE).result(WAIT_S) == [ONE]
     receive(write, 0, 4)
     until_folded(write, 4)
     log = log_of(write)
     log.full = True
     end = log.end_offset
     receive(write, 5, 6)
-    until(lambda: write.sink.is_blocked, what="a failed append")
+    until(lambda: write.intake.sink.is_blocked, what="a failed append")
     receive(write, 7, 9)
-    assert "no space left" in write.problem
-    for refused in (write.register(TWO), write.unregister(lambda _: True, "key")):
+    assert "no space left" in write.conditions.problem
+    for refused in (write.intake.register(TWO), write.intake.unregister(lambda _: True, "key")):
         with pytest.raises(StorageError, match="no space left"):
             refused.result(WAIT_S)
     assert (log.end_offset, write.fold.offset) == (end, end - 1)
-    assert len(write.pump.inbox) == 3
+    assert len(write.intake.pump.inbox) == 3
     log.full = False
     until_folded(write, 9)
-    until(lambda: not write.problem, what="the end of the problem")
-    assert write.register(TWO).result(WAIT_S) == [TWO]
+    until(lambda: not write.conditions.problem, what="the end of the problem")
+    assert write.intake.register(TWO).result(WAIT_S) == [TWO]
     assert write.fold.counters["log_holes"] == write.fold.counters["gaps"] == 0
-    assert write.faults == 0
+    assert write.thread.faults == 0
 
 
-def test_the_log_is_synced_as_often_as_is_promised(write: WriteThread) -> None:
+def test_the_log_is_synced_as_often_as_is_promised(write: WritePath) -> None:
     """Twenty times a second; machines are shared, so a twentieth of that is enough here."""
     assert Settings(data=Path("data")).log_sync_s == 0.05
     began, before = time.monotonic(), log_of(write).syncs
@@ -133,13 +131,13 @@ def test_the_log_is_synced_as_often_as_is_promised(write: WriteThread) -> None:
 
 
 def test_a_registration_that_waits_for_the_disk_is_made_when_there_is_room(
-    write: WriteThread,
+    write: WritePath,
 ) -> None:
     log_of(write).full = True
-    waiting = write.register(ONE)
-    until(lambda: write.sink.is_blocked, what="a failed append")
+    waiting = write.intake.register(ONE)
+    until(lambda: write.intake.sink.is_blocked, what="a failed append")
     with pytest.raises(StorageError, match="no space left"):
-        write.register(TWO).result(WAIT_S)
+        write.intake.register(TWO).result(WAIT_S)
     log_of(write).full = False
     assert waiting.result(WAIT_S) == [ONE]
     assert write.fold.registrations.keys() == {ONE.publisher}
@@ -147,40 +145,40 @@ def test_a_registration_that_waits_for_the_disk_is_made_when_there_is_room(
 
 def test_what_was_received_before_the_stop_is_there_after_a_start(tmp_path: Path) -> None:
     first = opened(tmp_path)
-    first.start()
-    assert first.register(ONE).result(WAIT_S) == [ONE]
+    first.thread.start()
+    assert first.intake.register(ONE).result(WAIT_S) == [ONE]
     receive(first, 0, 5000)
-    first.stop()
+    first.thread.stop()
     second = opened(tmp_path)
-    second.start()
+    second.thread.start()
     try:
         until(lambda: second.conditions.ready, what="recovery")
         assert second.fold.publishers[ONE.publisher].cursor == Cursor(1, 5000)
         receive(second, 5001, 5001)
         until_folded(second, 5001)
-        assert second.unregister(lambda one: one == ONE, "key").result(WAIT_S) == [ONE]
+        assert second.intake.unregister(lambda one: one == ONE, "key").result(WAIT_S) == [ONE]
         with pytest.raises(NotRegisteredError):
-            second.unregister(lambda one: one == ONE, "key").result(WAIT_S)
+            second.intake.unregister(lambda one: one == ONE, "key").result(WAIT_S)
     finally:
-        second.stop()
+        second.thread.stop()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_the_end_of_the_fold_ends_the_write_path_and_is_told(write: WriteThread) -> None:
-    write.register(ONE).result(WAIT_S)
+def test_the_end_of_the_fold_ends_the_write_path_and_is_told(write: WritePath) -> None:
+    write.intake.register(ONE).result(WAIT_S)
     assert isinstance(write.fold, HaltingFold)
     write.fold.halt = True
     receive(write, 0, 0)
-    until(lambda: "fold thread failed" in write.problem, what="the end of the fold")
+    until(lambda: "fold thread failed" in write.conditions.problem, what="the end of the fold")
     receive(write, 1, 1)
-    until(lambda: not write._thread.is_alive(), what="the end of the write path")
+    until(lambda: not write.thread.is_alive, what="the end of the write path")
     with pytest.raises(StorageError, match="stopping"):
-        write.register(TWO).result(WAIT_S)
+        write.intake.register(TWO).result(WAIT_S)
 
 
 def test_a_service_that_was_never_started_closes_what_it_opened(tmp_path: Path) -> None:
-    opened(tmp_path).stop()
+    opened(tmp_path).thread.stop()
     again = opened(tmp_path)
     with pytest.raises(StorageError):
         opened(tmp_path)
-    again.stop()
+    again.thread.stop()

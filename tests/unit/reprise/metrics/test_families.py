@@ -76,13 +76,13 @@ def _guard(data: Path) -> Guard:
 
 def _embedded(data: Path) -> dict[str, Metric]:
     service = EmbeddedService(Settings(data=data, kernel="reference", lmcache=LMCACHE, act_s=10.0))
-    service.metrics.register(embedded_collector(service))
-    service.metrics.register(http_collector(Connections()))
-    service.metrics.register(tracing_collector(None))
+    service.view.metrics.register(embedded_collector(service))
+    service.view.metrics.register(http_collector(Connections()))
+    service.view.metrics.register(tracing_collector(None))
     try:
-        create_app(service, service, guard=_guard(data))
-        service.metrics.register(GrpcCounts())
-        return _named(service.metrics)
+        create_app(service.view, service.registry, guard=_guard(data))
+        service.view.metrics.register(GrpcCounts())
+        return _named(service.view.metrics)
     finally:
         service.stop()
 

@@ -60,7 +60,7 @@ def test_spans_reach_the_collector_by_its_end(monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_tracing_its_packages_are_not_imported() -> None:
     code = (
-        "import sys, reprise.roles.http_server as role;"
+        "import sys, reprise.roles.up as role;"
         " role.tracing_of({}, 'x').__enter__();"
         " sys.exit(any(f'opentelemetry.{one}' in sys.modules for one in ('sdk', 'exporter')))"
     )

@@ -1,0 +1,91 @@
+"""The publishers of the embedded service, as HTTP registers and unregisters them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from operator import methodcaller
+
+from bridge.wire import KINDS
+from reprise.embedded.intake import Intake
+from routing.decisions.router import Router
+from schemas.errors import StorageError
+from schemas.limits import EMBEDDED_COMMAND_S
+from schemas.registration import Registration, service_key
+
+logger = logging.getLogger(__name__)
+
+
+class EmbeddedRegistry:
+    """Implements `query_api.ports.PublisherRegistry`.
+
+    Args:
+        intake: registers them.
+        router: forgets what is unregistered.
+    """
+
+    kinds = KINDS
+
+    def __init__(self, intake: Intake, router: Router) -> None:
+        self._intake = intake
+        self._router = router
+
+    async def register(self, registration: Registration, *, replace: bool = False) -> None:
+        """See `PublisherRegistry`."""
+        await self._within(self._intake.register(registration, replace=replace))
+
+    async def unregister(
+        self,
+        *,
+        tenant_id: str,
+        instance_id: str,
+        dp_rank: int,
+        model_name: str | None,
+        block_size: int | None,
+    ) -> list[Registration]:
+        """See `PublisherRegistry`."""
+        matches = methodcaller(
+            "matches",
+            tenant_id=tenant_id,
+            instance_id=instance_id,
+            dp_rank=dp_rank,
+            model_name=model_name,
+            block_size=block_size,
+        )
+        target = service_key(tenant_id, instance_id, dp_rank)
+        gone = await self._within(self._intake.unregister(matches, target))
+        self._router.forget(gone)
+        return gone
+
+    async def _within(self, future: "Future[list[Registration]]") -> list[Registration]:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), EMBEDDED_COMMAND_S)
+        except TimeoutError as error:
+            text = f"The log was not written within {EMBEDDED_COMMAND_S:.0f} s"
+            problem = self._intake.conditions.problem
+            raise StorageError(f"{text}: {problem}" if problem else text) from error
+
+    def forget_at_start(self, matches: Callable[[Registration], bool]) -> None:
+        """Unregisters all that match, before any of them is followed again; before `start`."""
+
+        def forget(done: "Future[list[Registration]]") -> None:
+            if done.exception() is None:
+                self._router.forget(done.result())
+
+        self._intake.forget_at_start(matches).add_done_callback(forget)
+
+    def register_configured(self, registrations: Sequence[Registration]) -> None:
+        """Registers what a configuration file names, once recovery is done; bad ones are logged."""
+        for registration in registrations:
+            future = self._intake.register(registration)
+            future.add_done_callback(partial(_log_refusal, registration))
+
+
+def _log_refusal(registration: Registration, done: "Future[list[Registration]]") -> None:
+    error = done.exception()
+    if error is not None:
+        logger.warning(
+            "Cannot register the configured publisher %s: %s. Correct the file, or POST /register",
+            *(registration.service_key, error),
+        )

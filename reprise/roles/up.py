@@ -1,0 +1,125 @@
+"""`reprise up`: the service in one process, made of its parts."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from reprise.application import create_app
+from reprise.embedded.service import EmbeddedService
+from reprise.embedded.view import ROLE
+from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
+from reprise.roles.grpc_server import beside_grpc
+from reprise.roles.http_server import Server, guard_of
+from reprise.settings import Settings
+from reprise.tracing.opening import Tracing, tracing_of
+from schemas.errors import ConfigurationError
+from schemas.registration import Registration
+from storage.faults import PID_FILE
+
+logger = logging.getLogger(__name__)
+
+
+def run_up(
+    settings: Settings,
+    registrations: Sequence[Registration] = (),
+    *,
+    forgets: Callable[[Registration], bool] | None = None,
+    when_serving: Callable[[str], None] = lambda base_url: None,
+    when_stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves the embedded service until SIGINT or SIGTERM.
+
+    Args:
+        settings: what to run with.
+        registrations: publishers to follow beside those in the log.
+        forgets: whom of those in the log to unregister at once, unfollowed; None: nobody.
+        when_serving: called with the base URL once requests are accepted.
+        when_stopping: called as soon as a signal comes, before requests are refused.
+
+    Raises:
+        ConfigurationError: the address cannot be bound, or spans not be sent as is asked for.
+        StorageError: the data directory cannot be opened, or its log is damaged.
+    """
+    with tracing_of(os.environ, ROLE) as tracing:
+        _serve(settings, registrations, forgets, tracing, when_serving, when_stopping)
+
+
+def _serve(
+    settings: Settings,
+    registrations: Sequence[Registration],
+    forgets: Callable[[Registration], bool] | None,
+    tracing: Tracing,
+    when_serving: Callable[[str], None],
+    when_stopping: Callable[[], None],
+) -> None:
+    guard = guard_of(settings.access, settings.host, settings.grpc)
+    server = Server(settings.host, settings.port, settings.tls)
+    try:
+        service = EmbeddedService(settings, on_damage=server.end, tracer=tracing.tracer)
+        metrics = service.view.metrics
+        metrics.register(embedded_collector(service))
+        metrics.register(http_collector(server.connections))
+        metrics.register(tracing_collector(tracing.counts))
+    except BaseException:
+        server.close()
+        raise
+    try:
+        beside = beside_grpc(
+            service,
+            service.view,
+            settings.grpc,
+            settings.access,
+            settings.tls,
+            only_exact=settings.only_exact,
+            tracer=tracing.tracer,
+        )
+    except ConfigurationError:
+        service.stop()
+        server.close()
+        raise
+    if forgets is not None:
+        service.registry.forget_at_start(forgets)
+    service.registry.register_configured(registrations)
+    pid_file = settings.data / PID_FILE
+    _note_pid(pid_file)
+    logger.info(
+        "Listening on %s, data in %s, %s kernel",
+        server.base_url,
+        settings.data,
+        service.view.kernel.name,
+    )
+    lmcache = service.lmcache
+    server.run(
+        create_app(
+            service.view,
+            service.registry,
+            default_wire=settings.default_wire,
+            only_exact=settings.only_exact,
+            history=service.data.history,
+            audit=service.audit_queue,
+            workers=lmcache,
+            router=service.router,
+            commands=None if lmcache is None else lmcache.commands,
+            select_service=settings.select_service,
+            acting=None if lmcache is None else lmcache.actor,
+            guard=guard,
+            tracer=tracing.tracer,
+        ),
+        beside,
+        when_serving=when_serving,
+        when_stopping=when_stopping,
+    )
+    with suppress(OSError):
+        pid_file.unlink()
+    if service.damage is not None:
+        raise service.damage
+
+
+def _note_pid(path: Path) -> None:
+    """For people and scripts that end this process and no other."""
+    try:
+        path.write_text(f"{os.getpid()}\n")
+    except OSError as error:
+        logger.warning("Cannot write the process id to %s: %s; going on without", path, error)

@@ -1,0 +1,80 @@
+"""The rooms that an installation can leave out: LMCache's, and the lab.
+
+All of `reprise` sees LMCache's room through this module, and none of the service sees the lab.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from lmcache_adapter.acting.actor import Actor as Actor
+    from lmcache_adapter.distributed import LmcacheBridge as LmcacheBridge
+    from lmcache_adapter.embedded import EmbeddedLmcache as EmbeddedLmcache
+    from lmcache_adapter.http.workers import WorkerSource as WorkerSource
+    from lmcache_adapter.parts import LmcacheParts as LmcacheParts
+    from lmcache_adapter.ports import WorkerCommands as WorkerCommands
+    from lmcache_adapter.replica import ReplicaLmcache as ReplicaLmcache
+    from lmcache_adapter.room import LmcacheRoom
+    from lmcache_adapter.settings import LmcacheSettings as LmcacheSettings
+
+LMCACHE: Final = "lmcache_adapter"
+LAB: Final = "lab"
+
+R = TypeVar("R")
+
+
+class MissingRoomError(ConfigurationError):
+    """Operator action: install Reprise with all of its packages."""
+
+
+def is_installed(room: str) -> bool:
+    """Whether an installation has the room of this name."""
+    try:
+        import_module(room)
+    except ModuleNotFoundError as error:
+        if error.name != room:
+            raise
+        return False
+    return True
+
+
+def need(room: str, what: str) -> None:
+    """Raises MissingRoomError where `what` needs a room that is not installed."""
+    if not is_installed(room):
+        raise MissingRoomError(
+            f"Expected the package {room} for `{what}`, but this installation leaves it out."
+            " Install Reprise with all of its packages: `pip install --force-reinstall` its wheel"
+        )
+
+
+def lmcache() -> "LmcacheRoom | None":
+    """The room of LMCache, or None where the installation leaves it out."""
+    if not is_installed(LMCACHE):
+        return None
+    from lmcache_adapter.room import ROOM
+
+    return ROOM
+
+
+def lmcache_options(command: Callable[..., R]) -> Callable[..., R]:
+    """`--lmcache` and what belongs to it, handed over as `lmcache`; no options without the room."""
+    room = lmcache()
+    return _without(command, lmcache=None) if room is None else room.options(command)
+
+
+def acting_options(command: Callable[..., R]) -> Callable[..., R]:
+    """What acts on advice, handed over as `act_s`; no options without the room."""
+    room = lmcache()
+    return _without(command, act_s=0.0) if room is None else room.acting_options(command)
+
+
+def _without(command: Callable[..., R], **values: Any) -> Callable[..., R]:
+    @wraps(command)
+    def run(*args: Any, **options: Any) -> R:
+        return command(*args, **options, **values)
+
+    return run
