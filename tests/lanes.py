@@ -18,14 +18,14 @@ LANES: Final = ("test", "faults", "soak")
 FOLDERS: Final = {
     "unit": "test",
     "property": "test",
-    "lab": "test",
+    "simulation": "test",
     "contract": "test",
     "integration": "faults",
     "fuzz": "faults",
 }
 MARKERS: Final = {"smoke": "test", "faults": "faults"}
 
-SEEDED: Final = ("lab", "fuzz")
+SEEDED: Final = ("simulation", "fuzz")
 """Folders whose tests try as many seeds as they are given: those of the lane `soak`."""
 
 
