@@ -1,7 +1,6 @@
 """The part of `query_api.ports.View` that every form answers from its table in the same way."""
 
 from collections.abc import Callable, Iterable, Mapping
-from time import monotonic, time
 from typing import Final
 
 from query_api.gaps import LedgerView
@@ -16,6 +15,7 @@ from schemas.answer_states import (
     Verdict,
     badness,
 )
+from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import SHARES, PublisherState
@@ -64,12 +64,12 @@ class TableView:
         fresh_until: Callable[[], FreshUntil],
         stale_at: Callable[[], float],
         is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
         acting: Callable[[PublisherKey], tuple[str, float] | None] = lambda publisher: None,
         ledgers: Callable[[], Mapping[PublisherKey, Ledger]] = lambda: NO_LEDGERS,
         segments: Callable[[], Mapping[SegmentKey, SegmentState]] = dict,
-        wall_clock: Callable[[], float] = time,
+        wall_clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         self._kernel = kernel
         self._publishers = publishers

@@ -4,7 +4,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from time import monotonic, time
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -13,6 +12,7 @@ from query_api.ports import Health
 from query_api.replica.lag import NEVER
 from query_api.replica.snapshot import Snapshot, TableReader, Topic, TopicPartition
 from query_api.table_view import TableView
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Condition, Conditions, Level, Part
 from schemas.registration import SELF_REGISTERED, Registration
 
@@ -40,7 +40,8 @@ class Replica(TableView):
         make_table: MakeTable,
         partitions: Mapping[Topic, int],
         *,
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
+        unix: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         self._make_table = make_table
         self._partitions = partitions
@@ -58,6 +59,7 @@ class Replica(TableView):
             clock=clock,
             ledgers=lambda: self.current.table.ledgers,
             segments=lambda: self.current.table.segments(),
+            wall_clock=unix,
         )
         self.rebuilds = 0
         self.recovery_s = 0.0
@@ -65,7 +67,7 @@ class Replica(TableView):
         self.entries_skipped = 0
         self.reachable = False
         self.failed_checks = self.internal_errors = 0
-        self.conditions = Conditions(time, logger)
+        self.conditions = Conditions(unix, logger)
         self.conditions.on_change = self.changed
         self._note_recovery(Level.UNAVAILABLE)
         self._events_ends: dict[int, int] = {}

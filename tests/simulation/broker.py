@@ -165,6 +165,7 @@ class SimulatedBroker:
         self.rng = rng
         self.trace: Callable[[bytes], None] = lambda _: None
         self.away = False
+        self.fetch_max = 500  # records that one fetch brings
         self.cut: set[Process | None] = set()
         self.topics: dict[str, list[PartitionLog]] = {}
         self.settings: dict[str, dict[str, str]] = {}  # of topics that were not made by the world
@@ -696,7 +697,10 @@ class Consumer:
         end = self._broker.loop.now + timeout_ms / 1000
         while True:
             await self._broker.delay()
-            found = self._fetch(partitions or tuple(self._positions), max_records or 500)
+            found = self._fetch(
+                partitions or tuple(self._positions),
+                min(max_records or 500, self._broker.fetch_max),
+            )
             left_s = end - self._broker.loop.now
             if found or left_s <= 0:
                 return found

@@ -21,6 +21,8 @@ from types import FunctionType
 from typing import Any, TypeVar
 from unittest import mock
 
+from schemas.clock import REAL_CLOCK, Clock
+
 T = TypeVar("T")
 
 EPOCH_S = 1_700_000_000.0
@@ -190,7 +192,8 @@ def simulated_time(loop: SimulatedLoop) -> Iterator[None]:
     def sleep(seconds: float) -> None:
         loop.now += seconds
 
-    clocks = {time.time: unix, time.monotonic: loop.time, time.sleep: sleep}
+    clocks: dict[Any, Any] = {time.time: unix, time.monotonic: loop.time, time.sleep: sleep}
+    clocks[REAL_CLOCK] = Clock(loop.time, unix, lambda: int(1e9 * unix()), sleep)
     with contextlib.ExitStack() as patches:
         names, functions = _clock_users(len(sys.modules))
         for where in names:
@@ -206,7 +209,7 @@ def simulated_time(loop: SimulatedLoop) -> Iterator[None]:
         yield
 
 
-_CLOCKS = (time.time, time.monotonic, time.sleep)
+_CLOCKS = (time.time, time.monotonic, time.sleep, REAL_CLOCK)
 _ROOMS = ("bridge", "brokers", "doctor", "lmcache_adapter", "query_api", "reprise", "routing")
 _LOWER_ROOMS = ("schemas", "storage", "streams")
 

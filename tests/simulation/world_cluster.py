@@ -73,6 +73,7 @@ _SEED: Final = 1337
 _EVENTS, _TABLE = KAFKA.topics.events, KAFKA.topics.table
 _ROUTING: Final[RoutingTopics] = KAFKA.routing
 _SCOPE: Final = PrefixScope("default", MODEL, "", BLOCK_SIZE, "")
+_FIRST_LOOKS: Final = 5
 _ENDS: Final = (OutcomeEvent.COMPLETED, OutcomeEvent.COMPLETED, OutcomeEvent.CANCELLED)
 
 DecisionKey = tuple[int, int]
@@ -199,6 +200,7 @@ class ClusterWorld(BridgeWorld):
         ]
         self.replicas = [ReplicaHost(f"replica-{number}") for number in range(shape.randint(1, 3))]
         self.batch_bytes = shape.choice((600, 3_000, 1_000_000))
+        self.broker.fetch_max = shape.choice((2, 20, 500))
         self.requests: list[ClientRequest] = []
         self.told: dict[DecisionKey, set[OutcomeEvent]] = defaultdict(set)
         self.tellers: dict[tuple[DecisionKey, OutcomeEvent], int] = {}
@@ -207,7 +209,8 @@ class ClusterWorld(BridgeWorld):
         self._names = 0
         history.note(
             f"{len(self.workers_hosts)} workers, {len(self.replicas)} replicas, batches of"
-            f" {self.batch_bytes} bytes, losing: {self.losing}"
+            f" {self.batch_bytes} bytes, {self.broker.fetch_max} records at a time,"
+            f" losing: {self.losing}"
         )
 
     # What is put in place of real parts
@@ -277,10 +280,21 @@ class ClusterWorld(BridgeWorld):
             self.history.note(f"{host.name} starts")
             host.process = Process(host.name)
             self.loop.spawn(host.process, self._run_replica(host))
+            self.loop.create_task(self._look_at_first(host, host.process))
+
+    async def _look_at_first(self, host: ReplicaHost, process: Process) -> None:
+        """What it answers first it says soon after it is ready."""
+        looks = 0
+        while looks < _FIRST_LOOKS and process.state is not State.DEAD:
+            await asyncio.sleep(0.01)
+            if host.process is process and host.service is not None and host.service.replica.ready:
+                looks += 1
+                self.observer.look()
+                self._check_answers_of(host)
 
     async def _run_replica(self, host: ReplicaHost) -> None:
         settings = ServeSettings(kafka=KAFKA, seed=_SEED, kernel="reference")
-        await asyncio.sleep(self.shape.random() * 0.01)  # a run is named by its time
+        await asyncio.sleep(self.shape.random())  # a run is named by the microsecond of its start
         host.service = ReplicaService(settings, when_refused=_refused)
         host.oracle = StateOracle(self.engines, self.loop.time)
         host.service.start()
@@ -544,9 +558,12 @@ class ClusterWorld(BridgeWorld):
         """No replica says what is not so."""
         self.observer.look()
         for host in self.replicas:
-            if host.service is not None and host.service.replica.ready:
-                self._check_states(host, host.service)
-                self._check_blocks(host, host.service)
+            self._check_answers_of(host)
+
+    def _check_answers_of(self, host: ReplicaHost) -> None:
+        if host.service is not None and host.service.replica.ready:
+            self._check_states(host, host.service)
+            self._check_blocks(host, host.service)
 
     def _check_states(self, host: ReplicaHost, service: ReplicaService) -> None:
         replica, oracle = service.replica, host.oracle
