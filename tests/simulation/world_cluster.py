@@ -39,7 +39,7 @@ from schemas.answer_states import AnswerState
 from schemas.codec import decode_routing
 from schemas.errors import ConfigurationError
 from schemas.identities import ModelContext, PrefixScope, StreamKey
-from schemas.limits import STALE_S
+from schemas.limits import HEARTBEAT_COMPLETE_S, LOG_START_LOOK_S, STALE_S
 from schemas.routing_records import (
     DecisionsRecord,
     Outcome,
@@ -612,6 +612,9 @@ class ClusterWorld(BridgeWorld):
         for replica in self.replicas:
             self.loop.resume(replica.process)
         await super()._heal()
+        if self.losing:  # who is registered is written again once the log begins behind it
+            await asyncio.sleep(LOG_START_LOOK_S + HEARTBEAT_COMPLETE_S)
+            await self._until_quiet()
 
     def _restart(self) -> None:
         for worker in self.workers_hosts:
