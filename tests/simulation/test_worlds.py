@@ -28,11 +28,11 @@ WORLDS: dict[str, MakeWorld] = {
     "cluster": ClusterWorld,
 }
 SHARES = {
-    "test_bridges": 0.25,
+    "test_bridges": 0.28,
     "test_changes": 0.05,
     "test_tables": 0.25,
     "test_embedded": 0.30,
-    "test_cluster": 0.15,
+    "test_cluster": 0.12,
 }
 
 _DIGESTS = """

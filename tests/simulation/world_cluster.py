@@ -12,6 +12,7 @@ The parts are put together as the roles do it: `Bridge`, `ReplicaService`, and w
 """
 
 import asyncio
+import operator
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -283,7 +284,8 @@ class ClusterWorld(BridgeWorld):
             self.loop.create_task(self._look_at_first(host, host.process))
 
     async def _look_at_first(self, host: ReplicaHost, process: Process) -> None:
-        """What it answers first it says soon after it is ready."""
+        """What it answers once it is ready: it has at least what others had when it was started."""
+        due, log = self._covered(), self.broker.topics[_TABLE.name]
         looks = 0
         while looks < _FIRST_LOOKS and process.state is not State.DEAD:
             await asyncio.sleep(0.01)
@@ -291,6 +293,24 @@ class ClusterWorld(BridgeWorld):
                 looks += 1
                 self.observer.look()
                 self._check_answers_of(host)
+                table = host.service.replica.current.table
+                found = [table.covered(number) for number in range(len(due))]
+                is_lost = self.losing or self.broker.topics[_TABLE.name] is not log
+                assert is_lost or all(map(operator.ge, found, due)), (
+                    f"{host.name} is ready and covers {found}, but another one had {due}"
+                )
+
+    def _covered(self) -> list[int]:
+        """How far the replicas are that are ready, by partition."""
+        tables = [
+            host.service.replica.current.table
+            for host in self.replicas
+            if host.service is not None and host.service.replica.ready
+        ]
+        return [
+            max([-1, *(table.covered(number) for table in tables)])
+            for number in range(_EVENTS.partitions)
+        ]
 
     async def _run_replica(self, host: ReplicaHost) -> None:
         settings = ServeSettings(kafka=KAFKA, seed=_SEED, kernel="reference")
@@ -340,6 +360,7 @@ class ClusterWorld(BridgeWorld):
             (1, self.fill_worker_disk),
             (2, self.kill_replica),
             (1, self.lose_table_topic),
+            (1, self.lose_table),
             (1, self.lose_checkpoints),
             (1, self.compact_table),
             *([(2, self.lose_something)] if self.losing else []),
@@ -417,6 +438,13 @@ class ClusterWorld(BridgeWorld):
 
     def lose_table_topic(self) -> None:
         """The table topic is deleted and made again, empty."""
+        self._make_again(_TABLE.name)
+
+    def lose_table(self) -> None:
+        """All that a table is made of is lost: the workers' disks, and its topic."""
+        for host in self.workers_hosts:
+            self._kill_and_start(host)
+            host.disk.clear()
         self._make_again(_TABLE.name)
 
     def lose_checkpoints(self) -> None:
