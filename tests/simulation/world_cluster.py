@@ -30,6 +30,7 @@ from brokers.group_offsets import GroupOffsets
 from brokers.interface import Partition
 from brokers.options import ClientOptions, client_options
 from doctor.watch import OutcomeWatch
+from query_api.replica.snapshot import Topic, TopicPartition
 from query_api.replica.topic_reader import TopicReader
 from reprise.roles import serve
 from reprise.roles.serve import ReplicaService, ServeSettings
@@ -281,36 +282,30 @@ class ClusterWorld(BridgeWorld):
             self.history.note(f"{host.name} starts")
             host.process = Process(host.name)
             self.loop.spawn(host.process, self._run_replica(host))
-            self.loop.create_task(self._look_at_first(host, host.process))
+            looking = self.loop.create_task(self._look_at_first(host, host.process))
+            looking.add_done_callback(self._note_end)
+
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self.loop.failures.append(error)  # nothing awaits it
 
     async def _look_at_first(self, host: ReplicaHost, process: Process) -> None:
-        """What it answers once it is ready: it has at least what others had when it was started."""
-        due, log = self._covered(), self.broker.topics[_TABLE.name]
-        looks = 0
+        """What it answers once it is ready: it has read the table as that was at its start."""
+        logs, looks = self.broker.topics[_TABLE.name], 0
+        ends = [log.stable_end for log in logs]
         while looks < _FIRST_LOOKS and process.state is not State.DEAD:
             await asyncio.sleep(0.01)
             if host.process is process and host.service is not None and host.service.replica.ready:
                 looks += 1
                 self.observer.look()
                 self._check_answers_of(host)
-                table = host.service.replica.current.table
-                found = [table.covered(number) for number in range(len(due))]
-                is_lost = self.losing or self.broker.topics[_TABLE.name] is not log
-                assert is_lost or all(map(operator.ge, found, due)), (
-                    f"{host.name} is ready and covers {found}, but another one had {due}"
+                places = host.service.replica.current.next_offsets
+                found = [places[TopicPartition(Topic.TABLE, number)] for number in range(len(ends))]
+                is_lost = self.broker.topics[_TABLE.name] is not logs
+                assert is_lost or all(map(operator.ge, found, ends)), (
+                    f"{host.name} is ready and has read up to {found}, but {ends} was there"
                 )
-
-    def _covered(self) -> list[int]:
-        """How far the replicas are that are ready, by partition."""
-        tables = [
-            host.service.replica.current.table
-            for host in self.replicas
-            if host.service is not None and host.service.replica.ready
-        ]
-        return [
-            max([-1, *(table.covered(number) for table in tables)])
-            for number in range(_EVENTS.partitions)
-        ]
 
     async def _run_replica(self, host: ReplicaHost) -> None:
         settings = ServeSettings(kafka=KAFKA, seed=_SEED, kernel="reference")
