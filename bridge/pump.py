@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.engine_http.engine import EngineHttp
 from bridge.engine_http.facts_watch import FactsWatch
 from bridge.engine_http.inquiries import EngineSource
@@ -37,6 +36,7 @@ from bridge.sockets.subscriber import Subscriber
 from bridge.supervision import cancel, keep, keep_all
 from bridge.wire.batch import read_sequence
 from schemas.arrays import ArrayPacker
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import FrameError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -79,7 +79,7 @@ class Pump:
         receiver: Receiver | None = None,
         replayer: ReplaySource | None = None,
         engines: EngineSource | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.inbox = Inbox(when_filled=self._wake)
@@ -155,7 +155,7 @@ class Pump:
 
     async def _watch(self) -> None:
         while True:
-            await self._clock.sleep(RELINK_CHECK_S)
+            await asyncio.sleep(RELINK_CHECK_S)
             self.follower.watch()
 
     async def drain(self) -> None:
@@ -254,7 +254,7 @@ class Pump:
     def _process(self, messages: Sequence[RawMessage]) -> None:
         began = self._clock.monotonic()
         # What the last turns took says little of what another publisher sends.
-        records, count = self.intake.process_until(messages, self._clock.time(), began + TURN_S)
+        records, count = self.intake.process_until(messages, self._clock.unix(), began + TURN_S)
         if messages:  # else all of them are large
             self._pace.note(count, self._clock.monotonic() - began)
         if count < len(messages):

@@ -6,7 +6,6 @@ against the installed version.
 
 import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -186,7 +185,7 @@ class _CheckedFetcher(Fetcher):  # type: ignore[misc]
 
     def _note_nothing(self, part: Partition, offset: int) -> None:
         """Told after some of them in a row: it may be the broker that cannot read for a moment."""
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         seen = self._nothing.get(part)
         if seen is None or seen.offset != offset or now - seen.last > FETCH_UNREADABLE_GAP_S:
             seen = _Nothing(offset, now, now, 0)
@@ -240,12 +239,12 @@ class _Answers:
     async def send(self, node_id: Any, request: Any, **options: Any) -> Any:
         if request.API_KEY != _FETCH_KEY:
             return await self._client.send(node_id, request, **options)
-        pause_s = self._gather_until.pop(node_id, 0.0) - time.monotonic()
+        pause_s = self._gather_until.pop(node_id, 0.0) - asyncio.get_running_loop().time()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
         answer = await self._client.send(node_id, request, **options)
         if 0 < _fetched_bytes(answer) < FETCH_GATHER_BYTES:
-            self._gather_until[node_id] = time.monotonic() + FETCH_GATHER_S
+            self._gather_until[node_id] = asyncio.get_running_loop().time() + FETCH_GATHER_S
         return await self._check(request, answer)
 
 

@@ -1,9 +1,10 @@
 """Kafka away and back, as a condition of the role that waits for it."""
 
 import logging
-import time
+from collections.abc import Callable
 from typing import Final
 
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions, Level, Part
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ class Outage:
         meanwhile: what the role does until Kafka is back, in words.
         conditions: of the role; None: of this object alone, logged here.
         level: what it means for the role.
+        unix: Unix seconds, for conditions of this object alone.
     """
 
     def __init__(
@@ -32,11 +34,12 @@ class Outage:
         *,
         conditions: Conditions | None = None,
         level: Level = Level.DEGRADED,
+        unix: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         self._servers = servers
         self._meanwhile = f"; meanwhile {meanwhile}" if meanwhile else ""
         self._level = level
-        self._conditions = Conditions(time.time, logger) if conditions is None else conditions
+        self._conditions = Conditions(unix, logger) if conditions is None else conditions
 
     def begin(self, reason: str) -> None:
         """Kafka is away, or cannot be used yet; may be called again, with another reason."""

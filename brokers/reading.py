@@ -6,7 +6,6 @@ bound a `KafkaError` is raised, as where the broker is away.
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -234,7 +233,8 @@ async def _readable_from(
     said = _said(error)
     if said is not None:
         return min(said, end)
-    until = time.monotonic() + FETCH_LOST_S
+    loop = asyncio.get_running_loop()
+    until = loop.time() + FETCH_LOST_S
     while True:
         found = await _search(reader, partition, unreadable, end)
         if not _is_proven(error):
@@ -243,7 +243,7 @@ async def _readable_from(
                 return unreadable
         if found.readable is not None:
             return found.readable
-        if (found.is_proven and _is_proven(error)) or time.monotonic() >= until:
+        if (found.is_proven and _is_proven(error)) or loop.time() >= until:
             return end
         await asyncio.sleep(READ_POLL_MS / 1000)
 

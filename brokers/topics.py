@@ -6,7 +6,6 @@ created.
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -35,6 +34,7 @@ from brokers.clients import Clients
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions
 from schemas.errors import ConfigurationError
 from schemas.limits import KAFKA_ATTEMPT_MS, TOPIC_SETTLE_PAUSE_S, TOPIC_SETTLE_S
@@ -82,14 +82,16 @@ async def ensure_topics(
     await until_reached(attempt, servers=settings.bootstrap, outage=outage)
 
 
-async def ensure_topics_now(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
+async def ensure_topics_now(
+    settings: KafkaSettings, specs: Sequence[TopicSpec], *, clock: Clock = REAL_CLOCK
+) -> None:
     """As `ensure_topics`, for one that says itself that Kafka is away, and tries again.
 
     Raises:
         ConfigurationError: see there.
         KafkaError, OSError, TimeoutError: the brokers do not answer in time.
     """
-    silent = Outage(settings.bootstrap, conditions=Conditions(time.time))
+    silent = Outage(settings.bootstrap, conditions=Conditions(clock.unix))
     async with asyncio.timeout(KAFKA_ATTEMPT_MS / 1000):
         await ensure_topics(settings, silent, specs=specs)
 

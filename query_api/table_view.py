@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from time import monotonic, time
 from typing import Final
 
 from query_api.changes import Changes
@@ -18,6 +17,7 @@ from schemas.answer_states import (
     Verdict,
     badness,
 )
+from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import SHARES, PublisherState
@@ -46,8 +46,8 @@ class TableView(ABC):
         self,
         *,
         changes: Changes | None = None,
-        clock: Callable[[], float] = monotonic,
-        wall_clock: Callable[[], float] = time,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
+        wall_clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         self._changes = Changes() if changes is None else changes
         self._now = clock

@@ -4,11 +4,11 @@ A reader keeps the moment at which it opened the files; what the writer merges a
 readable here. Only while it opens them may one be gone, and then it is opened again.
 """
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from schemas.clock import REAL_CLOCK
 from schemas.errors import DamagedError
 from schemas.limits import COPY_BATCH_BYTES, SNAPSHOT_ATTEMPTS, SNAPSHOT_RETRY_S
 from storage.faults import disk_errors
@@ -17,7 +17,9 @@ from storage.rocksdb import Database, Preset, new_batch
 _COUNTED_EVERY: Final = 1000
 
 
-def open_snapshot(path: Path, preset: Preset) -> Database:
+def open_snapshot(
+    path: Path, preset: Preset, *, sleep: Callable[[float], None] = REAL_CLOCK.sleep
+) -> Database:
     """The database as it is now, for reading.
 
     Raises:
@@ -28,7 +30,7 @@ def open_snapshot(path: Path, preset: Preset) -> Database:
         try:
             return Database.read_only(path, preset)
         except DamagedError:
-            time.sleep(SNAPSHOT_RETRY_S)
+            sleep(SNAPSHOT_RETRY_S)
     return Database.read_only(path, preset)
 
 

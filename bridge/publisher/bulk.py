@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 
-from bridge.clock import Clock
 from bridge.publisher.intake import Intake
 from bridge.publisher.paced_append import PacedAppend
 from bridge.publisher.ports import RecordSink
 from bridge.publisher.publisher import BulkMessages, Publisher
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
+from schemas.clock import Clock
 from schemas.identities import PublisherKey
 from schemas.limits import BULK_BYTES, BULK_HELD_BACK_MAX, TURN_S
 from schemas.records import SequencedRecord
@@ -197,7 +197,7 @@ class BulkPump:
         try:
             records: Sequence[SequencedRecord]
             records, count = self._intake.process_until(
-                taken, self._clock.time(), self._clock.monotonic() + TURN_S
+                taken, self._clock.unix(), self._clock.monotonic() + TURN_S
             )
             await self._paced.append_paced(publisher, records, ask_again=True)
             self._on_progress()

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.engine_http.discovery import Discovery
 from bridge.engine_http.engine import check_http
 from bridge.engine_http.inquiries import EngineSource, Inquiries
@@ -38,6 +37,7 @@ from bridge.supervision import cancel
 from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Doubt
 from schemas.arrays import ArrayPacker
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -76,7 +76,7 @@ class Surroundings(NamedTuple):
     replayer: ReplaySource
     engine_http: EngineSource
     packer: ArrayPacker | None = None
-    clock: Clock = SYSTEM_CLOCK
+    clock: Clock = REAL_CLOCK
 
 
 class Follower:
@@ -205,7 +205,7 @@ class Follower:
     def hold(self, publisher: Publisher) -> None:
         """Lets what the publisher sends wait again, until `begin` or `go_on`."""
         self.paced.finish(publisher)
-        publisher.hold(self._clock.time())
+        publisher.hold(self._clock.unix())
         self._checks.pop(publisher, None)
         publisher.sequencer.hold()
 
@@ -296,7 +296,7 @@ class Follower:
         so does in the inbox what comes: it would be behind it.
         """
         until = math.inf if self.paced.at_once else self._clock.monotonic() + HELD_TURN_S
-        records = publisher.sequencer.resume(self._clock.time(), until=until)
+        records = publisher.sequencer.resume(self._clock.unix(), until=until)
         if publisher.sequencer.is_resuming:
             self._inbox.pause(publisher.registration.publisher)
         return records
@@ -367,7 +367,7 @@ class Follower:
         if begins:
             await self._arrived_taken(publisher)
         now = self._clock.monotonic()
-        self._look(publisher, now, self._clock.time())
+        self._look(publisher, now, self._clock.unix())
         link = publisher.begin_asking(now, heard=publisher.sequencer.stream.link)
         repaired = await self._ask(publisher, emit)
         self._promote(publisher)
@@ -411,7 +411,7 @@ class Follower:
             return
         key = publisher.registration.service_key
         _logger.info("%s is of another process than before: beginning a new incarnation", key)
-        began = sequencer.begin_process(self._clock.time(), last_link=engine.known_link, link=link)
+        began = sequencer.begin_process(self._clock.unix(), last_link=engine.known_link, link=link)
         for records in began:
             await emit(records)
         engine.begin(sequencer.stream.cursor.incarnation, has_batches=False)
@@ -458,7 +458,7 @@ class Follower:
         while self._clock.monotonic() < since + ARRIVED_WAIT_S:
             if self.received_until(publisher)[0] >= since:
                 return
-            await self._clock.sleep(ARRIVED_LOOK_S)
+            await asyncio.sleep(ARRIVED_LOOK_S)
 
     def _promote(self, publisher: Publisher) -> None:
         """A check has found that something is missing, or has ended: it is no longer cut short."""
@@ -522,7 +522,7 @@ class Follower:
         now: where a link has come up, what was sent meanwhile may show no gap. Cost O(publishers),
         some 0.1 us for one that rests.
         """
-        now, wall_now = self._clock.monotonic(), self._clock.time()
+        now, wall_now = self._clock.monotonic(), self._clock.unix()
         if now - self.watched_at > WATCH_PAUSED_S:
             for publisher in self.followed.values():
                 publisher.distrust(now)
@@ -593,7 +593,7 @@ class Follower:
             is_waiting=is_waiting,
             late_s=stream.lateness.late_s,
             has_waiting=self.has_waiting(key),
-            behind_s=stream.lateness.behind_s(self._clock.time() - self._clock.monotonic()),
+            behind_s=stream.lateness.behind_s(self._clock.unix() - self._clock.monotonic()),
             troubles=stream.counters.troubles(self.receiver.trouble(key)),
         )
 

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
 
-from bridge.clock import Clock
 from bridge.publisher.ports import RecordSink
 from bridge.publisher.publisher import Publisher
 from bridge.sockets.inbox import Inbox
+from schemas.clock import Clock
 from schemas.identities import PublisherKey
 from schemas.limits import WRITER_PAUSE_S
 
@@ -100,7 +100,7 @@ class HeldBack:
                 oldest = map(self._inbox.waiting_since, waiting)
                 if not any(since is not None and since < began for since in oldest):
                     return
-                await self._clock.sleep(WRITER_PAUSE_S)
+                await asyncio.sleep(WRITER_PAUSE_S)
         finally:
             self._is_allowed = True
 

@@ -4,8 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.wire import DecodedBatch
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.identities import PublisherKey
 from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX
 from schemas.positions import Cursor
@@ -22,7 +22,7 @@ class IntakeTotals:
         faults: unexpected errors of the write path.
     """
 
-    clock: Clock = SYSTEM_CLOCK
+    clock: Clock = REAL_CLOCK
     held_bytes: int = 0
     gaps: list[PublisherKey] = field(default_factory=list)
     faults: int = 0

@@ -6,11 +6,11 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.publisher.sequencer import Sequencer
 from bridge.publisher.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.identities import PublisherKey
 from schemas.records import SequencedRecord
 
@@ -29,7 +29,7 @@ class Intake:
     """
 
     def __init__(
-        self, find: Callable[[PublisherKey], Sequencer | None], clock: Clock = SYSTEM_CLOCK
+        self, find: Callable[[PublisherKey], Sequencer | None], clock: Clock = REAL_CLOCK
     ) -> None:
         self.unregistered_messages = 0
         self._find = find

@@ -9,12 +9,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from bridge.clock import Clock
 from bridge.publisher.held_back import HeldBack
 from bridge.publisher.ports import RecordSink
 from bridge.publisher.publisher import PacedRecords, Publisher
 from bridge.sockets.inbox import Inbox
 from bridge.supervision import cancel
+from schemas.clock import Clock
 from schemas.identities import PublisherKey
 from schemas.records import EventsRecord, SequencedRecord
 
@@ -193,7 +193,7 @@ class PacedAppend:
     def _take_back(self, publisher: Publisher, *, ask_again: bool) -> None:
         self.discard(publisher)  # they come again, or the gap stands for them
         try:
-            now = self._clock.time()
+            now = self._clock.unix()
             self._sink.append(publisher.sequencer.take_back(now, ask_again=ask_again))
         except Exception:
             self._on_fault()

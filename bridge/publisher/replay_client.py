@@ -27,7 +27,6 @@ from typing import Final
 import zmq
 import zmq.asyncio
 
-from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.publisher.repair import Answer, Repair, RepairResult
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
@@ -35,6 +34,7 @@ from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.lookup import LOOKUPS
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -100,7 +100,7 @@ class Replayer:
         *,
         idle_s: float = REPLAY_IDLE_S,
         barren_s: float = REPLAY_BARREN_S,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         self.requests = 0
         self.replayed_batches = 0
@@ -208,7 +208,7 @@ class Replayer:
             async for chunk in replies:
                 before = repair.replayed
                 decoded = await self._decoded(sequencer, chunk)
-                for records in repair.feed(decoded, self._clock.time()):
+                for records in repair.feed(decoded, self._clock.unix()):
                     if records:
                         await emit(records)
                 self.replayed_batches += repair.replayed - before
@@ -225,7 +225,7 @@ class Replayer:
             turn = repair.requests - 1
             if not repair.is_answered and not await self._answers(publisher, engine, turn=turn):
                 return repair.end(complete=False)
-            if records := repair.break_off(self._clock.time()):
+            if records := repair.break_off(self._clock.unix()):
                 await emit(records)
             return repair.answer
         finally:
@@ -300,7 +300,7 @@ class Replayer:
                 async with asyncio.timeout(wait_s):
                     frames = await _next_reply(socket)
                 wait_s = self._idle_s
-                now = self._clock.time()
+                now = self._clock.unix()
                 chunk, ended = await _read_ready(socket, publisher, frames, now)
                 yield chunk  # an empty one, too: whoever reads looks at the time
         finally:
@@ -319,7 +319,7 @@ class Replayer:
                 "Cannot open a socket to ask an engine for a replay: %s. Trying again",
                 error.strerror,
             )
-            await self._clock.sleep(self._idle_s)
+            await asyncio.sleep(self._idle_s)
             raise TimeoutError from error
 
     def close(self) -> None:

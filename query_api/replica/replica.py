@@ -4,7 +4,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from time import monotonic, time
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -13,6 +12,7 @@ from query_api.ports import Health, Positions
 from query_api.replica.lag import NEVER
 from query_api.replica.snapshot import Snapshot, TableReader, Topic, TopicPartition
 from query_api.table_view import TableView
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Condition, Conditions, Level, Part
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
@@ -46,7 +46,8 @@ class Replica(TableView):
         make_table: MakeTable,
         partitions: Mapping[Topic, int],
         *,
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
+        unix: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         super().__init__(clock=clock)
         self._make_table = make_table
@@ -59,7 +60,7 @@ class Replica(TableView):
         self.entries_skipped = 0
         self.reachable = False
         self.failed_checks = self.internal_errors = 0
-        self.conditions = Conditions(time, logger)
+        self.conditions = Conditions(unix, logger)
         self.conditions.on_change = self.changed
         self._note_recovery(Level.UNAVAILABLE)
         self._events_ends: dict[int, int] = {}

@@ -6,13 +6,13 @@ are exact at a flush, and the fold is the same one.
 """
 
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from logs.interface import LogEntry, ReadableLog
+from schemas.clock import REAL_CLOCK
 from schemas.codec import decode_log_record, decode_record_events, decode_row_body
 from schemas.errors import PastError, RecordError, StorageError
 from schemas.events import Cleared, Stored
@@ -81,7 +81,7 @@ class Past:
         make_kernel: Callable[[], Kernel],
         *,
         partition: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self._store = store
         self._log = log

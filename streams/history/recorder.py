@@ -14,10 +14,10 @@ a run of its own once it can be written again.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from schemas.clock import REAL_CLOCK
 from schemas.errors import StorageError
 from schemas.limits import HISTORY_BATCH_BYTES, HISTORY_FLUSH_S, HISTORY_RETRY_S
 from schemas.positions import LogBounds
@@ -58,7 +58,7 @@ class HistoryRecorder:
         *,
         seed: int,
         partition: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
         store: where to.

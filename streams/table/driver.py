@@ -3,12 +3,12 @@ service's fold thread, in a worker.
 """
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from logs.interface import LogEntry, RecordLog
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import StorageError
 from schemas.limits import (
     MAINTAINED_ENTRIES,
@@ -48,7 +48,8 @@ class FoldDriver:
         counters: Counter[str] | None = None,
         skip_log: SkipLog | None = None,
         on_flush: Callable[[StorageError | None], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
+        unix: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
         place: what offsets are of, for people: a partition, or "".
@@ -60,6 +61,7 @@ class FoldDriver:
         on_flush: called after each flush with None or its error; a failed one is retried later.
             Without it the error is raised.
         clock: monotonic seconds.
+        unix: Unix seconds.
         """
         self.table = table
         self.counters = Counter() if counters is None else counters
@@ -71,6 +73,7 @@ class FoldDriver:
         self._skip_log = SkipLog() if skip_log is None else skip_log
         self._on_flush = on_flush
         self._clock = clock
+        self._unix = unix
         self._flush_at = clock() + flush_s
         self._sync_at = clock() + sync_s
         self._failing = False
@@ -163,7 +166,7 @@ class FoldDriver:
     async def _rewrite(self) -> None:
         self._folded_bytes = 0
         try:
-            await self.table.rewrite(MAINTAINED_ENTRIES, now=time.time())
+            await self.table.rewrite(MAINTAINED_ENTRIES, now=self._unix())
         except StorageError as error:
             self._note_failure(error)
 
@@ -212,7 +215,7 @@ class FoldDriver:
 
     async def _flush(self, flush: Callable[..., Coroutine[object, None, object]]) -> None:
         try:
-            await flush(now=time.time())
+            await flush(now=self._unix())
             if self._clock() >= self._sync_at and not self.table.is_flushing:
                 self._sync_at = self._clock() + self._sync_s
                 self.table.sync()
@@ -238,7 +241,11 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    table: Table, log: RecordLog, *, flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX
+    table: Table,
+    log: RecordLog,
+    *,
+    flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX,
+    clock: Clock = REAL_CLOCK,
 ) -> Recovered:
     """Brings a table without a topic up to the end of its log, from whatever its rows and the log
     still have. On return its rows cover the end of the log.
@@ -247,8 +254,13 @@ def recover(
         RowVersionError: a newer Reprise wrote the rows; nothing was changed.
         DiskError: the disk failed; reopen both, and retry.
     """
-    plan = run_without_loop(table.open(log.bounds, now=time.time()))
-    driver = FoldDriver(table, flush_changes_max=flush_changes_max)
+    plan = run_without_loop(table.open(log.bounds, now=clock.unix()))
+    driver = FoldDriver(
+        table,
+        flush_changes_max=flush_changes_max,
+        clock=clock.monotonic,
+        unix=clock.unix,
+    )
     run_without_loop(driver.fold(log.read(plan.start)))
     if table.fold.offset != NO_OFFSET:
         run_without_loop(driver.flush())

@@ -1,13 +1,16 @@
 """Releases what large clears have left in a kernel, a turn's worth at a time."""
 
-import time
 from collections.abc import Callable
 
+from schemas.clock import REAL_CLOCK
 from schemas.limits import MAINTAINED_S, RELEASED_AT_ONCE
 
 
 def release_some(
-    release: Callable[[int], int], entries: int, *, clock: Callable[[], float] = time.monotonic
+    release: Callable[[int], int],
+    entries: int,
+    *,
+    clock: Callable[[], float] = REAL_CLOCK.monotonic,
 ) -> None:
     """Releases at most so many entries, and no more than take MAINTAINED_S: those of many scopes
     take several times as long as those of one.

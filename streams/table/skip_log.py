@@ -5,10 +5,10 @@ more. Every record is counted; only the first of each reason in each minute are 
 """
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from schemas.clock import REAL_CLOCK
 from schemas.identities import COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT, Offset, PublisherKey
 from schemas.limits import SKIPPED_RECORDS_NAMED_MAX, SKIPPED_RECORDS_WINDOW_S
 
@@ -27,7 +27,7 @@ class SkippedRecord(NamedTuple):
 class SkipLog:
     """See the module. Not thread-safe; `clock` gives monotonic seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = REAL_CLOCK.monotonic) -> None:
         self._clock = clock
         self._begun_at = clock()
         self._logged: dict[str, int] = {}

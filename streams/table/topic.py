@@ -36,7 +36,6 @@ directly follows what it wrote last.
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -122,7 +121,8 @@ class KafkaTableTopic:
             raise
         assert mark is not None, "one row fits"
         followed = mark == self._next
-        self._producer, self._next, self._taken_at = producer, mark + 1, time.monotonic()
+        self._producer, self._next = producer, mark + 1
+        self._taken_at = asyncio.get_running_loop().time()
         return followed
 
     async def stop(self) -> None:
@@ -176,7 +176,7 @@ class KafkaTableTopic:
     async def _write(self, written: list[RowWrite], ahead: Sequence[RowWrite]) -> list[int]:
         if self._producer is None:
             raise TableLostError("the partition was given up")
-        if time.monotonic() - self._taken_at > TABLE_RETAKE_S:
+        if asyncio.get_running_loop().time() - self._taken_at > TABLE_RETAKE_S:
             await self._take_again()
         offsets = await self._write_batch([*ahead, *written])
         if offsets is None:

@@ -68,7 +68,6 @@ A stopped app cannot be started again: each attempt makes a new one.
 
 import asyncio
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
@@ -474,7 +473,7 @@ class WorkerApp(faust.App):
 
     async def _watch(self) -> None:
         """Ends the app where it stands still: the next one joins the group anew."""
-        watch = StallWatch()
+        watch, loop = StallWatch(), asyncio.get_running_loop()
         while not self.outcome.failed.done():
             await asyncio.sleep(WORKER_STALL_CHECK_S)
             try:
@@ -482,7 +481,7 @@ class WorkerApp(faust.App):
                 logs = await log_bounds(self._options, self.events_topic, places) if places else {}
             except (KafkaError, OSError):
                 continue  # Kafka is away, which others tell
-            if (stalled := watch.note(places, logs, time.monotonic())) is not None:
+            if (stalled := watch.note(places, logs, loop.time())) is not None:
                 self.outcome.fail(stalled)
 
     def _places(self) -> dict[int, int]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from typing import TypeVar
 
 from schemas.limits import WORKER_GATHER_MIN_S
@@ -36,8 +35,9 @@ class Gathering:
             full: set where the batch has no room for more.
         """
         await self._arrived.wait()
-        pause_s = max(self._least_s, self._began_at + self._flush_s - time.monotonic())
+        loop = asyncio.get_running_loop()
+        pause_s = max(self._least_s, self._began_at + self._flush_s - loop.time())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(full.wait(), pause_s)
         self._arrived.clear()
-        self._began_at = time.monotonic()
+        self._began_at = loop.time()

@@ -6,7 +6,6 @@ worker leaves the group, waits, and starts a new app, which opens what is folded
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -133,9 +132,9 @@ class AppRunner(ABC):
         """
         if not await self._ensure_topics():
             return
-        pause_s = WORKER_RETRY_S
+        pause_s, loop = WORKER_RETRY_S, asyncio.get_running_loop()
         while not self._stopping.is_set():
-            started = time.monotonic()
+            started = loop.time()
             try:
                 await self._run_app()
                 return
@@ -144,7 +143,7 @@ class AppRunner(ABC):
             except Exception as error:  # noqa: BLE001 -- logged there
                 self._note_failure(error)
             self.restarts += 1
-            if time.monotonic() - started > WORKER_SETTLED_S:
+            if loop.time() - started > WORKER_SETTLED_S:
                 pause_s = WORKER_RETRY_S
             await wait_for(self._stopping, pause_s)
             pause_s = min(2 * pause_s, WORKER_RETRY_MAX_S)
@@ -222,8 +221,9 @@ async def _clean(app: WorkerApp, others: set["asyncio.Task[object]"]) -> None:
         task.cancel()
     if left:
         _, left = await asyncio.wait(left, timeout=WORKER_CLEAN_S)
-    end = time.monotonic() + WORKER_CLEAN_S
-    while not app.outcome.has_left and time.monotonic() < end:  # noqa: ASYNC110 -- another thread
+    loop = asyncio.get_running_loop()
+    end = loop.time() + WORKER_CLEAN_S
+    while not app.outcome.has_left and loop.time() < end:  # noqa: ASYNC110 -- another thread
         await asyncio.sleep(WORKER_POLL_S)  # the broker answers its farewell in its own time
     if left or not app.outcome.has_left:
         crash = app.outcome.crashed_by

@@ -10,7 +10,6 @@ interpreter's lock, so the app answers the group meanwhile.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from logs.topic import (
     read_past_corruption,
     records_up_to,
 )
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import DiskError, TableLostError
 from schemas.positions import LogBounds
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
@@ -65,6 +65,7 @@ class PartitionTables:
         make_fold: Callable[[], Fold],
         history: Callable[[int], RowHistory] = lambda partition: NO_HISTORY,
         tracer: Tracer = NO_TRACER,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         """Args:
         data: where each table's rows are, in a directory of its own.
@@ -74,10 +75,11 @@ class PartitionTables:
         make_fold: an empty fold with a kernel of its own.
         history: keeps a partition's past rows.
         tracer: of the process.
+        clock: of it.
         """
         self.owned: dict[int, Owned] = {}
         self.counters: Counter[str] = Counter()
-        self._skip_log = SkipLog()
+        self._skip_log = SkipLog(clock.monotonic)
         self._wanted: frozenset[int] | None = None
         self._closed = False
         self._assigning = asyncio.Lock()
@@ -88,6 +90,7 @@ class PartitionTables:
         self._make_fold = make_fold
         self._history = history
         self._tracer = tracer
+        self._clock = clock
 
     @property
     def internal_errors(self) -> int:
@@ -149,7 +152,7 @@ class PartitionTables:
     async def _open(self, partition: int, bounds: LogBounds, wanted: frozenset[int]) -> None:
         if self._wanted is not wanted:
             return  # to open it would take it from its next owner, as `_take_again` would
-        started = time.monotonic()
+        started = self._clock.monotonic()
         topic = self._open_topic(partition)
         table = Table(
             self._data / f"table-{partition}",
@@ -158,7 +161,7 @@ class PartitionTables:
             history=self._history(partition),
         )
         try:
-            plan = await table.open(bounds, now=time.time())
+            plan = await table.open(bounds, now=self._clock.unix())
             if other := await self._other_log(partition, table.fold):
                 logger.error(
                     "The log of partition %d is not the one that its table was folded from: %s."
@@ -168,19 +171,27 @@ class PartitionTables:
                 )
                 # As of a log that ends before what the table covers.
                 anew = LogBounds(bounds.start, bounds.start)
-                plan = await table.open(anew, now=time.time())
-            await table.flush(now=time.time())  # of a rebuilt one, what it has without records
+                plan = await table.open(anew, now=self._clock.unix())
+            # Of a rebuilt one, what it has without records.
+            await table.flush(now=self._clock.unix())
         except BaseException:
             table.close()
             if topic is not None:
                 await topic.stop()
             raise
-        driver = FoldDriver(table, place=partition, counters=self.counters, skip_log=self._skip_log)
+        driver = FoldDriver(
+            table,
+            place=partition,
+            counters=self.counters,
+            skip_log=self._skip_log,
+            clock=self._clock.monotonic,
+            unix=self._clock.unix,
+        )
         self.owned[partition] = Owned(table, driver, topic, asyncio.Lock())
         logger.info(
             "Opened the table of partition %d in %.2f s: %s (%s), folding from %d",
             partition,
-            time.monotonic() - started,
+            self._clock.monotonic() - started,
             plan.action,
             plan.reason,
             plan.start,
@@ -251,7 +262,7 @@ class PartitionTables:
             return
         async with owned.lock:
             if self._wanted is not None and self.owned.get(partition) is owned:
-                began_ns = time.time_ns()
+                began_ns = self._clock.unix_ns()
                 await self._fold_owned(partition, owned, entries)
                 await owned.driver.flush()
                 if self._tracer.is_on and entries:

@@ -1,13 +1,13 @@
 """A worker: it folds the events into the tables of its partitions (`streams.worker.runner`)."""
 
 import logging
-import time
 from pathlib import Path
 
 import msgspec
 
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Level, Part
 from schemas.limits import WORKER_FLUSH_S, WORKER_SESSION_S
 from schemas.tracing import NO_TRACER, Tracer
@@ -47,16 +47,23 @@ class Worker(AppRunner):
         tables: those of the present app.
     """
 
-    def __init__(self, settings: StreamsSettings, *, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(
+        self,
+        settings: StreamsSettings,
+        *,
+        tracer: Tracer = NO_TRACER,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
         """Args:
         settings: of the worker.
         tracer: of the process.
+        clock: of it.
 
         Raises:
             ConfigurationError: the settings cannot be used.
         """
         kafka = settings.kafka
-        conditions = Conditions(time.time, logger)
+        conditions = Conditions(clock.unix, logger)
         conditions.set(Part.RECOVERY, "starting", "starting", Level.UNAVAILABLE, logged=False)
         folded = Folded(
             "Worker",
@@ -77,6 +84,7 @@ class Worker(AppRunner):
         super().__init__(kafka, folded, conditions, outage)
         self.settings = settings
         self._tracer = tracer
+        self._clock = clock
         self.tables: PartitionTables | None = None
 
     @property
@@ -94,6 +102,7 @@ class Worker(AppRunner):
             table_topic=topics.table.name,
             make_fold=lambda: Fold(open_kernel(settings.seed, name=settings.kernel)),
             tracer=self._tracer,
+            clock=self._clock,
         )
         self.conditions.clear(Part.RECOVERY)
         return self.tables

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
-from brokers.topics import ensure_topics
 from tests.deployment import SESSION_S, Deployment, answers_are_right, check_once_quiet, states_of
 from tests.load import Load
 from tests.roles import Role
@@ -128,23 +127,6 @@ def test_a_table_topic_lost_with_the_workers_disks_is_rebuilt_from_the_events(
         opened = worker.output().rpartition("Metrics on ")[2]
         rebuilt |= set(re.findall(r"partition (\d) in \S+ s: rebuild \(the table is empty", opened))
     assert rebuilt == {"0", "1", "2", "3"}
-
-
-@pytest.mark.parametrize(
-    ("made_anew", "own_broker"),
-    [("by a role", CREATES_ON_DEMAND), ("at once", {})],
-    indirect=["own_broker"],
-)
-def test_a_table_topic_lost_beneath_running_workers_is_written_again(
-    deployment: Deployment, load: Load, seed: int, made_anew: str
-) -> None:
-    deployment.start(load)
-    until_shared(deployment)
-    lose_table_topic(deployment)
-    if made_anew == "at once":
-        asyncio.run(ensure_topics(deployment.kafka))
-    deployment.until_moving()
-    check_once_quiet(deployment, load, seed=seed)
 
 
 @pytest.mark.parametrize("own_broker", [CREATES_ON_DEMAND], indirect=True)

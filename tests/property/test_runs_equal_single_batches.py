@@ -196,7 +196,8 @@ def told(sequencer: Sequencers, records: list[SequencedRecord]) -> Told:
 
 def vars_of(sequencer: Sequencers, key: PublisherKey) -> object:
     counters = sequencer.counters()[key]
-    return {name: getattr(counters, name) for name in counters.__dataclass_fields__}
+    found = {name: getattr(counters, name) for name in counters.__dataclass_fields__}
+    return found | {"last_drop": str(counters.last_drop)}
 
 
 def live_through(sequencer: Sequencers, step: Step, now: float) -> Told:

@@ -10,9 +10,11 @@
     crowd            what engines do and what happens to them
     oracle           which states of publishers may be answered, and which must be
     events_writer    publishers whose records a test writes itself
+    faust            in place of Faust: one member of a group after the other
     world_bridges    engines -> bridges -> broker: pump, writer, spool, cursors, ownership
     world_tables     events -> workers -> table topic -> replicas: table, recovery, rows, snapshot
     world_embedded   engines -> pump -> log -> table in one process on one disk
+    world_cluster    all of it: engines, bridges, broker, workers, replicas, and routed clients
     history          one run of a world: its seed, its steps, and a digest of all that came of it
 
 The state oracle knows nothing of the product. `announced` is a model of what can be known of each
@@ -26,6 +28,6 @@ engine may newly send is one line of `oddities`; what can be left out of an answ
 `announced`.
 
 One seed decides everything. A failure prints it, with the last steps: see `test_worlds`. What is
-simulated apart: Faust and its agents (`world_tables.Worker` plays their part), ZeroMQ, threads,
-HTTP; the integration suites have those.
+simulated apart: Faust and its agents (`faust` plays their part), ZeroMQ, threads, HTTP; the
+integration suites have those.
 """

@@ -11,7 +11,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.errors import (  # type: ignore[import-untyped]
@@ -165,8 +165,10 @@ class SimulatedBroker:
         self.rng = rng
         self.trace: Callable[[bytes], None] = lambda _: None
         self.away = False
+        self.fetch_max = 500  # records that one fetch brings
         self.cut: set[Process | None] = set()
         self.topics: dict[str, list[PartitionLog]] = {}
+        self.settings: dict[str, dict[str, str]] = {}  # of topics that were not made by the world
         self.groups: dict[str, Group] = {}
         self.transactional: dict[str, tuple[int, int]] = {}  # id -> (producer id, epoch)
         self.running: dict[str, int] = {}  # transactional id -> open transaction
@@ -298,6 +300,69 @@ class SimulatedBroker:
     def producer(self, **options: Any) -> "Producer":
         """In place of `AIOKafkaProducer`."""
         return Producer(self, options)
+
+    def admin(self, **options: Any) -> "Admin":
+        """In place of `AIOKafkaAdminClient`."""
+        return Admin(self, options["request_timeout_ms"] / 1000)
+
+
+class Committed(NamedTuple):
+    """How far a group is in a partition."""
+
+    offset: int
+
+
+class Response(NamedTuple):
+    """What an admin client gives: errors of topics, or their settings."""
+
+    topic_errors: Sequence[tuple[str, int, str]] = ()
+    resources: Sequence[tuple[int, str, int, str, list[tuple[str, str]]]] = ()
+
+
+class Admin:
+    """In place of `AIOKafkaAdminClient`."""
+
+    def __init__(self, broker: SimulatedBroker, request_s: float) -> None:
+        self._broker = broker
+        self._request_s = min(request_s, START_WAIT_S)
+
+    async def start(self) -> None:
+        await self._broker.reach(self._request_s)
+
+    async def close(self) -> None: ...
+
+    async def describe_topics(self) -> list[dict[str, Any]]:
+        await self._broker.reach(self._request_s)
+        return [
+            {"topic": name, "error_code": 0, "partitions": [{"leader": 1} for _ in logs]}
+            for name, logs in self._broker.topics.items()
+        ]
+
+    async def create_topics(self, topics: Sequence[Any], **_: Any) -> Response:
+        await self._broker.reach(self._request_s)
+        for one in topics:
+            if one.name not in self._broker.topics:
+                self._broker.make(one.name, one.num_partitions)
+                self._broker.settings[one.name] = one.topic_configs
+        return Response([(one.name, 0, "") for one in topics])
+
+    async def describe_configs(self, wanted: Sequence[Any]) -> list[Response]:
+        await self._broker.reach(self._request_s)
+        settings = self._broker.settings
+        found = [(one.name, list(settings.get(one.name, {}).items())) for one in wanted]
+        return [Response(resources=[(0, "", 2, name, entries) for name, entries in found])]
+
+    async def find_coordinator(self, group: str) -> int:
+        await self._broker.reach(self._request_s)
+        return 1
+
+    async def list_consumer_group_offsets(
+        self, group: str, *, group_coordinator_id: int, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Committed]:
+        await self._broker.reach(self._request_s)
+        known = self._broker.groups.get(group)
+        committed = {} if known is None else known.committed
+        return {part: Committed(committed.get(part, -1)) for part in partitions}
 
 
 class _Batch:
@@ -632,7 +697,10 @@ class Consumer:
         end = self._broker.loop.now + timeout_ms / 1000
         while True:
             await self._broker.delay()
-            found = self._fetch(partitions or tuple(self._positions), max_records or 500)
+            found = self._fetch(
+                partitions or tuple(self._positions),
+                min(max_records or 500, self._broker.fetch_max),
+            )
             left_s = end - self._broker.loop.now
             if found or left_s <= 0:
                 return found

@@ -117,12 +117,15 @@ class Crowd:
             (2, self.spoil),
         ]
 
-    async def take_steps(self, steps: Iterable[tuple[int, Step]]) -> None:
-        """Takes some tens of steps, with pauses between."""
+    async def take_steps(
+        self, steps: Iterable[tuple[int, Step]], between: Step = lambda: None
+    ) -> None:
+        """Takes some tens of steps, with pauses between, each followed by a look."""
         weights, choices = zip(*steps, strict=True)
         for _ in range(self.rng.randint(40, 80)):
             self.rng.choices(choices, weights)[0]()
             await asyncio.sleep(self.rng.random() * self.rng.choice((0.02, 0.2, 1.0)))
+            between()
 
     def later(self, most_s: float, what: str, do: Callable[[], object]) -> None:
         """Does something at some time, which may be any await of any process."""

@@ -8,11 +8,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from hashlib import blake2b
-from types import ModuleType
 from typing import Any, Final, Protocol
 
 from tests.simulation import loop as simulated
-from tests.simulation.loop import SimulatedLoop, simulated_time
+from tests.simulation.loop import SimulatedLoop
 
 _TOLD: Final = 40
 
@@ -54,13 +53,7 @@ class History:
 
 
 class World(Protocol):
-    """Something that has a history.
-
-    Attributes:
-        modules: those that have imported a clock by its name.
-    """
-
-    modules: tuple[ModuleType, ...]
+    """Something that has a history."""
 
     def patches(self) -> AbstractContextManager[Any]:
         """Puts simulated parts in place of real ones for as long as the world runs."""
@@ -108,6 +101,6 @@ def run_seed(name: str, make_world: MakeWorld, seed: int) -> History:
 async def _run(world: World) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimulatedLoop)
-    with simulated_time(loop, *world.modules), world.patches():
+    with world.patches():
         await world.run()
         assert not loop.failures, repr(loop.failures[0])

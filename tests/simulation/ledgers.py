@@ -23,6 +23,7 @@ from streams.kernel import open_kernel
 from streams.kernel.changes import decode_changes
 from streams.table.fold import Fold
 from streams.table.ledger import NOT_IN_LOG, Account, Incarnation, Ledger, spans_of
+from streams.table.rows.reader import RowReader
 from tests.simulation.engines import SimulatedEngine, Spoilt
 from tests.unit.bridge.publisher.sequencers import Sequencers
 
@@ -96,15 +97,15 @@ def _unusable(record: EventsRecord) -> Iterator[int]:
             yield from range(one.first, one.last + 1)
 
 
-def held_by(fold: Fold, engine: SimulatedEngine) -> set[int]:
-    """The prefix hashes of the blocks that a fold has of an engine, and that can be found."""
+def held_by(table: Fold | RowReader, engine: SimulatedEngine) -> set[int]:
+    """The prefix hashes of the blocks that a table has of an engine, and that can be found."""
     registration = engine.registration
     return {
         change.prefix
-        for view in fold.kernel.contexts()
+        for view in table.kernel.contexts()
         if view.context.instance_id == registration.instance_id
         and view.context.lora_name == registration.lora_name  # what is left out has others
-        for chunk in fold.kernel.dump(view.context, 65_536)
+        for chunk in table.kernel.dump(view.context, 65_536)
         for change in decode_changes(chunk)
         if change.dp_rank == registration.dp_rank
     }

@@ -10,13 +10,18 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import inspect
 import random
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from enum import Enum
-from functools import partial
+from functools import cache, partial
+from types import FunctionType
 from typing import Any, TypeVar
 from unittest import mock
+
+from schemas.clock import REAL_CLOCK, Clock
 
 T = TypeVar("T")
 
@@ -176,12 +181,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 @contextlib.contextmanager
-def simulated_time(loop: SimulatedLoop, *modules: Any) -> Iterator[None]:
-    """Lets `time.time`, `time.monotonic` and `time.sleep` be those of the loop.
-
-    Args:
-        loop: whose clock.
-        modules: those that imported `monotonic` or `time` by name.
+def simulated_time(loop: SimulatedLoop) -> Iterator[None]:
+    """Lets the clocks of the product be those of the loop: those of `time`, those that a module has
+    imported by name, and those that are the default of a parameter.
     """
 
     def unix() -> float:
@@ -190,24 +192,60 @@ def simulated_time(loop: SimulatedLoop, *modules: Any) -> Iterator[None]:
     def sleep(seconds: float) -> None:
         loop.now += seconds
 
+    clocks: dict[Any, Any] = {time.time: unix, time.monotonic: loop.time, time.sleep: sleep}
+    clocks[REAL_CLOCK] = Clock(loop.time, unix, lambda: int(1e9 * unix()), sleep)
     with contextlib.ExitStack() as patches:
-        patches.enter_context(mock.patch.object(time, "time", unix))
-        patches.enter_context(mock.patch.object(time, "monotonic", loop.time))
-        patches.enter_context(mock.patch.object(time, "sleep", sleep))
-        for module in modules:
-            if callable(getattr(module, "monotonic", None)):
-                patches.enter_context(mock.patch.object(module, "monotonic", loop.time))
-            if callable(getattr(module, "time", None)):
-                patches.enter_context(mock.patch.object(module, "time", unix))
+        names, functions = _clock_users(len(sys.modules))
+        for where in names:
+            found = {name: clocks[one] for name, one in where.items() if _is_clock(one)}
+            patches.enter_context(mock.patch.dict(where, found))
+        for function in functions:
+            made = tuple(
+                clocks[one] if _is_clock(one) else one for one in function.__defaults__ or ()
+            )
+            patches.enter_context(mock.patch.object(function, "__defaults__", made))
+        for name in ("time", "monotonic", "sleep"):
+            patches.enter_context(mock.patch.object(time, name, clocks[getattr(time, name)]))
         yield
 
 
-def run(work: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], *modules: Any) -> T:
+_CLOCKS = (time.time, time.monotonic, time.sleep, REAL_CLOCK)
+_ROOMS = ("bridge", "brokers", "doctor", "lmcache_adapter", "query_api", "reprise", "routing")
+_LOWER_ROOMS = ("schemas", "storage", "streams")
+
+
+def _is_clock(value: object) -> bool:
+    return any(value is one for one in _CLOCKS)
+
+
+@cache
+def _clock_users(modules: int) -> tuple[list[dict[str, Any]], list[FunctionType]]:
+    """Where clocks are: names of modules and defaults of keyword parameters; and the functions of
+    which a positional parameter has one.
+
+    Args:
+        modules: how many there are: those that came since are looked at, too.
+    """
+    names: list[dict[str, Any]] = []
+    positional: list[FunctionType] = []
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in (*_ROOMS, *_LOWER_ROOMS):
+            continue
+        own = [one for one in vars(module).values() if getattr(one, "__module__", "") == name]
+        classes = [one for one in own if inspect.isclass(one)]
+        found = [*own, *(made for one in classes for made in vars(one).values())]
+        functions = [one for one in found if inspect.isfunction(one)]
+        names += [vars(module), *(one.__kwdefaults__ for one in functions if one.__kwdefaults__)]
+        positional += [one for one in functions if any(map(_is_clock, one.__defaults__ or ()))]
+    return [one for one in names if any(map(_is_clock, one.values()))], positional
+
+
+def run(work: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
     """Runs a simulation to its end and disposes of whatever it left."""
     loop = SimulatedLoop()
     asyncio.set_event_loop(loop)
     try:
-        with simulated_time(loop, *modules):
+        with simulated_time(loop):
             try:
                 return loop.run_until_complete(work(loop))
             finally:

@@ -15,6 +15,7 @@ from tests.simulation.history import History, MakeWorld, run_seed
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.world_bridges import BridgeWorld
 from tests.simulation.world_changes import ChangesWorld
+from tests.simulation.world_cluster import ClusterWorld
 from tests.simulation.world_embedded import EmbeddedWorld
 from tests.simulation.world_tables import TableWorld
 
@@ -24,8 +25,15 @@ WORLDS: dict[str, MakeWorld] = {
     "changes": ChangesWorld,
     "tables": TableWorld,
     "embedded": EmbeddedWorld,
+    "cluster": ClusterWorld,
 }
-SHARES = {"test_bridges": 0.35, "test_changes": 0.05, "test_tables": 0.25, "test_embedded": 0.35}
+SHARES = {
+    "test_bridges": 0.28,
+    "test_changes": 0.05,
+    "test_tables": 0.25,
+    "test_embedded": 0.30,
+    "test_cluster": 0.12,
+}
 
 _DIGESTS = """
 from tests.simulation.history import run_seed
@@ -54,6 +62,10 @@ def test_tables(seeds: range) -> None:
 
 def test_embedded(seeds: range) -> None:
     _run("embedded", seeds)
+
+
+def test_cluster(seeds: range) -> None:
+    _run("cluster", seeds)
 
 
 def test_a_seed_gives_one_history_whatever_the_process() -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
@@ -42,7 +41,7 @@ from schemas.records import BridgeRecord, EventsRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from tests.simulation.broker import SimulatedBroker
+from tests.simulation.broker import Message, SimulatedBroker
 from tests.simulation.crowd import (
     FAULTS_S,
     RECORD_BYTES,
@@ -86,8 +85,6 @@ class BridgeWorld:
             and nothing shows that these are of two lives; or it is not registered any more.
     """
 
-    modules: tuple[ModuleType, ...] = ()
-
     def __init__(
         self,
         loop: SimulatedLoop,
@@ -121,6 +118,7 @@ class BridgeWorld:
         self.registrations: Counter[int] = Counter()  # how often, by engine
         self.disputed: set[PublisherKey] = set()
         self.observer = Observer(self)
+        self.whole: dict[PublisherKey, bool | None] = {}  # see `check_engine`, by the last `check`
         history.note(
             f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
             f" covered: {self.crowd.covered}, spool: {self.spool_bytes},"
@@ -133,7 +131,8 @@ class BridgeWorld:
         """Something was written; see `disputed`."""
         self.history.trace(value)
         process = current()
-        if process is None or (bridge := self.hosts[process.name].bridge) is None:
+        host = None if process is None else self.hosts.get(process.name)
+        if host is None or (bridge := host.bridge) is None:
             return
         with suppress(RecordError):
             record = decode_record(value)
@@ -252,19 +251,9 @@ class BridgeWorld:
         for number in range(len(self.engines)):
             if self.rng.random() < 0.8:
                 self.register(number)
-        steps: list[tuple[int, Step]] = [
-            (2, self.kill_bridge),
-            (2, self.pause_bridge),
-            (2, self.starve_bridge),
-            (1, self.stop_bridge),
-            (2, self.broker_away),
-            (2, self.cut_bridge_off),
-            (1, self.fill_disk),
-            (2, self.change_registry),
-            (1, self.compact),
-        ]
+        await self._begin()
         observing = self.loop.create_task(self.observer.run())
-        await self.crowd.take_steps([*self.crowd.steps(), *steps])
+        await self.crowd.take_steps([*self.crowd.steps(), *self._steps()], self._between)
         await self._heal()
         if observing.done():
             observing.result()
@@ -276,6 +265,26 @@ class BridgeWorld:
             observing.result()
         observing.cancel()
         self.check()
+
+    async def _begin(self) -> None:
+        """Starts what there is beside bridges."""
+
+    def _between(self) -> None:
+        """Looks at what is answered, between two steps."""
+
+    def _steps(self) -> list[tuple[int, Step]]:
+        """What may happen beside what engines do, with weights."""
+        return [
+            (2, self.kill_bridge),
+            (2, self.pause_bridge),
+            (2, self.starve_bridge),
+            (1, self.stop_bridge),
+            (2, self.broker_away),
+            (2, self.cut_bridge_off),
+            (1, self.fill_disk),
+            (2, self.change_registry),
+            (1, self.compact),
+        ]
 
     def _any_host(self) -> Host:
         return self.rng.choice(list(self.hosts.values()))
@@ -381,10 +390,14 @@ class BridgeWorld:
         self.crowd.heal()
         for host in self.hosts.values():
             self.start(host)
+        self._restart()
         await self._until_quiet()
         self.crowd.send_last()
         await asyncio.sleep(1.0)
         await self._until_quiet()
+
+    def _restart(self) -> None:
+        """Starts what there is beside bridges, where it does not run."""
 
     async def _until_quiet(self) -> None:
         end = self.loop.now + QUIET_S
@@ -440,24 +453,26 @@ class BridgeWorld:
             if engine.publisher in registered:
                 whole[engine.publisher] = found
         self.observer.oracle.rest(whole, self.observer.standings().__getitem__)
+        self.whole = whole
 
     def _folded(self) -> Fold:
         fold = Fold(open_kernel(1337))
-        offset = 0
-        for log in self.broker.topics[KAFKA.topics.events.name]:
-            for message in log.records:
-                assert message.value is not None
-                skipped = fold.apply(Offset(offset), message.value)
-                assert skipped is None or skipped.reason == "duplicate_record", skipped
-                offset += 1
+        for offset, message in enumerate(self._logged()):
+            assert message.value is not None
+            skipped = fold.apply(Offset(offset), message.value)
+            assert skipped is None or skipped.reason == "duplicate_record", skipped
         return fold
 
-    def _records(self) -> list[Record]:
-        records = [
-            decode_log_record(message.value or b"")
+    def _logged(self) -> Iterable[Message]:
+        """All events that have ever been in the log, by partition."""
+        return [
+            message
             for log in self.broker.topics[KAFKA.topics.events.name]
             for message in log.records
         ]
+
+    def _records(self) -> list[Record]:
+        records = [decode_log_record(message.value or b"") for message in self._logged()]
         return [one for one in records if not isinstance(one, BridgeRecord)]
 
 
@@ -510,6 +525,7 @@ class Observer:
             if message.offset > fold.offset:
                 fold.apply(Offset(message.offset), message.value or b"")
                 watch.note(0, fold.bridges, now=now, as_of=self._looked_at[number])
+                self._note_folded(number, message)
 
         self._looked_at[number] = now
 
@@ -522,6 +538,9 @@ class Observer:
             lambda engine: held_by(fold, engine),
             registered=fold.registrations.keys(),
         )
+
+    def _note_folded(self, number: int, message: Message) -> None:
+        """A record was folded."""
 
     def standings(self) -> dict[PublisherKey, Standing]:
         """What is known of each publisher, as of the last look."""

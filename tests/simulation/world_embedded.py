@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
@@ -201,8 +200,6 @@ class EmbeddedWorld:
     Attributes:
         written: by offset, every record that the log has ever had, whatever it retired since.
     """
-
-    modules: tuple[ModuleType, ...] = ()
 
     def __init__(self, loop: SimulatedLoop, history: History, *, harsh: bool = False) -> None:
         self.loop, self.history = loop, history

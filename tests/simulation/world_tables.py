@@ -6,31 +6,24 @@ import asyncio
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, NamedTuple, cast
 from unittest import mock
 
 from brokers import clients
-from brokers.clients import Clients, partition_of, subscribe
-from brokers.errors import AWAY
+from brokers.clients import partition_of
 from brokers.interface import Partition
 from brokers.options import client_options
-from brokers.reading import stop_consumer
 from brokers.settings import KafkaSettings
-from logs.interface import LogEntry
-from logs.topic import log_bounds
-from query_api.replica import replica as replicas
-from query_api.replica import topic_reader
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
 from schemas.answer_states import AnswerState
-from schemas.errors import ConfigurationError, RepriseError
+from schemas.errors import ConfigurationError
 from schemas.identities import ModelContext, Offset, PublisherKey, StreamKey
-from schemas.limits import STALE_S, WORKER_STALL_CHECK_S
+from schemas.limits import STALE_S
 from schemas.positions import PublisherState
 from schemas.topics import encode_stream
 from streams.kernel import open_kernel
@@ -41,13 +34,13 @@ from streams.table.rows.format import CONTEXT, FACT, MARK, PUBLISHER, REGISTRATI
 from streams.table.rows.reader import RowReader
 from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
-from streams.worker.stall_watch import StallWatch
 from streams.worker.tables import PartitionTables
 from tests.building import BLOCK, SCOPE, u32s
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.crowd import FAULTS_S, Step
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
 from tests.simulation.events_writer import Known, WrittenBridge, WrittenPublisher
+from tests.simulation.faust import FaustPart, FoldedTopic
 from tests.simulation.history import History
 from tests.simulation.loop import Process, SimulatedLoop, State, current
 from tests.simulation.oracle import reasons_of
@@ -55,11 +48,13 @@ from tests.slices import WHOLE, bounds_for
 
 KAFKA: Final = KafkaSettings(bootstrap="simulated:1", events_partitions=2, registry_partitions=1)
 SESSION_S: Final = 3.0
-POLL_MS: Final = 200
 QUIET_S: Final = 120.0
 """Virtual seconds within which a world that is no longer disturbed must come to rest."""
 
 _EVENTS, _TABLE = KAFKA.topics.events, KAFKA.topics.table
+_PART: Final = FoldedTopic(
+    client_options(KAFKA), KAFKA.group("streams"), _EVENTS.name, session_s=SESSION_S
+)
 
 
 class Expected(NamedTuple):
@@ -70,97 +65,6 @@ class Expected(NamedTuple):
     known: Mapping[PublisherKey, Known]
 
 
-class Worker:
-    """Plays the part of Faust and its agent: one member of the group after the other."""
-
-    def __init__(self, data: Path) -> None:
-        self.tables: PartitionTables | None = None
-        self._data = data
-        self._options = client_options(KAFKA)
-        self._generation = 0
-        self._failure: Exception | None = None
-
-    async def run(self) -> None:
-        """Until it is killed: whatever fails, it begins again."""
-        while True:
-            with suppress(RepriseError, *AWAY):
-                await self._run()
-            await asyncio.sleep(0.5)
-
-    async def _run(self) -> None:
-        self._failure, self._settled = None, False
-        self.tables = PartitionTables(
-            self._data,
-            self._options,
-            events_topic=_EVENTS.name,
-            table_topic=_TABLE.name,
-            make_fold=make_fold,
-        )
-        self._consumer = Clients(self._options).worker_consumer(
-            KAFKA.group("streams"), session_s=SESSION_S
-        )
-        try:
-            await self._consumer.start()
-            subscribe(self._consumer, _EVENTS.name, self)
-            watch, look_at = StallWatch(), asyncio.get_running_loop().time()
-            while self._failure is None:
-                await self._turn(self.tables)
-                if self._settled and asyncio.get_running_loop().time() >= look_at:
-                    look_at += WORKER_STALL_CHECK_S
-                    await self._look(watch, self.tables)
-            raise self._failure
-        finally:
-            await self.tables.release()
-            await stop_consumer(self._consumer, timeout_s=2.0)
-            await self.tables.close()
-
-    async def _turn(self, owner: PartitionTables) -> None:
-        generation = self._generation
-        batches = await self._consumer.getmany(timeout_ms=POLL_MS)
-        if not self._settled or generation != self._generation:
-            for part in sorted(batches.keys() & self._consumer.assignment()):
-                self._seek(owner, part)
-            return
-        await owner.fold(
-            {
-                part.partition: [LogEntry(Offset(one.offset), one.value or b"") for one in records]
-                for part, records in batches.items()
-            }
-        )
-
-    async def _look(self, watch: StallWatch, owner: PartitionTables) -> None:
-        """As the Faust app does."""
-        assigned = sorted(part.partition for part in self._consumer.assignment())
-        found = {number: owner.next_offset(number) for number in assigned}
-        places = {number: place for number, place in found.items() if place is not None}
-        logs = await log_bounds(self._options, _EVENTS.name, places) if places else {}
-        self._failure = self._failure or watch.note(places, logs, asyncio.get_running_loop().time())
-
-    def _seek(self, owner: PartitionTables, part: Partition) -> None:
-        offset = owner.next_offset(part.partition)
-        if offset is not None:
-            self._consumer.seek(part, offset)
-
-    async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
-        """See `RebalanceListener`."""
-        self._generation += 1
-        self._settled = False
-        assert self.tables is not None
-        await self.tables.release()
-
-    async def on_partitions_assigned(self, assigned: set[Partition]) -> None:
-        """See `RebalanceListener`."""
-        assert self.tables is not None
-        try:
-            if await self.tables.assign(part.partition for part in assigned):
-                for part in assigned:
-                    self._seek(self.tables, part)
-                self._settled = True
-        except (RepriseError, *AWAY) as error:
-            self._failure = error
-        self._generation += 1
-
-
 class Host:
     """A machine with one worker on it: one process after the other on the same disk."""
 
@@ -168,7 +72,7 @@ class Host:
         self.name, self.disk = name, disk
         self.process = Process(name)
         self.process.state = State.DEAD
-        self.worker: Worker | None = None
+        self.worker: FaustPart[PartitionTables] | None = None
 
 
 class Reader:
@@ -188,8 +92,6 @@ def make_fold() -> Fold:
 
 class TableWorld:
     """See the module."""
-
-    modules: tuple[ModuleType, ...] = (topic_reader, replicas)
 
     def __init__(self, loop: SimulatedLoop, history: History) -> None:
         self.loop, self.history = loop, history
@@ -290,8 +192,17 @@ class TableWorld:
         if host.process.state is State.DEAD:
             self.history.note(f"{host.name} starts")
             host.process = Process(host.name)
-            host.worker = Worker(Path(f"/{host.name}"))
+            host.worker = FaustPart(partial(self._make_tables, Path(f"/{host.name}")), _PART)
             self.loop.spawn(host.process, host.worker.run())
+
+    def _make_tables(self, data: Path) -> PartitionTables:
+        return PartitionTables(
+            data,
+            _PART.options,
+            events_topic=_EVENTS.name,
+            table_topic=_TABLE.name,
+            make_fold=make_fold,
+        )
 
     def start_reader(self, reader: Reader) -> None:
         """Starts the replica, where it does not run."""
@@ -319,8 +230,8 @@ class TableWorld:
         host.disk.strains_left = 0
 
     def _check_worker(self, host: Host) -> None:
-        if host.worker is not None and host.worker.tables is not None:
-            assert not host.worker.tables.internal_errors, f"{host.name}: the fold has failed"
+        if host.worker is not None and host.worker.owner is not None:
+            assert not host.worker.owner.internal_errors, f"{host.name}: the fold has failed"
 
     # Steps
 

@@ -351,7 +351,7 @@ def test_who_rests_is_not_looked_at_until_something_changes(
         bench.receiver.followed.clear()  # both links go down
         monkeypatch.setattr(bench.receiver, "changed", lambda: (clock[0], tuple(changed)))
         monkeypatch.setattr(bench.receiver, "received_until", lambda _: clock[0])
-        faked = SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
+        faked = SimpleNamespace(monotonic=lambda: clock[0], unix=time.time)
         monkeypatch.setattr(bench.pump.follower, "_clock", faked)
         bench.pump.follower.watched_at = clock[0]
         changed.extend([ONE, TWO])

@@ -1,7 +1,6 @@
 """What becomes records in a turn of the pump: see `pump_bench`."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +11,10 @@ from bridge.publisher import bulk as bulk_module
 from bridge.publisher import follower
 from bridge.publisher.intake import Intake
 from bridge.publisher.stream import BatchStream
+from bridge.pump import Pump
 from bridge.sockets import inbox as inbox_module
 from bridge.sockets.raw_message import RawMessage
+from schemas.clock import REAL_CLOCK
 from schemas.limits import TURN_S
 from schemas.registration import Registration
 from tests.unit.bridge.messages import frames_of
@@ -103,7 +104,10 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(BatchStream, "take_run", lambda *_: 0)
     monkeypatch.setattr(BatchStream, "decode", decode_slowly)
     monkeypatch.setattr(Intake, "process_until", noting)
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    clock = REAL_CLOCK._replace(monotonic=lambda: now[0])
+    defaults = Pump.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "clock", clock)
     return turns
 
 

@@ -9,20 +9,24 @@ from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
 from schemas.arrays import ArrayPacker
+from schemas.clock import REAL_CLOCK
 from schemas.identities import PublisherKey
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
+
+CLOCK = REAL_CLOCK
+"""What they are handed; a test that needs another sets it."""
 
 
 class Sequencers:
     """See the module."""
 
     def __init__(self, packer: ArrayPacker | None = None) -> None:
-        self.totals = IntakeTotals()
+        self.totals = IntakeTotals(clock=CLOCK)
         self._packer = packer
         self._sequencers: dict[PublisherKey, Sequencer] = {}
-        self._intake = Intake(self._sequencers.get)
+        self._intake = Intake(self._sequencers.get, CLOCK)
 
     def __getitem__(self, publisher: PublisherKey) -> Sequencer:
         return self._sequencers[publisher]

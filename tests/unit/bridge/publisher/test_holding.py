@@ -1,7 +1,5 @@
 """What waits while a publisher is held, how much of it, and in what order it goes on."""
 
-import time
-
 import msgspec
 import pytest
 
@@ -12,6 +10,7 @@ from bridge.publisher.causes import MISSED, RESTARTED
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
+from schemas.clock import REAL_CLOCK
 from schemas.positions import Cursor, Proof
 from schemas.records import SequencedRecord
 from tests.unit.bridge.publisher.sequencers import Sequencers
@@ -340,7 +339,8 @@ def test_what_came_over_a_link_that_is_not_known_is_not_dropped() -> None:
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock by which one batch takes longer than a turn."""
     now = iter(range(10**6))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    clock = REAL_CLOCK._replace(monotonic=lambda: float(next(now)))
+    monkeypatch.setattr("tests.unit.bridge.publisher.sequencers.CLOCK", clock)
 
 
 @pytest.mark.usefixtures("one_at_a_time")

@@ -1,0 +1,29 @@
+"""The clock as it is handed in: whoever composes a process gives its parts this one, or another.
+
+What runs on an event loop has that loop's clock: `asyncio.sleep` and `loop.time()` are of the loop
+that it runs on, which is handed in with that. So a clock is for Unix time, and for threads.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+
+class Clock(NamedTuple):
+    """See the module.
+
+    Attributes:
+        monotonic: seconds since some moment.
+        unix: Unix seconds.
+        unix_ns: Unix nanoseconds, as spans have them.
+        sleep: pauses the thread that calls it for so many seconds.
+    """
+
+    monotonic: Callable[[], float]
+    unix: Callable[[], float]
+    unix_ns: Callable[[], int]
+    sleep: Callable[[float], None]
+
+
+REAL_CLOCK: Final = Clock(time.monotonic, time.time, time.time_ns, time.sleep)
+"""The machine's."""

@@ -1,0 +1,95 @@
+"""The clock and the random source are handed in: no part takes them from their modules, but for
+those that compose processes, what is no part of the service, and the rooms that are still to come.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+ROOMS: Final = (
+    *(
+        "bridge",
+        "brokers",
+        "console",
+        "doctor",
+        "lmcache_adapter",
+        "logs",
+        "page",
+        "query_api",
+        "replay",
+    ),
+    *("routing", "schemas", "storage", "streams"),
+)
+
+TO_COME: Final = (
+    "bridge",
+    "console",
+    "doctor",
+    "lmcache_adapter",
+    "logs",
+    "page",
+    "query_api/access",
+    "query_api/grpc",
+    "query_api/http",
+    "query_api/replica/topic_reader.py",
+    "query_api/unknown_scopes.py",
+    "replay",
+    "routing",
+    "streams/history/follower.py",
+    "streams/audit/source.py",
+    "streams/log",
+)
+"""Rooms and modules that still take the clock themselves: nothing may be added here."""
+
+CLOCK: Final = "schemas/clock.py"
+_FORBIDDEN: Final = ("random", "time")
+
+
+def _takes(source: str) -> Iterator[str]:
+    """The modules of clocks and chance that a module imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name in _FORBIDDEN)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module in _FORBIDDEN:
+            yield node.module
+
+
+def _found() -> dict[str, list[str]]:
+    """By path, what each module of the service takes itself."""
+    paths = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+    found = {path.relative_to(ROOT).as_posix(): list(_takes(path.read_text())) for path in paths}
+    return {path: taken for path, taken in found.items() if taken and path != CLOCK}
+
+
+def _is_of(path: str, name: str) -> bool:
+    return path == name or path.startswith(f"{name}/")
+
+
+def test_clock_and_chance_are_handed_in() -> None:
+    wrong = {
+        path: taken
+        for path, taken in _found().items()
+        if not any(_is_of(path, name) for name in TO_COME)
+    }
+    assert not wrong, f"Take the clock from `schemas.clock` by an argument: {wrong}"
+
+
+@pytest.mark.parametrize("name", TO_COME)
+def test_the_list_has_nothing_that_is_done(name: str) -> None:
+    assert any(_is_of(path, name) for path in _found()), f"{name} is done: strike it off"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import time", "import os, time", "from time import monotonic as now", "import random as r"],
+)
+def test_every_way_to_take_them_is_seen(source: str) -> None:
+    assert list(_takes(source))
+
+
+def test_what_is_named_alike_is_no_clock() -> None:
+    assert not list(_takes("from routing.policies.load import random\nfrom .time import time"))
