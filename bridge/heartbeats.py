@@ -11,21 +11,19 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from bridge.bounds import HOST_NAME_CHARS_MAX, WATCH_LATE_S
 from bridge.publisher.ports import Reported, Watched
 from bridge.publisher.publisher import Acting, Doubted, Said
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey, StreamKey
-from schemas.limits import (
-    BRIDGE_NAME_RANDOM_BYTES,
-    HEARTBEAT_COMPLETE_S,
-    HOST_NAME_CHARS_MAX,
-    WATCH_LATE_S,
-)
 from schemas.records import HeartbeatRecord, Report
+
+HEARTBEAT_COMPLETE_S: Final = 15.0  # how often one names all publishers: what was lost is healed
+BRIDGE_NAME_RANDOM_BYTES: Final = 4  # of a bridge's name: no other run of it has the same
 
 
 def new_bridge_name() -> str:

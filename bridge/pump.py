@@ -18,7 +18,9 @@ What an unexpected error of ours costs is replayed like a gap, or reported as on
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Final
 
+from bridge.bounds import RELINK_CHECK_S, TURN_S
 from bridge.engine_http.engine import EngineHttp
 from bridge.engine_http.facts_watch import FactsWatch
 from bridge.engine_http.inquiries import EngineSource
@@ -39,13 +41,9 @@ from schemas.arrays import ArrayPacker
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import FrameError
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    RELINK_CHECK_S,
-    SHUTDOWN_S,
-    TURN_MESSAGES_MAX,
-    TURN_MESSAGES_MIN,
-    TURN_S,
-)
+from schemas.limits import SHUTDOWN_S, TURN_MESSAGES_MAX
+
+TURN_MESSAGES_MIN: Final = 2  # of a turn, where they take long: bad events are read one by one
 
 _logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -54,7 +55,6 @@ from schemas.limits import (
     BRIDGE_FLUSH_S,
     BRIDGE_LEAVE_S,
     BRIDGE_SESSION_S,
-    CURSOR_NOTE_S,
     HEARTBEAT_S,
     HOUSEKEEPING_S,
     RECORD_WINDOW_MS,
@@ -64,6 +64,8 @@ from schemas.limits import (
 from schemas.memory import MemoryRecord
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
+
+CURSOR_NOTE_S: Final = 1.0  # how often the stored cursors are written
 
 _logger = logging.getLogger(__name__)
 

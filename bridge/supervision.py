@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from schemas.limits import BRIDGE_RETRY_S
+from bridge.bounds import BRIDGE_RETRY_S
 
 _logger = logging.getLogger(__name__)
 

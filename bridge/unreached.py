@@ -10,7 +10,9 @@ from typing import Final
 
 from bridge.pump import Pump
 from schemas.conditions import Conditions, Part
-from schemas.limits import UNREACHED_LOOK_S, UNREACHED_NAMED_MAX, UNREACHED_S
+from schemas.limits import UNREACHED_NAMED_MAX, UNREACHED_S
+
+UNREACHED_LOOK_S: Final = 1.0  # between two looks who has no link
 
 _HELP: Final = (
     "is it up, and does it listen there? vLLM binds only wildcard and ipc endpoints"

@@ -31,13 +31,10 @@ from brokers.options import ClientOptions
 from brokers.outages import Outage
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
-from schemas.limits import (
-    ERROR_CAUSES_MAX,
-    KAFKA_ATTEMPT_MS,
-    KAFKA_RETRY_FIRST_S,
-    KAFKA_RETRY_MAX_S,
-    KAFKA_WATCH_S,
-)
+from schemas.limits import KAFKA_ATTEMPT_MS, KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S
+
+KAFKA_WATCH_S: Final = 1.0  # how often a role asks whether Kafka is there
+ERROR_CAUSES_MAX: Final = 8  # of a chain of errors that is searched for its first cause
 
 T = TypeVar("T")
 

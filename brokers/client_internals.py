@@ -25,16 +25,16 @@ from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-un
 from brokers.errors import AWAY, DamagedError
 from brokers.interface import Epoch, Partition
 from brokers.record_batches import check_batches
-from schemas.limits import (
-    CLIENT_LEAVE_S,
-    FETCH_ERROR_PAUSE_S,
-    FETCH_GATHER_BYTES,
-    FETCH_GATHER_S,
-    FETCH_PROBE_S,
-    FETCH_UNREADABLE_GAP_S,
-    FETCH_UNREADABLE_S,
-    FETCH_UNREADABLE_TIMES,
-)
+from schemas.limits import CLIENT_LEAVE_S, KIB
+
+# Waits of the clients. Past any of them the broker counts as away: the condition `kafka`.
+FETCH_GATHER_S: Final = 0.005  # from an answer with some records to the next fetch: latency
+FETCH_GATHER_BYTES: Final = 256 * KIB  # after a larger answer there is no pause: there is more
+FETCH_UNREADABLE_S: Final = 2.0  # answered without a record, though there are more: it is looked at
+FETCH_UNREADABLE_TIMES: Final = 3  # and at least so many times, each within
+FETCH_UNREADABLE_GAP_S: Final = 10.0  # of the one before
+FETCH_PROBE_S: Final = 0.3  # for each offset that is tried behind one that cannot be read
+FETCH_ERROR_PAUSE_S: Final = 0.1  # after an answer that is an error
 
 ConsumerT = TypeVar("ConsumerT")
 

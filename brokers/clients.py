@@ -58,28 +58,50 @@ from brokers.interface import (
 )
 from brokers.options import ClientOptions
 from schemas.limits import (
-    BRIDGE_HEARTBEAT_MAX_MS,
-    BRIDGE_POLL_INTERVAL_MS,
-    BRIDGE_REBALANCE_MIN_MS,
-    BRIDGE_REQUEST_MIN_MS,
-    COMMAND_ENTRY_MS,
-    HEARTBEAT_MIN_MS,
+    BRIDGE_FLUSH_S,
+    BRIDGE_LEAVE_S,
     HEARTBEATS_PER_SESSION,
     KAFKA_ATTEMPT_MS,
     KAFKA_BATCH_BYTES,
-    KAFKA_FETCH_BYTES_MAX,
     KAFKA_MESSAGE_MAX_BYTES,
-    KAFKA_METADATA_MS,
     KAFKA_REQUEST_MS,
-    LOG_FETCH_WAIT_MS,
-    READ_FETCH_WAIT_MS,
+    MIB,
     REGISTRY_ENTRY_MS,
-    REPLICA_FETCH_BYTES_MAX,
-    REPLICA_REQUEST_MS,
-    TABLE_TRANSACTION_MS,
-    WORKER_REBALANCE_MS,
-    WORKER_REQUEST_MIN_MS,
+    SESSION_MIN_S,
 )
+
+KAFKA_FETCH_BYTES_MAX: Final = 32 * MIB  # of one answer to a consumer, all partitions together
+
+# Waits of the clients. Past any of them the broker counts as away: the condition `kafka`.
+KAFKA_METADATA_MS: Final = 30_000  # how often a client asks who leads, where no error makes it
+REPLICA_REQUEST_MS: Final = 10_000  # of a replica; shorter: answers say by then they are stale
+COMMAND_ENTRY_MS: Final = 3_000  # a command or its result is given up: so late nobody executes it
+READ_FETCH_WAIT_MS: Final = 100  # at the end of a partition a fetch waits in vain for this long
+LOG_FETCH_WAIT_MS: Final = 5  # the same, where another stretch is asked for next
+
+# A member that sends no heartbeat for a session loses its partitions to the others.
+HEARTBEAT_MIN_MS: Final = 100  # between two heartbeats of a member, however short its session is
+BRIDGE_HEARTBEAT_MAX_MS: Final = 500  # a member that joins or leaves is noticed within this
+BRIDGE_POLL_INTERVAL_MS: Final = 300_000  # a bridge that polls less often leaves its group
+BRIDGE_REBALANCE_MIN_MS: Final = 10_000  # for the other bridges to flush and hand over
+BRIDGE_REQUEST_MIN_MS: Final = 20_000  # a join waits for the others' rebalance
+WORKER_REBALANCE_MS: Final = 300_000  # for the workers of a group to open their tables
+WORKER_REQUEST_MIN_MS: Final = 40_000  # a worker's join waits for the others' rebalance
+TABLE_TRANSACTION_MS: Final = 120_000  # after it the broker itself ends a transaction
+
+REPLICA_FETCH_BYTES_MAX: Final = 16 * MIB  # read from Kafka and not applied yet
+
+assert KAFKA_MESSAGE_MAX_BYTES <= KAFKA_FETCH_BYTES_MAX, "the largest message must be fetchable"
+assert 1000 * SESSION_MIN_S / HEARTBEATS_PER_SESSION > HEARTBEAT_MIN_MS, (
+    "a member must send several heartbeats in the shortest session"
+)
+assert 1000 * (BRIDGE_FLUSH_S + 2 * BRIDGE_LEAVE_S) < BRIDGE_REBALANCE_MIN_MS, (
+    "a bridge flushes, and drops what it could not, within a rebalance"
+)
+assert WORKER_REBALANCE_MS > TABLE_TRANSACTION_MS, (
+    "a table is opened within a rebalance, and may wait for a dead worker's transaction"
+)
+assert KAFKA_REQUEST_MS < TABLE_TRANSACTION_MS, "one slow request must not end a transaction"
 
 CODEC: Final = "zstd"
 """Of everything that is written. Consumers undo any codec, so this may change at any time.

@@ -8,19 +8,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokers.client_internals import close_connections, probing, start_client
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, DamagedError, KafkaTimeoutError
 from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
-from schemas.limits import (
-    CLIENT_LEAVE_S,
-    FETCH_LOST_S,
-    READ_POLL_MS,
-    READ_STALLED_POLLS_MAX,
-)
+from schemas.limits import CLIENT_LEAVE_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
+
+# Waits of the clients. Past any of them the broker counts as away: the condition `kafka`.
+FETCH_LOST_S: Final = 30.0  # that nothing behind an offset can be read; a fault may mend by then
 
 logger = logging.getLogger(__name__)
 

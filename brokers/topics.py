@@ -37,8 +37,11 @@ from brokers.settings import KafkaSettings
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions
 from schemas.errors import ConfigurationError
-from schemas.limits import KAFKA_ATTEMPT_MS, TOPIC_SETTLE_PAUSE_S, TOPIC_SETTLE_S
+from schemas.limits import KAFKA_ATTEMPT_MS
 from schemas.topics import TopicSpec
+
+TOPIC_SETTLE_S: Final = 20.0  # until all brokers know a topic that was just created
+TOPIC_SETTLE_PAUSE_S: Final = 0.05  # between two looks whether all brokers know it
 
 logger = logging.getLogger(__name__)
 

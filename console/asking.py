@@ -10,11 +10,11 @@ import msgspec
 
 from bridge.engine_http.client import NoAnswerError
 from console.addresses import DEFAULT_HOST, DEFAULT_PORT
+from console.bounds import EXPLAIN_S
 from console.service_client import AUTHORITY_VARIABLE, RefusedError, ServiceClient
 from console.terminal import printable
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError, EndpointError
-from schemas.limits import EXPLAIN_S
 
 DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 """Where a service answers that was given no address."""

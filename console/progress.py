@@ -12,8 +12,11 @@ from typing import Any, Final
 
 import click
 
-from schemas.limits import MIB, PROGRESS_ELSEWHERE_S, PROGRESS_LINE_S
+from schemas.limits import MIB
 from schemas.progress import Progress, Tell, silent
+
+PROGRESS_LINE_S: Final = 2.0  # between two lines of progress on a terminal without a bar
+PROGRESS_ELSEWHERE_S: Final = 10.0  # between two lines of progress where there is no terminal
 
 _BEGIN: Final = Progress(0, None, 0)
 

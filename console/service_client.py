@@ -11,15 +11,14 @@ from typing import Final
 import msgspec
 
 from bridge.engine_http.client import ask
+from console.bounds import EXPLAIN_S
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
-from schemas.limits import (
-    EXPLAIN_S,
-    REFUSAL_CHARS_MAX,
-    SERVICE_ANSWER_BYTES_MAX,
-    SETTINGS_FILE_BYTES_MAX,
-)
+from schemas.limits import MIB, SETTINGS_FILE_BYTES_MAX
 from storage.files import read_file
+
+SERVICE_ANSWER_BYTES_MAX: Final = 256 * MIB  # of a service that a command asks, with its head
+REFUSAL_CHARS_MAX: Final = 2_000  # of what a service says with an error status
 
 KEY_VARIABLE: Final = "REPRISE_KEY"
 """The key that a service is asked with, where it needs one."""

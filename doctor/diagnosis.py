@@ -7,7 +7,8 @@ from doctor.document import Code
 from doctor.examination import Patient
 from query_api.ports import ServiceView
 from schemas.answer_states import Doubt
-from schemas.limits import DOCTOR_SETTLE_S
+
+DOCTOR_SETTLE_S: Final = 10.0  # a doubt that is younger may pass by itself
 
 CLEAR: Final = (
     "clear its cache (vLLM: POST /reset_prefix_cache, SGLang: POST /flush_cache) or restart it"

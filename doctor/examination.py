@@ -6,6 +6,7 @@ from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
+from doctor.bounds import DOCTOR_OUTCOMES_MIN
 from doctor.document import AskedExamination
 from query_api.ports import Health, ServiceView, View
 from query_api.unknown_scopes import Asked, Unknown, UnknownScopes
@@ -21,11 +22,13 @@ from schemas.identities import (
     StreamKey,
     is_hidden,
 )
-from schemas.limits import DOCTOR_ENTRIES_MAX, DOCTOR_OUTCOMES_MIN, DOCTOR_OUTCOMES_S
 from schemas.routing_records import DecidedScope, Target
 from schemas.troubles import NO_TROUBLES, Troubles
 from streams.kernel.changes import CHANGE_BYTES, SHARED
 from streams.kernel.interface import ReadOnlyKernel
+
+DOCTOR_OUTCOMES_S: Final = 900.0  # older ones say nothing
+DOCTOR_ENTRIES_MAX: Final = 65_536  # that are looked at of a context, to tell its tiers apart
 
 _TIER_AT: Final = 20
 _GPU: Final = MEDIA.index(Medium.GPU)

@@ -24,7 +24,9 @@ from query_api.ports import ServiceView
 from schemas.answer_states import Activity, Doubt
 from schemas.engine_facts import EngineFacts
 from schemas.identities import UNSURE
-from schemas.limits import DOCTOR_OVERFULL, REPEATS_DOUBTED, UNREACHED_S
+from schemas.limits import REPEATS_DOUBTED, UNREACHED_S
+
+DOCTOR_OVERFULL: Final = 1.5  # times what an engine has room for: it says not what it removes
 
 _BLOCK_SIZE: Final = "block_size"
 _BESIDE: Final = (

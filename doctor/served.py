@@ -1,12 +1,15 @@
 """What is wrong by what outcomes say: the silent zero, and its likeliest cause. Pure."""
 
 from collections.abc import Iterator
+from typing import Final
 
+from doctor.bounds import DOCTOR_OUTCOMES_MIN
 from doctor.diagnosis import CLEAR, Diagnosis, has_published, switch_on
 from doctor.document import Code
 from doctor.examination import Patient
 from routing.observed.promise_totals import Recent, Totals
-from schemas.limits import DOCTOR_OUTCOMES_MIN, DOCTOR_SHARE
+
+DOCTOR_SHARE: Final = 0.1  # of the tokens of prompts: matches that are wrong by less are right
 
 
 def may_be_contradicted(recent: Recent) -> bool:

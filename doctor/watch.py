@@ -19,7 +19,9 @@ from doctor.served import is_contradicted, likeliest_cause, may_be_contradicted
 from query_api.ports import View
 from routing.decisions.router import Router
 from schemas.conditions import Conditions, Part
-from schemas.limits import OUTCOMES_LOOK_S, SHUTDOWN_S, UNREACHED_NAMED_MAX
+from schemas.limits import SHUTDOWN_S, UNREACHED_NAMED_MAX
+
+OUTCOMES_LOOK_S: Final = 5.0  # how often it is looked whether outcomes contradict: `outcomes`
 
 logger = logging.getLogger(__name__)
 

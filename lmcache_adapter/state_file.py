@@ -21,12 +21,16 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
 from lmcache_adapter.controller.member import Known
 from schemas.codec import UNUSABLE, check_file_version
 from schemas.errors import NewerVersionError, StorageError
-from schemas.limits import INCARNATION_MAX, LMCACHE_STATE_BYTES_MAX, LMCACHE_WORKERS_MAX
+from schemas.limits import INCARNATION_MAX, MIB
 from storage.files import read_file
 from storage.rocksdb import disk_errors
+
+# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
+LMCACHE_STATE_BYTES_MAX: Final = 64 * MIB  # of the file that names the workers of the last run
 
 _logger = logging.getLogger(__name__)
 

@@ -7,13 +7,16 @@ answered as before, and what was to be written is dropped and counted.
 import logging
 import threading
 import time
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
+from logs.bounds import WINDOW_LOG_S
 from logs.kept_log import KeptLog
 from logs.source import RecordSource
 from schemas.errors import StorageError
 from schemas.identities import Offset
-from schemas.limits import SHUTDOWN_S, WINDOW_LOG_S, WINDOW_LOG_SYNC_S
+from schemas.limits import SHUTDOWN_S
+
+WINDOW_LOG_SYNC_S: Final = 1.0  # what a power cut may cost of it
 
 ItemT = TypeVar("ItemT")
 logger = logging.getLogger(__name__)

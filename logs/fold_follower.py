@@ -31,9 +31,10 @@ from schemas.limits import (
     LAG_CHECK_WAIT_S,
     REPLICA_POLL_MS,
     REPLICA_RETRY_S,
-    ROUTING_RECORDS_PER_TURN_MAX,
 )
 from schemas.topics import TopicSpec
+
+ROUTING_RECORDS_PER_TURN_MAX: Final = 64  # folded before others have their turn
 
 READER: Final = "reader"
 logger = logging.getLogger(__name__)

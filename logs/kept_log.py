@@ -9,14 +9,16 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logs.embedded import EmbeddedLog
 from schemas.conditions import Conditions, Part
 from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset
-from schemas.limits import LOG_RETENTION_CHECK_S, WINDOW_LOG_RETRY_S
+from schemas.limits import LOG_RETENTION_CHECK_S
 from storage.salvage import move_aside
+
+WINDOW_LOG_RETRY_S: Final = 10.0  # after it could not be written; what comes meanwhile is dropped
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ corrupt.
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from brokers.availability import describe, quiet_client
 from brokers.errors import AWAY, CorruptRecordException
@@ -24,8 +24,10 @@ from brokers.topics import count_partitions
 from logs.interface import LogEntry
 from schemas.errors import StorageError
 from schemas.identities import Offset
-from schemas.limits import CORRUPT_READ_RECORDS_MAX, OTHER_LOG_RECORDS_MAX
 from schemas.positions import LogBounds
+
+OTHER_LOG_RECORDS_MAX: Final = 1024  # looked at to tell whether a log is still the same
+CORRUPT_READ_RECORDS_MAX: Final = 4096  # read one by one past a corrupt batch, and held in memory
 
 T = TypeVar("T")
 

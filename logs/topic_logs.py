@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from brokers.availability import describe
 from brokers.client_internals import start_client
@@ -21,13 +21,10 @@ from logs.interface import LogEntry
 from logs.topic import entries_of, read_past_corruption
 from schemas.errors import PastError, StorageError
 from schemas.identities import Offset
-from schemas.limits import (
-    HISTORY_ANSWER_S,
-    LOG_READ_RECORDS_MAX,
-    READ_POLL_MS,
-    READ_STALLED_POLLS_MAX,
-)
+from schemas.limits import HISTORY_ANSWER_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
 from schemas.positions import LogBounds, Position
+
+LOG_READ_RECORDS_MAX: Final = 4096  # of the events topic, given to one that reads it as a log
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], "Future[T]"]

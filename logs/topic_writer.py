@@ -22,6 +22,7 @@ from brokers.interface import Batch, Producer, SentBatch
 from brokers.outages import UNREACHABLE
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics_now
+from logs.bounds import WINDOW_LOG_S
 from logs.loop_thread import LoopThread
 from logs.producer import OneProducer
 from logs.shared_condition import SharedCondition
@@ -34,10 +35,15 @@ from schemas.limits import (
     KAFKA_RETRY_FIRST_S,
     KAFKA_RETRY_MAX_S,
     RECORD_SEND_BYTES_MAX,
-    WINDOW_LEAVE_S,
-    WINDOW_LOG_S,
+    SHUTDOWN_S,
 )
 from schemas.topics import TopicSpec
+
+WINDOW_LEAVE_S: Final = 2.0  # for Kafka to take what is left when a replica stops
+
+assert 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S < SHUTDOWN_S, (
+    "a replica stops in time, Kafka away or not"
+)
 
 ItemT = TypeVar("ItemT")
 logger = logging.getLogger(__name__)

@@ -38,17 +38,16 @@ from query_api.http.errors import RequestError
 from query_api.http.route_table import Routes
 from query_api.http.wire import header
 from routing.http.decisions import decision_summary
-from schemas.limits import (
-    EVENT_STREAMS_MAX,
-    EVENT_STREAMS_OF_KEY_MAX,
-    EVENTS_COMMENT_S,
-    EVENTS_CPU_SHARE,
-    EVENTS_DECISIONS_MAX,
-    EVENTS_PERIOD_S,
-    EVENTS_STREAM_S,
-    EVENTS_WAITING_MAX,
-    HISTORY_PERIOD_S,
-)
+
+EVENT_STREAMS_OF_KEY_MAX: Final = 8  # clients with one key that is for some tenants
+EVENT_STREAMS_MAX: Final = 32  # clients of `GET /events`: reason="too_many_streams"
+EVENTS_WAITING_MAX: Final = 64  # for one client that reads slowly; the oldest go: `dropped`
+EVENTS_PERIOD_S: Final = 1.0  # between two looks; longer where that takes EVENTS_CPU_SHARE
+EVENTS_CPU_SHARE: Final = 0.05  # of a core, that looks for the streams may take
+EVENTS_COMMENT_S: Final = 15.0  # without an event, before a comment shows that it is alive
+EVENTS_STREAM_S: Final = 600.0  # of one stream; then the client asks again, and shows its key
+EVENTS_DECISIONS_MAX: Final = 10  # in one period; further ones are counted: `skipped`
+HISTORY_PERIOD_S: Final = 10.0  # between two points of the live page's charts
 
 logger = logging.getLogger(__name__)
 

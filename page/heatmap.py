@@ -1,13 +1,14 @@
 """`GET /ui/heatmap`: which instance had how much of the last prompts, by depth. Pure."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from routing.decisions.recent import RecentDecision
-from schemas.limits import HEATMAP_ROWS_MAX
+
+HEATMAP_ROWS_MAX: Final = 1_024  # instances of the heat map; further ones are counted: `left_out`
 
 _FIRST_BITS = 8  # the first bin ends at 256 tokens
 _BINS = 14  # and the last one, which has no end, begins at 1 Mi

@@ -6,13 +6,15 @@ point costs some 100 us; all of them take some 100 KB.
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from page.summary import Counted, RouteCounts
-from schemas.limits import HISTORY_HIT_RATES_S, HISTORY_POINTS_MAX
+
+HISTORY_POINTS_MAX: Final = 360  # kept, some 300 bytes each: an hour; the oldest go
+HISTORY_HIT_RATES_S: Final = 60.5  # hit rates of a point are of the last minute, and a little
 
 
 class HistoryPoint(msgspec.Struct, kw_only=True, frozen=True):

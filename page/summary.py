@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from page.bounds import TOP_PROMISES_S
 from page.fleet import FleetDocuments, InstanceRow, instance_rows
 from query_api.gaps import Wanted, gaps_document
 from query_api.http.answers import services_document
@@ -23,7 +24,6 @@ from routing.decisions.router import Router
 from routing.http.documents import routing_document
 from routing.http.views_documents import promises_document
 from routing.observed.promise_totals import GroupBy
-from schemas.limits import TOP_PROMISES_S
 
 
 class RouteCounts(msgspec.Struct, kw_only=True):

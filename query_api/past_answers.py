@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from query_api.past_view import PastTableView
 from query_api.ports import Asked, AsOf, Positions
 from query_api.table_view import TableView
 from schemas.errors import PastError
 from schemas.identities import Offset, StreamKey
-from schemas.limits import HISTORY_ANSWERS_MAX
 from streams.history.explain import Explanation, Question, explain
 from streams.history.past import Blocks
 from streams.history.past_tables import PastTables
+
+HISTORY_ANSWERS_MAX: Final = 8  # answers that wait for their turn: reason="as_of_busy"
 
 T = TypeVar("T")
 

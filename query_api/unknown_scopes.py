@@ -12,12 +12,11 @@ from urllib.parse import quote
 
 from query_api.ports import View
 from schemas.identities import PrefixScope, is_hidden
-from schemas.limits import (
-    KNOWN_NAMES_SHOWN_MAX,
-    KNOWN_SCOPES_S,
-    UNKNOWN_SCOPES_MAX,
-    UNKNOWN_SCOPES_S,
-)
+
+KNOWN_SCOPES_S: Final = 1.0  # how old what is known may be, where an unknown scope is asked
+KNOWN_NAMES_SHOWN_MAX: Final = 8  # models, sizes and so on that are named in their place
+UNKNOWN_SCOPES_MAX: Final = 256  # that were asked and are kept for the doctor; the oldest go
+UNKNOWN_SCOPES_S: Final = 300.0  # that an unknown scope is kept for the doctor
 
 HEADER: Final = b"reprise-unknown"
 

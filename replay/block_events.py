@@ -11,11 +11,11 @@ from typing import NamedTuple
 import msgspec
 
 from replay.as_records import CaptureRecords
+from replay.bounds import CAPTURE_TOLD_RECORDS
 from schemas.codec import decode_log_record
 from schemas.errors import RecordError
 from schemas.events import BlockEvent
 from schemas.identities import PublisherKey
-from schemas.limits import CAPTURE_TOLD_RECORDS
 from schemas.progress import Progress, Stopped, Tell, never, silent
 from schemas.records import (
     BridgeRecord,

@@ -4,17 +4,13 @@ import time
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from replay.as_records import CaptureRecords
+from replay.bounds import CAPTURE_TOLD_RECORDS
 from replay.capture.format import Entry
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import (
-    CAPTURE_TOLD_RECORDS,
-    REPLAY_WAIT_S,
-    REPLAYED_FAULTS_NAMED_MAX,
-    TABLE_FLUSH_CHANGES_MAX,
-)
+from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.progress import Progress, Stopped, Tell, never, silent
@@ -25,6 +21,9 @@ from streams.table.ledger import Ledger
 from streams.table.scope_states import ScopeStates
 from streams.table.skip_log import SkippedRecord
 from streams.table.verification import context_digests, digest_lines
+
+REPLAY_WAIT_S: Final = 0.25  # between two looks whether a paced replay is to end
+REPLAYED_FAULTS_NAMED_MAX: Final = 5  # records that were skipped and are printed; all are counted
 
 
 class Skipped(NamedTuple):

@@ -22,7 +22,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokers.availability import describe, quiet_client
 from brokers.clients import Clients, partition_of
@@ -34,19 +34,13 @@ from brokers.topics import count_partitions, ensure_topics
 from logs.embedded import EmbeddedLog
 from logs.producer import ReplaceableProducer
 from replay.as_records import CaptureRecords
+from replay.bounds import CAPTURE_LOOK_S, CAPTURE_STALLED_S
 from replay.capture.errors import CaptureError
 from replay.capture.format import Entry
 from schemas.codec import decode_log_record
 from schemas.errors import ConfigurationError, RecordError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import (
-    CAPTURE_LOOK_S,
-    CAPTURE_STALLED_S,
-    KAFKA_BATCH_BYTES,
-    LOAD_RECORDS,
-    RECORD_SEND_BYTES_MAX,
-    TAIL_REACH_S,
-)
+from schemas.limits import KAFKA_BATCH_BYTES, RECORD_SEND_BYTES_MAX, TAIL_REACH_S
 from schemas.memory import MemoryRecord
 from schemas.positions import Cursor
 from schemas.progress import Progress, Stopped, Tell, never, silent
@@ -59,6 +53,8 @@ from schemas.records import (
     UnregisteredRecord,
 )
 from schemas.topics import encode_stream
+
+LOAD_RECORDS: Final = 256  # appended to an embedded log in one write
 
 MakeRecords = Callable[[], CaptureRecords]
 """The records from their beginning on, each time."""

@@ -9,25 +9,24 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import zmq
 
 from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.sockets.endpoints import split_endpoint
+from replay.bounds import CAPTURE_LOOK_S, CAPTURE_TOLD_RECORDS
 from replay.capture.errors import CaptureError
 from replay.folding import Pace
 from replay.wire_batches import WireMessage
-from schemas.limits import (
-    CAPTURE_LOOK_S,
-    CAPTURE_TOLD_RECORDS,
-    PORT_MAX,
-    PUBLISHED_BUFFER_BATCHES,
-    PUBLISHED_BUFFER_BYTES,
-    PUBLISHED_LINGER_MS,
-    PUBLISHED_QUEUE_MESSAGES,
-    PUBLISHED_REPLIES_MAX,
-)
+from schemas.limits import MIB, PORT_MAX
 from schemas.progress import Progress, Stopped, Tell, never, silent
+
+PUBLISHED_BUFFER_BATCHES: Final = 10_000  # that can be replayed, as vLLM's `buffer_steps`
+PUBLISHED_BUFFER_BYTES: Final = 256 * MIB  # of them
+PUBLISHED_QUEUE_MESSAGES: Final = 10_000  # that a subscriber has not taken; then it is waited for
+PUBLISHED_LINGER_MS: Final = 2_000  # for what is queued to leave, at the end
+PUBLISHED_REPLIES_MAX: Final = 64  # replay requests that are answered before what is live goes on
 
 _logger = logging.getLogger(__name__)
 

@@ -9,8 +9,11 @@ switch interval, 5 ms as Python has it; an event passes three threads on its way
 import gc
 import sys
 import threading
+from typing import Final
 
-from schemas.limits import GC_AFTER_OBJECTS, GC_FREEZE_S, SWITCH_INTERVAL_S
+SWITCH_INTERVAL_S: Final = 0.001  # a thread that waits for the interpreter gets it after that
+GC_AFTER_OBJECTS: Final = 10_000  # new ones; most are gone by then without a collection
+GC_FREEZE_S: Final = 5.0  # after the start; what there is then stays
 
 
 def tune_interpreter() -> None:

@@ -13,8 +13,15 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-from schemas.limits import MEMORY_GROWTH_BYTES, MEMORY_LOOK_S, MEMORY_TRIM_LOOKS, MEMORY_TRIMS
+from schemas.limits import MIB
+
+# Memory that a spike took and the C library kept.
+MEMORY_LOOK_S: Final = 5.0  # between two looks how much memory the process has
+MEMORY_GROWTH_BYTES: Final = 32 * MIB  # of a process, before it is asked to give back
+MEMORY_TRIMS: Final = 12  # looks at which it is asked then
+MEMORY_TRIM_LOOKS: Final = 12  # after so many looks without, one that stays grown is asked again
 
 logger = logging.getLogger(__name__)
 

@@ -31,13 +31,17 @@ from starlette.types import ASGIApp
 
 from query_api.http.health import package_version
 from query_api.http.metrics import Exposition
+from reprise.bounds import MONITOR_STOP_S
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
 from reprise.http.listening import bind
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
 from schemas.conditions import Conditions, health_document, ready_document
-from schemas.limits import MONITOR_CONNECTIONS_MAX, MONITOR_REQUEST_S, MONITOR_STOP_S
+
+# No client can hold the monitor up.
+MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
+MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the oldest idle one makes room for the next
 
 logger = logging.getLogger(__name__)
 

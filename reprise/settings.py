@@ -16,6 +16,7 @@ from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
+from reprise.bounds import HISTORY_BYTES, LOG_RETENTION_BYTES, LOG_RETENTION_S
 from reprise.http.tls_settings import TlsSettings
 from routing.decisions.router import RouterSettings
 from schemas import limits
@@ -23,6 +24,11 @@ from schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from reprise.rooms import LmcacheSettings
+
+LOG_SYNC_S: Final = 0.05  # what a power cut may cost
+TABLE_FLUSH_S: Final = 0.25  # between two flushes of a table
+
+assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
 
 DEFAULT_SEED: Final = 1337
 """Dynamo's seed, so that `/query_by_hash` takes its hashes as they are."""
@@ -64,11 +70,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "INFO"
     kernel: str | None = None
     default_wire: Wire = Wire.JSON
-    log_sync_s: float = limits.LOG_SYNC_S
-    table_flush_s: float = limits.TABLE_FLUSH_S
-    log_retention_bytes: int = limits.LOG_RETENTION_BYTES
-    log_retention_s: float = limits.LOG_RETENTION_S
-    history_bytes: int = limits.HISTORY_BYTES
+    log_sync_s: float = LOG_SYNC_S
+    table_flush_s: float = TABLE_FLUSH_S
+    log_retention_bytes: int = LOG_RETENTION_BYTES
+    log_retention_s: float = LOG_RETENTION_S
+    history_bytes: int = HISTORY_BYTES
     audit_rate: float = 0.0
     only_exact: bool = False
     lmcache: "LmcacheSettings | None" = None

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from schemas.limits import LOAD_TARGETS_MAX
+from routing.bounds import LOAD_TARGETS_MAX
 from schemas.routing_records import Target
 
 ValueT = TypeVar("ValueT")

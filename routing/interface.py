@@ -1,12 +1,13 @@
 """What a policy is asked, and what it answers."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from routing.costs import Costs
-from schemas.limits import ROUTE_WEIGHT_MAX
+
+ROUTE_WEIGHT_MAX: Final = 1e6  # of a term of a policy: sums of them stay finite: status="400"
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=ROUTE_WEIGHT_MAX)]
 """Of a term, as a parameter."""

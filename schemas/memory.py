@@ -19,13 +19,15 @@ import msgspec
 from msgspec import Meta
 
 from schemas.identities import Name, Text
-from schemas.limits import (
-    MEMORY_BYTES_MAX,
-    MEMORY_FORGOTTEN_S,
-    MEMORY_GONE_S,
-    MEMORY_STALE_S,
-)
+from schemas.limits import MEMORY_BYTES_MAX, MEMORY_STALE_S
 from schemas.positions import Duration, Seconds
+
+# Memory segments of all hosts. What is above goes, first those that are gone, then those not heard
+# of for the longest: reprise_fold_records{outcome="segments_forgotten"}.
+MEMORY_GONE_S: Final = 3600.0  # that a segment which is gone is remembered, by the records' time
+MEMORY_FORGOTTEN_S: Final = 24 * 3600.0  # that a segment is remembered which nobody reads
+
+assert MEMORY_GONE_S <= MEMORY_FORGOTTEN_S, "what is known to be gone goes first"
 
 MEMORY_VERSION: Final = 5
 """A reader of an older version skips the record."""

@@ -20,17 +20,21 @@ from schemas.identities import (
     Text,
 )
 from schemas.limits import (
-    KIND_CHARS_MAX,
     KV_TOKEN_BYTES_MAX,
     KV_TOKENS_MAX,
     LABEL_BYTES_MAX,
     LABELS_MAX,
     NAME_BYTES_MAX,
-    POOL_NAMES_TRIED,
     PUBLISHERS_MAX,
     SEQUENCES_AT_ONCE_MAX,
 )
 from schemas.positions import LogOffset, Seconds
+
+# What comes back from a log, a topic or a disk and is above a bound is refused as it is decoded
+# (RecordError, EntryError).
+KIND_CHARS_MAX: Final = 64  # the name of a wire protocol
+
+POOL_NAMES_TRIED: Final = 100  # by partition, for the members of a pool: each of them gets one
 
 PublisherKind = NewType("PublisherKind", str)
 """The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`;

@@ -34,15 +34,11 @@ import msgspec
 from schemas.identities import PublisherKey, StreamKey, Text
 from schemas.limits import (
     ANSWERS_PARTITION_BYTES,
-    ANSWERS_RETENTION_MS,
     COMMANDS_RETENTION_MS,
-    COMPACTED_SEGMENT_BYTES,
-    COMPACTED_SEGMENT_MS,
-    EVENTS_RETENTION_MS,
+    GIB,
     KAFKA_MESSAGE_MAX_BYTES,
+    MIB,
     OFFSET_MAX,
-    ROUTING_PARTITION_BYTES,
-    ROUTING_RETENTION_MS,
     TOMBSTONE_RETENTION_MS,
 )
 from schemas.positions import (
@@ -55,6 +51,16 @@ from schemas.positions import (
     SequenceNumber,
 )
 from schemas.registration import Registration
+
+EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000  # how far back `as_of` reads the events topic
+ANSWERS_RETENTION_MS: Final = EVENTS_RETENTION_MS  # an older answer can be proven no more
+ROUTING_RETENTION_MS: Final = EVENTS_RETENTION_MS  # what is under way is in a checkpoint by then
+ROUTING_PARTITION_BYTES: Final = 16 * GIB  # of the routing log; the oldest goes first
+COMPACTED_SEGMENT_MS: Final = 10 * 60 * 1000  # only closed segments are compacted
+COMPACTED_SEGMENT_BYTES: Final = 8 * MIB  # what is being written is never compacted
+
+assert KAFKA_MESSAGE_MAX_BYTES <= COMPACTED_SEGMENT_BYTES, "brokers refuse what no segment holds"
+assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed before it is cleaned"
 
 TRACEPARENT_HEADER: Final = "traceparent"
 """Of the first message of a batch of `events`: the span that wrote it (`schemas.tracing`)."""

@@ -1,12 +1,13 @@
 """What a bridge could not use or reach of a publisher, as the bridge writes it into the log."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from schemas.identities import Text
-from schemas.limits import TROUBLE_DETAIL_MAX
+
+TROUBLE_DETAIL_MAX: Final = 256  # characters of what a bridge says against a publisher
 
 Times = Annotated[int, Meta(ge=0, le=2**53)]
 

@@ -10,9 +10,13 @@ from typing import Final
 
 from schemas.clock import REAL_CLOCK
 from schemas.errors import DamagedError
-from schemas.limits import COPY_BATCH_BYTES, SNAPSHOT_ATTEMPTS, SNAPSHOT_RETRY_S
+from schemas.limits import MIB
 from storage.faults import disk_errors
 from storage.rocksdb import Database, Preset, new_batch
+
+COPY_BATCH_BYTES: Final = 8 * MIB  # copied in one write into a backup: memory
+SNAPSHOT_ATTEMPTS: Final = 5  # to open a database that another process is writing
+SNAPSHOT_RETRY_S: Final = 0.05  # between two of these attempts
 
 _COUNTED_EVERY: Final = 1000
 

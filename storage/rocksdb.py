@@ -43,17 +43,16 @@ from rocksdict import (
 )
 
 from schemas.errors import ClosedDatabaseError, StorageError
-from schemas.limits import (
-    AUDIT_FILES_BYTES,
-    DATABASE_WRITE_BUFFER_BYTES,
-    ROCKSDB_JOBS_MAX,
-    ROCKSDB_LOG_FILE_BYTES_MAX,
-    ROCKSDB_LOG_FILES_MAX,
-    SPOOL_WRITE_BUFFER_BYTES,
-)
+from schemas.limits import AUDIT_FILES_BYTES, MIB
 from storage.faults import disk_errors, opening_error, says_corruption
 from storage.log_format import zeroed_logs
 from storage.manifest import check_manifest
+
+DATABASE_WRITE_BUFFER_BYTES: Final = 32 * MIB  # of a log or a table, in memory until it is flushed
+SPOOL_WRITE_BUFFER_BYTES: Final = 16 * MIB  # a spool is mostly empty
+ROCKSDB_JOBS_MAX: Final = 2  # threads that flush and compact, for each database
+ROCKSDB_LOG_FILES_MAX: Final = 3  # of RocksDB's own text log, kept for each database
+ROCKSDB_LOG_FILE_BYTES_MAX: Final = 4 * MIB  # of one file of RocksDB's own text log
 
 __all__ = [
     "ANSWERS",

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
-from schemas.limits import DATABASE_OPENING_BYTES, SALVAGE_BATCH_BYTES
+from schemas.limits import DATABASE_OPENING_BYTES, MIB
 from storage.faults import disk_errors, disk_full
 from storage.rocksdb import Database, Preset, WriteBatch, new_batch, repair_in_place
+
+SALVAGE_BATCH_BYTES: Final = 8 * MIB  # copied in one write from a damaged database: memory
 
 _IMMUTABLE: Final = (".sst", ".log")
 _PLACE_WIDTH: Final = 16  # of a place between two keys, at least

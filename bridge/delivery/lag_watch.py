@@ -9,13 +9,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from bridge.bounds import LAG_SILENT_S
 from bridge.delivery.partition_lag import PartitionLag
 from brokers.availability import describe
 from brokers.errors import AWAY
 from schemas.identities import PublisherKey
-from schemas.limits import LAG_LOOK_MAX_S, LAG_LOOK_S, LAG_SILENT_S
+
+LAG_LOOK_S: Final = 0.01  # how often it is looked how far the workers are, while some may wait
+LAG_LOOK_MAX_S: Final = 0.08  # the same where they have not got on; a look is 0.5 ms of CPU
 
 _logger = logging.getLogger(__name__)
 

@@ -15,18 +15,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from bridge.bounds import LOG_WAITING_BYTES_MAX
 from logs.interface import RecordLog
 from schemas.errors import StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import (
-    BULK_IDLE_LOOK_S,
-    BULK_IDLE_WAIT_S,
-    LOG_RETRY_S,
-    LOG_WAITING_BYTES_MAX,
-    TURN_BYTES_MAX,
-)
+from schemas.limits import LOG_RETRY_S, TURN_BYTES_MAX
 from schemas.records import BridgeRecord, LogRecord, encode_record
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
+
+BULK_IDLE_WAIT_S: Final = 0.02  # each part of a large message goes when the fold is idle, or then
+BULK_IDLE_LOOK_S: Final = 0.001  # between two looks whether the fold has nothing to do
 
 LOG_FULL: Final = "log_full"
 

@@ -12,19 +12,19 @@ Where no worker gets on, nobody waits: the log takes everything.
 """
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from bridge.bounds import LAG_SILENT_S
 from bridge.pace import Pace
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    LAG_BYTES_FIRST,
-    LAG_BYTES_MAX,
-    LAG_BYTES_MIN,
-    LAG_RECORD_BYTES,
-    LAG_RECORDS_MAX,
-    LAG_S,
-    LAG_SILENT_S,
-)
+from schemas.limits import KIB, MIB
+
+LAG_S: Final = 0.05  # a bridge keeps no more before the workers than they fold in this time
+LAG_BYTES_FIRST: Final = 1 * MIB  # of it, before it is known how fast they are
+LAG_BYTES_MIN: Final = 128 * KIB  # of it, however slow they are
+LAG_BYTES_MAX: Final = 64 * MIB  # of it, however fast
+LAG_RECORD_BYTES: Final = 512  # that a record counts beside its bytes: a gap takes time, too
+LAG_RECORDS_MAX: Final = 65_536  # of a partition that are remembered until they are folded
 
 
 class _Written(NamedTuple):

@@ -3,11 +3,12 @@
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.identities import PublisherKey
-from schemas.limits import SPOOL_AFTER_S
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord
+
+SPOOL_AFTER_S: Final = 1.0  # a record not acknowledged by then makes the next ones go to the spool
 
 
 class Pending(NamedTuple):

@@ -8,12 +8,14 @@ is looked where each partition begins, and whose record stands before that is re
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
 from brokers.reading import offset_bounds
 from schemas.identities import PublisherKey, StreamKey
-from schemas.limits import LOG_START_LOOK_S
+
+LOG_START_LOOK_S: Final = 10.0  # how often it is looked whose registration the log has dropped
 
 _logger = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bridge.bounds import BRIDGE_RETRY_S, SPOOL_CHANGES_MAX
 from schemas.causes import cause_of
 from schemas.codec import KEY_MISMATCH, MALFORMED_KEY, decode_publisher, decode_record
 from schemas.errors import (
@@ -38,7 +39,7 @@ from schemas.errors import (
     StorageError,
 )
 from schemas.identities import PublisherKey
-from schemas.limits import BRIDGE_RETRY_S, ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX, SPOOL_CHANGES_MAX
+from schemas.limits import ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX
 from schemas.records import NEWEST_VERSION, Record
 from schemas.topics import encode_publisher
 from storage.rocksdb import SPOOL, Database, WriteBatch, disk_errors, new_batch

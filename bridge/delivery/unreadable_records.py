@@ -4,10 +4,10 @@ import logging
 import time
 from collections import Counter
 
+from bridge.bounds import SPOOL_CHANGES_MAX
 from bridge.delivery.dropped_records import SPOOL_UNREADABLE, gap_between
 from bridge.delivery.spool import Spool
 from schemas.identities import PublisherKey
-from schemas.limits import SPOOL_CHANGES_MAX
 from schemas.positions import Cursor
 from schemas.records import RegisteredRecord, UnregisteredRecord, encode_record
 

@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
+from bridge.bounds import BRIDGE_RETRY_S, WRITER_PAUSE_S
 from bridge.delivery.complaints import Complaints
 from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
 from bridge.delivery.partition_lag import PartitionLag
@@ -43,13 +44,11 @@ from logs.producer import ProducerReplacedError, ReplaceableProducer
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
-    BRIDGE_RETRY_S,
     KAFKA_BATCH_BYTES,
-    QUEUE_BYTES_MAX,
+    MIB,
     RECORD_SEND_BYTES_MAX,
-    SPOOL_REOPEN_RATIO,
+    SPOOL_BYTES_MAX,
     TURN_BYTES_MAX,
-    WRITER_PAUSE_S,
 )
 from schemas.memory import MemoryRecord, SegmentKey, encode_segment
 from schemas.positions import Cursor
@@ -63,6 +62,15 @@ from schemas.records import (
 )
 from schemas.topics import TopicSpec, encode_stream
 from schemas.tracing import NO_TRACER, Span, Tracer, batch_attributes
+
+# A gap stands in the log for what is dropped.
+QUEUE_BYTES_MAX: Final = 64 * MIB  # records not yet acknowledged; above it they go to the spool
+
+SPOOL_REOPEN_RATIO: Final = 0.9  # of SPOOL_BYTES_MAX: below it, records are taken again
+
+assert KAFKA_BATCH_BYTES < QUEUE_BYTES_MAX, "one batch must not fill the queue"
+assert QUEUE_BYTES_MAX < SPOOL_BYTES_MAX, "the spool takes the whole queue when Kafka goes away"
+assert SPOOL_REOPEN_RATIO < 1.0, "a full spool must be drained before it is filled again"
 
 _DISK: Final = "the disk of the spool"  # what is complained of
 _logger = logging.getLogger(__name__)

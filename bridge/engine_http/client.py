@@ -19,17 +19,18 @@ from typing import Final, NamedTuple
 import httptools
 
 from bridge.engine_http.address import BaseUrl, read_base_url
+from bridge.engine_http.bounds import HTTP_ENGINE_BYTES_MAX, HTTP_ENGINE_WAIT_S
 from bridge.sockets.allowed import ALLOWED
 from bridge.sockets.endpoints import names_host, split_endpoint
 from bridge.sockets.lookup import LOOKUPS
 from schemas.causes import cause_of
 from schemas.errors import AddressRefusedError, EndpointError, RepriseError
-from schemas.limits import (
-    HTTP_BODIES_BYTES_MAX,
-    HTTP_ENGINE_BYTES_MAX,
-    HTTP_ENGINE_READ_BYTES,
-    HTTP_ENGINE_WAIT_S,
-)
+from schemas.limits import KIB, MIB
+
+# A registration names the address, so no more is read than is needed;
+# reprise_bridge_http_requests_total has what came of it.
+HTTP_BODIES_BYTES_MAX: Final = 32 * MIB  # of all answers that have come in part; then as silent
+HTTP_ENGINE_READ_BYTES: Final = 64 * KIB  # at once
 
 _NO_BODY: Final = frozenset({204, 304})
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -17,8 +17,12 @@ from bridge.engine_http.answers import source_of
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.inquiries import EngineSource, Links
 from schemas.errors import OpenFilesError, RegistrationError
-from schemas.limits import FIND_AGAIN_S, FIND_REFUSED_S
 from schemas.registration import Registration
+
+# A registration names the address, so no more is read than is needed;
+# reprise_bridge_http_requests_total has what came of it.
+FIND_AGAIN_S: Final = 3.0  # how often an engine without a link is asked where it publishes
+FIND_REFUSED_S: Final = 30.0  # where it said what cannot be used: it is to be registered otherwise
 
 _logger = logging.getLogger(__name__)
 

@@ -27,21 +27,21 @@ from bridge.engine_http.answers import (
     read_server_info_process,
     read_start_time,
 )
+from bridge.engine_http.bounds import HTTP_ENGINE_BYTES_MAX, HTTP_ENGINE_WAIT_S
 from bridge.engine_http.client import NoAnswerError, Reply, Room, get
 from bridge.engine_http.facts import CACHE_METRIC, SLEEP_METRIC, sglang_facts, vllm_facts
 from bridge.engine_http.load import WAYS
 from bridge.sockets.allowed import ALLOWED
 from schemas.engine_facts import EngineFacts
 from schemas.errors import EndpointError, RegistrationError
-from schemas.limits import (
-    HTTP_ENGINE_BYTES_MAX,
-    HTTP_ENGINE_WAIT_S,
-    HTTP_ENGINES_AT_ONCE_MAX,
-    HTTP_METRICS_BYTES,
-    HTTP_SILENT_AT_ONCE_MAX,
-    PUBLISHERS_MAX,
-)
+from schemas.limits import KIB, PUBLISHERS_MAX
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
+
+# A registration names the address, so no more is read than is needed;
+# reprise_bridge_http_requests_total has what came of it.
+HTTP_METRICS_BYTES: Final = 256 * KIB  # of metrics: what tells of the process stands first
+HTTP_ENGINES_AT_ONCE_MAX: Final = 64  # that are asked; a file each
+HTTP_SILENT_AT_ONCE_MAX: Final = 16  # that are asked, of those that did not answer the last time
 
 _logger = logging.getLogger(__name__)
 _NOT_FOUND: Final = (404, 405)

@@ -10,22 +10,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import NoEngineError, can_ask
 from bridge.supervision import cancel
 from schemas.engine_facts import EngineFacts
 from schemas.errors import EndpointError
-from schemas.limits import (
-    FACTS_AGAIN_S,
-    FACTS_AT_ONCE_MAX,
-    FACTS_LOOK_S,
-    FACTS_PAUSE_S,
-    FACTS_RETRY_S,
-)
 from schemas.registration import Registration
 from schemas.troubles import shortened
+
+FACTS_AGAIN_S: Final = 5.0  # how often an engine is asked what it is: four requests
+FACTS_RETRY_S: Final = 2.0  # how often one is asked that has not answered
+FACTS_LOOK_S: Final = 1.0  # how often it is looked who is to be asked
+FACTS_PAUSE_S: Final = 0.1  # from one engine to the next: more than 50 are asked more rarely
+FACTS_AT_ONCE_MAX: Final = 4  # that are asked; a file each
 
 _logger = logging.getLogger(__name__)
 

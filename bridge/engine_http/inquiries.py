@@ -10,13 +10,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 from bridge.engine_http.answers import Process, PublisherSource
+from bridge.engine_http.bounds import HTTP_ENGINE_WAIT_S
 from bridge.engine_http.watch import EngineWatch
 from schemas.identities import PublisherKey
-from schemas.limits import HTTP_ENGINE_WAIT_S, PROCESS_SETTLE_S
 from schemas.registration import Registration
+
+# A registration names the address, so no more is read than is needed;
+# reprise_bridge_http_requests_total has what came of it.
+PROCESS_SETTLE_S: Final = 0.25  # from a process's end to its link's end, as the bridge sees it
 
 _logger = logging.getLogger(__name__)
 

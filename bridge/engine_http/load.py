@@ -25,20 +25,20 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from bridge.engine_http.bounds import LOAD_LINES_MAX
 from bridge.engine_http.exposition import Series, read_series
 from schemas.errors import ConfigurationError
-from schemas.limits import (
-    DP_RANK_MAX,
-    KV_TOKENS_MAX,
-    LOAD_LINES_MAX,
-    LOAD_METRICS_BYTES,
-    LOAD_PERIOD_MAX_S,
-    LOAD_RANKS_BYTES,
-    LOAD_USAGE_ROUNDING,
-    REQUESTS_MAX,
-)
+from schemas.limits import DP_RANK_MAX, KIB, KV_TOKENS_MAX, LOAD_PERIOD_MAX_S, MIB
 from schemas.registration import NO_EVENTS, PublisherKind
 from schemas.routing_records import LoadSample, LoadSource, Target
+
+REQUESTS_MAX: Final = 2**40  # that an engine may say that it has: reason="bad_number"
+
+# What of an answer is left out: reprise_bridge_load_dropped_total; where nothing of it could be
+# used: reprise_bridge_load_failures_total; both by reason.
+LOAD_METRICS_BYTES: Final = 2 * MIB  # of metrics; what stands behind it is not read: "cut"
+LOAD_RANKS_BYTES: Final = 512 * KIB  # of SGLang's `/v1/loads`: some 500 bytes a rank
+LOAD_USAGE_ROUNDING: Final = 0.05  # above a usage of 1, which counts as 1: else "bad_number"
 
 
 class RankLoad(NamedTuple):

@@ -1,14 +1,17 @@
 """How often engines are asked for their load, by what that costs. Pure."""
 
-from schemas.limits import (
-    CHECK_DOUBLINGS_MAX,
-    LOAD_BACKOFF_MAX_S,
-    LOAD_COST_S,
-    LOAD_CPU_SHARE,
-    LOAD_PERIOD_MAX_S,
-    LOAD_QUESTION_S,
-    LOAD_SERVER_CPU_SHARE,
-)
+from typing import Final
+
+from bridge.bounds import CHECK_DOUBLINGS_MAX
+from bridge.engine_http.bounds import LOAD_CPU_SHARE
+from schemas.limits import LOAD_PERIOD_MAX_S
+
+# What of an answer is left out: reprise_bridge_load_dropped_total; where nothing of it could be
+# used: reprise_bridge_load_failures_total; both by reason.
+LOAD_SERVER_CPU_SHARE: Final = 0.003  # of a core, that the answers of one server may take
+LOAD_QUESTION_S: Final = 0.0004  # of CPU, what a question is taken to cost until it is measured
+LOAD_COST_S: Final = 5.0  # over which it is measured
+LOAD_BACKOFF_MAX_S: Final = 30.0  # a period is doubled with each failure in a row, up to this
 
 
 def pause_s(period_s: float, failures: int, read_s: float = 0.0) -> float:

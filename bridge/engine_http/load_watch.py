@@ -22,30 +22,32 @@ from typing import Final, NamedTuple, Protocol
 
 import uvloop
 
+from bridge.engine_http.bounds import LOAD_CPU_SHARE
 from bridge.engine_http.client import Kept, NoAnswerError, Room, get
 from bridge.engine_http.load import WAYS, Loads, Way, check_period, samples_of
 from bridge.engine_http.load_pace import Pace, pause_s
 from bridge.engine_http.watch import EngineWatch
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    LOAD_AT_ONCE_MAX,
-    LOAD_AWAY_FAILURES,
-    LOAD_BODIES_BYTES_MAX,
-    LOAD_CPU_SHARE,
-    LOAD_END_S,
-    LOAD_FILES_SHARE,
-    LOAD_IDLE_S,
-    LOAD_JITTER,
-    LOAD_KEPT_MAX,
-    LOAD_LOOK_S,
-    LOAD_NAMED_MAX,
-    LOAD_SILENT_AT_ONCE_MAX,
-    LOAD_TICK_S,
-    LOAD_WAIT_S,
-)
+from schemas.limits import MIB
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
 from schemas.routing_records import LoadSample, LoadSource, Target
+
+# What of an answer is left out: reprise_bridge_load_dropped_total; where nothing of it could be
+# used: reprise_bridge_load_failures_total; both by reason.
+LOAD_JITTER: Final = 0.2  # of a period, by which a question is asked sooner or later
+LOAD_TICK_S: Final = 0.1  # how often it is looked who is due, and samples are handed over
+LOAD_IDLE_S: Final = 0.5  # how often it is looked whether anybody can be asked, while nobody can
+LOAD_LOOK_S: Final = 3.0  # how often it is looked who is registered
+LOAD_WAIT_S: Final = 1.0  # for a whole answer; then it counts as none: reason="silent"
+LOAD_END_S: Final = 1.0  # for its thread to end
+LOAD_AT_ONCE_MAX: Final = 64  # engines that are asked; a file each
+LOAD_AWAY_FAILURES: Final = 2  # silences in a row, after which an engine without events is away
+LOAD_SILENT_AT_ONCE_MAX: Final = 16  # that are asked, of those that failed the last time
+LOAD_KEPT_MAX: Final = 1024  # connections that stay open to the next question; a file each
+LOAD_FILES_SHARE: Final = 16  # of the limit of open files, these take so much at the most
+LOAD_BODIES_BYTES_MAX: Final = 16 * MIB  # of all answers that have come in part; then "silent"
+LOAD_NAMED_MAX: Final = 256  # addresses that say nothing of their load, and are logged
 
 _logger = logging.getLogger(__name__)
 

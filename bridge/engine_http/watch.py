@@ -17,19 +17,20 @@ Times are monotonic seconds.
 
 import asyncio
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bridge.engine_http.answers import Process
-from schemas.limits import (
-    PROBE_AGAIN_S,
-    PROBE_FAILURES_MAX,
-    PROBE_RETRY_S,
-    PROCESS_AGAIN_S,
-    PROCESS_CLOCK_S,
-    PROCESS_RETRY_DOUBLINGS_MAX,
-    PROCESS_RETRY_S,
-)
 from schemas.positions import ProcessMark, Proof
+
+# A registration names the address, so no more is read than is needed;
+# reprise_bridge_http_requests_total has what came of it.
+PROBE_AGAIN_S: Final = 10.0  # how often a silent engine is asked whether it is there
+PROBE_RETRY_S: Final = 1.0  # after an attempt without an answer
+PROBE_FAILURES_MAX: Final = 2  # in a row; then it counts as away
+PROCESS_RETRY_S: Final = 5.0  # how often it is asked which process it is, where it has not said
+PROCESS_RETRY_DOUBLINGS_MAX: Final = 5  # of that pause: not every release says it
+PROCESS_AGAIN_S: Final = 60.0  # how often it is asked again over the same link: it must not change
+PROCESS_CLOCK_S: Final = 2.0  # how much its start time and its batches' times may be apart
 
 
 class Life(Enum):

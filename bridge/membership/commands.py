@@ -6,11 +6,13 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from schemas.causes import cause_of
 from schemas.errors import RepriseError, StorageError
-from schemas.limits import COMMANDS_MAX
+from schemas.limits import PUBLISHERS_MAX
+
+COMMANDS_MAX: Final = 2 * PUBLISHERS_MAX  # waiting for their turn: reprise_refused_commands_total
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -37,7 +37,7 @@ from schemas.codec import (
 )
 from schemas.errors import EntryError, RecordError
 from schemas.identities import PublisherKey
-from schemas.limits import CURSOR_NOTE_BEHIND_RECORDS_MAX, CURSOR_NOTES_MAX, ENTRIES_NAMED_MAX
+from schemas.limits import ENTRIES_NAMED_MAX, PUBLISHERS_MAX, REGISTRY_ENTRIES_MAX
 from schemas.positions import NO_CURSOR, Cursor, ProcessMark, Proof
 from schemas.records import (
     BridgeRecord,
@@ -56,6 +56,11 @@ from schemas.topics import (
     encode_registration,
     encode_stream,
 )
+
+CURSOR_NOTE_BEHIND_RECORDS_MAX: Final = 20_000  # an older one makes a takeover slow
+CURSOR_NOTES_MAX: Final = 262_144  # of all publishers ever; reason="too_many"
+
+assert PUBLISHERS_MAX <= REGISTRY_ENTRIES_MAX <= CURSOR_NOTES_MAX, "all publishers are remembered"
 
 UNREGISTERED: Final = 0
 CHECKSUM: Final = "checksum"

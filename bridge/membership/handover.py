@@ -4,16 +4,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
+from bridge.membership.bounds import HANDOVER_FINISH_S, HANDOVER_IDLE_S, HANDOVER_OVERLAP_S
 from bridge.publisher.anchor import Joint
-from schemas.limits import (
-    HANDOVER_FINISH_S,
-    HANDOVER_IDLE_S,
-    HANDOVER_MATCH_S,
-    HANDOVER_OVERLAP_S,
-    LINK_SETTLE_S,
-)
+from schemas.limits import LINK_SETTLE_S
 from schemas.topics import Handover
+
+HANDOVER_MATCH_S: Final = 1.0  # for the next owner to receive what the last one has received
 
 
 @dataclass(slots=True)

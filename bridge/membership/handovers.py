@@ -27,10 +27,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
+from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.writer import Writer
+from bridge.membership.bounds import HANDOVER_FINISH_S, HANDOVER_S, HANDOVER_WAIT_S
 from bridge.membership.cursors import Cursors, fingerprint
 from bridge.membership.handover import Arrival, Departure
 from bridge.publisher.anchor import Joint
@@ -45,15 +48,10 @@ from brokers.reading import stop_consumer
 from logs.producer import ReplaceableProducer
 from schemas.codec import CursorEntry
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    BRIDGE_LEAVE_S,
-    BRIDGE_RETRY_S,
-    HANDOVER_FINISH_S,
-    HANDOVER_LOOK_S,
-    HANDOVER_S,
-    HANDOVER_WAIT_S,
-)
+from schemas.limits import BRIDGE_LEAVE_S
 from schemas.topics import Handover
+
+HANDOVER_LOOK_S: Final = 0.05  # how often it is looked how far handovers are
 
 _logger = logging.getLogger(__name__)
 

@@ -29,7 +29,9 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
+from typing import Final
 
+from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.dropped_records import SPOOL_FULL
 from bridge.delivery.writer import Writer
 from bridge.membership.changes import Change, Changes
@@ -45,12 +47,7 @@ from brokers.errors import KafkaError
 from logs.producer import ReplaceableProducer
 from schemas.errors import RegistrationError, StorageError
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    BRIDGE_FLUSH_S,
-    BRIDGE_RETRY_S,
-    HANDOVER_FLUSH_S,
-    PUBLISHERS_MAX,
-)
+from schemas.limits import BRIDGE_FLUSH_S, PUBLISHERS_MAX
 from schemas.positions import Cursor
 from schemas.records import (
     RegisteredRecord,
@@ -58,6 +55,8 @@ from schemas.records import (
 )
 from schemas.registration import Registration
 from schemas.topics import encode_publisher
+
+HANDOVER_FLUSH_S: Final = 1.0  # for the queue to be acknowledged, before its bridge leaves
 
 _logger = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from bridge.bounds import BRIDGE_RETRY_S
 from brokers.availability import describe
 from brokers.backoff import Backoff
 from brokers.client_internals import start_client
@@ -30,13 +31,18 @@ from schemas.errors import EntryError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     BRIDGE_LEAVE_S,
-    BRIDGE_RETRY_S,
     ENTRIES_NAMED_MAX,
     HEARTBEATS_PER_SESSION,
     REGISTRY_ENTRIES_MAX,
-    REGISTRY_POLL_MS,
+    SESSION_MIN_S,
 )
 from schemas.registration import Registration
+
+REGISTRY_POLL_MS: Final = 200  # of one fetch of the registry: how late a change is seen
+
+assert 1000 * SESSION_MIN_S / HEARTBEATS_PER_SESSION > REGISTRY_POLL_MS, (
+    "a bridge must come to renew its lease between two polls"
+)
 
 _logger = logging.getLogger(__name__)
 

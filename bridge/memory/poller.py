@@ -23,12 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bridge.memory.reading import Reading, Scan
-from schemas.limits import (
-    MEMORY_CHANGE_RATIO,
-    MEMORY_LEVEL_MARGIN,
-    MEMORY_REPEAT_S,
-    MEMORY_SEGMENTS_READ_MAX,
-)
+from schemas.limits import MEMORY_REPEAT_S, MEMORY_SEGMENTS_READ_MAX
 from schemas.memory import (
     Change,
     MemoryRecord,
@@ -37,6 +32,9 @@ from schemas.memory import (
     SegmentWriter,
     pressure_of,
 )
+
+MEMORY_CHANGE_RATIO: Final = 0.01  # of the limit, by which a number changes before it is written
+MEMORY_LEVEL_MARGIN: Final = 0.005  # below a level of pressure, before it counts as left
 
 LEVELS: Final = (0.5, 0.8, 0.95)
 """Of pressure, whose crossing is told at once: kvcached's own tools colour by the first two."""

@@ -20,14 +20,12 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bridge.bounds import MEMORY_ENTRIES_MAX
 from bridge.memory.process_groups import group_is_there, group_of
-from schemas.limits import (
-    MEMORY_BYTES_MAX,
-    MEMORY_ENTRIES_MAX,
-    MEMORY_NAMES_SHOWN_MAX,
-    MEMORY_SEGMENTS_READ_MAX,
-    NAME_BYTES_MAX,
-)
+from schemas.limits import MEMORY_BYTES_MAX, MEMORY_SEGMENTS_READ_MAX, NAME_BYTES_MAX
+
+# What is left out: reprise_memory_files_skipped by reason.
+MEMORY_NAMES_SHOWN_MAX: Final = 32  # files that were left out and are named; all are counted
 
 LAYOUT: Final = struct.Struct("<3q")
 DEFAULT_PREFIX: Final = "kvcached_"

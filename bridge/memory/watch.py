@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.bounds import HOST_NAME_CHARS_MAX, MEMORY_ENTRIES_MAX
 from bridge.delivery.log_sink import LogSink
 from bridge.memory.poller import SegmentPoller
 from bridge.memory.reading import DEFAULT_PREFIX, EMPTY, LOCKED, TOO_MANY, Scan, read_segments
@@ -22,16 +23,15 @@ from schemas.causes import cause_of
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError
 from schemas.limits import (
-    HOST_NAME_CHARS_MAX,
-    MEMORY_ENTRIES_MAX,
     MEMORY_PERIOD_MAX_S,
     MEMORY_PERIOD_MIN_S,
     MEMORY_PERIOD_S,
     MEMORY_SEGMENTS_READ_MAX,
-    MEMORY_STUCK_S,
     NAME_BYTES_MAX,
 )
 from schemas.memory import MemoryRecord, SegmentKey, SegmentState
+
+MEMORY_STUCK_S: Final = 30.0  # without a look that ended, beyond a period: the condition says so
 
 _logger = logging.getLogger(__name__)
 

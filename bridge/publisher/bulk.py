@@ -15,7 +15,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
+from typing import Final
 
+from bridge.bounds import TURN_S
 from bridge.publisher.intake import Intake
 from bridge.publisher.paced_append import PacedAppend
 from bridge.publisher.ports import RecordSink
@@ -24,8 +26,10 @@ from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.clock import Clock
 from schemas.identities import PublisherKey
-from schemas.limits import BULK_BYTES, BULK_HELD_BACK_MAX, TURN_S
+from schemas.limits import BULK_BYTES
 from schemas.records import SequencedRecord
+
+BULK_HELD_BACK_MAX: Final = 4  # large messages that wait, decoded, for the workers
 
 _logger = logging.getLogger(__name__)
 

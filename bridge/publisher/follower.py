@@ -13,8 +13,9 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from bridge.bounds import HELD_TURN_S, WATCH_LATE_S
 from bridge.engine_http.discovery import Discovery
 from bridge.engine_http.engine import check_http
 from bridge.engine_http.inquiries import EngineSource, Inquiries
@@ -40,17 +41,14 @@ from schemas.arrays import ArrayPacker
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    ARRIVED_LOOK_S,
-    ARRIVED_WAIT_S,
-    CHECKS_AT_ONCE_MAX,
-    HELD_TURN_S,
-    WATCH_LATE_S,
-    WATCH_PAUSED_S,
-)
 from schemas.positions import NO_CURSOR, Cursor, ProcessMark
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
+
+CHECKS_AT_ONCE_MAX: Final = 16  # of those whose last check failed; as many of the others
+ARRIVED_WAIT_S: Final = 1.0  # a takeover asks the engine after this, whatever still waits
+ARRIVED_LOOK_S: Final = 0.02  # how often it is looked whether what had arrived has been decoded
+WATCH_PAUSED_S: Final = 5.0  # not looked at for this long: the process was paused; all are asked
 
 _logger = logging.getLogger(__name__)
 

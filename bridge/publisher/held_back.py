@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
 
+from bridge.bounds import WRITER_PAUSE_S
 from bridge.publisher.ports import RecordSink
 from bridge.publisher.publisher import Publisher
 from bridge.sockets.inbox import Inbox
 from schemas.clock import Clock
 from schemas.identities import PublisherKey
-from schemas.limits import WRITER_PAUSE_S
 
 
 class HeldBack:

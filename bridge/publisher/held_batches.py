@@ -2,13 +2,17 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bridge.wire import DecodedBatch
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.identities import PublisherKey
-from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX
+from schemas.limits import MIB
 from schemas.positions import Cursor
+
+# What is dropped: reprise_bridge_dropped_total, by reason.
+HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"
+HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers: reason="held_full"
 
 
 @dataclass(slots=True)

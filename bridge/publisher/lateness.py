@@ -10,7 +10,10 @@ monotonic clock: a step of the other one would make all that is on its way look 
 
 from typing import Final
 
-from schemas.limits import CLOCK_STEP_S, LATENESS_COMPARED, UNIX_SECONDS_MAX, UNIX_SECONDS_MIN
+LATENESS_COMPARED: Final = 1024  # turns with batches of a publisher, to find its clock
+CLOCK_STEP_S: Final = 1.0  # a batch that comes so much sooner than any before: a clock was set
+UNIX_SECONDS_MIN: Final = 1e9  # of September 2001: a smaller number is of another clock
+UNIX_SECONDS_MAX: Final = 1e11  # likewise a larger one, as of milliseconds
 
 _NONE: Final = float("inf")
 

@@ -39,6 +39,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from bridge.bounds import CHECK_DOUBLINGS_MAX, WATCH_LATE_S
 from bridge.engine_http.engine import can_ask
 from bridge.engine_http.watch import EngineWatch
 from bridge.publisher.held_batches import IntakeTotals
@@ -49,30 +50,30 @@ from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
 from schemas.arrays import ArrayPacker
 from schemas.engine_facts import EngineFacts
-from schemas.limits import (
-    CHECK_AGAIN_S,
-    CHECK_DOUBLINGS_MAX,
-    CHECK_FAILURES_MAX,
-    CHECK_HOLD_MAX_S,
-    CHECK_HOLD_S,
-    CHECK_LATE_S,
-    CHECK_RETRY_MAX_S,
-    CHECK_RETRY_S,
-    CHECK_SILENCE_S,
-    CLOCK_FAR_S,
-    CLOCK_STEP_SAID_S,
-    LINK_RESUME_S,
-    LINK_SETTLE_S,
-    LOOK_REST_S,
-    PAUSE_SETTLE_S,
-    RECEIVED_LATE_S,
-    REPEATS_DOUBTED,
-    WATCH_LATE_S,
-)
+from schemas.limits import CHECK_LATE_S, HEARTBEAT_S, LINK_SETTLE_S, REPEATS_DOUBTED, STALE_S
 from schemas.positions import ProcessMark
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
 from schemas.troubles import NO_TROUBLES, Troubles
+
+LINK_RESUME_S: Final = 1.0  # from the end of a silence until what was held up is seen to be late
+LOOK_REST_S: Final = 4.0  # who is silent, or away, is looked at so often if nothing happens
+CHECK_SILENCE_S: Final = 2.0  # after its last message an engine is asked whether there is more
+CHECK_AGAIN_S: Final = 30.0  # between two questions to an engine that stays silent
+CHECK_RETRY_S: Final = 1.0  # after an answer that confirms nothing; doubled with each further one
+CHECK_RETRY_MAX_S: Final = 10.0  # between two questions of which none confirms anything
+CHECK_FAILURES_MAX: Final = 2  # in a row; then a publisher that was confirmed is so no more
+CHECK_HOLD_S: Final = 0.5  # a batch that comes meanwhile waits no longer: the question is dropped
+CHECK_HOLD_MAX_S: Final = 4.0  # it is doubled with each question that was dropped, up to this
+RECEIVED_LATE_S: Final = 2.0  # messages that have waited for longer: `unconfirmed`
+CLOCK_FAR_S: Final = 30.0  # a clock that is nearer is right
+CLOCK_STEP_SAID_S: Final = 10.0  # in such steps it is said how far a clock is off
+PAUSE_SETTLE_S: Final = 4.0  # after a pause, until what the system has kept has been received
+
+assert CHECK_SILENCE_S < CHECK_LATE_S, "an engine that has fallen silent has time to answer"
+assert max(CHECK_LATE_S, RECEIVED_LATE_S) + HEARTBEAT_S < STALE_S, (
+    "who is late is doubted before all publishers of its partition are"
+)
 
 _logger = logging.getLogger(__name__)
 

@@ -27,6 +27,7 @@ from typing import Final
 import zmq
 import zmq.asyncio
 
+from bridge.bounds import REPLAY_CHUNK_BYTES, REPLAYS_AT_ONCE_MAX
 from bridge.publisher.repair import Answer, Repair, RepairResult
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
@@ -40,17 +41,19 @@ from schemas.identities import PublisherKey
 from schemas.limits import (
     BULK_BYTES,
     MESSAGE_BYTES_MAX,
-    PROBES_AT_ONCE_MAX,
     REPLAY_BARREN_S,
-    REPLAY_BREAK_LOOK_S,
-    REPLAY_CHUNK_BATCHES,
-    REPLAY_CHUNK_BYTES,
     REPLAY_IDLE_S,
     REPLAY_MESSAGES_MAX,
     REPLAY_TOTAL_S,
-    REPLAYS_AT_ONCE_MAX,
 )
 from schemas.records import SequencedRecord
+
+# An engine that answers badly costs a gap, never the bridge.
+REPLAY_CHUNK_BATCHES: Final = 64  # handed on at once
+REPLAY_BREAK_LOOK_S: Final = 0.25  # how often it is looked whether a reply has broken off
+PROBES_AT_ONCE_MAX: Final = 192  # engines that are asked whether they answer; three files each
+
+assert REPLAY_BREAK_LOOK_S < REPLAY_IDLE_S, "a reply that has broken off is not taken for silence"
 
 END_SEQUENCE: Final = b"\xff" * 8
 _NO_SEQUENCE: Final = 2**63 - 1  # an engine has none from there on

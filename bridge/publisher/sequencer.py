@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from bridge.bounds import HELD_TURN_S
 from bridge.publisher.anchor import Anchor, Joint
 from bridge.publisher.causes import MISSED, RESTARTED
 from bridge.publisher.held_batches import HeldBatch, HeldBatches, IntakeTotals, MissingBatches
@@ -31,7 +32,6 @@ from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import BatchError
-from schemas.limits import HELD_TURN_S
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import SequencedRecord
 from schemas.registration import Registration

@@ -22,9 +22,11 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import BatchError, WireError
-from schemas.limits import RUN_MESSAGES_MAX, SEQUENCE_MAX
+from schemas.limits import SEQUENCE_MAX
 from schemas.positions import Cursor, Proof
 from schemas.registration import Registration
+
+RUN_MESSAGES_MAX: Final = 64  # decoded together, where they simply follow on
 
 _logger = logging.getLogger(__name__)
 

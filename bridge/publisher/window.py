@@ -6,13 +6,14 @@ parts each is a record, so that no record takes long to fold.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from bridge.wire.parts import EventRun
 from schemas.events import ARRAY32, ARRAY_HEADER
 from schemas.identities import PublisherKey
-from schemas.limits import DP_RANK_MAX, OTHER_RANKS_MAX, RECORD_BYTES_MAX, UNUSABLE_RUNS_MAX
+from schemas.limits import DP_RANK_MAX, OTHER_RANKS_MAX, RECORD_BYTES_MAX
 from schemas.records import (
     PART_VERSION,
     RECORD_VERSION,
@@ -23,6 +24,11 @@ from schemas.records import (
     SequencedRecord,
     Unusable,
 )
+
+# What is remembered of each publisher's losses and repairs, in one row of 10 KB at most. What is
+# older stays in the totals, and `forgotten` of /gaps counts it. Each kind of interval has a share
+# of its own, so that many repairs push no loss out.
+UNUSABLE_RUNS_MAX: Final = 1024  # named in one record; a further one begins the next record
 
 
 class Window:

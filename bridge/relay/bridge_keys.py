@@ -11,11 +11,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from bridge.sockets.curve import is_key
 from schemas.errors import ConfigurationError
-from schemas.limits import RELAY_BRIDGES_MAX, RELAY_KEYS_BYTES_MAX, RELAY_KEYS_CHECK_S
+from schemas.limits import MIB
 from storage.files import read_file, version_of
+
+RELAY_BRIDGES_MAX: Final = 1024  # public keys in its list
+RELAY_KEYS_BYTES_MAX: Final = 1 * MIB  # of the file with the list
+RELAY_KEYS_CHECK_S: Final = 1.0  # how often it is looked whether the list has changed
 
 _logger = logging.getLogger(__name__)
 

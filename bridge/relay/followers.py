@@ -20,7 +20,9 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from schemas.limits import RELAY_WAITING_BYTES_MAX
+from schemas.limits import MIB
+
+RELAY_WAITING_BYTES_MAX: Final = 256 * MIB  # that wait for one bridge; beyond, it loses its link
 
 _TCP_INFO: Final = getattr(socket, "TCP_INFO", None)  # Linux
 _ACKED: Final = struct.Struct("=120xQ")  # `tcpi_bytes_acked` of `struct tcp_info`

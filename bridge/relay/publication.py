@@ -4,9 +4,11 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from typing import Final
 
 import zmq
 
+from bridge.bounds import LINK_WATCH_S
 from bridge.relay.followers import Followers
 from bridge.relay.settings import RelayedEngine
 from bridge.relay.sockets import open_bound
@@ -15,15 +17,13 @@ from bridge.sockets.curve import KeyPair
 from bridge.sockets.probing import Probing
 from bridge.sockets.reader import MessageReader
 from schemas.identities import BlockSize
-from schemas.limits import (
-    CURVE_FRAME_BYTES,
-    LINK_WATCH_S,
-    RELAY_LINGER_S,
-    RELAY_PROBE_S,
-    RELAY_QUEUE_MESSAGES_MAX,
-    RELAY_WARN_S,
-)
 from schemas.registration import PublisherKind, Registration
+
+CURVE_FRAME_BYTES: Final = 35  # of a frame that is encrypted, beside what is in it
+RELAY_PROBE_S: Final = 0.25  # an engine that is away, and on the same host, is asked for so often
+RELAY_LINGER_S: Final = 2.0  # for what an engine said before its link ended to reach the bridges
+RELAY_WARN_S: Final = 5.0  # an address that cannot be bound is logged then, and so often
+RELAY_QUEUE_MESSAGES_MAX: Final = 65_536  # that wait for one bridge; what is above is lost to it
 
 _logger = logging.getLogger(__name__)
 

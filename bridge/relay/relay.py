@@ -7,6 +7,7 @@ from typing import Final
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from bridge.bounds import LINK_WATCH_S, RELAY_REPLAYS_MAX, SUBSCRIBER_ERROR_PAUSE_S
 from bridge.relay.bridge_keys import BridgeKeys
 from bridge.relay.publication import Publication
 from bridge.relay.replays import Replays
@@ -18,14 +19,9 @@ from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.probing import Probing
 from bridge.sockets.reader import MessageReader, PlainReader
 from schemas.conditions import Conditions, Part
-from schemas.limits import (
-    LINK_GROWTH_BYTES,
-    LINK_GROWTH_LOOK_S,
-    LINK_WATCH_S,
-    RELAY_HELD_LOOK_S,
-    RELAY_REPLAYS_MAX,
-    SUBSCRIBER_ERROR_PAUSE_S,
-)
+from schemas.limits import LINK_GROWTH_BYTES, LINK_GROWTH_LOOK_S
+
+RELAY_HELD_LOOK_S: Final = 0.005  # how often it is looked whether a bridge has room again
 
 _SOCKETS_OF_ENGINE: Final = 14  # SUB and PUB with monitors, ROUTER; each twice while replaced
 _SOCKETS_BESIDE: Final = 16  # ZAP's

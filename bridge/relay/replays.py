@@ -10,23 +10,21 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Final
 
 import zmq
 
+from bridge.bounds import RECEIVE_BURST_MAX, RELAY_REPLAYS_MAX
 from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.relay.settings import RelayedEngine
 from bridge.relay.sockets import open_bound
 from bridge.sockets.curve import KeyPair
 from schemas.errors import ConfigurationError
-from schemas.limits import (
-    MESSAGE_BYTES_MAX,
-    RECEIVE_BURST_MAX,
-    RELAY_REPLAY_DONE_S,
-    RELAY_REPLAY_IDLE_S,
-    RELAY_REPLAYS_MAX,
-    RELAY_REPLIES_WAITING_MAX,
-    REPLAY_MESSAGES_MAX,
-)
+from schemas.limits import MESSAGE_BYTES_MAX, REPLAY_MESSAGES_MAX
+
+RELAY_REPLIES_WAITING_MAX: Final = 256  # for one bridge; more are not taken of the engine's
+RELAY_REPLAY_IDLE_S: Final = 30.0  # a replay of which so long nothing came is over
+RELAY_REPLAY_DONE_S: Final = 1.0  # so long after the end marker: whoever asks again may
 
 _logger = logging.getLogger(__name__)
 

@@ -1,12 +1,15 @@
 """What a relay is started with."""
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from bridge.sockets.endpoints import check_endpoint, split_endpoint
 from schemas.errors import ConfigurationError, EndpointError
-from schemas.limits import PORT_MAX, RELAY_ENGINES_MAX
+from schemas.limits import PORT_MAX
+
+RELAY_ENGINES_MAX: Final = 64  # of one relay: the ranks of the engines on its host
 
 
 class RelayedEngine(msgspec.Struct, frozen=True, kw_only=True):

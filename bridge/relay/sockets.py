@@ -1,17 +1,16 @@
 """The sockets that a relay binds, which encrypt."""
 
+from typing import Final
+
 import zmq
 
+from bridge.bounds import LINK_CONNECT_MS, LINK_DEAD_MS, LINK_UNANSWERED_MS
 from bridge.sockets.curve import KeyPair
 from bridge.sockets.endpoints import split_endpoint
 from schemas.errors import ConfigurationError
-from schemas.limits import (
-    LINK_CONNECT_MS,
-    LINK_DEAD_MS,
-    LINK_HEARTBEAT_MS,
-    LINK_UNANSWERED_MS,
-    RELAY_REQUEST_BYTES_MAX,
-)
+from schemas.limits import KIB, LINK_HEARTBEAT_MS
+
+RELAY_REQUEST_BYTES_MAX: Final = 1 * KIB  # of a frame of a bridge: a request has 8
 
 ZAP_DOMAIN = "reprise"
 """Under which the relay's sockets ask ZAP (RFC 27) who may connect; without one libzmq asks

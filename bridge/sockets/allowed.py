@@ -20,7 +20,9 @@ from socket import inet_aton
 from typing import Final
 
 from schemas.errors import AddressRefusedError, ConfigurationError
-from schemas.limits import ALLOWED_ENGINES_MAX, SETTING_SHOWN_CHARS_MAX
+from schemas.limits import SETTING_SHOWN_CHARS_MAX
+
+ALLOWED_ENGINES_MAX: Final = 1_000  # networks and names that may be registered
 
 Address = IPv4Address | IPv6Address
 

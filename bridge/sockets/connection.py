@@ -7,10 +7,20 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
+from typing import Final
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from bridge.bounds import LINK_WATCH_S, RECEIVE_BURST_MAX
+from bridge.sockets.bounds import (
+    LINK_PROBE_AWAY_S,
+    LINK_PROBE_S,
+    LINK_QUIET_S,
+    LINK_REPLACE_S,
+    LINK_RETRY_FIRST_MS,
+    SUBSCRIBER_TURN_S,
+)
 from bridge.sockets.curve import CURVE, HANDSHAKE_FAILED, why_refused
 from bridge.sockets.endpoints import check_endpoint, names_host, path_of
 from bridge.sockets.link_bytes import LinkBytes
@@ -21,23 +31,14 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader, PlainReader
 from bridge.sockets.received_bytes import TELLS_PROGRESS
 from schemas.errors import EndpointError
-from schemas.limits import (
-    LINK_AWAY_S,
-    LINK_BREACH_S,
-    LINK_PROBE_AWAY_S,
-    LINK_PROBE_S,
-    LINK_QUIET_S,
-    LINK_REPLACE_S,
-    LINK_RETRY_FIRST_MS,
-    LINK_WARN_S,
-    LINK_WATCH_S,
-    MESSAGE_FRAMES_MAX,
-    RECEIVE_BURST_BYTES,
-    RECEIVE_BURST_MAX,
-    RECEIVE_BURST_S,
-    SUBSCRIBER_TURN_S,
-)
+from schemas.limits import KIB, MESSAGE_FRAMES_MAX
 from schemas.registration import Registration
+
+RECEIVE_BURST_BYTES: Final = 256 * KIB  # of one socket in a turn; so 50 MB/s of it at most
+RECEIVE_BURST_S: Final = 0.004  # the same in time
+LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
+LINK_BREACH_S: Final = 5.0  # a link that was dropped for what it sent is down for this long
+LINK_AWAY_S: Final = 60.0  # a link that has been down for this long is asked for
 
 _logger = logging.getLogger(__name__)
 new_message = tuple.__new__

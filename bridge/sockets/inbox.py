@@ -12,19 +12,22 @@ publisher counts as late from then on, until that is told as a gap or asked for 
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    BULK_BYTES,
-    HEAD_BYTES_MAX,
-    INBOX_BYTES_MAX,
-    INBOX_HELD_BACK_RATIO,
-    INBOX_MESSAGES_MAX,
-    INBOX_SHARE_BYTES,
-    INBOX_SHARE_MESSAGES,
-)
+from schemas.limits import BULK_BYTES, KIB, MESSAGE_BYTES_MAX, MIB
+
+# What is dropped: reprise_bridge_dropped_total, by reason.
+INBOX_MESSAGES_MAX: Final = 262_144  # reason="inbox_full"
+
+HEAD_BYTES_MAX: Final = 1024  # of a dropped message's topic and number, kept to tell what is lost
+INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
+INBOX_HELD_BACK_RATIO: Final = 0.75  # who is held back goes on from there, into the spool
+INBOX_SHARE_MESSAGES: Final = 64  # taken of one publisher before it is the next one's turn
+INBOX_SHARE_BYTES: Final = 128 * KIB  # the same in bytes; one message is taken whatever its size
+
+assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
 
 
 class _Overflow(NamedTuple):

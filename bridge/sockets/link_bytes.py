@@ -8,19 +8,17 @@ from typing import Final
 from bridge.sockets.link_life import LinkLife
 from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.received_bytes import ReceivedBytes
-from schemas.limits import (
-    CURVE_HEADERS_BYTES,
-    LINK_BUFFER_BYTES,
-    LINK_GROWN_BYTES_MAX,
-    LINK_HEARTBEAT_BYTES,
-    LINK_HEARTBEAT_MS,
-    LINK_LOOK_BYTES,
-    LINK_MESSAGE_BYTES,
-    LINK_QUEUE_BYTES,
-    LINK_UNFINISHED_BYTES,
-    MESSAGE_BYTES_MAX,
-    MESSAGE_HEADERS_BYTES,
-)
+from schemas.limits import KIB, LINK_HEARTBEAT_MS, MESSAGE_BYTES_MAX, MIB
+
+LINK_LOOK_BYTES: Final = 64 * KIB  # that a link brings, and then it is looked at at once
+LINK_UNFINISHED_BYTES: Final = 1 * MIB  # of a message: from there on it is looked what it takes
+LINK_GROWN_BYTES_MAX: Final = 128 * MIB  # of memory, by which the process may grow meanwhile
+LINK_BUFFER_BYTES: Final = 16 * MIB  # received by a link beyond a message: the kernel's, libzmq's
+LINK_QUEUE_BYTES: Final = 512 * MIB  # of a link in libzmq, not taken yet; beyond, it is dropped
+LINK_MESSAGE_BYTES: Final = 192  # of memory, that libzmq takes for a message beside its bytes
+MESSAGE_HEADERS_BYTES: Final = 36  # of ZMTP: 9 for each of four frames, at most
+CURVE_HEADERS_BYTES: Final = 4 * 33  # of an encrypted message, beside MESSAGE_HEADERS_BYTES
+LINK_HEARTBEAT_BYTES: Final = 128  # of what heartbeats bring in LINK_HEARTBEAT_MS, at most
 
 _MEMORY: Final = MemoryGrowth()
 

@@ -9,9 +9,12 @@ Times are monotonic seconds of this process.
 """
 
 import math
+from typing import Final
 
+from bridge.bounds import LINK_SILENT_S, LINK_UNHEARD_S, LINK_WATCH_S
 from bridge.sockets.received_bytes import Progress
-from schemas.limits import LINK_LOOK_S, LINK_SILENT_S, LINK_UNHEARD_S, LINK_WATCH_S
+
+LINK_LOOK_S: Final = 2.0  # between two looks at a link that is up, whatever it brings
 
 
 class LinkLife:

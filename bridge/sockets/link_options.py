@@ -1,20 +1,16 @@
 """What libzmq is told of a link: its defaults drop messages and never find a dead link."""
 
+from typing import Final
+
 import zmq
 
-from schemas.limits import (
-    LINK_CONNECT_MS,
-    LINK_DEAD_MS,
-    LINK_HEARTBEAT_MS,
-    LINK_HEARTBEAT_WAIT_MS,
-    LINK_KEEPALIVE_IDLE_S,
-    LINK_KEEPALIVE_INTERVAL_S,
-    LINK_KEEPALIVE_PROBES_MAX,
-    LINK_RETRY_FIRST_MS,
-    LINK_RETRY_MAX_MS,
-    LINK_UNANSWERED_MS,
-    MESSAGE_BYTES_MAX,
-)
+from bridge.bounds import LINK_CONNECT_MS, LINK_DEAD_MS, LINK_UNANSWERED_MS
+from bridge.sockets.bounds import LINK_RETRY_FIRST_MS, LINK_RETRY_MAX_MS
+from schemas.limits import LINK_HEARTBEAT_MS, LINK_HEARTBEAT_WAIT_MS, MESSAGE_BYTES_MAX
+
+LINK_KEEPALIVE_IDLE_S: Final = 30  # a dead host is noticed after this, and probes * interval
+LINK_KEEPALIVE_INTERVAL_S: Final = 10  # between two probes of TCP
+LINK_KEEPALIVE_PROBES_MAX: Final = 3  # without an answer; then the host is dead
 
 
 def set_options(socket: "zmq.Socket[bytes]", *, reconnects: bool, tells_life: bool) -> None:

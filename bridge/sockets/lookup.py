@@ -9,11 +9,13 @@ import socket
 import threading
 from collections import deque
 from concurrent.futures import Future
+from typing import Final
 
 from bridge.sockets.allowed import ALLOWED
 from bridge.sockets.endpoints import split_endpoint
 from schemas.errors import AddressRefusedError
-from schemas.limits import LOOKUPS_AT_ONCE_MAX
+
+LOOKUPS_AT_ONCE_MAX: Final = 8  # of host names; a silent name server holds a place each
 
 Addresses = list[str]
 """Endpoints with an address in place of the name, IPv4 first."""

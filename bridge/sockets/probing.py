@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from bridge.sockets.bounds import LINK_PROBE_WAIT_S
 from bridge.sockets.endpoints import path_of, split_endpoint
-from schemas.limits import LINK_PROBE_WAIT_S
 
 _KIND: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _FAILED: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL

@@ -27,6 +27,8 @@ from typing import Final
 
 import zmq
 
+from bridge.bounds import LINK_WATCH_S, RECEIVE_BURST_MAX, SUBSCRIBER_ERROR_PAUSE_S
+from bridge.sockets.bounds import SUBSCRIBER_TURN_S
 from bridge.sockets.connection import Connection, descriptor_of
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.memory_growth import MemoryGrowth
@@ -37,18 +39,15 @@ from schemas.identities import PublisherKey
 from schemas.limits import (
     LINK_GROWTH_BYTES,
     LINK_GROWTH_LOOK_S,
-    LINK_WATCH_S,
-    LINKS_LOOK_S,
-    LINKS_WATCHED_MAX,
     PUBLISHER_FILES_LEFT_MAX,
     PUBLISHER_FILES_SHARE,
     PUBLISHERS_MAX,
-    RECEIVE_BURST_MAX,
     SHUTDOWN_S,
-    SUBSCRIBER_ERROR_PAUSE_S,
-    SUBSCRIBER_TURN_S,
 )
 from schemas.registration import Registration
+
+LINKS_WATCHED_MAX: Final = 256  # links at once; of those that are up, as many as it takes
+LINKS_LOOK_S: Final = 1.0  # all that are up are looked at within this
 
 _SOCKETS_PER_PUBLISHER: Final = 3  # SUB, and both ends of its monitor
 _WAKE_ADDRESS: Final = "inproc://wake"

@@ -31,6 +31,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX, EVENT_FIELDS_MAX
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
 from bridge.wire.fields import TIER_CLEARED, Origin, media_bit
@@ -66,14 +67,8 @@ from schemas.errors import (
 )
 from schemas.events import BlockEvent, Cleared, Stored, decode_run, encode_run
 from schemas.limits import (
-    BATCH_APART_EVENTS_MAX,
-    BATCH_APART_VALUES_MAX,
-    BATCH_ERRORS_MAX,
     BATCH_EVENTS_MAX,
-    BATCH_TOLERATED_MAX,
-    BATCH_VALUES_MAX,
     BULK_BYTES,
-    EVENT_FIELDS_MAX,
     LORA_NAMES_MAX,
     MESSAGE_BYTES_MAX,
     PACKED_BATCH_BYTES_MAX,
@@ -82,6 +77,13 @@ from schemas.limits import (
 )
 from schemas.positions import SHARES
 from schemas.registration import Registration
+
+# A 128K-token prefill is about 0.6 MB. What is above a bound is dropped:
+# reprise_bridge_dropped_total with the reason that is given.
+BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested ones included
+
+BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
+BATCH_APART_VALUES_MAX: Final = 262_144  # the same in values; some 30 ms of the interpreter's lock
 
 _timestamp: Final = msgspec.msgpack.Decoder(float)
 _rank: Final = msgspec.msgpack.Decoder(int | None)

@@ -3,12 +3,13 @@ structs, whose unknown fields msgspec refuses with all the rest.
 """
 
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from bridge.wire.opaque import is_empty
-from schemas.limits import EVENT_DEPTH_MAX
+
+EVENT_DEPTH_MAX: Final = 16  # of maps and arrays in an event with unknown fields
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 

@@ -5,9 +5,9 @@ from typing import Annotated, Final
 
 import msgspec
 
+from bridge.bounds import EVENT_FIELDS_MAX
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import BatchError
-from schemas.limits import EVENT_FIELDS_MAX
 
 _FIXARRAY: Final = 0x9
 _ARRAY_LENGTH_BYTES: Final = {0xDC: 2, 0xDD: 4}  # array 16, array 32

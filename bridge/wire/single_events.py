@@ -11,6 +11,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX
 from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds, Numbers
@@ -27,14 +28,14 @@ from schemas.errors import (
 )
 from schemas.events import BlockEvent, Cleared, Stored
 from schemas.limits import (
-    BATCH_ERRORS_MAX,
     BATCH_EVENTS_MAX,
-    BATCH_TOLERATED_MAX,
     EVENT_BLOCKS_MAX,
+    MIB,
     PACKED_BATCH_BYTES_MAX,
     RECORD_BYTES_MAX,
-    SINGLE_EVENTS_BYTES_MAX,
 )
+
+SINGLE_EVENTS_BYTES_MAX: Final = 4 * MIB  # of JSON and envelopes, read in Python: 30 ms of its lock
 
 
 class ReadEvent(NamedTuple):

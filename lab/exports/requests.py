@@ -16,6 +16,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -24,7 +25,10 @@ from replay.chains import Chains, Link
 from replay.traces.request import TraceRequest
 from schemas.events import Cleared, Stored
 from schemas.identities import Medium, PublisherKey
-from schemas.limits import EXPORT_REQUESTS_OPEN_MAX, TRACE_BLOCKS_MAX, TRACE_TOKENS_MAX
+from schemas.limits import TRACE_BLOCKS_MAX, TRACE_TOKENS_MAX
+
+# What one pass over a capture or a trace holds in memory.
+EXPORT_REQUESTS_OPEN_MAX: Final = 65_536  # requests that wait for their end, or for their turn
 
 _Tail = tuple[PublisherKey, int, int]
 """Publisher, what tells its blocks from those of other models, and the prefix of the last block."""

@@ -7,13 +7,16 @@ is waited for any more. A removal whose time was not over then, or when the capt
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from replay.chains import numbers_of
 from schemas.events import BlockEvent, Cleared, Removed
 from schemas.identities import Medium, PublisherKey
-from schemas.limits import REGRET_BLOCKS_MAX
+
+# What one pass over a capture or a trace holds in memory.
+REGRET_BLOCKS_MAX: Final = 2_097_152  # removed and waited for; the oldest go: `forgotten`
 
 
 class RegretScope(msgspec.Struct, frozen=True):

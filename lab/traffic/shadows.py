@@ -14,7 +14,9 @@ from lab.engines.cache import BlockChain, CacheSizes, EngineCache, Offload
 from lab.traffic.conversations import Turn
 from lab.traffic.scoring import Scorer, Target
 from routing.costs import UNLIMITED, Costs
-from schemas.limits import SHADOW_WAITING_MAX
+
+# An engine that exists in memory only; a request takes some 30 KB.
+SHADOW_WAITING_MAX: Final = 256  # requests of one simulated engine
 
 SHADOW_SEED: Final = 1
 NO_TIME: Final = Costs(prefill_tokens_per_s=UNLIMITED, token_squared_s=0.0)

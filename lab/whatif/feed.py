@@ -15,12 +15,13 @@ import msgspec
 from lab.whatif.node import KERNEL_BLOCK_SIZE, Node, Pool
 from schemas.events import BlockEvent, encode_events
 from schemas.identities import DEFAULT_TENANT, Offset, PrefixScope, StreamKey
-from schemas.limits import WHATIF_CHANGES_MAX
 from schemas.records import EventsRecord, GapRecord, Record, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import open_kernel
 from streams.kernel.interface import InstanceMatch
 from streams.table.fold import Fold
+
+WHATIF_CHANGES_MAX: Final = 65_536  # of the index that wait to be dropped: nobody writes them
 
 _MODEL: Final = "trace"
 _INCARNATION: Final = 1

@@ -12,7 +12,8 @@ from lab.whatif.sweep import Job
 from routing.costs import UNLIMITED
 from routing.policies.table import DEFAULT_POLICY
 from schemas.errors import ConfigurationError
-from schemas.limits import WHATIF_RUNS_MAX
+
+WHATIF_RUNS_MAX: Final = 10_000  # of one command
 
 NO_FETCH: Final = "algorithm-1:fetch=off"
 FETCHING: Final = "algorithm-1"
@@ -78,9 +79,12 @@ USUAL_SWEEPS: Final = (
 LOOK_FACTORS: Final = (1 / 9, 1 / 3, 1, 3)
 """Capacities of the look at the cache, in those of the comparison; unbounded ones follow."""
 
-LOOK_BLOCKS_MAX: Final = 20_000_000
-"""Blocks that a look at the cache reads, times nodes: more would take longer than its answer is
-worth to who has not asked for it, some half a minute."""
+LOOK_BLOCKS_MAX: Final = 20_000_000  # read by a look at the cache, times nodes: half a minute
+
+
+def is_worth_a_look(blocks: int, nodes: int) -> bool:
+    """Whether a look at the cache ends soon enough for a person who has not asked for it."""
+    return blocks * nodes <= LOOK_BLOCKS_MAX
 
 
 def parse_sweeps(texts: Sequence[str]) -> list[Sweep]:

@@ -20,6 +20,7 @@ import msgspec
 
 from lmcache_adapter.acting.commands import act_of
 from lmcache_adapter.acting.workers import Model, executor_of, model_of, workers_of
+from lmcache_adapter.bounds import COMMANDS_KEPT_MAX
 from lmcache_adapter.commands.book import CommandView
 from lmcache_adapter.http.command_requests import Asked, command_of
 from lmcache_adapter.ports import WorkerCommands
@@ -38,7 +39,7 @@ from schemas.command_records import (
 )
 from schemas.command_records import Action as Command
 from schemas.errors import StorageError
-from schemas.limits import ACT_PERIOD_S, ACT_REMEMBERED_S, COMMANDS_KEPT_MAX
+from schemas.limits import ACT_PERIOD_S, ACT_REMEMBERED_S
 from schemas.registration import Registration
 
 logger = logging.getLogger(__name__)

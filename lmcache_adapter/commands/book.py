@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from lmcache_adapter.bounds import COMMANDS_KEPT_MAX
 from schemas.command_records import (
     AnyCommandRecord,
     ClosedRecord,
@@ -19,7 +20,9 @@ from schemas.command_records import (
     Outcome,
     ResultRecord,
 )
-from schemas.limits import COMMANDS_EARLY_MAX, COMMANDS_KEPT_MAX
+
+# What is older is forgotten: reprise_commands_forgotten_total.
+COMMANDS_EARLY_MAX: Final = 4096  # results whose command was not read yet: the oldest are dropped
 
 REPEATED: Final = "repeated"
 LATE: Final = "late"

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from lmcache_adapter.bounds import COMMAND_CLOSE_S, COMMAND_WRITE_S
 from lmcache_adapter.commands.book import CommandBook, CommandView
 from lmcache_adapter.commands.executor import Executor, Locate
 from lmcache_adapter.commands.issued import IssuedCommands
@@ -32,16 +33,14 @@ from schemas.command_records import (
     encode_command,
 )
 from schemas.errors import DamagedError, RecordError, StorageError
-from schemas.limits import (
-    COMMAND_CLOSE_S,
-    COMMAND_REQUEST_S,
-    COMMAND_WRITE_S,
-    COMMANDS_LOG_BYTES,
-    COMMANDS_RETENTION_MS,
-    COMMANDS_SEGMENT_BYTES,
-    COMMANDS_SYNC_S,
-)
+from schemas.limits import COMMAND_REQUEST_S, COMMANDS_RETENTION_MS, MIB
 from schemas.tracing import NO_TRACER, Tracer
+
+COMMANDS_LOG_BYTES: Final = 64 * MIB  # of commands and results on the disk; the oldest go first
+COMMANDS_SEGMENT_BYTES: Final = 1 * MIB  # of that log: so much goes at once
+COMMANDS_SYNC_S: Final = 0.5  # what a power cut may cost of it
+
+assert COMMANDS_LOG_BYTES > COMMANDS_SEGMENT_BYTES, "some of the log of commands is kept"
 
 logger = logging.getLogger(__name__)
 

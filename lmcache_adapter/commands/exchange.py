@@ -8,21 +8,21 @@ that comes to a newer request is told by its number (`REQ_CORRELATE`).
 
 import asyncio
 from collections import OrderedDict
+from typing import Final
 
 import zmq
 import zmq.asyncio
 
 from bridge.sockets.endpoints import check_endpoint
+from lmcache_adapter.bounds import LMCACHE_HANDSHAKE_MS
 from schemas.errors import EndpointError, RepriseError
-from schemas.limits import (
-    LINK_HEARTBEAT_MS,
-    LINK_HEARTBEAT_WAIT_MS,
-    LMCACHE_HANDSHAKE_MS,
-    LMCACHE_LINKS_KEPT_MAX,
-    LMCACHE_LINKS_USED_MAX,
-    LMCACHE_REPLY_BYTES_MAX,
-    LMCACHE_WORKER_WAITING_MAX,
-)
+from schemas.limits import KIB, LINK_HEARTBEAT_MS, LINK_HEARTBEAT_WAIT_MS
+
+# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
+LMCACHE_WORKER_WAITING_MAX: Final = 64  # for one worker's turn: reason="worker_busy"
+LMCACHE_LINKS_USED_MAX: Final = 1024  # workers that are being asked: reason="too_many_asked"
+LMCACHE_LINKS_KEPT_MAX: Final = 128  # to workers, between commands; the oldest is closed
+LMCACHE_REPLY_BYTES_MAX: Final = 64 * KIB  # of a worker's answer; libzmq drops the link
 
 
 class NotAskedError(RepriseError):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from lmcache_adapter.bounds import COMMAND_ANSWER_S
 from lmcache_adapter.commands.exchange import Exchanges, NoAnswerError, NotAskedError
 from lmcache_adapter.controller.member import Reachable
 from lmcache_adapter.wire.commands import (
@@ -22,14 +23,13 @@ from lmcache_adapter.wire.commands import (
     unsupported,
 )
 from schemas.command_records import CommandRecord, CommandWorker, Outcome, ResultRecord
-from schemas.limits import (
-    COMMAND_ANSWER_S,
-    LMCACHE_COMMAND_LATE_S,
-    LMCACHE_COMMAND_TOKENS_MAX,
-    LMCACHE_COMMANDS_MAX,
-    NAME_BYTES_MAX,
-)
+from schemas.limits import NAME_BYTES_MAX
 from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
+
+# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
+LMCACHE_COMMANDS_MAX: Final = 512  # that a bridge has under way: reason="too_many_commands"
+LMCACHE_COMMAND_TOKENS_MAX: Final = 8_388_608  # of all of them: the same reason
+LMCACHE_COMMAND_LATE_S: Final = COMMAND_ANSWER_S  # since a command was issued: reason="late"
 
 _logger = logging.getLogger(__name__)
 

@@ -13,8 +13,11 @@ import msgspec
 from lmcache_adapter.commands.book import CommandBook, CommandView
 from query_api.http.errors import RequestError
 from schemas.command_records import AnyCommandRecord, CommandRecord
-from schemas.limits import COMMANDS_WAITING_MAX, COMMANDS_WAITING_TOKENS_MAX
+from schemas.limits import COMMANDS_WAITING_MAX
 from schemas.tracing import NO_TRACER, Attribute, Span, SpanName, Tracer, split_context
+
+# What is above a bound: status="503", reason="too_many_commands".
+COMMANDS_WAITING_TOKENS_MAX: Final = 8_388_608  # of all commands that wait
 
 TOO_MANY: Final = "too_many_commands"
 UNWRITTEN: Final = "unwritten"

@@ -20,6 +20,7 @@ from brokers.options import ClientOptions
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from lmcache_adapter.bounds import COMMAND_CLOSE_S, COMMAND_WRITE_S
 from lmcache_adapter.commands.book import CommandBook, CommandView
 from lmcache_adapter.commands.issued import IssuedCommands
 from lmcache_adapter.commands.topics import CommandTopics
@@ -28,18 +29,16 @@ from query_api.http.errors import recovering
 from schemas.command_records import AnyCommandRecord, ClosedRecord, CommandRecord, encode_command
 from schemas.conditions import Conditions
 from schemas.errors import ConfigurationError, StorageError
-from schemas.limits import (
-    CLIENT_LEAVE_S,
-    COMMAND_CLOSE_S,
-    COMMAND_OTHERS_S,
-    COMMAND_REQUEST_S,
-    COMMAND_WRITE_S,
-    COMMANDS_CATCH_UP_S,
-    COMMANDS_FOLLOWED_S,
-    COMMANDS_POLL_MS,
-)
+from schemas.limits import ACT_REMEMBERED_S, CLIENT_LEAVE_S, COMMAND_REQUEST_S
 from schemas.topics import encode_instance
 from schemas.tracing import NO_TRACER, Tracer
+
+COMMAND_OTHERS_S: Final = 1.0  # more, before a replica ends the command of another one
+COMMANDS_FOLLOWED_S: Final = 24 * 3600.0  # how far back a replica that starts reads them
+COMMANDS_POLL_MS: Final = 250  # of their topics without a record
+COMMANDS_CATCH_UP_S: Final = 2.0  # that a look at a command waits for them to be read
+
+assert ACT_REMEMBERED_S < COMMANDS_FOLLOWED_S, "what was done before a restart is read"
 
 logger = logging.getLogger(__name__)
 

@@ -14,18 +14,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from brokers.availability import describe
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from lmcache_adapter.bounds import COMMAND_CLOSE_S
 from lmcache_adapter.commands.executor import Executor
 from lmcache_adapter.commands.topics import CommandTopics
 from schemas.command_records import AnyCommandRecord, CommandRecord, ResultRecord
 from schemas.errors import ConfigurationError
-from schemas.limits import COMMAND_CLOSE_S, LMCACHE_COMMANDS_POLL_MS
+
+# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
+LMCACHE_COMMANDS_POLL_MS: Final = 500  # of the topic of commands without one
 
 _logger = logging.getLogger(__name__)
 

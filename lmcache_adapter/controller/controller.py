@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
 from lmcache_adapter.controller.counters import LmcacheCounters
 from lmcache_adapter.controller.member import (
     ENDED,
@@ -60,8 +61,12 @@ from lmcache_adapter.worker.reasons import Dropped, Reason
 from lmcache_adapter.worker.worker import Kept, Worker, released
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
-from schemas.limits import LMCACHE_SYNCS_AT_ONCE_MAX, LMCACHE_WORKER_S, LMCACHE_WORKERS_MAX
 from schemas.registration import LMCACHE, Registration
+
+# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
+# reprise_lmcache_dropped_total with the reason that is given.
+LMCACHE_SYNCS_AT_ONCE_MAX: Final = 16  # workers asked at once: as many caches are frozen
+LMCACHE_WORKER_S: Final = 300.0  # without a sign of life: forgotten, as LMCache's controller does
 
 NOT_REGISTERED: Final = "not_registered"
 TOO_MANY_WORKERS: Final = "too_many_workers"

@@ -11,9 +11,13 @@ from lmcache_adapter.worker.journal import Journal
 from lmcache_adapter.worker.worker import Kept, Worker
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
-from schemas.limits import LMCACHE_BEAT_LATE_MIN_S, LMCACHE_BEATS_LATE
 from schemas.records import Record
 from schemas.registration import Registration
+
+# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
+# reprise_lmcache_dropped_total with the reason that is given.
+LMCACHE_BEATS_LATE: Final = 3.0  # of a worker's own interval; then it is silent
+LMCACHE_BEAT_LATE_MIN_S: Final = 5.0  # and no less, however short the interval is
 
 WorkerId = tuple[str, int]
 """Instance and rank: LMCache's name of a worker."""

@@ -7,12 +7,16 @@ LocalCPUBackend alone, so one that has the chunks there comes first.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from lmcache_adapter.controller.member import Member
 from lmcache_adapter.wire.locations import SYNCED
 from lmcache_adapter.wire.messages import NOT_FOUND, BatchedP2PLookup, BatchedP2PLookupRet, key_of
 from schemas.identities import StreamKey
-from schemas.limits import LMCACHE_HASHES_MAX
+
+# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
+# reprise_lmcache_dropped_total with the reason that is given.
+LMCACHE_HASHES_MAX: Final = 65_536  # of one look-up; the rest of a prompt counts as a miss
 
 
 def look_up(

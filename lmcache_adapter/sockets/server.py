@@ -24,6 +24,7 @@ from typing import Final
 import zmq
 
 from bridge.sockets.memory_growth import MemoryGrowth
+from lmcache_adapter.bounds import LMCACHE_HANDSHAKE_MS
 from lmcache_adapter.controller.controller import Controller
 from lmcache_adapter.controller.member import Told
 from lmcache_adapter.settings import WILDCARDS, Address
@@ -35,15 +36,18 @@ from schemas.limits import (
     LINK_GROWTH_LOOK_S,
     LINK_HEARTBEAT_MS,
     LINK_HEARTBEAT_WAIT_MS,
-    LMCACHE_HANDSHAKE_MS,
-    LMCACHE_LOOK_S,
-    LMCACHE_MESSAGE_BYTES_MAX,
-    LMCACHE_PARTS_MAX,
-    LMCACHE_QUEUE_MESSAGES,
-    LMCACHE_TURN_MESSAGES,
-    LMCACHE_TURN_REQUESTS,
-    LMCACHE_TURN_S,
+    MIB,
 )
+
+# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
+# reprise_lmcache_dropped_total with the reason that is given.
+LMCACHE_MESSAGE_BYTES_MAX: Final = 16 * MIB  # of one frame; libzmq drops the link of a larger one
+LMCACHE_PARTS_MAX: Final = 1024  # of a PUSH message; a worker sends 50: reason="too_many_parts"
+LMCACHE_QUEUE_MESSAGES: Final = 64  # of a link in libzmq; beyond, its worker keeps them
+LMCACHE_TURN_MESSAGES: Final = 256  # pushed, before requests are looked at again
+LMCACHE_TURN_S: Final = 0.005  # the same in time: what an answer may wait
+LMCACHE_TURN_REQUESTS: Final = 256  # answered before what was pushed is looked at
+LMCACHE_LOOK_S: Final = 0.1  # between two looks at links, silences and time-outs
 
 _logger = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from lmcache_adapter.bounds import LMCACHE_OPERATIONS_MAX
 from schemas.codec import UNUSABLE, detail_of
 from schemas.errors import WireError
 from schemas.identities import Name, Text
-from schemas.limits import (
-    INCARNATION_MAX,
-    LMCACHE_OPERATIONS_MAX,
-    LMCACHE_TOPIC_BATCHES_MAX,
-    LMCACHE_TOPIC_HASH_CHARS,
-)
+from schemas.limits import INCARNATION_MAX
+
+# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
+LMCACHE_TOPIC_BATCHES_MAX: Final = 4096  # of one value of LMCache's topic: reason="malformed"
+LMCACHE_TOPIC_HASH_CHARS: Final = 256  # of a chunk's hash in it: reason="malformed_batch"
 
 MALFORMED: Final = "malformed"
 _RANK_SHIFT: Final = 16

@@ -29,13 +29,13 @@ from lmcache_adapter.worker.journal import NextIncarnation
 from logs.recent import RecentFollower
 from schemas.errors import ConfigurationError, StorageError
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    LMCACHE_TOPIC_END_S,
-    LMCACHE_TOPIC_POLL_MS,
-    LMCACHE_TOPIC_RETRY_S,
-    LMCACHE_TOPIC_VALUES,
-)
 from schemas.records import Record
+
+# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
+LMCACHE_TOPIC_VALUES: Final = 64  # taken of the topic before others have their turn
+LMCACHE_TOPIC_POLL_MS: Final = 200  # of the topic without a value
+LMCACHE_TOPIC_END_S: Final = 1.0  # so often it is asked where the topic ends
+LMCACHE_TOPIC_RETRY_S: Final = 5.0  # between two attempts to reach the topic's brokers, at most
 
 _logger = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ then all that is known is written at once.
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
 from lmcache_adapter.controller.member import Told
 from lmcache_adapter.topic.batches import Bad, Batch, Entry, Head
 from lmcache_adapter.wire.locations import Tier
@@ -30,12 +31,11 @@ from lmcache_adapter.worker.keys import Budget
 from lmcache_adapter.worker.reasons import Count
 from schemas.answer_states import Doubt
 from schemas.identities import Medium, PublisherKey
-from schemas.limits import (
-    LMCACHE_SERVER_SILENT_S,
-    LMCACHE_TOPIC_PLACES_MAX,
-    LMCACHE_WORKERS_MAX,
-)
 from schemas.registration import LMCACHE_TOPIC, Registration
+
+# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
+LMCACHE_TOPIC_PLACES_MAX: Final = 16  # backends and groups of one chunk that are told apart
+LMCACHE_SERVER_SILENT_S: Final = 60.0  # without a batch, a server is not known to be there
 
 STALE: Final = "stale_incarnation"
 DUPLICATE: Final = "duplicate_batch"

@@ -11,10 +11,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from lmcache_adapter.bounds import LMCACHE_OPERATIONS_MAX
 from schemas.codec import UNUSABLE, detail_of
 from schemas.errors import WireError
 from schemas.identities import Name, Rank, Text
-from schemas.limits import LMCACHE_OPERATIONS_MAX, PORT_MAX
+from schemas.limits import PORT_MAX
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Port = Annotated[int, Meta(ge=0, le=PORT_MAX)]

@@ -9,15 +9,17 @@ missing, three times at most.
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Final
 
 from lmcache_adapter.wire.messages import key_of
 from lmcache_adapter.worker.keys import Budget
-from schemas.limits import (
-    LMCACHE_MISSING_NAMED_MAX,
-    LMCACHE_SYNC_BATCHES_MAX,
-    LMCACHE_SYNC_IDLE_S,
-    LMCACHE_WORKER_KEYS_MAX,
-)
+
+# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
+# reprise_lmcache_dropped_total with the reason that is given.
+LMCACHE_WORKER_KEYS_MAX: Final = 2_097_152  # of one full sync, which is refused above it
+LMCACHE_SYNC_BATCHES_MAX: Final = 65_536  # of one full sync, which is refused above it
+LMCACHE_MISSING_NAMED_MAX: Final = 1024  # batches that one answer names as missing
+LMCACHE_SYNC_IDLE_S: Final = 20.0  # without a batch: the cache is released, whole or not
 
 
 class FullSync:

@@ -44,7 +44,12 @@ from lmcache_adapter.worker.numbering import Numbering
 from lmcache_adapter.worker.reasons import Count, Dropped, Reason
 from lmcache_adapter.worker.waiting import Held, Since, Waiting
 from schemas.arrays import to_little_endian
-from schemas.limits import LMCACHE_SYNC_AGAIN_MAX_S, LMCACHE_SYNC_START_S, LMCACHE_UNHEARD_S
+
+# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
+# reprise_lmcache_dropped_total with the reason that is given.
+LMCACHE_SYNC_START_S: Final = 15.0  # for a worker to begin, which it delays by up to 5 s
+LMCACHE_SYNC_AGAIN_MAX_S: Final = 300.0  # between two requests; doubled with each that failed
+LMCACHE_UNHEARD_S: Final = 15.0  # a worker that has pushed nothing for so long since its link is
 
 ADMIT: Final = "admit"
 _FURTHER: Final = "*"  # stands for all locations beyond the bound

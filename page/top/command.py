@@ -2,13 +2,19 @@
 
 import sys
 import time
+from typing import Final
 
 import click
 
 from console.asking import url_option
 from console.param_types import Amount
 from console.terminal import say_json
-from schemas import limits
+
+TOP_PERIOD_S: Final = 2.0  # between two looks of `reprise top`: seven requests to a service
+TOP_PERIOD_MIN_S: Final = 0.25  # the shortest period that may be set
+TOP_PERIOD_MAX_S: Final = 60.0  # the longest period that may be set
+
+assert TOP_PERIOD_MIN_S <= TOP_PERIOD_S <= TOP_PERIOD_MAX_S, "the default must be allowed"
 
 _ORDERS = ("name", "state", "blocks", "hits", "wait", "requests", "kv", "pressure", "lost")
 
@@ -18,8 +24,8 @@ _ORDERS = ("name", "state", "blocks", "hits", "wait", "requests", "kv", "pressur
 @click.option(
     "--interval",
     "-n",
-    type=Amount(limits.TOP_PERIOD_MIN_S, limits.TOP_PERIOD_MAX_S),
-    default=limits.TOP_PERIOD_S,
+    type=Amount(TOP_PERIOD_MIN_S, TOP_PERIOD_MAX_S),
+    default=TOP_PERIOD_S,
     show_default=True,
     help="Seconds between two looks.",
 )

@@ -2,19 +2,21 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
 import msgspec
 
 from console.asking import asked
+from page.bounds import TOP_PROMISES_S
 from page.fleet import FleetDocuments, InstanceRow, instance_rows
 from query_api.gaps import GapsDocument
 from query_api.http.memory_models import MemorySegment, MemoryView
 from query_api.http.models import Alive, Services, TableDigest
 from routing.http.documents import RoutingDocument
 from routing.http.models import PromisesDocument
-from schemas.limits import TOP_ASK_S, TOP_PROMISES_S
+
+TOP_ASK_S: Final = 10.0  # that `reprise top` waits for all documents of a look
 
 _DocumentT = TypeVar("_DocumentT")
 

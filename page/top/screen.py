@@ -18,7 +18,9 @@ from page.top.lines import (
     segments_of,
 )
 from page.top.watching import Look, Watcher
-from schemas.limits import TOP_STALE_S, TOP_TURN_S
+
+TOP_STALE_S: Final = 5.0  # longer without an answer is said
+TOP_TURN_S: Final = 0.1  # until a key, or a newer answer, shows
 
 _ENTER: Final = frozenset({10, 13, curses.KEY_ENTER})
 _ERASE: Final = frozenset({8, 127, curses.KEY_BACKSPACE})

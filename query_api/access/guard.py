@@ -13,13 +13,12 @@ from query_api.access.key_ring import KeyRing
 from query_api.access.keys import Key
 from query_api.access.rates import RateLimit, whole_seconds
 from query_api.access.rights import OPEN, PROBE, Access, Right
-from schemas.limits import (
-    KEY_FAILURES_BURST,
-    KEY_FAILURES_PER_S,
-    KEYS_SHOWN_MAX,
-    KEYS_VERIFIED_MAX,
-    REFUSALS_LOG_S,
-)
+from query_api.bounds import KEYS_VERIFIED_MAX
+from schemas.limits import REFUSALS_LOG_S
+
+KEYS_SHOWN_MAX: Final = 1_000  # as labels of a metric; all others are one more
+KEY_FAILURES_PER_S: Final = 5.0  # requests of one address without a key that is known
+KEY_FAILURES_BURST: Final = 50.0  # so many at once
 
 logger = logging.getLogger(__name__)
 OTHER_KEYS: Final = "other"

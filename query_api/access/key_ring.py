@@ -9,9 +9,12 @@ from typing import Final
 
 from query_api.access.errors import expired_key, no_key, unknown_key
 from query_api.access.keys import Key, read_authorization, read_key_file, read_keys
+from query_api.bounds import KEYS_VERIFIED_MAX
 from schemas.errors import ConfigurationError
-from schemas.limits import KEY_ADMITTED_S, KEY_FILE_CHECK_S, KEYS_VERIFIED_MAX
 from storage.files import version_of
+
+KEY_FILE_CHECK_S: Final = 1.0  # between two looks whether the file of keys has changed
+KEY_ADMITTED_S: Final = 5.0  # a header is let through without Python, unless the file changes
 
 logger = logging.getLogger(__name__)
 _NO_DIGEST: Final = bytes(32)

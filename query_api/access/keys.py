@@ -26,16 +26,13 @@ import msgspec
 
 from query_api.access.rights import Access, Right
 from schemas.errors import ConfigurationError
-from schemas.limits import (
-    KEY_FILE_BYTES_MAX,
-    KEY_RATE_MAX,
-    KEY_SECRET_BYTES,
-    KEY_TENANTS_MAX,
-    KEYS_MAX,
-    NAME_BYTES_MAX,
-    SETTING_SHOWN_CHARS_MAX,
-)
+from schemas.limits import KEY_RATE_MAX, MIB, NAME_BYTES_MAX, SETTING_SHOWN_CHARS_MAX
 from storage.files import read_file
+
+KEYS_MAX: Final = 10_000  # in a file of keys
+KEY_FILE_BYTES_MAX: Final = 16 * MIB  # of that file
+KEY_SECRET_BYTES: Final = 32  # random; so many need no slow hash
+KEY_TENANTS_MAX: Final = 1_000  # of one key
 
 _ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable
+from typing import Final
 
-from schemas.limits import RATE_BUCKETS_MAX, RATE_BURST_S
+RATE_BURST_S: Final = 1.0  # what a bucket holds, in seconds of its rate
+RATE_BUCKETS_MAX: Final = 65_536  # names whose rate is known
 
 
 class RateLimit:

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 import grpc
 import grpc.aio
 
+from query_api.grpc.bounds import GRPC_STREAMS_MAX, GRPC_WRITE_S
 from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.holders import Holders
 from query_api.grpc.kv_indexer import KvIndexer
@@ -29,7 +30,6 @@ from query_api.grpc.refusals import (
 from query_api.grpc.settings import GrpcSettings
 from query_api.grpc.traces import begin_query, parent_of
 from query_api.ports import View
-from schemas.limits import GRPC_STREAMS_MAX, GRPC_WRITE_S
 from schemas.tracing import NO_TRACER, Span, Tracer
 
 logger = logging.getLogger(__name__)

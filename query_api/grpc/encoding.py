@@ -5,7 +5,7 @@ time. `messages` has the fields; tests read what is written here by them.
 
 from functools import lru_cache
 
-from schemas.limits import GRPC_HASHES_MAX
+from query_api.grpc.bounds import GRPC_HASHES_MAX
 
 
 @lru_cache(GRPC_HASHES_MAX)

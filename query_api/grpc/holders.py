@@ -8,9 +8,12 @@ from typing import Final, NamedTuple, TypeVar
 from query_api.grpc.encoding import number_field, text_field
 from query_api.ports import View
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
-from schemas.limits import GRPC_URLS_S
 from schemas.registration import Registration
 from streams.kernel.interface import PublisherId, ReadOnlyKernel
+
+# What is refused: reprise_grpc_refused_total with the reason that is given. grpc itself ends a
+# connection beyond its number, and a call whose message is too large.
+GRPC_URLS_S: Final = 1.0  # how old the routers' names of engines may be
 
 _URL: Final = 1
 """The field of both services' answers: `worker_address`, and `holder`."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from query_api.grpc.bounds import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
 from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.encoding import bytes_tag, number_field, varint
 from query_api.grpc.holders import Best, Holder, Holders
@@ -17,7 +18,6 @@ from query_api.grpc.settings import GrpcSettings
 from query_api.grpc.traces import hashes_attributes
 from query_api.ports import View, positions_text
 from schemas.answer_states import AnswerState
-from schemas.limits import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
 from schemas.tracing import NO_SPAN, Span
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]{1,20}")

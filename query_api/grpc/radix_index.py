@@ -7,6 +7,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from query_api.grpc.bounds import GRPC_HASHES_MAX
 from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.encoding import bytes_field, bytes_tag, number_field, varint
 from query_api.grpc.holders import Best, Holder, Holders
@@ -24,8 +25,12 @@ from query_api.traces import query_attributes
 from schemas.answer_states import AnswerState
 from schemas.events import TOKEN_HASH_SEED
 from schemas.identities import PrefixScope
-from schemas.limits import BLOCK_SIZE_MAX, GRPC_HASHES_MAX, GRPC_NAME_CHARS_MAX
+from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
 from schemas.tracing import NO_SPAN, Span
+
+# What is refused: reprise_grpc_refused_total with the reason that is given. grpc itself ends a
+# connection beyond its number, and a call whose message is too large.
+GRPC_NAME_CHARS_MAX: Final = NAME_BYTES_MAX  # of a holder in an update: reason="malformed"
 
 _SCHEMES: Final = (0, 1)
 """XXH3-64 with the seed 1337 over tokens as u32 LE; 0 where none is named."""

@@ -11,6 +11,12 @@ from typing import Final
 import grpc.aio
 
 from query_api.access.guard import Guard
+from query_api.grpc.bounds import (
+    GRPC_CALLS_MAX,
+    GRPC_CONNECTION_CALLS_MAX,
+    GRPC_MESSAGE_BYTES_MAX,
+    GRPC_WRITE_S,
+)
 from query_api.grpc.calls import Calls
 from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.credentials import GrpcTls, server_credentials
@@ -19,18 +25,15 @@ from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
-from schemas.limits import (
-    GRPC_CALLS_MAX,
-    GRPC_CONNECTION_CALLS_MAX,
-    GRPC_CONNECTIONS_MAX,
-    GRPC_GRACE_S,
-    GRPC_IDLE_S,
-    GRPC_KEEPALIVE_S,
-    GRPC_MESSAGE_BYTES_MAX,
-    GRPC_START_S,
-    GRPC_WRITE_S,
-)
 from schemas.tracing import NO_TRACER, Tracer
+
+# What is refused: reprise_grpc_refused_total with the reason that is given. grpc itself ends a
+# connection beyond its number, and a call whose message is too large.
+GRPC_CONNECTIONS_MAX: Final = 256  # that are open
+GRPC_KEEPALIVE_S: Final = 60.0  # without a message; a peer that answers no ping is gone
+GRPC_IDLE_S: Final = 600.0  # a connection without a call is closed
+GRPC_GRACE_S: Final = 1.0  # for the calls under way, at the end
+GRPC_START_S: Final = 10.0  # for the thread to bind, and to end
 
 logger = logging.getLogger(__name__)
 

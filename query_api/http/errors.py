@@ -31,6 +31,7 @@ from typing import Final
 import msgspec
 
 from query_api.access.errors import AccessError
+from query_api.bounds import BODY_PIECE_BYTES, BODY_PIECE_S, VALUE_SHOWN_CHARS_MAX
 from schemas.errors import (
     AddressRefusedError,
     EndpointError,
@@ -41,13 +42,9 @@ from schemas.errors import (
     RepriseError,
     StorageError,
 )
-from schemas.limits import (
-    BODY_BYTES_MAX,
-    BODY_PIECE_BYTES,
-    BODY_PIECE_S,
-    BODY_RETRY_AFTER_S,
-    VALUE_SHOWN_CHARS_MAX,
-)
+from schemas.limits import BODY_BYTES_MAX
+
+BODY_RETRY_AFTER_S: Final = 1  # what a client is told whose body had no room
 
 _CLOSE: Final = MappingProxyType({"connection": "close"})
 

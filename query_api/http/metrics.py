@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 
 from query_api.histograms import QUERY_SECONDS, Histogram
 from query_api.http.requests.bodies import Bodies
-from schemas.limits import QUERY_COUNTS_MAX
+
+QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: memory
 
 _TOKENS: Final = tuple(float(2**power) for power in range(6, 23, 2))
 

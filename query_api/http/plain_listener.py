@@ -20,16 +20,15 @@ from query_api.http.metrics import HttpMetrics, QueryMetrics
 from query_api.ports import View
 from schemas.answer_states import AnswerState
 from schemas.identities import PrefixScope
-from schemas.limits import (
-    HTTP_IDLE_S,
-    LISTENER_THREADS_MAX,
-    PLAIN_BODIES_BYTES_MAX,
-    PLAIN_BODY_BYTES_MAX,
-    PLAIN_REQUEST_S,
-    PLAIN_STATE_S,
-)
+from schemas.limits import HTTP_IDLE_S, MIB
 from streams.kernel import native_listener
 from streams.kernel.interface import Kernel
+
+LISTENER_THREADS_MAX: Final = 4  # that answer plain queries; fewer where there are fewer cores
+PLAIN_BODY_BYTES_MAX: Final = 2 * MIB  # of a plain query in part; the app has larger ones
+PLAIN_BODIES_BYTES_MAX: Final = 64 * MIB  # of all of them; the app has what is beyond
+PLAIN_REQUEST_S: Final = 1.0  # for a plain query to come; a slower one goes to the app
+PLAIN_STATE_S: Final = 0.25  # after this it is asked again how far answers can be trusted
 
 PATHS: Final = ("/query", "/query_by_hash")
 THREADS: Final = min(cpu_count() or 1, LISTENER_THREADS_MAX)

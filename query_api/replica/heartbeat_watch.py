@@ -12,10 +12,13 @@ So a heartbeat that was found when reading began says nothing: the next one does
 """
 
 from collections.abc import Mapping
+from typing import Final
 
-from schemas.limits import HEARTBEATS_COMPARED, STALE_S
+from schemas.limits import STALE_S
 from schemas.positions import Heartbeat
 from streams.table.scope_states import Source
+
+HEARTBEATS_COMPARED: Final = 64  # of a bridge, to find how its clock differs: a minute of them
 
 
 class _Clock:

@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from schemas.limits import LAG_SAMPLES_MAX, STALE_RECORDS, STALE_S
+from schemas.limits import STALE_RECORDS, STALE_S
+
+LAG_SAMPLES_MAX: Final = 1024  # ends of a partition that are not reached yet; the oldest is dropped
 
 NameT = TypeVar("NameT", bound=Hashable)
 NEVER: Final = float("inf")

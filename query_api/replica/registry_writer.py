@@ -9,7 +9,7 @@ write different registrations of one publisher at once cannot know of each other
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from brokers.availability import describe
 from brokers.clients import Clients, partition_of
@@ -23,7 +23,7 @@ from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
 from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import PublisherKey
-from schemas.limits import REGISTRY_ENTRY_MS, REGISTRY_WRITE_S
+from schemas.limits import REGISTRY_ENTRY_MS
 from schemas.registration import (
     PublisherKind,
     Registration,
@@ -33,6 +33,8 @@ from schemas.registration import (
     service_key,
 )
 from schemas.topics import encode_publisher, encode_registration, encode_stream
+
+REGISTRY_WRITE_S: Final = 10.0  # a registration waits this long for Kafka: status="503"
 
 assert REGISTRY_ENTRY_MS / 1000 < REGISTRY_WRITE_S, "an entry is given up before its request is"
 

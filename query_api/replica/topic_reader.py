@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic, time
+from typing import Final
 
 from brokers.availability import describe
 from brokers.clients import Clients
@@ -35,12 +36,15 @@ from schemas.limits import (
     REPLICA_AWAY_S,
     REPLICA_POLL_MS,
     REPLICA_RETRY_S,
-    REPLICA_ROWS_PER_TURN_MAX,
-    REPLICA_STALL_S,
 )
 from streams.table.releasing import release_some
 from streams.table.rows.contexts import MISSING_ROWS, NEWER_ROWS
 from streams.table.rows.format import as_found
+
+REPLICA_ROWS_PER_TURN_MAX: Final = 512  # applied before others have their turn
+REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is replaced
+
+assert REPLICA_POLL_MS < 1000 * REPLICA_STALL_S, "one empty fetch is not a stall"
 
 logger = logging.getLogger(__name__)
 

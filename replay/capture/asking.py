@@ -10,9 +10,9 @@ import zmq
 
 from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.sockets.endpoints import check_endpoint
+from replay.bounds import CAPTURE_LOOK_S
 from schemas.errors import EndpointError
 from schemas.limits import (
-    CAPTURE_LOOK_S,
     MESSAGE_BYTES_MAX,
     REPLAY_BARREN_S,
     REPLAY_IDLE_S,

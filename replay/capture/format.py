@@ -41,13 +41,13 @@ import cramjam
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from schemas.identities import Text
-from schemas.limits import (
+from replay.capture.bounds import (
     CAPTURE_BLOCK_ENTRIES_MAX,
     CAPTURE_BLOCK_RAW_BYTES_MAX,
     CAPTURE_ENTRY_BYTES_MAX,
     CAPTURE_LANES_MAX,
 )
+from schemas.identities import Text
 from schemas.positions import LogOffset, Seconds
 from schemas.registration import Registration
 

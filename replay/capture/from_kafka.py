@@ -11,11 +11,12 @@ from brokers.options import ClientOptions, client_options
 from brokers.reading import offset_bounds, opened_reader, read_to_end
 from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
+from replay.bounds import CAPTURE_LOOK_S, CAPTURE_STALLED_S
 from replay.capture.errors import CaptureError
 from replay.capture.format import Asked, Header, Kind, Summary
 from replay.capture.sieve import UNREADABLE, Sieve, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
-from schemas.limits import CAPTURE_LOOK_S, CAPTURE_STALLED_S, TAIL_REACH_S
+from schemas.limits import TAIL_REACH_S
 from schemas.positions import LogBounds
 from schemas.progress import Progress, Stopped, Tell, never, silent
 

@@ -4,11 +4,11 @@ import time
 from pathlib import Path
 
 from logs.embedded import ReadOnlyLog
+from replay.bounds import CAPTURE_TOLD_RECORDS
 from replay.capture.format import Asked, Header, Kind, Summary
 from replay.capture.sieve import Sieve, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
 from schemas.identities import Offset
-from schemas.limits import CAPTURE_TOLD_RECORDS
 from schemas.progress import Progress, Stopped, Tell, never, silent
 
 _PARTITION = 0

@@ -21,6 +21,7 @@ from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import open_reader
 from bridge.sockets.subscriber import Subscriber
+from replay.bounds import CAPTURE_LOOK_S
 from replay.capture.asking import NoAnswerError, ask_for
 from replay.capture.format import (
     Entry,
@@ -34,17 +35,14 @@ from replay.capture.format import (
 from replay.capture.writer import CaptureWriter
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    CAPTURE_FLUSH_S,
-    CAPTURE_LOOK_S,
-    CAPTURE_TAKEN_MAX,
-    DUPLICATE_WINDOW,
-    LINK_SETTLE_S,
-    REPLAY_OVERLAP_BATCHES,
-)
+from schemas.limits import DUPLICATE_WINDOW, LINK_SETTLE_S, REPLAY_OVERLAP_BATCHES
 from schemas.progress import Progress, Stopped, Tell, never, silent
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import socket_reader
+
+# A block is what an interruption may cost, and what is compressed at once.
+CAPTURE_TAKEN_MAX: Final = 1024  # messages between two looks at everything else
+CAPTURE_FLUSH_S: Final = 1.0  # of live frames: what a kill may cost
 
 _TWICE: Final = "came_twice"
 _INBOX_FULL: Final = "inbox_full"

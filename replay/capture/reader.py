@@ -36,9 +36,13 @@ from replay.capture.format import (
     encode_head,
 )
 from schemas.identities import Offset
-from schemas.limits import CAPTURE_HEADER_BYTES_MAX, CAPTURE_MERGED_BYTES_MAX
+from schemas.limits import GIB, MIB
 from storage.faults import disk_errors
 from storage.files import open_file
+
+# A block is what an interruption may cost, and what is compressed at once.
+CAPTURE_MERGED_BYTES_MAX: Final = 1 * GIB  # of blocks that are decoded at once: memory
+CAPTURE_HEADER_BYTES_MAX: Final = 16 * MIB  # of the file's header, which names all lanes
 
 _EVERY_OFFSET: Final = Offset(2**63 - 1)
 _ENTRY_MEMORY: Final = 200  # bytes of a decoded entry, beside its value

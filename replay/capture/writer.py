@@ -10,6 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from replay.capture.bounds import (
+    CAPTURE_BLOCK_BYTES,
+    CAPTURE_BLOCK_ENTRIES_MAX,
+    CAPTURE_ENTRY_BYTES_MAX,
+    CAPTURE_LANES_MAX,
+)
 from replay.capture.errors import CaptureError
 from replay.capture.format import (
     COLUMNS_SIZE,
@@ -23,14 +29,11 @@ from replay.capture.format import (
     encode_header,
 )
 from schemas.errors import RepriseError
-from schemas.limits import (
-    CAPTURE_BLOCK_BYTES,
-    CAPTURE_BLOCK_ENTRIES_MAX,
-    CAPTURE_ENTRY_BYTES_MAX,
-    CAPTURE_LANES_MAX,
-    CAPTURE_WAITING_BYTES_MAX,
-)
+from schemas.limits import MIB
 from storage.faults import disk_errors
+
+# A block is what an interruption may cost, and what is compressed at once.
+CAPTURE_WAITING_BYTES_MAX: Final = 64 * MIB  # of all lanes' blocks that are not full yet: memory
 
 COMPLETE: Final = "complete"
 INTERRUPTED: Final = "interrupted"

@@ -19,12 +19,11 @@ import msgspec
 from replay.traces.counts import counted
 from replay.traces.request import StrictTraceRequest, TraceRequest
 from schemas.errors import RepriseError
-from schemas.limits import (
-    ERROR_DETAIL_CHARS_MAX,
-    TRACE_LINE_BYTES_MAX,
-    TRACE_LOOK_LINES,
-    TRACE_REQUESTS_MAX,
-)
+from schemas.limits import ERROR_DETAIL_CHARS_MAX, MIB, TRACE_LOOK_LINES
+
+# What is above a bound ends the reading with the line's number.
+TRACE_LINE_BYTES_MAX: Final = 16 * MIB  # of one request
+TRACE_REQUESTS_MAX: Final = 16_000_000  # some 200 bytes each, and 30 for each block
 
 DEFAULT_BLOCK_SIZE: Final = 512
 """Tokens for each id of the traces that Mooncake has published."""

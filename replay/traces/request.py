@@ -1,10 +1,13 @@
 """The fields of a line of a trace."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
-from schemas.limits import TRACE_BLOCKS_MAX, TRACE_MS_MAX, TRACE_TOKENS_MAX
+from schemas.limits import TRACE_BLOCKS_MAX, TRACE_TOKENS_MAX
+
+# What is above a bound ends the reading with the line's number.
+TRACE_MS_MAX: Final = 1e13  # three hundred years
 
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=TRACE_MS_MAX)]
 TokenCount = Annotated[int, msgspec.Meta(ge=0, le=TRACE_TOKENS_MAX)]

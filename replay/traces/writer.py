@@ -1,11 +1,14 @@
 """Writes a trace, line by line."""
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 
 from replay.traces.request import TraceRequest
-from schemas.limits import TRACE_WRITE_BYTES
+
+# What is above a bound ends the reading with the line's number.
+TRACE_WRITE_BYTES: Final = 65_536  # of lines between two writes
 
 
 def write_requests(requests: Iterable[TraceRequest], write: Callable[[bytes], object]) -> int:

@@ -8,6 +8,7 @@ from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
 from console.param_types import Amount
 from console.settings import setting
+from reprise.bounds import GATHER_MS_MAX, OPTION_GIB_MAX, SESSION_S_MAX
 from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     key="bridge.window_ms",
     is_seldom_set=True,
     envvar="REPRISE_WINDOW_MS",
-    type=click.IntRange(0, limits.GATHER_MS_MAX),
+    type=click.IntRange(0, GATHER_MS_MAX),
     default=limits.RECORD_WINDOW_MS,
     show_default=True,
     help="How long a publisher's batches are collected into one record; 0 for no time.",
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     key="bridge.spool_gib",
     is_seldom_set=True,
     envvar="REPRISE_SPOOL_GIB",
-    type=Amount(0, limits.OPTION_GIB_MAX),
+    type=Amount(0, OPTION_GIB_MAX),
     default=limits.SPOOL_BYTES_MAX / limits.GIB,
     show_default=True,
     help="How much the spool on disk may hold while Kafka is away.",
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     key="kafka.session_timeout_s",
     is_seldom_set=True,
     envvar="REPRISE_SESSION_TIMEOUT_S",
-    type=Amount(limits.SESSION_MIN_S, limits.SESSION_S_MAX),
+    type=Amount(limits.SESSION_MIN_S, SESSION_S_MAX),
     default=limits.BRIDGE_SESSION_S,
     show_default=True,
     help="The other bridges take over one that sends no heartbeat for this long.",

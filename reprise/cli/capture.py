@@ -12,10 +12,11 @@ from console.interruption import asked_to_stop
 from console.param_types import Amount, Moment, PositionsType
 from console.progress import progress_shown
 from reprise import __version__
+from reprise.bounds import OPTION_HOURS_MAX
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.registration_options import registration_options, registrations_of
 from schemas.errors import RepriseError
-from schemas.limits import MIB, OPTION_HOURS_MAX
+from schemas.limits import MIB
 
 if TYPE_CHECKING:
     from replay.capture.format import Asked, PublisherSource, Summary

@@ -11,16 +11,20 @@ from console.param_types import Amount
 from console.progress import progress_shown
 from console.terminal import printable
 from replay.traces.counts import counted
+from reprise.bounds import OPTION_HOURS_MAX
 from reprise.cli.captures import is_capture, notes_of, steps_of
 from reprise.cli.registration_options import registration_options
 from reprise.settings import seed_from
 from schemas.errors import ConfigurationError, RepriseError
-from schemas.limits import BLOCK_SIZE_MAX, EXPORT_JOIN_S, OPTION_HOURS_MAX
+from schemas.limits import BLOCK_SIZE_MAX
 
 if TYPE_CHECKING:
     from replay.block_events import BlockEvents
     from replay.capture.reader import Capture
     from replay.chains import Chains
+
+# What one pass over a capture or a trace holds in memory.
+EXPORT_JOIN_S: Final = 10.0  # --join: what goes on so soon is of the same request
 
 _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
 _DAMAGED: Final = 1

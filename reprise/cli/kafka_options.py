@@ -14,9 +14,10 @@ from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.tls_options import metrics_tls_options
 from reprise.http.tls_settings import TlsSettings
 from schemas.errors import ConfigurationError, StorageError
-from schemas.limits import SLOTS_MAX
 from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS
 from storage.slots import take_slot
+
+SLOTS_MAX: Final = 256  # --slots: files that are tried as a role starts
 
 R = TypeVar("R")
 Command = Callable[..., R]

@@ -21,8 +21,8 @@ from query_api.access.keys import (
     spell,
 )
 from query_api.access.rights import Access, Right
+from reprise.bounds import OPTION_HOURS_MAX
 from schemas.errors import RepriseError
-from schemas.limits import OPTION_HOURS_MAX
 
 _SECONDS: Final = {"h": 3600, "d": 86_400, "w": 604_800}
 _PERIOD: Final = re.compile(r"([0-9]{1,6})([hdw])")

@@ -17,6 +17,8 @@ from console.param_types import Amount
 from console.terminal import printable, say_json, table_lines
 from schemas import limits
 
+MEMORY_ASK_S: Final = 10.0  # that `reprise memory` waits for an answer
+
 Segments = list[dict[str, Any]]
 Look = Callable[[], Segments]
 """What there is now, as `GET /memory` has it; raises ClickException."""
@@ -121,7 +123,7 @@ def _look_at(url: str, directory: Path | None, prefix: str) -> Look:
 def _asked(url: str) -> Segments:
     from query_api.http.memory_models import MemoryView
 
-    found = asked(url, "/memory", {}, MemoryView, wait_s=limits.MEMORY_ASK_S)
+    found = asked(url, "/memory", {}, MemoryView, wait_s=MEMORY_ASK_S)
     segments: Segments = msgspec.to_builtins(found)["segments"]
     return segments
 

@@ -17,7 +17,6 @@ from reprise.cli.registration_options import registration_options
 from reprise.settings import seed_from
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.extras import need
-from schemas.limits import CURVE_SIZES_MAX, REGRET_WINDOWS_MAX
 
 if TYPE_CHECKING:
     from lab.miss_ratio.miss_ratio import MissRatios
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
     from schemas.progress import Stopped
 
     Sizes = tuple[str, ...]
+
+# What one pass over a capture or a trace holds in memory.
+CURVE_SIZES_MAX: Final = 1024  # that one command names
+REGRET_WINDOWS_MAX: Final = 16  # that one command names
 
 _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
 _DAMAGED: Final = 1

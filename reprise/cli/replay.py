@@ -13,18 +13,21 @@ from console.param_types import Amount
 from console.progress import progress_shown
 from console.terminal import printable, say_ready, warn_without_native
 from query_api.access.settings import check_loopback
+from reprise.bounds import OPTION_HOURS_MAX
 from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.process import begin_service
 from reprise.cli.publishing import Sending, publish, say_notes
 from reprise.cli.registration_options import registration_options, registrations_of
 from reprise.settings import log_level_from, seed_from
 from schemas.errors import RepriseError
-from schemas.limits import OPTION_HOURS_MAX, REPLAY_SPEED_MAX
 
 if TYPE_CHECKING:
     from replay.as_records import CaptureRecords
     from replay.capture.reader import Capture
     from replay.folding import ReplayedTable
+from typing import Final
+
+REPLAY_SPEED_MAX: Final = 1e6  # of --speed; faster is as fast as it goes
 
 _DAMAGED = 1
 _DIFFERENT = 3

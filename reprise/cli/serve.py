@@ -13,6 +13,7 @@ from console.terminal import say_ready, warn_without_native
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
+from reprise.bounds import HISTORY_BYTES, LEAVE_S, OPTION_GIB_MAX
 from reprise.cli.access_options import access_options
 from reprise.cli.engine_options import engine_options
 from reprise.cli.grpc_options import grpc_options
@@ -45,8 +46,8 @@ from schemas.errors import RepriseError
     key="history.gib",
     is_seldom_set=True,
     envvar="REPRISE_HISTORY_GIB",
-    type=Amount(0, limits.OPTION_GIB_MAX),
-    default=limits.HISTORY_BYTES / limits.GIB,
+    type=Amount(0, OPTION_GIB_MAX),
+    default=HISTORY_BYTES / limits.GIB,
     show_default=True,
     help="How much of the past to keep, in GiB.",
 )
@@ -90,7 +91,7 @@ from schemas.errors import RepriseError
     metavar="HOST",
     envvar="REPRISE_LEAVE_TO",
     help="A name that stands for all replicas, on the same port: after SIGTERM this one goes on"
-    f" answering until another is ready, {limits.LEAVE_S:.0f} s at most.  [default: it ends at"
+    f" answering until another is ready, {LEAVE_S:.0f} s at most.  [default: it ends at"
     " once]",
 )
 @setting(

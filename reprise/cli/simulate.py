@@ -257,7 +257,7 @@ def simulate(
     be used, what stands before it is run, and the exit code is 1. Results that a run can make again
     (--report, --json, --csv, --plots) are written over what is there.
     """
-    from lab.whatif.plan import LOOK_BLOCKS_MAX, parse_sweeps, plan
+    from lab.whatif.plan import is_worth_a_look, parse_sweeps, plan
     from lab.whatif.report.conclusion import concluded
     from lab.whatif.report.document import document_of
     from lab.whatif.report.table import text_lines
@@ -282,7 +282,7 @@ def simulate(
         looks = [
             number
             for number, one in enumerate(workloads)
-            if base.nodes * one.block_count <= LOOK_BLOCKS_MAX and one.distinct < one.block_count
+            if is_worth_a_look(one.block_count, base.nodes) and one.distinct < one.block_count
         ]
         jobs = planned(look_at=looks)
         outcomes = _run_all(jobs, workloads, processes)

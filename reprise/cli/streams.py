@@ -6,6 +6,7 @@ from brokers.settings import KafkaSettings
 from console.param_types import Amount
 from console.settings import setting
 from console.terminal import warn_without_native
+from reprise.bounds import GATHER_MS_MAX, SESSION_S_MAX
 from reprise.cli.kafka_options import DataPlace, data_option, kafka_options, metrics_options
 from reprise.cli.process import begin_service
 from reprise.cli.service_command import ServiceCommand, log_level_option, seed_option
@@ -23,7 +24,7 @@ from schemas.errors import RepriseError
     key="streams.flush_ms",
     is_seldom_set=True,
     envvar="REPRISE_FLUSH_MS",
-    type=click.IntRange(1, limits.GATHER_MS_MAX),
+    type=click.IntRange(1, GATHER_MS_MAX),
     default=int(limits.WORKER_FLUSH_S * 1000),
     show_default=True,
     help="How long records are gathered before they are folded and written.",
@@ -33,7 +34,7 @@ from schemas.errors import RepriseError
     key="kafka.session_timeout_s",
     is_seldom_set=True,
     envvar="REPRISE_SESSION_TIMEOUT_S",
-    type=Amount(limits.SESSION_MIN_S, limits.SESSION_S_MAX),
+    type=Amount(limits.SESSION_MIN_S, SESSION_S_MAX),
     default=limits.WORKER_SESSION_S,
     show_default=True,
     help="The other workers take over one that sends no heartbeat for this long.",

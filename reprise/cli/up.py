@@ -14,6 +14,13 @@ from console.terminal import say_ready, warn_without_native
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
+from reprise.bounds import (
+    HISTORY_BYTES,
+    LOG_RETENTION_BYTES,
+    LOG_RETENTION_S,
+    OPTION_GIB_MAX,
+    OPTION_HOURS_MAX,
+)
 from reprise.cli.access_options import access_options
 from reprise.cli.curve_options import curve_options
 from reprise.cli.engine_options import engine_options
@@ -69,8 +76,8 @@ if TYPE_CHECKING:
     "--log-retention-gib",
     key="log.retention_gib",
     is_seldom_set=True,
-    type=Amount(limits.LOG_SEGMENT_BYTES / limits.GIB, limits.OPTION_GIB_MAX),
-    default=limits.LOG_RETENTION_BYTES / limits.GIB,
+    type=Amount(limits.LOG_SEGMENT_BYTES / limits.GIB, OPTION_GIB_MAX),
+    default=LOG_RETENTION_BYTES / limits.GIB,
     show_default=True,
     help="How much of the log to keep, in GiB.",
 )
@@ -78,8 +85,8 @@ if TYPE_CHECKING:
     "--log-retention-hours",
     key="log.retention_hours",
     is_seldom_set=True,
-    type=Amount(0, limits.OPTION_HOURS_MAX),
-    default=limits.LOG_RETENTION_S / 3600,
+    type=Amount(0, OPTION_HOURS_MAX),
+    default=LOG_RETENTION_S / 3600,
     show_default=True,
     help="How long to keep the log, in hours.",
 )
@@ -87,8 +94,8 @@ if TYPE_CHECKING:
     "--history-gib",
     key="history.gib",
     is_seldom_set=True,
-    type=Amount(0, limits.OPTION_GIB_MAX),
-    default=limits.HISTORY_BYTES / limits.GIB,
+    type=Amount(0, OPTION_GIB_MAX),
+    default=HISTORY_BYTES / limits.GIB,
     show_default=True,
     help="How much of the table's past to keep for queries with `as_of`, in GiB; 0 for none.",
 )

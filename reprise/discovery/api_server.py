@@ -13,11 +13,14 @@ from urllib.parse import quote
 
 import aiohttp
 
+from reprise.bounds import WATCH_S
 from reprise.discovery.membership import Source
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
-from schemas.limits import API_SERVER_S, SETTINGS_FILE_BYTES_MAX, WATCH_S
+from schemas.limits import SETTINGS_FILE_BYTES_MAX
 from storage.files import read_file
+
+API_SERVER_S: Final = 30.0  # of a list; and beyond the end of a watch
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PATHS: Final = {

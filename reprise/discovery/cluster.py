@@ -14,17 +14,17 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
+from reprise.bounds import WATCH_S
 from reprise.discovery.api_server import ApiError, ApiServer
 from reprise.discovery.engines import part
 from reprise.discovery.membership import Source
-from schemas.limits import (
-    API_ANSWER_BYTES_MAX,
-    DISCOVERED_PODS_MAX,
-    DISCOVERY_RETRY_MAX_S,
-    DISCOVERY_RETRY_S,
-    LIST_PAGE,
-    WATCH_S,
-)
+from schemas.limits import MIB
+
+DISCOVERED_PODS_MAX: Final = 65_536  # of a listing; beyond it nothing is changed, which is logged
+API_ANSWER_BYTES_MAX: Final = 64 * MIB  # of a list, or an event, of Kubernetes' API server
+DISCOVERY_RETRY_S: Final = 0.5  # before the next attempt at a server; doubled each time
+DISCOVERY_RETRY_MAX_S: Final = 30.0  # between two attempts at a server that does not answer
+LIST_PAGE: Final = 500  # objects
 
 logger = logging.getLogger(__name__)
 

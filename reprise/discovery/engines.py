@@ -16,7 +16,10 @@ Source: Kubernetes API, core/v1 Pod, discovery.k8s.io/v1 EndpointSlice.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from schemas.limits import DISCOVERED_RANKS_MAX, KUBERNETES_TEXT_CHARS_MAX, LABEL_BYTES_MAX
+from schemas.limits import LABEL_BYTES_MAX
+
+DISCOVERED_RANKS_MAX: Final = 1_024  # of one pod: an error in its annotation is refused and named
+KUBERNETES_TEXT_CHARS_MAX: Final = 1_024  # of an annotation that is used
 
 PREFIX: Final = "reprise.dev/"
 ENGINE_LABEL: Final = PREFIX + "engine"

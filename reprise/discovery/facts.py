@@ -7,7 +7,10 @@ from typing import Any, Final, NamedTuple
 from bridge.engine_http.client import NoAnswerError, ask
 from reprise.discovery.engines import Engine, UnusableError
 from schemas.errors import EndpointError
-from schemas.limits import ENGINE_ANSWER_BYTES_MAX, ENGINE_ASK_S
+from schemas.limits import MIB
+
+ENGINE_ANSWER_BYTES_MAX: Final = 4 * MIB  # of an engine that is asked for its model or block size
+ENGINE_ASK_S: Final = 5.0  # and how long it may take
 
 _BLOCK_SIZE: Final = re.compile(rb'^vllm:cache_config_info\{[^}\n]*\bblock_size="(\d{1,6})"', re.M)
 

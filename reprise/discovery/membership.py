@@ -7,9 +7,11 @@ there for as long as one of them says so; what the pod itself says counts first.
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import Final
 
 from reprise.discovery.engines import Engine
-from schemas.limits import DISCOVERED_DELETED_MAX
+
+DISCOVERED_DELETED_MAX: Final = 4_096  # objects that are known to be gone; the oldest are forgotten
 
 
 class Source(Enum):

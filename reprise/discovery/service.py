@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bridge.delivery.complaints import Complaints
 from bridge.engine_http.client import NoAnswerError
@@ -24,7 +24,9 @@ from reprise.discovery.membership import Membership, Source
 from reprise.discovery.plan import make_plan
 from reprise.discovery.registrar import Registrar
 from schemas.errors import EndpointError
-from schemas.limits import DISCOVERY_GATHER_S, DISCOVERY_LOOK_S
+
+DISCOVERY_LOOK_S: Final = 30.0  # between two comparisons with what is registered, without a change
+DISCOVERY_GATHER_S: Final = 0.2  # that changes are gathered for
 
 logger = logging.getLogger(__name__)
 

@@ -34,12 +34,13 @@ from reprise.embedded.backup_manifest import (
     sync_path,
 )
 from schemas.errors import BackupError
-from schemas.limits import BACKUP_ATTEMPTS
 from schemas.progress import Progress, Tell, silent
 from storage.faults import disk_errors
 from storage.live_copy import copy_database, open_snapshot
 from storage.rocksdb import ANSWERS, HISTORY, LOG, TABLE, Database
 from streams.audit.log import DIRECTORY as ANSWERS_DIRECTORY
+
+BACKUP_ATTEMPTS: Final = 3  # to find the parts of a data directory beside each other
 
 _FIRST: Final = ("history", "table")
 _LAST: Final = "log"

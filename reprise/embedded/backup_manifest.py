@@ -12,7 +12,7 @@ from msgspec import Meta
 from logs.embedded import EmbeddedLog
 from schemas.causes import cause_of
 from schemas.errors import BackupError, DamagedError
-from schemas.limits import BACKUP_MANIFEST_BYTES_MAX, DATABASE_OPENING_BYTES, MIB
+from schemas.limits import DATABASE_OPENING_BYTES, MIB
 from schemas.positions import Seconds
 from storage.faults import disk_errors, disk_full
 from storage.files import read_file
@@ -23,6 +23,8 @@ from streams.table.recovery import Action
 from streams.table.store import TableStore
 from streams.table.table import Table
 from streams.table.verification import context_digests
+
+BACKUP_MANIFEST_BYTES_MAX: Final = 256 * MIB  # with a digest of each context and file
 
 MANIFEST: Final = "backup.json"
 VERSION: Final = 1

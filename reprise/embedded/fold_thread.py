@@ -16,18 +16,16 @@ from logs.interface import LogEntry
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset
-from schemas.limits import (
-    FOLD_FLUSH_CONTEXTS_MAX,
-    FOLD_TURN_BYTES_MAX,
-    FOLD_TURN_BYTES_MIN,
-    FOLD_TURN_S,
-    SHUTDOWN_S,
-    TABLE_SYNC_S,
-)
+from schemas.limits import FOLD_TURN_BYTES_MAX, KIB, SHUTDOWN_S
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from streams.table.driver import FoldDriver
 from streams.table.table import Table
 from streams.table.threads import run_without_loop
+
+TABLE_SYNC_S: Final = 5.0  # of the embedded table; its log may drop only what is synced there
+FOLD_TURN_S: Final = 0.002  # what one turn may take to fold; as much again may wait, appended
+FOLD_TURN_BYTES_MIN: Final = 4 * KIB  # of a turn, however long the last ones took
+FOLD_FLUSH_CONTEXTS_MAX: Final = 512  # with changes: a flush is due then; some 8 ms
 
 NEVER: Final = float("-inf")
 logger = logging.getLogger(__name__)

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from operator import methodcaller
+from typing import Final
 
 from bridge.wire import KINDS
 from reprise.embedded.intake import Intake
 from routing.decisions.router import Router
 from schemas.errors import StorageError
-from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.registration import Registration, service_key
+
+EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log: status="503"
 
 logger = logging.getLogger(__name__)
 

@@ -20,10 +20,12 @@ from reprise.embedded.backup_manifest import (
     sync_path,
 )
 from schemas.errors import BackupError
-from schemas.limits import ERROR_DETAIL_CHARS_MAX, MIB, PATH_BYTES_MAX
+from schemas.limits import ERROR_DETAIL_CHARS_MAX, MIB
 from schemas.progress import Progress, Tell, silent
 from storage.faults import disk_errors
 from storage.files import open_file
+
+PATH_BYTES_MAX: Final = 4095  # of a file's name with its directories, as Linux has it
 
 _NAMES_SHOWN: Final = 5
 

@@ -35,20 +35,21 @@ from query_api.http.caller import CERTIFICATE_NAMES
 from query_api.http.errors import RequestError
 from query_api.http.plain_listener import PATHS, HandedOver
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
+from reprise.bounds import HTTP_HEAD_BYTES_MAX, HTTP_URL_BYTES_MAX
 from reprise.http.tls import names_of
-from schemas.limits import (
-    BODY_READ_S,
-    HTTP_ANSWER_S,
-    HTTP_HEAD_BYTES_MAX,
-    HTTP_HEAD_FIELDS_MAX,
-    HTTP_HEAD_S,
-    HTTP_IDLE_S,
-    HTTP_LINGER_BYTES_MAX,
-    HTTP_LINGER_S,
-    HTTP_PIPELINED_MAX,
-    HTTP_STOP_S,
-    HTTP_URL_BYTES_MAX,
-)
+from schemas.limits import BODY_READ_S, HTTP_IDLE_S, MIB
+
+HTTP_STOP_S: Final = 0.4  # for the rest of a request in part; then for its refusal to be read
+
+# What one connection may do: reprise_http_refused_total, with the reason that is given.
+HTTP_HEAD_FIELDS_MAX: Final = 128  # reason="too_many_fields", trailers included
+HTTP_HEAD_S: Final = 10.0  # from the connection or the first byte: reason="head_too_slow"
+HTTP_PIPELINED_MAX: Final = 16  # requests behind one that is not answered: reason="pipelined"
+HTTP_ANSWER_S: Final = 30.0  # an answer that nobody reads: reason="answer_not_read"
+HTTP_LINGER_S: Final = 2.0  # after a refusal, so that a client that still writes can read it
+HTTP_LINGER_BYTES_MAX: Final = 1 * MIB  # of what it still writes
+
+assert 2 * HTTP_STOP_S < 1, "what came in part is refused within the shortest grace, a monitor's"
 
 HEAD_TOO_LARGE: Final = RequestError(
     "head_too_large",

@@ -15,13 +15,19 @@ from uvicorn.server import ServerState
 from query_api.http.plain_listener import HandedOver, PlainListener
 from reprise.http.connection import Connection
 from reprise.http.open_files import files_for_clients
-from schemas.limits import (
-    HTTP_ANSWERS_BYTES_MAX,
-    HTTP_CONNECTIONS_MAX,
-    HTTP_SCAN_IDLE_SHARE,
-    HTTP_SCAN_PAUSE_S,
-    REFUSALS_LOG_S,
-)
+from schemas.limits import MIB, OPEN_FILES_MAX, REFUSALS_LOG_S
+
+# What one connection may do: reprise_http_refused_total, with the reason that is given.
+HTTP_ANSWERS_BYTES_MAX: Final = 128 * MIB  # of all answers; the largest go first: "answer_not_read"
+
+# Each connection takes up to 320 KiB before the app reads: 64 that uvicorn gathers, and the 256 of
+# uvloop's one read.
+HTTP_CONNECTIONS_MAX: Final = 4096  # reason="too_many"; half of the free files where those are few
+
+HTTP_SCAN_PAUSE_S: Final = 0.1  # between two looks for idle ones, where so few are found:
+HTTP_SCAN_IDLE_SHARE: Final = 32  # less than one of so many
+
+assert HTTP_CONNECTIONS_MAX < OPEN_FILES_MAX // 2, "clients leave files for the publishers"
 
 _ANY_DESCRIPTOR: Final = 2**31 - 1
 _Silent = deque[tuple[Connection, float]]

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from typing import Final
 
 import uvicorn
 
@@ -18,7 +19,8 @@ from reprise.http.connection import Connection
 from reprise.http.connections import Connections
 from reprise.http.tls import Tls
 from reprise.http.tls_listener import TlsListener
-from schemas.limits import HTTP_TAKEN_OVER_MAX
+
+HTTP_TAKEN_OVER_MAX: Final = 64  # connections that the listener hands over in one turn of the loop
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,15 @@ Publishers' sockets leave more of them free than clients do: `bridge.sockets.sub
 import contextlib
 import os
 import resource
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from schemas.limits import HTTP_FILES_LEFT_MAX, HTTP_FILES_SHARE, OPEN_FILES_MAX
+from schemas.limits import OPEN_FILES_MAX, PUBLISHER_FILES_LEFT_MAX, PUBLISHER_FILES_SHARE
+
+HTTP_FILES_SHARE: Final = 16  # so much of the limit of open files is left to the disks
+HTTP_FILES_LEFT_MAX: Final = 512  # of files that are left to the disks, where the limit is high
+
+assert HTTP_FILES_SHARE > PUBLISHER_FILES_SHARE, "clients find files beside all publishers"
+assert HTTP_FILES_LEFT_MAX < PUBLISHER_FILES_LEFT_MAX, "clients find files beside all publishers"
 
 
 class FilesForClients(NamedTuple):

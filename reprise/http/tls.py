@@ -4,13 +4,16 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from reprise.http.tls_settings import TlsSettings
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
-from schemas.limits import CERTIFICATE_NAMES_MAX, SETTINGS_FILE_BYTES_MAX, TLS_FILES_CHECK_S
+from schemas.limits import SETTINGS_FILE_BYTES_MAX
 from storage.files import FileVersion, read_file, version_of
+
+TLS_FILES_CHECK_S: Final = 10.0  # between two looks whether a certificate has changed
+CERTIFICATE_NAMES_MAX: Final = 32  # of a client that are looked for among the keys
 
 logger = logging.getLogger(__name__)
 

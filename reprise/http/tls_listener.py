@@ -14,16 +14,15 @@ from typing import Final
 
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.wire import Wire, encode
+from reprise.bounds import HTTP_HEAD_BYTES_MAX
 from reprise.http.connection import Connection
 from reprise.http.connections import Connections
 from reprise.http.tls import Tls
-from schemas.limits import (
-    HTTP_HEAD_BYTES_MAX,
-    TLS_ACCEPTS_AT_ONCE_MAX,
-    TLS_HANDSHAKE_S,
-    TLS_HANDSHAKES_MAX,
-    TLS_PEEKED_BYTES,
-)
+
+TLS_HANDSHAKE_S: Final = 10.0  # for a client to end its handshake
+TLS_HANDSHAKES_MAX: Final = 256  # at once; each holds some 40 KiB
+TLS_PEEKED_BYTES: Final = 8  # looked at, to tell plain HTTP from a handshake
+TLS_ACCEPTS_AT_ONCE_MAX: Final = 64  # in one turn of the loop
 
 _PLAIN_BODY: Final = encode(
     ErrorEnvelope("Expected TLS, got plain HTTP: ask this address by https://", "malformed"),

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,6 +14,7 @@ from query_api.access.guard import Guard
 from query_api.access.settings import AccessSettings
 from query_api.grpc.settings import GrpcSettings
 from query_api.http.plain_listener import PlainAnswers
+from reprise.bounds import HTTP_GRACE_S
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
 from reprise.http.listening import bind
@@ -22,7 +23,12 @@ from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
 from reprise.roles.leaving import Leaving
 from reprise.roles.service import Service
-from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, LISTENER_CONNECTIONS_MIN
+from schemas.limits import OPEN_FILES_MAX
+
+LISTENER_CONNECTIONS_MIN: Final = 256  # where fewer may be open, there is no listener
+HTTP_BACKLOG: Final = 2048  # connections that are not accepted yet; the system refuses more
+
+assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descriptor"
 
 
 def _tell_nothing() -> None:

@@ -16,9 +16,13 @@ from typing import Final
 
 import msgspec
 
+from reprise.bounds import LEAVE_S
 from reprise.front import addresses_of, is_ready
-from schemas.limits import LEAVE_LOOK_S, LEAVE_S, LEAVE_SETTLE_S, LEAVE_UNSEEN_S
 from storage.slots import lock_file
+
+LEAVE_UNSEEN_S: Final = 8.0  # a replica answers no longer where no other one is even being started
+LEAVE_SETTLE_S: Final = 2.0  # until those who ask know of the other one
+LEAVE_LOOK_S: Final = 0.3  # between two looks
 
 LOCK_FILE: Final = "leaving.lock"
 

@@ -38,6 +38,7 @@ from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader, kafka_thread
 from reprise import rooms
 from reprise.application import create_app
+from reprise.bounds import HISTORY_BYTES
 from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import (
     history_collector,
@@ -54,7 +55,6 @@ from reprise.tracing.opening import Tracing, tracing_of
 from routing.decisions.router import Router, RouterSettings
 from routing.log.replica import ReplicaRouting
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
-from schemas.limits import HISTORY_BYTES, REGISTER_RETRY_S
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
 from streams.audit.queue import open_audit_queue
@@ -67,6 +67,9 @@ from streams.table.rows.reader import RowReader
 
 if TYPE_CHECKING:
     from reprise.rooms import ReplicaLmcache
+from typing import Final
+
+REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configuration file names
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from typing import Final
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -16,7 +17,16 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
-from schemas.limits import SPAN_EXPORT_MAX, SPAN_EXPORT_S, SPAN_LEAVE_S, SPAN_QUEUE_MAX
+from schemas.limits import SHUTDOWN_S
+
+# A collector that is slow or away costs spans, and nothing else: reprise_spans_dropped_total by
+# reason.
+SPAN_QUEUE_MAX: Final = 8192  # that wait for the collector, some KiB each; reason="queue_full"
+SPAN_EXPORT_MAX: Final = 512  # in one request to it
+SPAN_EXPORT_S: Final = 1.0  # that the first one waits for others
+SPAN_LEAVE_S: Final = 2.0  # for the last ones, at the end; reason="stopping"
+
+assert SPAN_LEAVE_S < SHUTDOWN_S, "a collector that is away keeps no process from ending"
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,6 @@ from typing import Final, NamedTuple
 from routing.advice.advice import Action
 from schemas.command_records import CommandState
 from schemas.limits import (
-    ACT_BACKOFF_FIRST_S,
-    ACT_BACKOFF_MAX_S,
     ACT_COMMANDS_MAX,
     ACT_HORIZON_S,
     ACT_RATE_MAX,
@@ -35,6 +33,13 @@ from schemas.limits import (
     ACT_REMEMBERED_S,
     ACT_UNKNOWN_S,
 )
+
+# What a bound holds back is counted by reprise_acting_suppressed_total with the reason that is
+# given.
+ACT_BACKOFF_FIRST_S: Final = 60.0  # after a failure at an instance, and twice that after the next:
+ACT_BACKOFF_MAX_S: Final = 960.0  # up to this: reason="backing_off"
+
+assert ACT_BACKOFF_FIRST_S <= ACT_BACKOFF_MAX_S < ACT_REMEMBERED_S, "a back-off is remembered"
 
 EMPTY: Final = "empty"
 

@@ -35,8 +35,11 @@ import msgspec
 from routing.costs import Costs
 from routing.observed.decay import per_second
 from routing.observed.hot_prefixes import HotPrefix, HotScope
-from schemas.limits import ADVICE_PREFIXES_MAX
 from schemas.routing_records import Target
+
+# It is a fold, so these bounds are the same for every reader. What is dropped:
+# reprise_routing_forgotten_total, of what is given.
+ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
 
 LOCATION: Final = "LocalCPUBackend"
 """Of LMCache: the only one that its workers copy to, and the one that is pinned in."""

@@ -1,19 +1,20 @@
 """Answers of the last ROUTE_REPEAT_S that a client may ask for again, by the id of its request."""
 
 from collections import Counter, OrderedDict
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from routing.bounds import ROUTE_REPEAT_S
 from routing.decisions.interface import Routed, RouteRequest
 from routing.sizes import decision_bytes, text_bytes
-from schemas.limits import (
-    ROUTE_ANSWERS_BYTES_MAX,
-    ROUTE_ANSWERS_MAX,
-    ROUTE_CANDIDATES_KEPT,
-    ROUTE_EXPLAINED_MAX,
-    ROUTE_REPEAT_S,
-)
+from schemas.limits import MIB
+
+ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes:
+# reprise_routing_forgotten_total{of="answers"}
+ROUTE_CANDIDATES_KEPT: Final = 65_536  # with them, some 500 bytes each; likewise
+ROUTE_ANSWERS_BYTES_MAX: Final = 64 * MIB  # of them, with all names: likewise
+ROUTE_EXPLAINED_MAX: Final = 256  # candidates of an answer that is given again with all of them
 
 
 class _Answer(NamedTuple):

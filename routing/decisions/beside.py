@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from routing.bounds import LOAD_SAMPLE_S, LOAD_SUM_MAX, LOAD_TARGETS_MAX
 from routing.fold.booking import Booking
 from routing.fold.bookings import LATE
 from routing.fold.place import Load
 from routing.overlay.bookings import OverlaidBookings
-from schemas.limits import LOAD_SAMPLE_S, LOAD_SUM_MAX, LOAD_TARGETS_MAX
 from schemas.routing_records import LoadSample, OutcomeEvent, Target
 
 BATCH_REQUESTS = 8

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from routing.bounds import REQUEST_STAY_S
 from routing.costs import Costs
 from routing.decisions.beside import Usual
 from routing.decisions.decoding import Place
@@ -10,9 +11,10 @@ from routing.decisions.interface import Offered, PostedLoad, RouteRequest
 from routing.decisions.live import Carried, LiveLoad
 from routing.decisions.targets import KnownTarget, RankKey, Roster, Targets
 from routing.interface import Candidate
-from schemas.limits import LOAD_FUTURE_S, REQUEST_STAY_S
 from schemas.routing_records import DecidedScope, LoadSample, LoadSource, Phase, Target
 from streams.kernel.interface import InstanceMatch
+
+LOAD_FUTURE_S: Final = 5.0  # a clock may run ahead by so much: reason="in_the_future"
 
 MEAN_PROMPT_TOKENS: Final = 4096
 """Of those that wait, before there was a decision that says what they take."""

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
+from routing.bounds import FAILING_LOOK_S
 from routing.decisions.live import LiveLoad
 from schemas.conditions import Conditions, Part
-from schemas.limits import FAILING_LOOK_S, FAILING_NAMED_MAX
+
+FAILING_NAMED_MAX: Final = 8  # engines that fail, in a condition
 
 REASON = "failing"
 

@@ -7,8 +7,8 @@ most of each prompt is cached, a whole prompt would be many times too much.
 from collections import OrderedDict
 from typing import Final
 
+from routing.bounds import LOAD_MODELS_MAX
 from routing.decisions.beside import Usual
-from schemas.limits import LOAD_MODELS_MAX
 from schemas.routing_records import Decision
 
 _WINDOW: Final = 50

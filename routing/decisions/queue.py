@@ -8,8 +8,9 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
+from routing.bounds import ROUTING_QUEUE_ITEMS
 from routing.sizes import OBJECT_SIZE, decision_bytes, target_bytes, text_bytes
-from schemas.limits import ROUTING_QUEUE_BYTES_MAX, ROUTING_QUEUE_ITEMS, ROUTING_RECORD_BYTES
+from schemas.limits import KIB, MIB
 from schemas.routing_records import (
     Decision,
     DecisionsRecord,
@@ -21,6 +22,9 @@ from schemas.routing_records import (
     Unregistered,
     UnregisteredEngines,
 )
+
+ROUTING_QUEUE_BYTES_MAX: Final = 128 * MIB  # of these, with all candidates: likewise
+ROUTING_RECORD_BYTES: Final = 512 * KIB  # of a record, which has one decision at the least
 
 RECORD_ITEMS: Final = 64
 """Decisions or reports in one record, at the most: one of 64 candidates has some KiB."""

@@ -5,11 +5,13 @@ Its owner locks: see `routing.decisions.live`.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from routing.fold.booking import DecisionKey
-from schemas.limits import RECENT_CANDIDATES_MAX, RECENT_DECISIONS_MAX
+from schemas.limits import RECENT_DECISIONS_MAX
 from schemas.routing_records import Decision, Outcome
+
+RECENT_CANDIDATES_MAX: Final = 65_536  # of all recent decisions, some 300 bytes each
 
 
 class RecentDecision(NamedTuple):

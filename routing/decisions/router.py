@@ -10,6 +10,7 @@ from uuid import uuid4
 import msgspec
 
 from query_api.ports import View
+from routing.bounds import ROUTE_REPEAT_S
 from routing.costs import Costs
 from routing.decisions.answers import KeptAnswers
 from routing.decisions.candidates import (
@@ -33,10 +34,6 @@ from routing.policies.inflight import LmetricParameters
 from routing.policies.ranking import tie_of
 from routing.policies.table import DEFAULT_POLICY, find_policy, parse_policy
 from schemas.answer_states import AnswerState
-from schemas.limits import (
-    ROUTE_POLICIES_MAX,
-    ROUTE_REPEAT_S,
-)
 from schemas.registration import Registration
 from schemas.routing_records import (
     DecidedScope,
@@ -53,6 +50,8 @@ from schemas.routing_records import (
     parse_decision_id,
 )
 from schemas.tracing import split_context
+
+ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read
 
 logger = logging.getLogger(__name__)
 

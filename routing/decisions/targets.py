@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from query_api.ports import SegmentView, ServiceView, View
+from routing.bounds import REQUEST_STAY_S, TARGETS_KEPT_S
 from routing.costs import Costs
 from routing.decisions.folded import FoldedRouting
 from routing.estimates.classes import CLASS_LABEL, ClassKey
@@ -15,10 +16,11 @@ from routing.estimates.decode import (
 from routing.fold.fold import RoutingFold
 from schemas.answer_states import DAMAGED_ROWS, LOST_BATCHES, Doubt
 from schemas.identities import PublisherKey
-from schemas.limits import REQUEST_STAY_S, ROSTERS_KEPT, TARGETS_KEPT_S
 from schemas.memory import SegmentStanding
 from schemas.registration import Registration
 from schemas.routing_records import Target, Unregistered
+
+ROSTERS_KEPT: Final = 256  # lists of candidates that requests have named, for TARGETS_KEPT_S
 
 _AWAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.LINK_SILENT, Doubt.ENGINE_AWAY, Doubt.NO_ENDPOINT})
 OUTPUT_TOKENS: Final = round(OUTPUT_TOKENS_FIRST)

@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from schemas.identities import PrefixScope
-from schemas.limits import ACT_PREFIXES_MAX, ACT_TOKENS_MAX
+from schemas.limits import COMMAND_TOKENS_MAX
 from schemas.routing_records import DecidedScope
+
+# What a bound holds back is counted by reprise_acting_suppressed_total with the reason that is
+# given.
+ACT_PREFIXES_MAX: Final = 64  # whose tokens are waited for or kept: reason="no_tokens"
+ACT_TOKENS_MAX: Final = 4_194_304  # of all of them, 4 bytes each: the same reason
+
+assert COMMAND_TOKENS_MAX <= ACT_TOKENS_MAX, "the longest prefix of a command has room"
 
 PrefixKey = tuple[DecidedScope, int]
 """A scope, and the hash of a prefix."""

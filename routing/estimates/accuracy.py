@@ -7,7 +7,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from schemas.limits import ESTIMATED_OUTCOME_S_MAX, ESTIMATED_OUTCOMES_REMEMBERED
+# What is above a bound goes, the class first that had no outcome for the longest: counter
+# `classes_forgotten` of the estimates; `outcomes_unusable`.
+ESTIMATED_OUTCOMES_REMEMBERED: Final = 500  # of a class, by which errors are told: 1 KiB
+ESTIMATED_OUTCOME_S_MAX: Final = 24 * 3600.0  # nothing takes longer; one that says so is not used
 
 _QUANTILE: Final = 0.9
 _STEP: Final = 0.02  # of the logarithm of the ratio

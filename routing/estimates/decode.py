@@ -12,10 +12,10 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from routing.bounds import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX
 from routing.estimates.accuracy import Accuracy, is_time
 from routing.estimates.classes import ClassKey, ModelKey, Recent
 from routing.estimates.regression import Regression, Three, begin
-from schemas.limits import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX
 
 OUTPUT_TOKENS_FIRST: Final = 256.0
 DECODE_S_FIRST: Final = 10.0

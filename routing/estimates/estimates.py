@@ -11,6 +11,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from routing.bounds import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX
 from routing.costs import Costs
 from routing.estimates.classes import ClassKey, ModelKey, Recent
 from routing.estimates.decode import (
@@ -34,7 +35,10 @@ from routing.pieces import pieces_of
 from schemas.codec import check_state_version
 from schemas.errors import RepriseError
 from schemas.identities import Text
-from schemas.limits import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX, ESTIMATED_TENANTS_MAX
+
+# What is above a bound goes, the class first that had no outcome for the longest: counter
+# `classes_forgotten` of the estimates; `outcomes_unusable`.
+ESTIMATED_TENANTS_MAX: Final = 1024  # whose speeds of paths are remembered, 2 KiB each
 
 ESTIMATES_VERSION: Final = 2  # 1: whatever tenant it was
 

@@ -16,11 +16,11 @@ from typing import Final
 
 import msgspec
 
+from routing.bounds import ESTIMATED_CLASSES_MAX
 from routing.costs import UNLIMITED, Costs
 from routing.estimates.accuracy import Accuracy, is_time
 from routing.estimates.classes import ClassKey, Recent
 from routing.estimates.regression import Regression, Three, begin
-from schemas.limits import ESTIMATED_CLASSES_MAX
 
 ALL: Final = ""
 """Name of the class that stands for all of a model."""

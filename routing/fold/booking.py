@@ -7,8 +7,12 @@ import msgspec
 
 from routing.fold.lessons import Lesson, lesson_of
 from routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
-from schemas.limits import BOOKING_ESTIMATES, BOOKING_EXPIRY_MAX_S, BOOKING_EXPIRY_S
 from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
+
+# It is a fold, so these bounds are the same for every reader.
+BOOKING_EXPIRY_S: Final = 300.0  # without a report: reprise_routing_expired_total
+BOOKING_ESTIMATES: Final = 10.0  # or so many times what it was expected to take, if that is longer
+BOOKING_EXPIRY_MAX_S: Final = 4 * 3600.0  # at most: a silent router keeps no place for a day
 
 DecisionKey = tuple[int, int]
 """Run, and number in it."""

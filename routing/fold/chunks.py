@@ -20,9 +20,14 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from routing.bounds import ROUTING_CHUNKS_MAX
 from schemas.codec import check_state_version
 from schemas.errors import NewerVersionError
-from schemas.limits import ROUTING_CHUNK_BYTES, ROUTING_CHUNKS_MAX
+from schemas.limits import KAFKA_BATCH_BYTES, KIB
+
+ROUTING_CHUNK_BYTES: Final = 512 * KIB  # of a checkpoint in one message
+
+assert ROUTING_CHUNK_BYTES + KIB < KAFKA_BATCH_BYTES, "a chunk of a checkpoint fits a batch"
 
 CHUNK_VERSION: Final = 1
 

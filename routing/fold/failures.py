@@ -18,23 +18,21 @@ FAILING_BACKOFF_MAX_S at most between two trials, and not at all once it fails a
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from routing.bounds import FAILING_ENDS_KEPT, LOAD_MODELS_MAX
 from routing.by_target import ByTarget
 from routing.fold.booking import Booking
-from schemas.limits import (
-    FAILING_BACKOFF_FIRST_S,
-    FAILING_BACKOFF_MAX_S,
-    FAILING_CHANCE,
-    FAILING_DOUBLINGS_MAX,
-    FAILING_ENDS_KEPT,
-    FAILING_QUIET_S,
-    FAILING_RUN,
-    LOAD_MODELS_MAX,
-)
 from schemas.routing_records import Decision, OutcomeEvent, Target, Unregistered
+
+FAILING_RUN: Final = 3  # requests that fail in a row, at least, before an engine is left out
+FAILING_CHANCE: Final = 0.001  # or as many as are as seldom, where they fail at the others, too
+FAILING_BACKOFF_FIRST_S: Final = 1.0  # until it is tried again; doubled with each trial that fails
+FAILING_BACKOFF_MAX_S: Final = 30.0  # until the next trial, at the most
+FAILING_DOUBLINGS_MAX: Final = 16  # so that no power of two overflows
+FAILING_QUIET_S: Final = 60.0  # without a failure, and it is as others are
 
 ModelKey = tuple[str, str]
 """Tenant and model."""

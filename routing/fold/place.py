@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
+from routing.bounds import LOAD_SUM_MAX, QUEUED_SUMMED_MAX
 from routing.fold.booking import Booking, DecisionKey
-from schemas.limits import LOAD_SUM_MAX, QUEUED_SUMMED_MAX
 from schemas.routing_records import OutcomeEvent, Target
 
 

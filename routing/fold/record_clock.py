@@ -1,6 +1,6 @@
 """What time it is in a fold: by its records, whose writers may have clocks that are wrong."""
 
-from schemas.limits import RECORD_STEP_S
+from routing.bounds import RECORD_STEP_S
 
 
 class RecordClock:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from routing.bounds import LOAD_SAMPLE_S
 from routing.by_target import ByTarget
-from schemas.limits import LOAD_SAMPLE_S
 from schemas.routing_records import LoadSample, Target
 
 

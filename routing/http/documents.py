@@ -10,13 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from query_api.unknown_scopes import Unknown
+from routing.bounds import RETRY_AFTER_MAX_S
 from routing.decisions.interface import Routed
 from routing.decisions.live import Carried
 from routing.decisions.router import Router, Taken
 from routing.fold.failures import Failing
 from routing.policies.chunk_plan import Plan
 from routing.policies.decide import OfDegraded
-from schemas.limits import RETRY_AFTER_MAX_S
 from schemas.routing_records import CandidateRecord, Decision, Refused, Target, decision_id
 
 _REFUSALS: Final = {

@@ -24,15 +24,7 @@ from routing.decisions.interface import Offered, PostedLoad, RouteRequest
 from routing.decisions.router import Told
 from schemas.events import extra_key
 from schemas.identities import PrefixScope, Rank
-from schemas.limits import (
-    BLOCK_SIZE_MAX,
-    CANDIDATES_BYTES_MAX,
-    CANDIDATES_MAX,
-    FEEDBACK_BYTES_MAX,
-    FEEDBACK_MAX,
-    NAME_BYTES_MAX,
-    ROUTE_TOKENS_MAX,
-)
+from schemas.limits import BLOCK_SIZE_MAX, MIB, NAME_BYTES_MAX
 from schemas.positions import Seconds
 from schemas.routing_records import (
     LoadSample,
@@ -43,6 +35,12 @@ from schemas.routing_records import (
     Target,
 )
 from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
+
+CANDIDATES_MAX: Final = 4096  # of one request: status="400"
+CANDIDATES_BYTES_MAX: Final = 2 * MIB  # of the same, before they are objects: status="413"
+ROUTE_TOKENS_MAX: Final = 2**31 - 1  # of one prompt or output, by a client: reason="out_of_range"
+FEEDBACK_MAX: Final = 1024  # reports or samples of one request: status="400"
+FEEDBACK_BYTES_MAX: Final = 2 * MIB  # of these, before they are objects: status="413"
 
 DecodedT = TypeVar("DecodedT", covariant=True)
 

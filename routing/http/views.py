@@ -33,7 +33,9 @@ from routing.http.views_documents import (
     promises_document,
 )
 from routing.observed.promise_totals import GroupBy
-from schemas.limits import HOT_PREFIXES_SHOWN_MAX, PREFIXES_SHOWN
+
+PREFIXES_SHOWN: Final = 100  # hot ones of each scope, where a request does not say
+HOT_PREFIXES_SHOWN_MAX: Final = 1024  # of each scope, whatever a request says
 
 
 class ModelsDocument(EstimateRows, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
 
 from routing.advice.acting import Act, Suppressed
 from routing.advice.advice import Action, Advice
@@ -35,8 +36,9 @@ from routing.observed.promise_totals import (
     Totals,
     grouped,
 )
-from schemas.limits import ACTS_SHOWN_MAX
 from schemas.routing_records import DecidedScope, Target
+
+ACTS_SHOWN_MAX: Final = 256  # of the last ones, in an answer
 
 HoldersOf = Callable[[DecidedScope, int], Sequence[PrefixHolder]]
 """Who holds all of a prefix, by its hash, as a table says; sorted."""

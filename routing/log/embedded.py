@@ -13,6 +13,7 @@ from logs.checkpoint import Checkpoints
 from logs.embedded_writer import EmbeddedWriter
 from logs.interface import LogEntry
 from logs.kept_log import KeptLog, KeptLogOptions
+from routing.bounds import FAILING_LOOK_S, ROUTING_CHECKPOINT_S
 from routing.decisions.failing_watch import note_failing
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.live import LiveLoad
@@ -22,9 +23,11 @@ from routing.log.source import RoutingSource
 from schemas.codec import decode_routing
 from schemas.conditions import Conditions, Part
 from schemas.identities import Offset
-from schemas.limits import FAILING_LOOK_S, ROUTING_BYTES, ROUTING_CHECKPOINT_S
+from schemas.limits import GIB
 from schemas.routing_records import RoutingRecord, traces_of
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
+
+ROUTING_BYTES: Final = 2 * GIB  # of the embedded routing log; the oldest goes first
 
 DIRECTORY: Final = "routing"
 """Where it is, in the directory of the data."""

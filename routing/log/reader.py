@@ -9,6 +9,7 @@ says nothing of what has come to be known lately.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
@@ -19,7 +20,8 @@ from logs.shared_condition import SharedCondition
 from routing.decisions.live import LiveLoad
 from routing.log.recovery import ROUTING_LOG, ROUTING_PARTITION, Recovered, recover_fold
 from schemas.codec import decode_routing
-from schemas.limits import ROUTING_READ_WAIT_S
+
+ROUTING_READ_WAIT_S: Final = 0.02  # until it is looked again whether a long question is answered
 
 
 class RoutingReader(FoldFollower):

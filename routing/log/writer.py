@@ -13,10 +13,10 @@ from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from logs.shared_condition import SharedCondition
 from logs.topic_writer import TopicWriter, WrittenTopic
+from routing.bounds import ROUTING_QUEUE_ITEMS
 from routing.decisions.queue import RoutingQueue
 from routing.log.recovery import ROUTING_PARTITION
 from routing.log.source import WaitingSource
-from schemas.limits import ROUTING_QUEUE_ITEMS
 from schemas.routing_records import RoutingRecord
 
 

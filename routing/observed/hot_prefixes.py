@@ -6,15 +6,19 @@ longest match ends. Counts are kept for each scope by Space-Saving, and halve ev
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from routing.bounds import DECISION_MARKS_MAX, HOT_COUNTERS_MAX
 from routing.observed.decay import per_second, step_of
 from routing.observed.promises import Promise
 from routing.observed.space_saving import SpaceSaving, SpaceSavingState
-from schemas.limits import DECISION_MARKS_MAX, HOT_COUNTERS_MAX, HOT_SCOPES_MAX
 from schemas.routing_records import DecidedScope, PrefixMark
+
+# It is a fold, so these bounds are the same for every reader. What is dropped:
+# reprise_routing_forgotten_total, of what is given.
+HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: of="hot_scopes"
 
 
 class HotPrefix(msgspec.Struct, frozen=True):

@@ -2,11 +2,18 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
+from routing.bounds import PROMISES_OPEN_MAX
 from routing.observed.promises import Promise
-from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_BYTES_MAX, PROMISES_OPEN_MAX
+from schemas.limits import MIB
+
+# It is a fold, so these bounds are the same for every reader. What is dropped:
+# reprise_routing_forgotten_total, of what is given.
+PROMISES_OPEN_BYTES_MAX: Final = 128 * MIB  # of them, with their names and prefixes: likewise
+PROMISE_OPEN_S: Final = 900.0  # for that to come: such a decision counts as `unreported`
 
 
 class OpenState(msgspec.Struct, frozen=True, array_like=True):

@@ -24,14 +24,15 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from routing.bounds import DECISION_MARKS_MAX, PREDICTED_MARKS_MAX
 from routing.sizes import OBJECT_SIZE, text_bytes
-from schemas.limits import (
-    DECISION_MARKS_MAX,
-    PREDICTED_BYTES_MAX,
-    PREDICTED_MARKS_MAX,
-    PREDICTED_S,
-)
+from schemas.limits import MIB
 from schemas.routing_records import DecidedScope, PrefixMark, Target
+
+# It is a fold, so these bounds are the same for every reader. What is dropped:
+# reprise_routing_forgotten_total, of what is given.
+PREDICTED_BYTES_MAX: Final = 192 * MIB  # of them, with their names: likewise
+PREDICTED_S: Final = 2.0  # until the engine's events should have come; longer where it has to wait
 
 _GroupT = TypeVar("_GroupT")
 

@@ -12,8 +12,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from routing.observed.promises import IndexCause, Kept, Promise, bucket
-from schemas.limits import PROMISE_ROWS_MAX, PROMISE_TTFT_S_MAX
 from schemas.routing_records import OutcomeEvent
+
+# It is a fold, so these bounds are the same for every reader. What is dropped:
+# reprise_routing_forgotten_total, of what is given.
+PROMISE_ROWS_MAX: Final = 16_384  # of sums, 1 KiB each: of="promise_rows", "promises_crowded"
+PROMISE_TTFT_S_MAX: Final = 100_000.0  # a longer time counts as this: sums must fit 64 bits
 
 RATIO_BOUNDS: Final = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
 """Of the buckets of actual / promised time to the first token; one more holds what is above."""

@@ -28,9 +28,10 @@ from typing import Final
 
 import msgspec
 
+from routing.bounds import DECISION_MARKS_MAX
 from routing.sizes import MARK_SIZE, OBJECT_SIZE, target_bytes, text_bytes
 from schemas.answer_states import AnswerState
-from schemas.limits import DECISION_MARKS_MAX, QUERY_TOKENS_MAX
+from schemas.limits import QUERY_TOKENS_MAX
 from schemas.routing_records import DecidedScope, Decision, Outcome, PrefixMark, Target
 
 

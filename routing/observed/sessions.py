@@ -10,10 +10,16 @@ from typing import Final
 
 import msgspec
 
+from routing.bounds import SESSIONS_MAX
 from routing.interface import Choice
 from routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
-from schemas.limits import AFFINITY_S, SESSIONS_BYTES_MAX, SESSIONS_MAX
+from schemas.limits import MIB
 from schemas.routing_records import Decision, Target
+
+# It is a fold, so these bounds are the same for every reader. What is dropped:
+# reprise_routing_forgotten_total, of what is given.
+SESSIONS_BYTES_MAX: Final = 64 * MIB  # of them, with their names: likewise
+AFFINITY_S: Final = 900.0  # without a request, after which a session is forgotten
 
 AFFINITY_SHARE: Final = 0.1
 """The last instance wins where its key is above the best by at most this share of it."""

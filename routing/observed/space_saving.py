@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from routing.bounds import HOT_COUNTERS_MAX
 from routing.observed.decay import decayed, rebased, step_of, weight
-from schemas.limits import HOT_COUNTERS_MAX
 
 
 class HotCounter(msgspec.Struct, array_like=True):

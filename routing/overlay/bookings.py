@@ -29,12 +29,7 @@ from copy import copy
 from itertools import islice
 from typing import Final, NamedTuple
 
-from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
-from routing.fold.bookings import LATE, Bookings, Reported
-from routing.fold.fold import Changes
-from routing.fold.place import NO_LOAD, Load, Place, Places, load_of, rest_of
-from routing.overlay.own_records import OWN_RECORDS_MAX, OwnRecords, Stamps
-from schemas.limits import (
+from routing.bounds import (
     BOOKINGS_BYTES_MAX,
     BOOKINGS_MAX,
     LOAD_SUM_MAX,
@@ -42,6 +37,11 @@ from schemas.limits import (
     QUEUED_SUMMED_MAX,
     RECORD_STEP_S,
 )
+from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
+from routing.fold.bookings import LATE, Bookings, Reported
+from routing.fold.fold import Changes
+from routing.fold.place import NO_LOAD, Load, Place, Places, load_of, rest_of
+from routing.overlay.own_records import OWN_RECORDS_MAX, OwnRecords, Stamps
 from schemas.routing_records import (
     Decision,
     DecisionsRecord,

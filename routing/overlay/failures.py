@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from copy import copy
 from typing import Final
 
+from routing.bounds import FAILING_ENDS_KEPT, LOAD_MODELS_MAX, LOAD_TARGETS_MAX
 from routing.fold.failures import End, Failing, Failures, ModelKey
 from routing.overlay.own_records import OwnRecords, Stamps
-from schemas.limits import FAILING_ENDS_KEPT, LOAD_MODELS_MAX, LOAD_TARGETS_MAX
 from schemas.routing_records import Target, Unregistered
 
 _FINE: Final = Failing()

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
-from schemas.limits import ROUTING_QUEUE_ITEMS
+from routing.bounds import ROUTING_QUEUE_ITEMS
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 

@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Sequence
 from copy import copy
 
+from routing.bounds import (
+    DECISION_MARKS_MAX,
+    LOAD_TARGETS_MAX,
+    PREDICTED_MARKS_MAX,
+    PROMISES_OPEN_MAX,
+)
 from routing.fold.booking import DecisionKey
 from routing.observed import sent
 from routing.observed.observations import Observations
 from routing.observed.predicted import MarkKey, PredictedHolders, PredictedMark
 from routing.observed.promises import Promise, promise_of
 from routing.overlay.own_records import OwnRecords, Stamps
-from schemas.limits import (
-    DECISION_MARKS_MAX,
-    LOAD_TARGETS_MAX,
-    PREDICTED_MARKS_MAX,
-    PROMISES_OPEN_MAX,
-)
 from schemas.routing_records import (
     DecidedScope,
     Decision,

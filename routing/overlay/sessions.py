@@ -1,8 +1,8 @@
 """Where the last requests of sessions went, own decisions included that are not back yet."""
 
+from routing.bounds import SESSIONS_MAX
 from routing.observed.sessions import SessionKey, Sessions
 from routing.overlay.own_records import OwnRecords, Stamps
-from schemas.limits import SESSIONS_MAX
 from schemas.routing_records import Decision, Target
 
 

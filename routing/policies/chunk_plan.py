@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from routing.costs import Costs
 from routing.estimates.links import LinkClass, link_between
-from schemas.limits import PLANNED_CHUNKS_MAX
+
+PLANNED_CHUNKS_MAX: Final = 1024  # of one prompt; beyond that its chunks grow
 
 STAGES: Final = range(2, 9)
 TOO_LONG: Final = 30.0

@@ -16,8 +16,9 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from routing.estimates.decode import DecodeTerms
-from schemas.limits import REFUSED_RETRY_S_MAX
 from schemas.routing_records import Refused
+
+REFUSED_RETRY_S_MAX: Final = 60  # after which a client that was refused is told to come again
 
 SHED_LOAD: Final = 0.8
 """Above it requests of a priority below 0 are refused."""

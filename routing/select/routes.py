@@ -16,6 +16,7 @@ from query_api.http.traces import context_of
 from query_api.http.wire import Headers, Wire, encode
 from query_api.ports import PublisherRegistry, View, positions_text
 from query_api.traces import query_attributes
+from routing.bounds import ROUTE_REPEAT_S
 from routing.decisions.interface import Offered, Routed, RouteRequest
 from routing.decisions.router import Router, Told
 from routing.http.documents import refusal_document, retry_after
@@ -39,9 +40,12 @@ from routing.select.documents import (
     selection_document,
 )
 from routing.select.workers import Catalogue, Partition
-from schemas.limits import ROUTE_REPEAT_S, SELECTIONS_BYTES_MAX, SELECTIONS_MAX
+from schemas.limits import MIB
 from schemas.routing_records import Outcome, OutcomeEvent, Refused
 from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
+
+SELECTIONS_MAX: Final = 4096  # that are not booked yet; a forgotten one gets 404: of="selections"
+SELECTIONS_BYTES_MAX: Final = 32 * MIB  # of their prefix hashes; likewise
 
 Key = tuple[str, str, str]
 """Model, routing group and name of a selection."""

@@ -12,10 +12,10 @@ from query_api.http.requests.queries import missing
 from query_api.http.requests.registrations import read_registration
 from query_api.http.wire import Wire
 from query_api.ports import PublisherRegistry, View
+from routing.bounds import TARGETS_KEPT_S
 from routing.decisions.interface import Offered
 from routing.select.bodies import WorkerBody
 from schemas.identities import DEFAULT_TENANT
-from schemas.limits import TARGETS_KEPT_S
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
 from schemas.routing_records import Target
 

@@ -14,10 +14,11 @@ from brokers.clients import Clients
 from brokers.errors import AWAY
 from brokers.interface import EpochProducer
 from brokers.options import ClientOptions
+from routing.bounds import ROUTING_CHUNKS_MAX
 from routing.fold.chunks import chunks_of
 from routing.log.recovery import ROUTING_PARTITION, Recovered, recover_fold
 from schemas.errors import StorageError
-from schemas.limits import ROUTING_CHUNKS_MAX, TABLE_PRODUCER_STOP_S
+from schemas.limits import TABLE_PRODUCER_STOP_S
 from schemas.topics import RoutingTopics
 
 

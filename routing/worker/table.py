@@ -9,28 +9,27 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from brokers.availability import describe
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
 from logs.interface import LogEntry
 from logs.topic import read_past_corruption
+from routing.bounds import ROUTING_CHECKPOINT_S
 from routing.fold.fold import RoutingFold
 from routing.log.recovery import ROUTING_PARTITION
 from routing.worker.state import RoutingStateTopic
 from schemas.causes import cause_of
 from schemas.codec import decode_routing
 from schemas.errors import RecordError, RepriseError
-from schemas.limits import (
-    ENTRIES_NAMED_MAX,
-    ROUTING_CHECKPOINT_S,
-    ROUTING_LEAVE_S,
-    SPAN_LINKS_MAX,
-)
+from schemas.limits import ENTRIES_NAMED_MAX, SPAN_LINKS_MAX
 from schemas.routing_records import RoutingRecord, traces_of
 from schemas.topics import RoutingTopics
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from streams.worker.gaps import check_gap
+
+ROUTING_LEAVE_S: Final = 2.0  # for the last checkpoint, before the partition is given away
 
 logger = logging.getLogger(__name__)
 

@@ -17,15 +17,19 @@ import logging
 import os
 import threading
 import time
+from typing import Final
 
 from brokers.outages import Outage
 from routing.worker.table import RoutingTable
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError, NewerVersionError
-from schemas.limits import ROUTING_FOLD_S, ROUTING_REFUSED_S, SHUTDOWN_S
+from schemas.limits import SHUTDOWN_S
 from schemas.tracing import NO_TRACER, Tracer
 from streams.worker.runner import AppRunner, Folded, LoopSpoiledError, wait_for
 from streams.worker.worker import StreamsSettings
+
+ROUTING_FOLD_S: Final = 0.2  # routing records are gathered before they are folded: nobody waits
+ROUTING_REFUSED_S: Final = 30.0  # after which topics of routing are tried again that cannot be used
 
 logger = logging.getLogger(__name__)
 

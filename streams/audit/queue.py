@@ -6,9 +6,13 @@ import threading
 from typing import Final
 
 from schemas.answer_records import end_answer
-from schemas.limits import AUDIT_QUEUE_BYTES, AUDIT_RECORD_BYTES
+from schemas.limits import AUDIT_QUEUE_BYTES, KAFKA_BATCH_BYTES, KIB
 from streams.kernel import native_audit_queue
 from streams.kernel.interface import AuditQueue
+
+AUDIT_RECORD_BYTES: Final = 256 * KIB  # of answers in one record, and the last of them
+
+assert AUDIT_RECORD_BYTES < KAFKA_BATCH_BYTES, "a batch has some records of answers"
 
 _U64: Final = 2**64 - 1
 

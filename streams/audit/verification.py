@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logs.embedded import ReadOnlyLog
 from logs.interface import LogEntry, ReadableLog
@@ -24,18 +24,15 @@ from schemas.answer_records import (
 from schemas.codec import decode_answers
 from schemas.errors import PastError, RecordError, RecordFormatError
 from schemas.identities import Offset, PrefixScope, StreamKey
-from schemas.limits import (
-    AUDIT_SEEDS_MAX,
-    AUDIT_SHOWN_MAX,
-    BLOCK_SIZE_MAX,
-    TABLE_FLUSH_CHANGES_MAX,
-)
+from schemas.limits import AUDIT_SHOWN_MAX, BLOCK_SIZE_MAX, TABLE_FLUSH_CHANGES_MAX
 from streams.audit.log import DIRECTORY, ReadOnlyAnswers
 from streams.history.past import Flushed, Past
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel, ReadOnlyKernel
 from streams.table.fold import NO_OFFSET, Fold
+
+AUDIT_SEEDS_MAX: Final = 8  # of the prefix hash, each of which costs a fold of the log: unreadable
 
 
 class Disagreement(NamedTuple):

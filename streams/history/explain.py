@@ -15,11 +15,13 @@ from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import PastError
 from schemas.events import Removed, Stored
 from schemas.identities import MEDIA, ModelContext, Offset, PrefixScope, StreamKey
-from schemas.limits import DUMP_CHUNK_ENTRIES_MAX, EXPLAINED_CHANGES_MAX
+from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.records import BridgeRecord, EventsRecord
 from streams.history.past import Past
 from streams.kernel.changes import CHANGE_BYTES, SHARED, Change, Op, decode_changes
 from streams.kernel.interface import InstanceMatch
+
+EXPLAINED_CHANGES_MAX: Final = 16  # of one block; each takes a fold of one flush
 
 _CLEARED: Final = bytes(16)
 

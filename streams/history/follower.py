@@ -31,16 +31,8 @@ from logs.topic_logs import TopicLogs
 from schemas.causes import cause_of
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, StorageError, TableLostError
-from schemas.limits import (
-    HISTORY_PAUSED_S,
-    HISTORY_RECORDS_PER_TURN_MAX,
-    HISTORY_RETAIN_S,
-    HISTORY_RETRY_S,
-    LAG_CHECK_WAIT_S,
-    REPLICA_POLL_MS,
-    SHUTDOWN_S,
-    WORKER_STALL_CHECK_S,
-)
+from schemas.limits import LAG_CHECK_WAIT_S, REPLICA_POLL_MS, SHUTDOWN_S
+from streams.bounds import HISTORY_RETRY_S, WORKER_STALL_CHECK_S
 from streams.history.past import Past
 from streams.history.past_tables import PastTables
 from streams.history.recorder import HistoryRecorder
@@ -50,6 +42,10 @@ from streams.kernel.interface import Kernel
 from streams.table.fold import Fold
 from streams.worker.stall_watch import StalledError, StallWatch
 from streams.worker.tables import PartitionTables
+
+HISTORY_RECORDS_PER_TURN_MAX: Final = 4096  # of the events topic, folded at once
+HISTORY_PAUSED_S: Final = 45.0  # stood still for so long, it opens its tables anew
+HISTORY_RETAIN_S: Final = 60.0  # how often what is old is dropped, in the distributed form
 
 HISTORY: Final = "history"
 TABLES: Final = "history-tables"

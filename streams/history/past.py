@@ -17,11 +17,7 @@ from schemas.codec import decode_log_record, decode_record_events, decode_row_bo
 from schemas.errors import PastError, RecordError, StorageError
 from schemas.events import Cleared, Stored
 from schemas.identities import ModelContext, Offset
-from schemas.limits import (
-    HISTORY_ANSWER_S,
-    HISTORY_RECORDS_MAX,
-    HISTORY_TAIL_BYTES_MAX,
-)
+from schemas.limits import GIB, HISTORY_ANSWER_S
 from schemas.records import BridgeRecord, EventsRecord
 from streams.history.rows_as_of import RowsAsOf, Wanted
 from streams.history.store import HistoryStore, Run, RunBounds
@@ -39,6 +35,9 @@ from streams.table.rows.format import (
     parse_publisher_key,
 )
 from streams.table.rows.reader import RowReader
+
+HISTORY_TAIL_BYTES_MAX: Final = GIB  # of records for one answer: reason="as_of_takes_too_long"
+HISTORY_RECORDS_MAX: Final = 1_000_000  # folded to find the one that changed a block
 
 _CHECK_EVERY: Final = 256
 

@@ -6,16 +6,17 @@ A stream never spans partitions, so their folds have nothing of each other to ch
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import HISTORY_FOLDS_KEPT
 from schemas.positions import Position, PublisherState
 from schemas.registration import Registered
 from streams.history.past import Blocks, Past
 from streams.history.rows_as_of import Wanted
 from streams.kernel.interface import Kernel
 from streams.table.scope_states import ScopeStates, Source
+
+HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory of its scope
 
 
 class PastTable(NamedTuple):

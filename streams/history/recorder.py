@@ -15,16 +15,20 @@ a run of its own once it can be written again.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from schemas.clock import REAL_CLOCK
 from schemas.errors import StorageError
-from schemas.limits import HISTORY_BATCH_BYTES, HISTORY_FLUSH_S, HISTORY_RETRY_S
+from schemas.limits import KIB
 from schemas.positions import LogBounds
 from storage.rocksdb import new_batch
+from streams.bounds import HISTORY_RETRY_S
 from streams.history.store import HistoryStore, Run, context_key, flush_key, plain_key
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
+
+HISTORY_BATCH_BYTES: Final = 512 * KIB  # of rows, written at once
+HISTORY_FLUSH_S: Final = 1.0  # how often a flush is marked: what lies behind is folded from the log
 
 _logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from schemas.arrays import ArrayPacker, PythonArrayPacker
-from schemas.limits import LEFT_OUT_BLOCKS_MAX, WAITING_MAX
+from streams.bounds import LEFT_OUT_BLOCKS_MAX, WAITING_MAX
 from streams.kernel.interface import Kernel
 from streams.kernel.reference import ReferenceKernel
 from streams.kernel.selection import ChangeSelection, PythonChangeSelection

@@ -38,15 +38,8 @@ from schemas.identities import (
     is_waiting,
     waiting_scope,
 )
-from schemas.limits import (
-    COPIES_KEPT_SHARE,
-    GROUP_MAX,
-    HOLD_COUNT_MAX,
-    LEFT_OUT_BLOCKS_MAX,
-    LEFT_OUT_REASON_BYTES_MAX,
-    LEFT_OUT_REASONS_MAX,
-    WAITING_MAX,
-)
+from schemas.limits import HOLD_COUNT_MAX
+from streams.bounds import LEFT_OUT_BLOCKS_MAX, WAITING_MAX
 from streams.kernel.changes import (
     CHANGE_BYTES,
     SHARED,
@@ -74,6 +67,13 @@ from streams.kernel.interface import (
 from streams.kernel.moves import Moves
 from streams.kernel.scan import scan_query
 from streams.kernel.walk import Holder, further, match_instance, match_shards
+
+GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped, nor more as prefixes
+LEFT_OUT_REASON_BYTES_MAX: Final = 64  # of a reason's name; what is longer is `other`
+LEFT_OUT_REASONS_MAX: Final = 16  # of one publisher; beyond either: `left_out_overflow`
+# Of LEFT_OUT_BLOCKS_MAX, one in so many may be of blocks that answers count all the same, since a
+# copy may be left (`copies_unknown`); of further ones none is counted
+COPIES_KEPT_SHARE: Final = 64
 
 SelfT = TypeVar("SelfT", bound="ReferenceKernel")
 ArgumentsT = ParamSpec("ArgumentsT")

@@ -16,9 +16,12 @@ from schemas.codec import UNUSABLE, decode_log_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.events import BlockEvent, Stored
 from schemas.identities import StreamKey
-from schemas.limits import TAIL_KEY_NESTING_MAX
 from schemas.memory import MemoryRecord
 from schemas.records import EventsRecord, HeartbeatRecord, Record, RegisteredRecord
+
+TAIL_KEY_NESTING_MAX: Final = 8  # of extra keys shown as values; deeper ones are shown as hex
+
+assert TAIL_KEY_NESTING_MAX < 100, "extra keys are shown within Python's recursion limit"
 
 _encoder: Final = msgspec.json.Encoder()
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokers.availability import check_access, until_reached
 from brokers.errors import KafkaError
@@ -21,9 +21,12 @@ from brokers.topics import count_partitions
 from logs.embedded import ReadOnlyLog
 from logs.topic import read_once
 from schemas.identities import Offset
-from schemas.limits import TAIL_POLL_S, TAIL_REACH_S, TAIL_RECORDS_MAX
+from schemas.limits import TAIL_REACH_S
 from storage.rocksdb import LOG, Database, disk_errors
 from streams.log.record_lines import Entry, StreamFilter, record_line
+
+TAIL_POLL_S: Final = 0.25  # between two looks for new records: the age of what it prints
+TAIL_RECORDS_MAX: Final = 500  # read at once and printed, before the next ones
 
 
 class TailOptions(NamedTuple):

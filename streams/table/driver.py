@@ -10,17 +10,15 @@ from typing import Final, NamedTuple
 from logs.interface import LogEntry, RecordLog
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import StorageError
-from schemas.limits import (
-    MAINTAINED_ENTRIES,
-    REWRITE_AFTER_BYTES,
-    TABLE_FLUSH_CHANGES_MAX,
-)
+from schemas.limits import KIB, MAINTAINED_ENTRIES, TABLE_FLUSH_CHANGES_MAX
 from streams.table.fold import INTERNAL_ERROR, NO_OFFSET
 from streams.table.recovery import Plan
 from streams.table.releasing import release_some
 from streams.table.skip_log import SkipLog, SkippedRecord
 from streams.table.table import Table
 from streams.table.threads import in_thread, run_without_loop
+
+REWRITE_AFTER_BYTES: Final = 64 * KIB  # folded; then MAINTAINED_ENTRIES are rewritten beside it
 
 _NEVER: Final = float("inf")
 

@@ -28,14 +28,16 @@ import msgspec
 from msgspec import Meta
 
 from schemas.identities import PublisherKey, Text
-from schemas.limits import (
-    LEDGER_BATCHES_MAX,
-    LEDGER_CAUSES_MAX,
-    LEDGER_INCARNATIONS_MAX,
-    LEDGER_INTERVALS_MAX,
-)
 from schemas.positions import IncarnationNumber, PublisherState, Seconds, SequenceNumber
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
+
+# What is remembered of each publisher's losses and repairs, in one row of 10 KB at most. What is
+# older stays in the totals, and `forgotten` of /gaps counts it. Each kind of interval has a share
+# of its own, so that many repairs push no loss out.
+LEDGER_INCARNATIONS_MAX: Final = 8  # of a publisher, each with its intervals
+LEDGER_INTERVALS_MAX: Final = 64  # of one kind, in all incarnations of a publisher
+LEDGER_BATCHES_MAX: Final = 2**64 - 1  # of one cause; what a row can have
+LEDGER_CAUSES_MAX: Final = 32  # of one kind; batches of any further cause count as `other`
 
 NOT_IN_LOG: Final = "not_in_log"
 """Cause of batches that the log itself does not have, and does not say why."""

@@ -13,7 +13,6 @@ from logs.interface import LogEntry
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.identities import PublisherKey
-from schemas.limits import BRIDGES_REMEMBERED_MAX
 from schemas.memory import MemoryRecord
 from schemas.positions import PublisherState
 from schemas.records import (
@@ -24,6 +23,7 @@ from schemas.records import (
     SequencedRecord,
     UnregisteredRecord,
 )
+from streams.bounds import BRIDGES_REMEMBERED_MAX
 from streams.table.fold import Fold
 
 

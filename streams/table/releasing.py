@@ -1,9 +1,12 @@
 """Releases what large clears have left in a kernel, a turn's worth at a time."""
 
 from collections.abc import Callable
+from typing import Final
 
 from schemas.clock import REAL_CLOCK
-from schemas.limits import MAINTAINED_S, RELEASED_AT_ONCE
+
+RELEASED_AT_ONCE: Final = 2048  # blocks that are released before the time is looked at
+MAINTAINED_S: Final = 0.002  # after which no more is released in a turn
 
 
 def release_some(

@@ -10,11 +10,18 @@ here. Where none come any more, it is no longer shown all the same.
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
-from schemas.limits import MEMORY_SEGMENTS_MAX
+from schemas.limits import MEMORY_SEGMENTS_READ_MAX
 from schemas.memory import Change, MemoryRecord, SegmentKey, SegmentState, SegmentWriter
+
+# Memory segments of all hosts. What is above goes, first those that are gone, then those not heard
+# of for the longest: reprise_fold_records{outcome="segments_forgotten"}.
+MEMORY_SEGMENTS_MAX: Final = 1024  # 300 bytes each, in a row of its own
+
+assert MEMORY_SEGMENTS_READ_MAX <= MEMORY_SEGMENTS_MAX, "a table holds all that one bridge reads"
 
 FORGOTTEN = "segments_forgotten"
 """Counts segments that had to go before their time, for there were too many."""

@@ -6,11 +6,15 @@ more. Every record is counted; only the first of each reason in each minute are 
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.clock import REAL_CLOCK
 from schemas.identities import COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT, Offset, PublisherKey
-from schemas.limits import SKIPPED_RECORDS_NAMED_MAX, SKIPPED_RECORDS_WINDOW_S
+
+# All of it is counted: reprise_fold_records and reprise_worker_records for records,
+# reprise_table_rows for rows, by outcome.
+SKIPPED_RECORDS_NAMED_MAX: Final = 100  # logged in each window, of each reason
+SKIPPED_RECORDS_WINDOW_S: Final = 60.0  # of which each begins to count again
 
 logger = logging.getLogger(__name__)
 

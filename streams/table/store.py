@@ -15,7 +15,7 @@ import msgspec
 from schemas.codec import decode_row_body
 from schemas.errors import DamagedError, DiskError, RowCorruptError
 from schemas.identities import Offset
-from schemas.limits import STORE_BATCH_BYTES_MAX
+from schemas.limits import MIB
 from schemas.positions import LogOffset, Seconds
 from storage.rocksdb import (
     TABLE,
@@ -28,6 +28,8 @@ from storage.rocksdb import (
 from storage.salvage import move_aside
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
+
+STORE_BATCH_BYTES_MAX: Final = 8 * MIB  # of rows that do not count yet, in one WriteBatch: memory
 
 _logger = logging.getLogger(__name__)
 

@@ -34,20 +34,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logs.interface import LogEntry, RecordLog
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import Offset
-from schemas.limits import (
-    FLUSH_STEP_BYTES,
-    MAINTAINED_ENTRIES,
-    STORE_GENERATION_DELTAS,
-    STORE_GENERATION_MIN_BYTES,
-    TOPIC_GENERATION_DELTAS,
-    TOPIC_GENERATION_MIN_BYTES,
-)
+from schemas.limits import KIB, MAINTAINED_ENTRIES, MIB
 from schemas.positions import LogBounds
+from streams.bounds import STORE_GENERATION_DELTAS
 from streams.table.fold import NO_OFFSET, Fold, TableChanges
 from streams.table.history_interface import NO_HISTORY, RowHistory
 from streams.table.recovery import Action, Plan, plan_recovery
@@ -61,6 +55,11 @@ from streams.table.store import Local, StoredRows, TableStore
 from streams.table.threads import in_thread
 from streams.table.topic_copy import TopicCopy
 from streams.table.topic_interface import TableTopic
+
+STORE_GENERATION_MIN_BYTES: Final = 1 * MIB  # deltas of a context, before a store rewrites it
+TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many small contexts share
+TOPIC_GENERATION_DELTAS: Final = 1.25  # in a topic; above 1: what only grows is left alone
+FLUSH_STEP_BYTES: Final = 256 * KIB  # of rows, written between two records: some 2 ms
 
 
 class _Switch(NamedTuple):

@@ -49,15 +49,27 @@ from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_batches
 from schemas.errors import TableLostError, TableTooLargeError
 from schemas.limits import (
+    DUMP_CHUNK_ENTRIES_MAX,
+    GIB,
+    KAFKA_MESSAGE_MAX_BYTES,
     KAFKA_REQUEST_MS,
-    TABLE_BATCH_BYTES_MAX,
+    KIB,
     TABLE_PRODUCER_STOP_S,
-    TABLE_RETAKE_S,
-    TABLE_TRANSACTION_BYTES_MAX,
 )
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
 from streams.table.topic_interface import TopicRow
+
+# Rows of a partition's table that count together: keys and values, before compression.
+TABLE_BATCH_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 128 * KIB  # the codec may add a little
+TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; within TABLE_TRANSACTION_MS
+
+TABLE_RETAKE_S: Final = 6 * 3600.0  # an owner takes its partition again this often: a new producer
+
+assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day after it last wrote"
+assert DUMP_CHUNK_ENTRIES_MAX * 64 < TABLE_BATCH_BYTES_MAX, "a row of a table must fit a batch"
+assert TABLE_BATCH_BYTES_MAX < KAFKA_MESSAGE_MAX_BYTES, "a flush of one batch must fit a message"
+assert TABLE_BATCH_BYTES_MAX < TABLE_TRANSACTION_BYTES_MAX, "a larger flush needs a transaction"
 
 logger = logging.getLogger(__name__)
 

@@ -92,24 +92,33 @@ from brokers.reading import stop_consumer
 from logs.interface import LogEntry, TracedEntry
 from logs.topic import log_bounds
 from schemas.identities import Offset
-from schemas.limits import (
-    CLIENT_LEAVE_S,
-    WORKER_APP_STOP_S,
-    WORKER_BATCH_MESSAGES_MAX,
-    WORKER_BUFFER_MESSAGES_MAX,
-    WORKER_COMMIT_S,
-    WORKER_DAMAGE_PAUSE_S,
-    WORKER_MESSAGE_BYTES,
-    WORKER_POLL_RECORDS_MAX,
-    WORKER_POLL_S,
-    WORKER_STALL_CHECK_S,
-)
+from schemas.limits import CLIENT_LEAVE_S, GIB, KAFKA_MESSAGE_MAX_BYTES, KIB
 from schemas.topics import TRACEPARENT_HEADER
 from schemas.tracing import read_traceparent
+from streams.bounds import WORKER_POLL_S, WORKER_STALL_CHECK_S
 from streams.worker.gathering import Gathering
 from streams.worker.outcome import Outcome
 from streams.worker.owner import PartitionOwner
 from streams.worker.stall_watch import StallWatch
+
+# Between its consumer and its fold, in messages, since Faust counts no bytes. Above them the worker
+# fetches no more. It has a poll, a buffer and a batch in memory at once: some 40 MiB while it
+# catches up with busy engines, and 3 GiB if each record were as large as one may be. Fetched and
+# not polled there are 32 MiB more, compressed.
+WORKER_POLL_RECORDS_MAX: Final = 256  # of one poll
+WORKER_MESSAGE_BYTES: Final = 256 * KIB  # of records that are one message, or a single record
+WORKER_BUFFER_MESSAGES_MAX: Final = 64  # polled, and not yet in a batch
+WORKER_BATCH_MESSAGES_MAX: Final = 64  # folded and written at once
+
+WORKER_DAMAGE_PAUSE_S: Final = 0.05  # between two fetches, while damage is read past
+WORKER_COMMIT_S: Final = 2.0  # how often the offset is committed, which only tells lag
+WORKER_APP_STOP_S: Final = 30.0  # for Faust's services to end after a failure
+
+assert (
+    KAFKA_MESSAGE_MAX_BYTES
+    * (WORKER_POLL_RECORDS_MAX + WORKER_BUFFER_MESSAGES_MAX + WORKER_BATCH_MESSAGES_MAX)
+    <= 3 * GIB
+), "a worker that catches up must fit a machine, however large its records are"
 
 _NEVER: Final = 2**31 - 1
 

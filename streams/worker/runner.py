@@ -24,17 +24,21 @@ from schemas.errors import (
     NewerVersionError,
     RepriseError,
 )
-from schemas.limits import (
-    WORKER_CLEAN_S,
-    WORKER_POLL_S,
-    WORKER_RETRY_MAX_S,
-    WORKER_RETRY_S,
-    WORKER_SETTLED_S,
-    WORKER_STOP_S,
-)
+from schemas.limits import SHUTDOWN_S, WORKER_SESSION_S
 from schemas.topics import TopicSpec
+from streams.bounds import WORKER_POLL_S
 from streams.worker.app import WorkerApp
 from streams.worker.owner import PartitionOwner
+
+WORKER_RETRY_S: Final = 0.5  # the pause after an app failed; doubled with each further failure
+WORKER_RETRY_MAX_S: Final = 5.0  # up to this
+WORKER_SETTLED_S: Final = 30.0  # an app that ran for this long resets the pause
+WORKER_STOP_S: Final = SHUTDOWN_S - 2.0  # for the last flush and commit, and to leave the group
+WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then the process ends
+
+assert WORKER_CLEAN_S < WORKER_SESSION_S, "a process that cannot be cleaned up ends soon"
+assert WORKER_RETRY_S <= WORKER_RETRY_MAX_S, "the pauses grow"
+assert WORKER_STOP_S < SHUTDOWN_S, "a worker leaves the group before it is killed"
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,12 @@ table that is opened next begins where its log does, and says what it no longer 
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.errors import RepriseError
-from schemas.limits import WORKER_STALL_S
 from schemas.positions import LogBounds
+
+WORKER_STALL_S: Final = 60.0  # a table that stands still for so long, with more in its log
 
 
 class StalledError(RepriseError):

@@ -6,9 +6,9 @@ import pytest
 
 from schemas.events import Cleared, Removed
 from schemas.identities import COPIES_UNKNOWN, Medium
-from schemas.limits import COPIES_KEPT_SHARE
 from streams.kernel import native_available, open_kernel
 from streams.kernel.interface import PublisherId
+from streams.kernel.reference import COPIES_KEPT_SHARE
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, stored
 from tests.strategies import Prompt, prompt_hashes, u64s
 

@@ -8,10 +8,11 @@ import xxhash
 
 from schemas.events import Cleared, Removed, Stored, encode_events
 from schemas.identities import Medium, StreamKey
-from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX
+from schemas.limits import HOLD_COUNT_MAX
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.changes import Change, Op
 from streams.kernel.interface import COUNTERS, PublisherId
+from streams.kernel.reference import GROUP_MAX
 from tests.strategies import (
     BLOCK_SIZE,
     Prompt,

@@ -8,9 +8,9 @@ import pytest
 
 from schemas.events import Cleared, Removed
 from schemas.identities import GROUPS_DIFFER, Medium
-from schemas.limits import GROUP_MAX
 from streams.kernel import native_available, open_kernel
 from streams.kernel.interface import PublisherId
+from streams.kernel.reference import GROUP_MAX
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, placeholder
 from tests.strategies import BLOCK_SIZE, prompt_hashes, u64s
 

@@ -7,8 +7,8 @@ import pytest
 
 from schemas.events import Cleared, Stored
 from schemas.identities import COPIES_UNKNOWN, Medium
-from schemas.limits import LEFT_OUT_REASONS_MAX
 from streams.kernel import native_available, open_kernel
+from streams.kernel.reference import LEFT_OUT_REASONS_MAX
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, stored
 from tests.strategies import BLOCK_SIZE, prompt_hashes, prompt_tokens, u64s
 

@@ -16,10 +16,9 @@ from logs.interface import LogEntry
 from reprise.cli.audit import decision_lines, lines_of
 from routing.audit import VerifiedDecisions
 from schemas.identities import Offset
-from schemas.limits import AUDIT_SEEDS_MAX
 from schemas.routing_records import DecisionsRecord, encode_routing
 from streams.audit.log import AnswersLog
-from streams.audit.verification import AnswersVerification
+from streams.audit.verification import AUDIT_SEEDS_MAX, AnswersVerification
 from tests.fuzz.mutation import Base, Mutator
 from tests.unit.routing.observed.records import RUN, a_decision
 from tests.unit.streams.audit.test_verification import RECORDS, answer, instance, record

@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from schemas.limits import DATABASE_WRITE_BUFFER_BYTES, HTTP_HEAD_BYTES_MAX, MIB
+from reprise.bounds import HTTP_HEAD_BYTES_MAX
+from schemas.limits import MIB
+from storage.rocksdb import DATABASE_WRITE_BUFFER_BYTES
 from tests.fuzz.http_attacker import KEPT
 from tests.fuzz.neighbour import Neighbour
 from tests.processes import Service

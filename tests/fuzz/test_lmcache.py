@@ -11,7 +11,9 @@ import pytest
 import zmq
 
 from devtools.broker import free_ports
-from schemas.limits import KIB, LMCACHE_KEYS_MAX, LMCACHE_LINK_BYTES, MIB
+from lmcache_adapter.sockets.links import LMCACHE_LINK_BYTES
+from lmcache_adapter.worker.keys import LMCACHE_KEYS_MAX
+from schemas.limits import KIB, MIB
 from tests.fuzz.mutation import Base, Mutator
 from tests.lmcache import ScriptedWorker
 from tests.processes import Service, until

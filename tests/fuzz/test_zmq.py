@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from schemas.limits import DATABASE_WRITE_BUFFER_BYTES, HELD_BATCHES_MAX, KIB, MIB
+from bridge.publisher.held_batches import HELD_BATCHES_MAX
+from schemas.limits import KIB, MIB
+from storage.rocksdb import DATABASE_WRITE_BUFFER_BYTES
 from tests.fuzz.neighbour import Neighbour
 from tests.fuzz.zmq_attacker import PUBLISHERS
 from tests.processes import Service, until

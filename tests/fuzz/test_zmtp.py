@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from schemas.limits import LINK_BUFFER_BYTES, MESSAGE_BYTES_MAX, MESSAGE_FRAMES_MAX, MIB
+from bridge.sockets.link_bytes import LINK_BUFFER_BYTES
+from schemas.limits import MESSAGE_BYTES_MAX, MESSAGE_FRAMES_MAX, MIB
 from tests.fuzz.neighbour import Neighbour
 from tests.processes import Service, until
 from tests.zmtp import GREETING, READY

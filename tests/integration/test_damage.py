@@ -23,12 +23,11 @@ import pytest
 from logs.embedded import ReadOnlyLog
 from reprise.embedded.repair import Repair
 from reprise.embedded.service import EmbeddedService
-from reprise.settings import DEFAULT_SEED, Settings
+from reprise.settings import DEFAULT_SEED, TABLE_FLUSH_S, Settings
 from schemas.answer_states import AnswerState
 from schemas.conditions import Part
 from schemas.errors import DamagedError
 from schemas.identities import ModelContext, PrefixScope
-from schemas.limits import TABLE_FLUSH_S
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.verification import fresh_fold

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from schemas.limits import GRPC_MESSAGE_BYTES_MAX, GRPC_STREAMS_MAX
+from query_api.grpc.bounds import GRPC_MESSAGE_BYTES_MAX, GRPC_STREAMS_MAX
 from tests.processes import START_S, Service, until
 from tests.router_protos import PACKED, RADIX
 

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from lab.engines.publisher import Publisher, PublisherOptions
-from schemas.limits import (
-    HTTP_BODIES_BYTES_MAX,
-    HTTP_ENGINES_AT_ONCE_MAX,
-    HTTP_SILENT_AT_ONCE_MAX,
+from bridge.engine_http.client import HTTP_BODIES_BYTES_MAX
+from bridge.engine_http.engine import HTTP_ENGINES_AT_ONCE_MAX, HTTP_SILENT_AT_ONCE_MAX
+from bridge.engine_http.load_watch import (
     LOAD_AT_ONCE_MAX,
     LOAD_BODIES_BYTES_MAX,
     LOAD_SILENT_AT_ONCE_MAX,
-    MIB,
 )
+from lab.engines.publisher import Publisher, PublisherOptions
+from schemas.limits import MIB
 from tests.contract.test_service_contract import TOKENS, chain
 from tests.engine_http import engine_server
 from tests.processes import Service, until

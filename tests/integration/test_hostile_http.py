@@ -1,6 +1,6 @@
 """Hostile HTTP clients against `reprise up` as a process, each beside a neighbour that asks.
 
-The bounds on memory are those of `schemas.limits`, plus what is said beside them.
+The bounds on memory are those of the service, plus what is said beside them.
 """
 
 import contextlib
@@ -15,14 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from schemas.limits import (
-    BODIES_LARGE_BYTES_MAX,
-    BODY_BYTES_MAX,
-    BODY_PIECE_S,
-    HTTP_HEAD_S,
-    KIB,
-    MIB,
-)
+from query_api.bounds import BODY_PIECE_S
+from query_api.http.requests.bodies import BODIES_LARGE_BYTES_MAX
+from reprise.http.connection import HTTP_HEAD_S
+from schemas.limits import BODY_BYTES_MAX, KIB, MIB
 from tests.processes import Service, until
 
 SLACK_BYTES = 48 * MIB  # of the allocator and of the interpreter, in every bound below

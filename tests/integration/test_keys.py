@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from schemas.limits import KEY_FILE_CHECK_S
+from query_api.access.key_ring import KEY_FILE_CHECK_S
 from tests.processes import Service, until
 from tests.router_protos import PACKED
 

@@ -21,11 +21,10 @@ from typing import Any
 import pytest
 import zmq
 
-from bridge.relay.bridge_keys import BridgeKeys
+from bridge.relay.bridge_keys import RELAY_KEYS_CHECK_S, BridgeKeys
 from lab.engines.engine import EngineOptions
 from lab.engines.process import EngineProcess
 from lab.traffic.http_json import JsonConnection
-from schemas.limits import RELAY_KEYS_CHECK_S
 from tests.load import Engine, Load
 from tests.processes import Service, until
 from tests.relays import Keys, RelayProcess, make_keys

@@ -24,7 +24,8 @@ import trustme
 from query_api.access.key_editing import add_key
 from query_api.access.keys import Key, digest_of, spell
 from query_api.access.rights import Access, Right
-from schemas.limits import TLS_FILES_CHECK_S, TLS_HANDSHAKES_MAX
+from reprise.http.tls import TLS_FILES_CHECK_S
+from reprise.http.tls_listener import TLS_HANDSHAKES_MAX
 from tests.processes import Service, until
 from tests.router_protos import PACKED
 from tests.sniffer import Sniffer

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from logs.embedded import EmbeddedLog
 from schemas.errors import PastError
 from schemas.identities import MEDIA, ModelContext, Offset, StreamKey
-from schemas.limits import EXPLAINED_CHANGES_MAX
-from streams.history.explain import Question, explain
+from streams.history.explain import EXPLAINED_CHANGES_MAX, Question, explain
 from streams.history.past import Blocks, Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore

@@ -10,12 +10,10 @@ import msgspec
 import pytest
 
 from bridge.wire import DecodedBatch, open_source
-from bridge.wire.batch import BatchDecoder
+from bridge.wire.batch import BATCH_APART_EVENTS_MAX, BATCH_APART_VALUES_MAX, BatchDecoder
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import BatchPacker
 from schemas.limits import (
-    BATCH_APART_EVENTS_MAX,
-    BATCH_APART_VALUES_MAX,
     BATCH_EVENTS_MAX,
     BLOCK_SIZE_MAX,
     BULK_BYTES,

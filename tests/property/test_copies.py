@@ -17,9 +17,9 @@ from bridge.wire.hit_reports import Roots, roots_of
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.events import encode_events
 from schemas.identities import COPIES_UNKNOWN, PrefixScope
-from schemas.limits import COPIES_KEPT_SHARE
 from schemas.registration import PublisherKind, ReportMode
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
+from streams.kernel.reference import COPIES_KEPT_SHARE
 from tests.unit.bridge.messages import frames_of, map_event, registration
 
 ONE = registration(kind=PublisherKind("vLLM"))

@@ -11,15 +11,10 @@ import msgspec
 import pytest
 
 from bridge.sockets.raw_message import RawMessage
+from bridge.wire.batch import BATCH_VALUES_MAX
 from bridge.wire.drop_reasons import DropReason
 from schemas.identities import Offset
-from schemas.limits import (
-    BATCH_EVENTS_MAX,
-    BATCH_VALUES_MAX,
-    LORA_NAMES_MAX,
-    MESSAGE_BYTES_MAX,
-    NAME_BYTES_MAX,
-)
+from schemas.limits import BATCH_EVENTS_MAX, LORA_NAMES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX
 from schemas.positions import PublisherState
 from schemas.records import encode_record
 from schemas.registration import PublisherKind

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from schemas import limits
+from lmcache_adapter.worker.full_sync import LMCACHE_SYNC_IDLE_S
+from lmcache_adapter.worker.worker import LMCACHE_SYNC_AGAIN_MAX_S
 from tests.lmcache import CPU, DISK
 from tests.unit.lmcache_adapter.scene import REPLY, Cache, Scene
 from tests.unit.lmcache_adapter.worker.test_worker import restarted
@@ -86,7 +87,7 @@ class History:
             self.batches = []
 
     def pass_time(self) -> None:
-        self.cache.scene.wait(self.random.choice([1.0, 5.0, limits.LMCACHE_SYNC_IDLE_S + 1]))
+        self.cache.scene.wait(self.random.choice([1.0, 5.0, LMCACHE_SYNC_IDLE_S + 1]))
         self.ask_status()
 
     def restart_worker(self) -> None:
@@ -115,7 +116,7 @@ class History:
         """Nothing is lost any more: heartbeats come, and what is asked for is sent."""
         self.batches = []
         for _ in range(12):
-            self.cache.scene.wait(limits.LMCACHE_SYNC_AGAIN_MAX_S + 1)
+            self.cache.scene.wait(LMCACHE_SYNC_AGAIN_MAX_S + 1)
             self.beat()
             while self.batches:
                 self.push_batch()

@@ -15,9 +15,9 @@ from routing.decisions.beside import Usual
 from routing.decisions.live import LiveLoad, Report
 from routing.decisions.queue import RoutingQueue
 from routing.fold.booking import DecisionKey
+from routing.fold.bookings import EARLY_OUTCOME_S
 from routing.fold.fold import RoutingFold
 from schemas.codec import decode_routing
-from schemas.limits import EARLY_OUTCOME_S
 from schemas.routing_records import (
     DecisionsRecord,
     LoadRecord,

@@ -14,7 +14,7 @@ from logs.interface import LogEntry
 from logs.topic import log_bounds
 from schemas.errors import RepriseError
 from schemas.identities import Offset
-from schemas.limits import WORKER_STALL_CHECK_S
+from streams.bounds import WORKER_STALL_CHECK_S
 from streams.worker.owner import PartitionOwner
 from streams.worker.stall_watch import StallWatch
 

@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Protocol
 
 from bridge.engine_http.answers import Process, PublisherSource
+from bridge.engine_http.bounds import HTTP_ENGINE_WAIT_S
 from bridge.engine_http.client import NoAnswerError
 from bridge.publisher.replay_client import Replayer, ReplaySocket
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
-from schemas.limits import HTTP_ENGINE_WAIT_S
 from schemas.registration import Registration
 from tests.simulation.engines import SimulatedEngine
 from tests.simulation.loop import SimulatedLoop, current

@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from bridge.delivery.registrations_watch import LOG_START_LOOK_S
+from bridge.heartbeats import HEARTBEAT_COMPLETE_S
 from brokers.clients import partition_of
 from query_api.replica.heartbeat_watch import HeartbeatWatch
 from schemas.answer_states import AnswerState
 from schemas.identities import Offset
-from schemas.limits import HEARTBEAT_COMPLETE_S, LOG_START_LOOK_S
 from schemas.topics import encode_stream
 from streams.kernel import open_kernel
 from streams.table.fold import Fold

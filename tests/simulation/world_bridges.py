@@ -14,11 +14,14 @@ from typing import Any, Final
 from unittest import mock
 
 from bridge import heartbeats, pump, service
+from bridge.bounds import TURN_S
 from bridge.delivery import partition_lag, spool, writer
+from bridge.delivery.partition_lag import LAG_BYTES_FIRST
 from bridge.publisher import follower, held_batches, sequencer, stream, window
+from bridge.publisher.held_batches import HELD_BATCHES_MAX
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets import inbox
-from bridge.sockets.inbox import Inbox
+from bridge.sockets.inbox import INBOX_HELD_BACK_RATIO, Inbox
 from bridge.sockets.reader import MessageReader
 from bridge.wire import batch
 from brokers import clients
@@ -30,13 +33,7 @@ from schemas.answer_states import Standing
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import (
-    HELD_BATCHES_MAX,
-    INBOX_HELD_BACK_RATIO,
-    LAG_BYTES_FIRST,
-    SPOOL_BYTES_MAX,
-    TURN_S,
-)
+from schemas.limits import SPOOL_BYTES_MAX
 from schemas.records import BridgeRecord, EventsRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel

@@ -5,8 +5,9 @@ in the end the log has all of it, and every publisher is `exact`.
 import asyncio
 from typing import Final
 
+from bridge.delivery.partition_lag import LAG_BYTES_FIRST
+from bridge.publisher.held_batches import HELD_BATCHES_MAX
 from schemas.answer_states import AnswerState
-from schemas.limits import HELD_BATCHES_MAX, LAG_BYTES_FIRST
 from schemas.records import GapRecord
 from tests.simulation.history import History
 from tests.simulation.loop import SimulatedLoop, State

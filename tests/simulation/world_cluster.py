@@ -24,6 +24,8 @@ from typing import Any, Final
 from unittest import mock
 
 from bridge import service as bridge_service
+from bridge.delivery.registrations_watch import LOG_START_LOOK_S
+from bridge.heartbeats import HEARTBEAT_COMPLETE_S
 from brokers import clients
 from brokers import topics as broker_topics
 from brokers.group_offsets import GroupOffsets
@@ -41,7 +43,7 @@ from schemas.answer_states import AnswerState
 from schemas.codec import decode_routing
 from schemas.errors import ConfigurationError
 from schemas.identities import ModelContext, PrefixScope, StreamKey
-from schemas.limits import HEARTBEAT_COMPLETE_S, LOG_START_LOOK_S, STALE_S
+from schemas.limits import STALE_S
 from schemas.routing_records import (
     DecisionsRecord,
     Outcome,

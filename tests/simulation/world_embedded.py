@@ -13,12 +13,14 @@ from typing import Any, Final
 from unittest import mock
 
 from bridge import heartbeats, pump
+from bridge.bounds import TURN_S
 from bridge.delivery import log_sink
 from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.publisher import follower, held_batches, sequencer, stream, window
+from bridge.publisher.held_batches import HELD_BATCHES_MAX
 from bridge.pump import Pump
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.reader import MessageReader
@@ -31,7 +33,7 @@ from schemas.answer_states import Doubt, Standing
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import HEARTBEAT_S, HELD_BATCHES_MAX, STALE_S, TURN_S
+from schemas.limits import HEARTBEAT_S, STALE_S
 from schemas.positions import PublisherState
 from schemas.records import BridgeRecord
 from schemas.registration import Registration

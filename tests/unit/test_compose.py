@@ -19,14 +19,15 @@ from lab.demo.compose import RESOLVE_S, Replicas, addresses, reachable
 from lab.demo.demo import COSTS
 from lab.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
 from lab.traffic.index_client import Candidate, Report, ServiceError
+from reprise.bounds import HTTP_GRACE_S, LEAVE_S
 from reprise.cli.bridge import bridge
 from reprise.cli.serve import serve
 from reprise.cli.streams import streams
 from reprise.front import WAIT_S
+from reprise.roles.leaving import LEAVE_SETTLE_S
 from reprise.tracing.opening import NO_TRACING, open_tracing, tracing_of
 from reprise.tracing.settings import ENDPOINT
 from routing.costs import Costs
-from schemas.limits import HTTP_GRACE_S, LEAVE_S, LEAVE_SETTLE_S
 from schemas.tracing import SpanName
 from tests.spans import Collector
 from tests.unit.lab.demo.stub_service import StubService

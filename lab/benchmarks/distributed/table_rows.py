@@ -13,17 +13,14 @@ from lab.benchmarks.index.blocks import MODEL, stream_of
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName
 from schemas.events import Removed, Stored, encode_events
 from schemas.identities import Offset
-from schemas.limits import (
-    MAINTAINED_ENTRIES,
-    TOPIC_GENERATION_DELTAS,
-    TOPIC_GENERATION_MIN_BYTES,
-)
+from schemas.limits import MAINTAINED_ENTRIES
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.rows.format import RowWrite
 from streams.table.rows.writer import RowWriter
+from streams.table.table import TOPIC_GENERATION_DELTAS, TOPIC_GENERATION_MIN_BYTES
 from streams.table.topic import KafkaTableTopic
 
 SEED_OF_HASHES = 1337

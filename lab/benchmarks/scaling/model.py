@@ -13,22 +13,22 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from bridge.sockets.bounds import SUBSCRIBER_TURN_S
 from lab.benchmarks.scaling.measured import FIGURES, Figures, Measured
+from reprise.bounds import LOG_RETENTION_BYTES
+from routing.http.requests import CANDIDATES_MAX
 from schemas.limits import (
-    CANDIDATES_MAX,
     GIB,
     KIB,
-    LOG_RETENTION_BYTES,
     MIB,
     OPEN_FILES_MAX,
     PUBLISHER_FILES_LEFT_MAX,
     PUBLISHER_FILES_SHARE,
     PUBLISHERS_MAX,
     RECORD_WINDOW_MS,
-    SUBSCRIBER_TURN_S,
-    TOPIC_GENERATION_DELTAS,
 )
 from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS
+from streams.table.table import TOPIC_GENERATION_DELTAS
 
 HOURS_A_MONTH: Final = 730
 ENGINES_MAX: Final = 10_000_000

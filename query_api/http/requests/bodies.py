@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.types import Message, Receive
 
+from query_api.bounds import BODY_PIECE_BYTES, BODY_PIECE_S
 from query_api.http.errors import (
     ClientGoneError,
     RequestError,
@@ -14,16 +15,19 @@ from query_api.http.errors import (
     no_room_for_body,
 )
 from query_api.http.wire import Headers, header
-from schemas.limits import (
-    BODIES_BYTES_MAX,
-    BODIES_LARGE_BYTES_MAX,
-    BODY_BYTES_MAX,
-    BODY_DRAIN_BYTES_MAX,
-    BODY_PIECE_BYTES,
-    BODY_PIECE_S,
-    BODY_READ_S,
-    BODY_SMALL_BYTES,
-)
+from schemas.limits import BODY_BYTES_MAX, BODY_READ_S, KIB, MIB
+
+BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a larger body, which is read for its 413
+
+# Of all bodies that have come in part, by reprise_http_bodies_refused_total{reason="no_room"} and
+# status="503". What has come whole at once is read as it comes. A body of up to BODY_SMALL_BYTES is
+# taken as long as there is any room, a larger one up to BODIES_LARGE_BYTES_MAX.
+BODIES_BYTES_MAX: Final = 256 * MIB  # of all of them
+BODIES_LARGE_BYTES_MAX: Final = 192 * MIB  # of all, while a body is large
+BODY_SMALL_BYTES: Final = 64 * KIB  # of a body that is small
+
+assert BODY_BYTES_MAX <= BODIES_LARGE_BYTES_MAX < BODIES_BYTES_MAX, "the largest body has room"
+assert BODY_DRAIN_BYTES_MAX > BODY_BYTES_MAX, "a body a little too large is read to its end"
 
 NO_ROOM: Final = "no_room"
 TOO_SLOW: Final = "too_slow"

@@ -14,15 +14,13 @@ from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
+from query_api.bounds import VALUE_SHOWN_CHARS_MAX
 from query_api.http.errors import RequestError, shown
 from query_api.http.wire import Field, Wire, malformed
 from schemas.arrays import Token, to_little_endian, tokens_to_bytes
-from schemas.limits import (
-    ELEMENTS_PASSED_MAX,
-    NAME_BYTES_MAX,
-    QUERY_TOKENS_MAX,
-    VALUE_SHOWN_CHARS_MAX,
-)
+from schemas.limits import NAME_BYTES_MAX, QUERY_TOKENS_MAX
+
+ELEMENTS_PASSED_MAX: Final = 1024  # of an array, to find the wrong one that the refusal shows
 
 INT64_MAX: Final = 2**63 - 1
 _U64_MASK: Final = 2**64 - 1

@@ -18,8 +18,10 @@ from urllib.parse import parse_qsl
 
 from query_api.http.errors import RequestError, shown
 from query_api.ports import AsOf
-from schemas.limits import AS_OF_CHARS_MAX, URL_PARAMETERS_MAX
 from schemas.positions import Position
+
+AS_OF_CHARS_MAX: Final = 32_768  # of a position: some 20 for each partition
+URL_PARAMETERS_MAX: Final = 16  # of a query: status="400"
 
 _YES = ("1", "true")
 _NO = ("0", "false", "")

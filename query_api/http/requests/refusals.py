@@ -12,10 +12,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from query_api.bounds import VALUE_SHOWN_CHARS_MAX
 from query_api.http.errors import RequestError, shown
 from query_api.http.requests.queries import missing, unknown_field
 from query_api.http.wire import Wire
-from schemas.limits import NAME_BYTES_MAX, REFUSED_BYTES_SHOWN_MAX, VALUE_SHOWN_CHARS_MAX
+from schemas.limits import KIB, NAME_BYTES_MAX
+
+REFUSED_BYTES_SHOWN_MAX: Final = 256 * KIB  # of a larger body a refusal does not say what came
 
 _PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
 _UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, Offset, PublisherKey
-from schemas.limits import ROW_LOAD_STEP_BYTES
+from schemas.limits import MIB
 from streams.kernel.changes import Change, Op
 from streams.kernel.interface import Kernel
 from streams.table.fold import NO_OFFSET
@@ -14,6 +14,8 @@ from streams.table.rows.format import Row, RowKind, RowPlace
 from streams.table.rows.loader import ContextRow, by_stream, load_rows
 from streams.table.rows.source import RowSource, SkippedRow, SkippedRows
 from streams.table.rows.writer import ContextRows
+
+ROW_LOAD_STEP_BYTES: Final = 4 * MIB  # loaded before the reader's loop has its turn
 
 MISSING_ROWS: Final = "missing_rows"
 """Reason where a row does not follow on those before it."""

@@ -48,8 +48,12 @@ from schemas.codec import (
 )
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, PublisherKey
-from schemas.limits import GENERATION_MAX, OFFSET_MAX
+from schemas.limits import OFFSET_MAX
 from schemas.memory import SegmentKey
+
+# What comes back from a log, a topic or a disk and is above a bound is refused as it is decoded
+# (RecordError, EntryError).
+GENERATION_MAX: Final = 2**31 - 1  # of a context's rows; u32 in their keys
 
 T = TypeVar("T")
 

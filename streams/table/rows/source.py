@@ -3,12 +3,15 @@
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from schemas.errors import RowCorruptError, StorageError
 from schemas.identities import StreamKey
-from schemas.limits import SKIPPED_ROWS_NAMED_MAX
 from streams.table.rows import format as rows
+
+# All of it is counted: reprise_fold_records and reprise_worker_records for records,
+# reprise_table_rows for rows, by outcome.
+SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; the latest ones are kept
 
 KeyedRow = tuple[bytes, bytes | None]
 """A key and its value; None for a tombstone."""

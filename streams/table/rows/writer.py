@@ -17,23 +17,22 @@ mark never count; a number that was begun is never reused.
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from schemas.identities import ModelContext, PublisherKey
-from schemas.limits import (
-    DUMP_CHUNK_ENTRIES_MAX,
-    ROWS_AT_ONCE_MAX,
-    STORE_GENERATION_DELTAS,
-)
+from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.positions import PublisherState
 from schemas.registration import Registered
+from streams.bounds import STORE_GENERATION_DELTAS
 from streams.kernel.changes import CHANGE_BYTES
 from streams.table.fold import Fold, TableChanges
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowPlace, RowWrite
 from streams.table.rows.rewriting import Rewriting
+
+ROWS_AT_ONCE_MAX: Final = 128  # rows written between two records, where they are small: some 2 ms
 
 
 class ContextRows(msgspec.Struct):

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
+from bridge.bounds import LAG_SILENT_S
+from bridge.delivery.partition_lag import LAG_BYTES_FIRST
 from brokers.settings import KafkaSettings
-from schemas.limits import LAG_BYTES_FIRST, LAG_SILENT_S, TURN_BYTES_MAX
+from schemas.limits import TURN_BYTES_MAX
 from schemas.records import encode_record
 from tests.integration.bridge.engine import Engine, Engines
 from tests.integration.bridge.process import BridgeProcess, Bridges, until_live

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.heartbeats import Heartbeats, new_bridge_name
+from bridge.bounds import HOST_NAME_CHARS_MAX, WATCH_LATE_S
+from bridge.heartbeats import HEARTBEAT_COMPLETE_S, Heartbeats, new_bridge_name
 from bridge.publisher.publisher import Doubted, Publisher, Said
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
-from schemas.limits import HEARTBEAT_COMPLETE_S, HOST_NAME_CHARS_MAX, WATCH_LATE_S
 from schemas.records import HeartbeatRecord
 from tests.unit.bridge.messages import registration
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from bridge import supervision
+from bridge.bounds import TURN_S
 from bridge.pace import Pace
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.publisher import Publisher
+from bridge.publisher.publisher import CHECK_HOLD_MAX_S, LOOK_REST_S, Publisher
 from schemas.errors import EndpointError, RegistrationConflictError
 from schemas.identities import PublisherKey
-from schemas.limits import CHECK_HOLD_MAX_S, LOOK_REST_S, TURN_S
 from schemas.positions import Cursor
 from tests.unit.bridge.messages import registration
 from tests.unit.bridge.pump_bench import (

@@ -8,12 +8,12 @@ import pytest
 
 from bridge.engine_http import watch as watch_module
 from bridge.engine_http.answers import Process, PublisherSource
+from bridge.engine_http.watch import PROBE_FAILURES_MAX
 from bridge.publisher import publisher as followed_module
 from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey
-from schemas.limits import PROBE_FAILURES_MAX
 from schemas.positions import Cursor, ProcessMark
 from schemas.registration import Registration
 from tests.unit.bridge.messages import frames_of

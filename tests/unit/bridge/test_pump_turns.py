@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bridge.bounds import TURN_S
 from bridge.pace import Pace
 from bridge.publisher import bulk as bulk_module
 from bridge.publisher import follower
@@ -15,7 +16,6 @@ from bridge.pump import Pump
 from bridge.sockets import inbox as inbox_module
 from bridge.sockets.raw_message import RawMessage
 from schemas.clock import REAL_CLOCK
-from schemas.limits import TURN_S
 from schemas.registration import Registration
 from tests.unit.bridge.messages import frames_of
 from tests.unit.bridge.pump_bench import (

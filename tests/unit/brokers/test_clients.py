@@ -10,7 +10,7 @@ from brokers.clients import CODEC, Clients
 from brokers.interface import Epoch
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
-from schemas.limits import LMCACHE_COMMAND_LATE_S
+from lmcache_adapter.commands.executor import LMCACHE_COMMAND_LATE_S
 
 CLIENTS = Clients(client_options(KafkaSettings(bootstrap="127.0.0.1:1")))
 PRODUCERS = {

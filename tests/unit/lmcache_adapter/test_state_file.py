@@ -5,10 +5,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
 from lmcache_adapter.controller.member import Known
-from lmcache_adapter.state_file import RUN_INCARNATIONS, State, StateFile, begin_run
+from lmcache_adapter.state_file import (
+    LMCACHE_STATE_BYTES_MAX,
+    RUN_INCARNATIONS,
+    State,
+    StateFile,
+    begin_run,
+)
 from schemas.errors import NewerVersionError, StorageError
-from schemas.limits import LMCACHE_STATE_BYTES_MAX, LMCACHE_WORKERS_MAX
 from tests.fakes import registration
 
 KNOWN = Known(registration("a"), ("LocalCPUBackend",))

@@ -9,18 +9,19 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from page import events
-from page.events import EventProducer, EventStream
+from page.events import (
+    EVENT_STREAMS_MAX,
+    EVENT_STREAMS_OF_KEY_MAX,
+    EVENTS_DECISIONS_MAX,
+    EVENTS_WAITING_MAX,
+    EventProducer,
+    EventStream,
+)
 from page.summary import SummarySource
 from query_api.access.rights import Access, Right
 from query_api.http.errors import RequestError
 from query_api.http.metrics import HttpMetrics
 from query_api.http.requests.bodies import Bodies
-from schemas.limits import (
-    EVENT_STREAMS_MAX,
-    EVENT_STREAMS_OF_KEY_MAX,
-    EVENTS_DECISIONS_MAX,
-    EVENTS_WAITING_MAX,
-)
 from tests.fakes import FakeTable, registration
 from tests.unit.routing.http.conftest import Service
 from tests.unit.routing.http.test_endpoint import register, route

@@ -1,6 +1,5 @@
-from page.heatmap import bin_bounds, heatmap_document
+from page.heatmap import HEATMAP_ROWS_MAX, bin_bounds, heatmap_document
 from routing.decisions.recent import RecentDecision
-from schemas.limits import HEATMAP_ROWS_MAX
 from tests.unit.routing.sample_decisions import candidate, decision
 
 

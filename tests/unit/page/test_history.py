@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from page.history import History, quantile_ms
+from page.events import HISTORY_PERIOD_S
+from page.history import HISTORY_POINTS_MAX, History, quantile_ms
 from page.summary import Counted, RouteCounts, RoutingCounts
-from schemas.limits import HISTORY_PERIOD_S, HISTORY_POINTS_MAX
 
 
 def counted(at: float, answers: int, **routing: int) -> Counted:

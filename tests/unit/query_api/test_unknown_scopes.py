@@ -2,8 +2,13 @@
 
 import pytest
 
-from query_api.unknown_scopes import Unknown, UnknownScopes
-from schemas import limits
+from query_api.unknown_scopes import (
+    KNOWN_SCOPES_S,
+    UNKNOWN_SCOPES_MAX,
+    UNKNOWN_SCOPES_S,
+    Unknown,
+    UnknownScopes,
+)
 from schemas.identities import PrefixScope
 from tests.fakes import FakeTable, registration
 
@@ -75,7 +80,7 @@ def test_what_is_registered_is_known_within_a_second(
     assert unknown.why(SCOPE) == Unknown("tenant_id", "default", ())
     register(table)
     assert unknown.why(SCOPE) is not None
-    clock.now += limits.KNOWN_SCOPES_S
+    clock.now += KNOWN_SCOPES_S
     assert unknown.why(SCOPE) is None
 
 
@@ -88,18 +93,18 @@ def test_what_was_asked_is_kept_for_a_while_and_while_it_is_unknown(
     assert (asked.times, asked.at, why.field) == (3, 1000.0, "tenant_id")
     assert unknown.asked(lambda tenant_id: tenant_id == "acme") == []
     register(table)
-    clock.now += limits.KNOWN_SCOPES_S
+    clock.now += KNOWN_SCOPES_S
     assert unknown.asked(lambda tenant_id: True) == []
     unknown.note(SCOPE._replace(block_size=8))
-    clock.now += limits.UNKNOWN_SCOPES_S
+    clock.now += UNKNOWN_SCOPES_S
     assert len(unknown.asked(lambda tenant_id: True)) == 1
     clock.now += 1.0
     assert unknown.asked(lambda tenant_id: True) == []
 
 
 def test_only_so_many_are_kept(unknown: UnknownScopes) -> None:
-    for number in range(2 * limits.UNKNOWN_SCOPES_MAX):
+    for number in range(2 * UNKNOWN_SCOPES_MAX):
         unknown.note(SCOPE._replace(block_size=number + 1))
     found = unknown.asked(lambda tenant_id: True)
-    assert len(found) == limits.UNKNOWN_SCOPES_MAX
-    assert found[0][0].scope.block_size == 2 * limits.UNKNOWN_SCOPES_MAX
+    assert len(found) == UNKNOWN_SCOPES_MAX
+    assert found[0][0].scope.block_size == 2 * UNKNOWN_SCOPES_MAX

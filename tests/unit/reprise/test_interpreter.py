@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from schemas.limits import GC_AFTER_OBJECTS, SWITCH_INTERVAL_S
+from reprise.interpreter import GC_AFTER_OBJECTS, SWITCH_INTERVAL_S
 
 TUNED = """
 import gc, sys, time

@@ -3,8 +3,7 @@
 import subprocess
 import sys
 
-from reprise.memory import MemoryReturner
-from schemas.limits import MEMORY_GROWTH_BYTES, MEMORY_TRIM_LOOKS, MEMORY_TRIMS
+from reprise.memory import MEMORY_GROWTH_BYTES, MEMORY_TRIM_LOOKS, MEMORY_TRIMS, MemoryReturner
 
 SPIKE = """
 import sys

@@ -15,10 +15,10 @@ from routing.decisions.answers import KeptAnswers
 from routing.decisions.interface import Routed, RouteRequest
 from routing.log.embedded import RoutingLog
 from routing.metrics import ROUTING
+from routing.observed.hot_prefixes import HOT_SCOPES_MAX
 from routing.observed.promise_totals import Totals
 from schemas.conditions import Conditions
 from schemas.identities import PrefixScope
-from schemas.limits import HOT_SCOPES_MAX
 from schemas.metric_family import Family, RoleCollector, Samples
 from schemas.routing_records import (
     LoadSample,

@@ -5,11 +5,12 @@ import pytest
 
 from schemas.codec import decode_routing
 from schemas.errors import RecordError
-from schemas.limits import NAME_BYTES_MAX, TRACESTATE_MEMBERS_MAX
+from schemas.limits import NAME_BYTES_MAX
 from schemas.routing_records import DecisionsRecord, RoutingRecord, encode_routing, traces_of
 from schemas.tracing import (
     NO_SPAN,
     NO_TRACER,
+    TRACESTATE_MEMBERS_MAX,
     SpanName,
     batch_attributes,
     format_traceparent,

@@ -8,10 +8,9 @@ import pytest
 
 from bridge.delivery import lag_watch, partition_lag
 from bridge.delivery.lag_watch import LagWatch
-from bridge.delivery.partition_lag import PartitionLag
+from bridge.delivery.partition_lag import LAG_BYTES_FIRST, PartitionLag
 from brokers.errors import KafkaError
 from schemas.identities import PublisherKey
-from schemas.limits import LAG_BYTES_FIRST
 from tests.fakes import registration
 
 ONE, TWO = (registration(name).publisher for name in ("a", "b"))

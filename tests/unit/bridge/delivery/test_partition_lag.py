@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.delivery.partition_lag import PartitionLag
-from schemas.identities import PublisherKey
-from schemas.limits import (
+from bridge.bounds import LAG_SILENT_S
+from bridge.delivery.partition_lag import (
     LAG_BYTES_FIRST,
     LAG_BYTES_MIN,
     LAG_RECORD_BYTES,
     LAG_RECORDS_MAX,
     LAG_S,
-    LAG_SILENT_S,
+    PartitionLag,
 )
+from schemas.identities import PublisherKey
 from tests.fakes import registration
 
 ONE, TWO, THREE = (registration(name).publisher for name in ("a", "b", "c"))

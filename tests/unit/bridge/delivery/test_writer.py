@@ -12,6 +12,7 @@ import pytest
 
 from bridge.delivery import complaints, partition_lag, partition_queue, writer
 from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_UNREADABLE
+from bridge.delivery.partition_lag import LAG_BYTES_FIRST, LAG_RECORD_BYTES
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.publisher.anchor import Anchor
@@ -22,12 +23,7 @@ from schemas.codec import decode_log_record
 from schemas.errors import DiskError
 from schemas.events import Removed, encode_events
 from schemas.identities import PublisherKey
-from schemas.limits import (
-    KAFKA_BATCH_BYTES,
-    KAFKA_MESSAGE_MAX_BYTES,
-    LAG_BYTES_FIRST,
-    LAG_RECORD_BYTES,
-)
+from schemas.limits import KAFKA_BATCH_BYTES, KAFKA_MESSAGE_MAX_BYTES
 from schemas.memory import MemoryRecord
 from schemas.positions import Cursor, Proof
 from schemas.records import (

@@ -14,11 +14,10 @@ import pytest
 
 from bridge.engine_http.answers import PublisherSource
 from bridge.engine_http.client import NoAnswerError
-from bridge.engine_http.discovery import Discovery
+from bridge.engine_http.discovery import FIND_AGAIN_S, FIND_REFUSED_S, Discovery
 from bridge.publisher.publisher import Publisher
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.identities import PublisherKey
-from schemas.limits import FIND_AGAIN_S, FIND_REFUSED_S
 from schemas.registration import Registration
 from tests.unit.bridge.messages import registration
 

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.engine_http.exposition import Series, read_series
-from schemas.limits import (
+from bridge.engine_http.bounds import LOAD_LINES_MAX
+from bridge.engine_http.exposition import (
     LOAD_HEAD_BYTES_MAX,
     LOAD_LINE_BYTES_MAX,
-    LOAD_LINES_MAX,
-    LOAD_METRICS_BYTES,
+    Series,
+    read_series,
 )
+from bridge.engine_http.load import LOAD_METRICS_BYTES
 
 A, B = b"engine:a", b"engine:b"
 

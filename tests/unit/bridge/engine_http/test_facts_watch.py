@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import NoEngineError
-from bridge.engine_http.facts_watch import FactsWatch
-from schemas import limits
+from bridge.engine_http.facts_watch import FACTS_AGAIN_S, FACTS_RETRY_S, FactsWatch
 from schemas.engine_facts import EngineFacts
 from schemas.registration import PublisherKind, Registration
 
@@ -79,10 +78,10 @@ def test_an_engine_is_asked_once_for_all_of_its_ranks_and_then_now_and_again() -
         assert bench.source.asked == {"http://e:1": 1, "http://other:1": 1}
         told = [followed.facts and followed.facts.blocks for followed in bench.followed]
         assert told == [0, 1, 0]
-        bench.now += limits.FACTS_AGAIN_S / 2
+        bench.now += FACTS_AGAIN_S / 2
         await bench.look()
         assert bench.source.asked["http://e:1"] == 1
-        bench.now += limits.FACTS_AGAIN_S / 2
+        bench.now += FACTS_AGAIN_S / 2
         await bench.look()
         assert bench.source.asked["http://e:1"] == 2
 
@@ -103,10 +102,10 @@ def test_of_an_engine_that_does_not_answer_nothing_is_known_and_it_is_asked_agai
         bench = Bench(one())
         await bench.look()
         bench.source.error = NoAnswerError("away")
-        bench.now += limits.FACTS_AGAIN_S
+        bench.now += FACTS_AGAIN_S
         await bench.look()
         assert bench.followed[0].facts is None
-        bench.now += limits.FACTS_RETRY_S
+        bench.now += FACTS_RETRY_S
         bench.source.error = None
         await bench.look()
         assert bench.followed[0].facts is not None
@@ -122,7 +121,7 @@ def test_an_error_of_ours_is_counted_and_the_engine_asked_again() -> None:
         await bench.look()
         assert bench.faults == 1
         bench.source.error = None
-        bench.now += limits.FACTS_AGAIN_S
+        bench.now += FACTS_AGAIN_S
         await bench.look()
         assert bench.followed[0].facts is not None
 
@@ -136,7 +135,7 @@ def test_what_answers_and_is_no_engine_is_kept_in_words_until_an_engine_answers(
     (followed,) = bench.followed
     assert (followed.facts, followed.http_trouble) == (None, "HTTP 404 for each of /metrics")
     bench.source.error = None
-    bench.now += limits.FACTS_AGAIN_S
+    bench.now += FACTS_AGAIN_S
     asyncio.run(bench.look())
     assert followed.facts is not None
     assert followed.http_trouble == ""

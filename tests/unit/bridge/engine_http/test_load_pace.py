@@ -2,14 +2,15 @@
 
 import pytest
 
-from bridge.engine_http.load_pace import Pace, pause_s
-from schemas.limits import (
+from bridge.engine_http.load_pace import (
     LOAD_BACKOFF_MAX_S,
     LOAD_COST_S,
-    LOAD_PERIOD_MAX_S,
     LOAD_QUESTION_S,
     LOAD_SERVER_CPU_SHARE,
+    Pace,
+    pause_s,
 )
+from schemas.limits import LOAD_PERIOD_MAX_S
 
 
 def test_a_few_are_asked_as_often_as_is_wanted() -> None:

@@ -18,12 +18,11 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from bridge.engine_http import load_watch
-from bridge.engine_http.load import WAYS
+from bridge.engine_http.load import LOAD_METRICS_BYTES, WAYS
 from bridge.engine_http.load_watch import LoadWatch, Server, scraped, servers_of
 from bridge.engine_http.watch import EngineWatch
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
-from schemas.limits import LOAD_METRICS_BYTES
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
 from schemas.routing_records import LoadSample, Target
 from tests.engine_http import EngineServer, engine_server

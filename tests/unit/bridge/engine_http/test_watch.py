@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from bridge.engine_http.answers import Process
-from bridge.engine_http.watch import EngineWatch, Life
-from schemas.limits import (
+from bridge.engine_http.watch import (
     PROBE_AGAIN_S,
     PROBE_FAILURES_MAX,
     PROBE_RETRY_S,
@@ -14,6 +13,8 @@ from schemas.limits import (
     PROCESS_CLOCK_S,
     PROCESS_RETRY_DOUBLINGS_MAX,
     PROCESS_RETRY_S,
+    EngineWatch,
+    Life,
 )
 from schemas.positions import ProcessMark, Proof
 

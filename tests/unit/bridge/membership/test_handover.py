@@ -4,17 +4,16 @@ import math
 
 import pytest
 
-from bridge.membership.handover import Arrival, Departure
-from bridge.publisher.anchor import Joint
-from schemas.limits import (
+from bridge.membership.bounds import (
     HANDOVER_FINISH_S,
     HANDOVER_IDLE_S,
-    HANDOVER_MATCH_S,
     HANDOVER_OVERLAP_S,
     HANDOVER_S,
     HANDOVER_WAIT_S,
-    LINK_SETTLE_S,
 )
+from bridge.membership.handover import HANDOVER_MATCH_S, Arrival, Departure
+from bridge.publisher.anchor import Joint
+from schemas.limits import LINK_SETTLE_S
 from schemas.topics import Handover
 
 OURS, KEEPER, OTHER = "ours", "keeper", "other"

@@ -7,25 +7,28 @@ from typing import cast
 import msgspec
 import pytest
 
-from bridge.publisher.publisher import Ask, Doubted, Look, Publisher, Said, State
-from schemas.answer_states import Doubt
-from schemas.limits import (
+from bridge.bounds import WATCH_LATE_S
+from bridge.publisher.publisher import (
     CHECK_AGAIN_S,
     CHECK_FAILURES_MAX,
     CHECK_HOLD_MAX_S,
     CHECK_HOLD_S,
-    CHECK_LATE_S,
     CHECK_RETRY_MAX_S,
     CHECK_RETRY_S,
     CHECK_SILENCE_S,
     LINK_RESUME_S,
-    LINK_SETTLE_S,
     LOOK_REST_S,
     PAUSE_SETTLE_S,
     RECEIVED_LATE_S,
-    REPEATS_DOUBTED,
-    WATCH_LATE_S,
+    Ask,
+    Doubted,
+    Look,
+    Publisher,
+    Said,
+    State,
 )
+from schemas.answer_states import Doubt
+from schemas.limits import CHECK_LATE_S, LINK_SETTLE_S, REPEATS_DOUBTED
 from schemas.registration import Registration
 from schemas.troubles import NO_TROUBLES, Troubles
 from tests.unit.bridge.messages import registration

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bridge.publisher.lateness import Lateness
-from schemas.limits import LATENESS_COMPARED
+from bridge.publisher.lateness import LATENESS_COMPARED, Lateness
 
 NOW = 1.8e9
 """Unix seconds at 0 of our monotonic clock."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR
-from bridge.publisher.repair import Answer, Repair
+from bridge.publisher.repair import REPLAY_BARREN_MAX, Answer, Repair
+from bridge.publisher.replay_client import REPLAY_CHUNK_BATCHES
 from bridge.sockets.raw_message import RawMessage
-from schemas.limits import REPLAY_BARREN_MAX, REPLAY_CHUNK_BATCHES
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 from tests.unit.bridge.messages import frames_of, registration
 from tests.unit.bridge.publisher.sequencers import Sequencers

@@ -4,10 +4,16 @@ import msgspec
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.repair import Answer, Repair, RepairResult
+from bridge.publisher.repair import (
+    REPLAY_BARREN_MAX,
+    REPLAY_REQUESTS_MAX,
+    Answer,
+    Repair,
+    RepairResult,
+)
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
-from schemas.limits import REPLAY_BARREN_MAX, REPLAY_OVERLAP_BATCHES, REPLAY_REQUESTS_MAX
+from schemas.limits import REPLAY_OVERLAP_BATCHES
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 from tests.unit.bridge.messages import registration

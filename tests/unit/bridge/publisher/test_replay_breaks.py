@@ -12,11 +12,15 @@ import zmq
 
 from bridge.publisher import replay_client
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.repair import Answer
+from bridge.publisher.repair import (
+    REPLAY_REQUESTS_MAX,
+    REPLAY_SKIPS_BARREN_MAX,
+    REPLAY_SKIPS_MAX,
+    Answer,
+)
 from bridge.publisher.replay_client import _NO_SEQUENCE as PROBE
 from bridge.publisher.replay_client import Replayer, ReplaySocket
 from schemas.answer_states import Doubt
-from schemas.limits import REPLAY_REQUESTS_MAX, REPLAY_SKIPS_BARREN_MAX, REPLAY_SKIPS_MAX
 from schemas.positions import Cursor, Proof
 from schemas.records import GapRecord, SequencedRecord
 from tests.unit.bridge.publisher import test_replay_client

@@ -9,13 +9,14 @@ import pytest
 
 from bridge.publisher.publisher import (
     NOTHING_SEEN,
+    RECEIVED_LATE_S,
     TRANSITIONS,
     UNDER_WAY,
     Publisher,
     State,
 )
 from schemas.answer_states import Doubt
-from schemas.limits import LINK_SETTLE_S, RECEIVED_LATE_S
+from schemas.limits import LINK_SETTLE_S
 from schemas.registration import Registration
 from tests.unit.bridge.messages import registration
 

@@ -12,9 +12,8 @@ import pytest
 import zmq
 
 from bridge.relay import followers
-from bridge.relay.bridge_keys import BridgeKeys
+from bridge.relay.bridge_keys import RELAY_KEYS_CHECK_S, BridgeKeys
 from schemas.errors import ConfigurationError
-from schemas.limits import RELAY_KEYS_CHECK_S
 from tests.unit.bridge.relay.scene import Scene, scene
 from tests.zmtp import GREETING, READY
 

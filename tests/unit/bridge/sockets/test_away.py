@@ -7,19 +7,14 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
+from bridge.bounds import LINK_WATCH_S
 from bridge.sockets import connection as connection_module
-from bridge.sockets.connection import Connection
+from bridge.sockets.bounds import LINK_PROBE_AWAY_S, LINK_PROBE_S, LINK_REPLACE_S
+from bridge.sockets.connection import LINK_AWAY_S, Connection
 from bridge.sockets.inbox import Inbox
+from bridge.sockets.link_life import LINK_LOOK_S
 from bridge.sockets.probing import Address, Probing, address_of
 from bridge.sockets.subscriber import Subscriber
-from schemas.limits import (
-    LINK_AWAY_S,
-    LINK_LOOK_S,
-    LINK_PROBE_AWAY_S,
-    LINK_PROBE_S,
-    LINK_REPLACE_S,
-    LINK_WATCH_S,
-)
 from tests.unit.bridge.messages import registration
 from tests.unit.bridge.sockets.test_subscriber import Engine, free_endpoint, take, wait_until
 

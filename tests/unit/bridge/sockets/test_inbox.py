@@ -1,9 +1,8 @@
 import pytest
 
-from bridge.sockets.inbox import Inbox
+from bridge.sockets.inbox import INBOX_SHARE_MESSAGES, Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
-from schemas.limits import INBOX_SHARE_MESSAGES
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher

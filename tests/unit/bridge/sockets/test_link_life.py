@@ -4,9 +4,10 @@ import math
 
 import pytest
 
+from bridge.bounds import LINK_SILENT_S
 from bridge.sockets.link_life import LinkLife
 from bridge.sockets.received_bytes import Progress
-from schemas.limits import LINK_HEARTBEAT_MS, LINK_SILENT_S
+from schemas.limits import LINK_HEARTBEAT_MS
 
 ASKS_S = LINK_HEARTBEAT_MS / 1000
 TICK_S = 0.004

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.sockets import lookup as module
-from bridge.sockets.lookup import Lookups, addresses_of
-from schemas.limits import LOOKUPS_AT_ONCE_MAX
+from bridge.sockets.lookup import LOOKUPS_AT_ONCE_MAX, Lookups, addresses_of
 
 
 def resolver(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:

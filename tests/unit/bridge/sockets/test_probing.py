@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge.sockets.bounds import LINK_PROBE_WAIT_S
 from bridge.sockets.probing import Address, Probing, address_of
-from schemas.limits import LINK_PROBE_WAIT_S
 
 PATIENCE_S = 30.0
 

@@ -5,21 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX
 from bridge.wire import batch as batch_module
 from bridge.wire import fields
-from bridge.wire.batch import BatchDecoder, DecodedBatch, read_frames, read_sequence
+from bridge.wire.batch import (
+    BATCH_APART_EVENTS_MAX,
+    BatchDecoder,
+    DecodedBatch,
+    read_frames,
+    read_sequence,
+)
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.forms import WireEvent
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, EventError, FrameError, LeftOutError, ToleratedError
 from schemas.events import Cleared, Removed, Stored
-from schemas.limits import (
-    BATCH_APART_EVENTS_MAX,
-    BATCH_ERRORS_MAX,
-    BATCH_EVENTS_MAX,
-    BATCH_TOLERATED_MAX,
-)
+from schemas.limits import BATCH_EVENTS_MAX
 from tests.unit.bridge.messages import captured_messages, frames_of, map_event, registration
 
 CLEARED = ["AllBlocksCleared"]

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
+from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX
 from bridge.wire import single_events
 from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.single_events import SINGLE_EVENTS_BYTES_MAX
 from bridge.wire.trtllm import KIND, open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, LeftOutError, ToleratedError
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
-from schemas.limits import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX, SINGLE_EVENTS_BYTES_MAX
 from tests.unit.bridge.messages import registration
 
 LEVELS = (Medium.GPU, Medium.CPU, Medium.DISK)

@@ -5,6 +5,7 @@ import pytest
 from lab.engines.cache import CacheSizes, Offload
 from lab.traffic.conversations import Conversations, Traffic, Turn
 from lab.traffic.shadows import (
+    SHADOW_WAITING_MAX,
     Alternatives,
     Outcome,
     Shadows,
@@ -13,7 +14,6 @@ from lab.traffic.shadows import (
     by_score,
 )
 from routing.costs import Costs
-from schemas.limits import SHADOW_WAITING_MAX
 
 SIZES = CacheSizes(block_size=4, gpu_blocks=200)
 SECOND_A_TOKEN = Costs(prefill_tokens_per_s=1.0, token_squared_s=0.0)

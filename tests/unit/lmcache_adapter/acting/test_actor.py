@@ -9,6 +9,7 @@ from lmcache_adapter.acting import actor as acting
 from lmcache_adapter.acting.actor import Actor
 from lmcache_adapter.commands.book import CommandView
 from query_api.http.errors import RequestError
+from routing.advice.acting import ACT_BACKOFF_MAX_S
 from routing.advice.advice import Action, Advice, Why
 from routing.advice.advised import NOTHING_DONE
 from routing.decisions.live import LiveLoad
@@ -18,13 +19,7 @@ from routing.observed.hot_prefixes import HotPrefix
 from schemas.command_records import Action as Command
 from schemas.command_records import Outcome
 from schemas.errors import StorageError
-from schemas.limits import (
-    ACT_BACKOFF_MAX_S,
-    ACT_COMMANDS_MAX,
-    ACT_RATE_MAX,
-    ACT_RATE_S,
-    ACT_UNKNOWN_S,
-)
+from schemas.limits import ACT_COMMANDS_MAX, ACT_RATE_MAX, ACT_RATE_S, ACT_UNKNOWN_S
 from schemas.routing_records import DecidedScope, Target
 from tests.fakes import FakeTable
 from tests.processes import until

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lmcache_adapter.bounds import COMMANDS_KEPT_MAX
 from lmcache_adapter.commands import book as book_module
 from lmcache_adapter.commands.book import CommandBook
 from schemas import limits
@@ -148,7 +149,7 @@ def test_results_whose_command_never_comes_are_bounded(monkeypatch: pytest.Monke
 
 
 def test_the_bounds_hold_what_is_under_way() -> None:
-    assert limits.COMMANDS_WAITING_MAX < limits.COMMANDS_KEPT_MAX
+    assert limits.COMMANDS_WAITING_MAX < COMMANDS_KEPT_MAX
 
 
 def test_the_latest_come_first_of_whom_and_since_when_is_asked_for() -> None:

@@ -12,7 +12,7 @@ import pytest
 from lmcache_adapter.commands import embedded as commands_module
 from lmcache_adapter.commands import executor as executor_module
 from lmcache_adapter.commands import issued as issued_module
-from lmcache_adapter.commands.embedded import EmbeddedCommands
+from lmcache_adapter.commands.embedded import COMMANDS_SEGMENT_BYTES, EmbeddedCommands
 from lmcache_adapter.controller.member import Reachable
 from logs.embedded import EmbeddedLog
 from query_api.http.errors import RequestError
@@ -26,7 +26,6 @@ from schemas.command_records import (
     encode_command,
 )
 from schemas.errors import DiskError, StorageError
-from schemas.limits import COMMANDS_SEGMENT_BYTES
 from schemas.tracing import NO_TRACER, Tracer
 from tests.lmcache_commands import CommandSocket
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans

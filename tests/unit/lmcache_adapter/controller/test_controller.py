@@ -2,8 +2,8 @@
 
 import pytest
 
+from lmcache_adapter.controller.controller import LMCACHE_WORKER_S
 from lmcache_adapter.settings import Model, Models
-from schemas import limits
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from tests.lmcache import DISK
@@ -253,8 +253,8 @@ def test_a_heartbeat_link_is_a_sign_of_life(scene: Scene) -> None:
     cache.beat()
     for link in (PULL, REPLY):
         scene.controller.link_down(link + cache.links, scene.now)
-    scene.wait(limits.LMCACHE_WORKER_S + 1)
+    scene.wait(LMCACHE_WORKER_S + 1)
     assert cache.publisher in scene.index.registered
     scene.controller.link_down(BEAT + cache.links, scene.now)
-    scene.wait(limits.LMCACHE_WORKER_S + 1)
+    scene.wait(LMCACHE_WORKER_S + 1)
     assert cache.publisher not in scene.index.registered

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lmcache_adapter.state_file import State, StateFile, begin_run
+from lmcache_adapter.worker.waiting import LMCACHE_HELD_S
 from schemas.answer_states import Doubt
-from schemas.limits import LMCACHE_HELD_S
 from tests.lmcache import CPU, DISK
 from tests.unit.lmcache_adapter.scene import Cache, Scene
 

@@ -4,10 +4,10 @@ from struct import pack
 
 import pytest
 
+from lmcache_adapter.controller.controller import LMCACHE_WORKER_S
 from lmcache_adapter.settings import Model, Models
 from schemas.answer_states import Doubt
 from schemas.identities import Offset, PrefixScope
-from schemas.limits import LMCACHE_WORKER_S
 from schemas.records import encode_record
 from streams.kernel import open_kernel
 from streams.table.fold import Fold

@@ -12,11 +12,10 @@ from lmcache_adapter.controller.controller import Controller
 from lmcache_adapter.controller.member import Told
 from lmcache_adapter.settings import Address, Models
 from lmcache_adapter.sockets import links as links_module
-from lmcache_adapter.sockets.server import ControllerSockets
+from lmcache_adapter.sockets.server import LMCACHE_PARTS_MAX, ControllerSockets
 from schemas.answer_states import Doubt
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
-from schemas.limits import LMCACHE_PARTS_MAX
 from tests.lmcache import ScriptedWorker
 from tests.processes import until
 from tests.zmtp import GREETING, ready

@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from lmcache_adapter.topic.batches import Bad, Batch, BatchError, Head, Key, decode
-from schemas.limits import LMCACHE_OPERATIONS_MAX, LMCACHE_TOPIC_BATCHES_MAX
+from lmcache_adapter.bounds import LMCACHE_OPERATIONS_MAX
+from lmcache_adapter.topic.batches import (
+    LMCACHE_TOPIC_BATCHES_MAX,
+    Bad,
+    Batch,
+    BatchError,
+    Head,
+    Key,
+    decode,
+)
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "lmcache" / "topic-0.5.6.jsonl"
 CAPTURED = [

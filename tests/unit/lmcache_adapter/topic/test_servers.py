@@ -7,8 +7,7 @@ from random import Random
 import pytest
 
 from lmcache_adapter.topic.batches import Bad, Batch, Entry, Head, Key
-from lmcache_adapter.topic.servers import ModelOf, Servers
-from schemas import limits
+from lmcache_adapter.topic.servers import LMCACHE_SERVER_SILENT_S, ModelOf, Servers
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.registration import Registration
@@ -277,7 +276,7 @@ def test_what_the_log_has_lost_is_written_anew(topic: Topic) -> None:
 
 def test_a_server_that_is_silent_for_long_is_not_confirmed(topic: Topic) -> None:
     topic.write("store", 1)
-    topic.now = limits.LMCACHE_SERVER_SILENT_S + 1
+    topic.now = LMCACHE_SERVER_SILENT_S + 1
     topic.servers.look()
     topic.settle()
     assert topic.doubts[A] is Doubt.WORKER_SILENT

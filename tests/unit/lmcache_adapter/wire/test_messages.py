@@ -8,6 +8,7 @@ import msgpack
 import msgspec
 import pytest
 
+from lmcache_adapter.bounds import LMCACHE_OPERATIONS_MAX
 from lmcache_adapter.wire.messages import (
     NOT_FOUND,
     Error,
@@ -24,7 +25,6 @@ from lmcache_adapter.wire.messages import (
     encode,
     key_of,
 )
-from schemas.limits import LMCACHE_OPERATIONS_MAX
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "lmcache" / "messages-0.5.6.jsonl"
 SENT = {

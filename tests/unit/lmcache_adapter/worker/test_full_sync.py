@@ -1,13 +1,13 @@
 import pytest
 
-from lmcache_adapter.worker.full_sync import FullSync
-from lmcache_adapter.worker.keys import Budget
-from schemas.limits import (
+from lmcache_adapter.worker.full_sync import (
     LMCACHE_MISSING_NAMED_MAX,
     LMCACHE_SYNC_BATCHES_MAX,
     LMCACHE_SYNC_IDLE_S,
     LMCACHE_WORKER_KEYS_MAX,
+    FullSync,
 )
+from lmcache_adapter.worker.keys import Budget
 
 BUDGET = 100
 

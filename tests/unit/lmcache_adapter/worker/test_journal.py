@@ -5,11 +5,11 @@ from itertools import pairwise
 
 from lmcache_adapter.settings import Model
 from lmcache_adapter.wire.locations import tier_of
-from lmcache_adapter.worker.journal import Journal
+from lmcache_adapter.worker.journal import LMCACHE_BATCH_KEYS, Journal
 from schemas.codec import decode_record_events
 from schemas.events import Removed, Stored
 from schemas.identities import Medium, PublisherKey
-from schemas.limits import LMCACHE_BATCH_KEYS, RECORD_BYTES_MAX
+from schemas.limits import RECORD_BYTES_MAX
 from schemas.records import EventsRecord, GapRecord, ResetRecord, UnregisteredRecord
 
 CPU, DISK = tier_of("LocalCPUBackend"), tier_of("LocalDiskBackend")

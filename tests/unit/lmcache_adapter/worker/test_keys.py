@@ -1,5 +1,4 @@
-from lmcache_adapter.worker.keys import Budget, Keys
-from schemas.limits import LMCACHE_LOCATIONS_MAX
+from lmcache_adapter.worker.keys import LMCACHE_LOCATIONS_MAX, Budget, Keys
 
 
 def held(keys: Keys) -> dict[str, set[int]]:

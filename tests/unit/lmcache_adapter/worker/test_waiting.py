@@ -1,7 +1,6 @@
 from lmcache_adapter.wire.messages import Operation
 from lmcache_adapter.worker.keys import Budget
-from lmcache_adapter.worker.waiting import Held, Waiting
-from schemas.limits import LMCACHE_HELD_S
+from lmcache_adapter.worker.waiting import LMCACHE_HELD_S, Held, Waiting
 
 
 def held(count: int) -> Held:

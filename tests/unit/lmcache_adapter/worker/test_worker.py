@@ -2,9 +2,13 @@
 
 import pytest
 
+from lmcache_adapter.controller.controller import LMCACHE_WORKER_S
 from lmcache_adapter.controller.member import ENDED, Known
+from lmcache_adapter.worker.full_sync import LMCACHE_SYNC_IDLE_S, LMCACHE_WORKER_KEYS_MAX
+from lmcache_adapter.worker.keys import LMCACHE_LOCATIONS_MAX
 from lmcache_adapter.worker.reasons import Reason
-from schemas import limits
+from lmcache_adapter.worker.waiting import LMCACHE_HELD_S
+from lmcache_adapter.worker.worker import LMCACHE_SYNC_START_S, LMCACHE_UNHEARD_S
 from schemas.answer_states import Doubt
 from tests.lmcache import DISK
 from tests.unit.lmcache_adapter.scene import PULL, REPLY, Cache, Scene
@@ -213,7 +217,7 @@ def test_the_cache_is_released_when_its_own_keys_are_here(scene: Scene, cache: C
 
 
 def test_an_empty_cache_syncs_too(cache: Cache) -> None:
-    cache.scene.wait(limits.LMCACHE_UNHEARD_S + 1)
+    cache.scene.wait(LMCACHE_UNHEARD_S + 1)
     assert cache.beat() == [Reason.UNHEARD]
     cache.sync()
     assert cache.status()["can_exit_freeze"]
@@ -241,7 +245,7 @@ def test_batches_that_do_not_add_up_are_asked_for_again(cache: Cache) -> None:
     assert cache.doubt is None
     cache.end_sync(total=4)
     assert cache.degraded == Reason.UNSOUND
-    cache.scene.wait(limits.LMCACHE_SYNC_START_S + 1)
+    cache.scene.wait(LMCACHE_SYNC_START_S + 1)
     assert cache.beat() == [Reason.OPERATIONS]
     cache.sync("again")
     assert cache.degraded is None
@@ -279,7 +283,7 @@ def test_a_full_sync_that_begins_after_it_was_given_up_is_not_believed(cache: Ca
     cache.beat()
     batches = cache.start_sync()
     cache.scene.controller._members["a", 0].worker._sync = None  # as if it came later
-    cache.scene.wait(limits.LMCACHE_SYNC_START_S + 1)
+    cache.scene.wait(LMCACHE_SYNC_START_S + 1)
     cache.evict(2)  # does not wait any more
     cache.scene.ask(
         cache.message(
@@ -305,7 +309,7 @@ def test_a_loss_during_a_full_sync_is_repaired_by_the_next_one(cache: Cache) -> 
     cache.scene.push(*batches)
     assert cache.degraded == Reason.UNSOUND
     assert cache.status()["can_exit_freeze"], "it is of no use to wait"
-    cache.scene.wait(2 * limits.LMCACHE_SYNC_START_S + 1)
+    cache.scene.wait(2 * LMCACHE_SYNC_START_S + 1)
     assert cache.beat() == [Reason.OPERATIONS]
     cache.sync("again")
     assert cache.indexed == cache.truth
@@ -315,7 +319,7 @@ def test_a_loss_during_a_full_sync_is_repaired_by_the_next_one(cache: Cache) -> 
 def test_a_cache_is_not_frozen_for_batches_that_do_not_come(cache: Cache) -> None:
     cache.admit(1, 2, 3)
     cache.start_sync()
-    cache.scene.wait(limits.LMCACHE_SYNC_IDLE_S - 1)
+    cache.scene.wait(LMCACHE_SYNC_IDLE_S - 1)
     assert not cache.status()["can_exit_freeze"]
     cache.scene.wait(2)
     answer = cache.status()
@@ -328,7 +332,7 @@ def test_a_worker_is_not_asked_again_while_it_syncs(cache: Cache) -> None:
     assert cache.beat() == [Reason.OPERATIONS]
     assert cache.beat() == [], "it may take a while to begin"
     cache.start_sync()
-    cache.scene.wait(limits.LMCACHE_SYNC_START_S + 1)
+    cache.scene.wait(LMCACHE_SYNC_START_S + 1)
     assert cache.beat() == []
 
 
@@ -345,7 +349,7 @@ def test_a_worker_that_does_not_begin_is_asked_again_less_and_less_often(cache: 
 
 
 def test_a_full_sync_above_the_bounds_is_refused(cache: Cache) -> None:
-    total = limits.LMCACHE_WORKER_KEYS_MAX + 1
+    total = LMCACHE_WORKER_KEYS_MAX + 1
     answer = cache.scene.ask(
         cache.message(
             "FullSyncStart",
@@ -413,7 +417,7 @@ def test_a_worker_without_heartbeats_is_written_behind_a_gap(cache: Cache) -> No
     cache.admit(1, 2)
     scene = restarted(cache)
     cache.admit(3)
-    scene.wait(limits.LMCACHE_HELD_S + 1)
+    scene.wait(LMCACHE_HELD_S + 1)
     assert cache.indexed == {("CPU", 3)}
     assert cache.degraded == Reason.NOT_SYNCED
     cache.admit(4)
@@ -481,7 +485,7 @@ def test_a_link_that_may_have_been_its_own_leaves_a_full_sync_unproven(cache: Ca
     scene.controller.link_down(77, scene.now)
     scene.push(*batches)
     assert cache.degraded == Reason.UNSOUND
-    scene.wait(limits.LMCACHE_SYNC_START_S + 1)
+    scene.wait(LMCACHE_SYNC_START_S + 1)
     assert cache.beat() == [Reason.OPERATIONS]
     cache.sync("again")
     assert cache.indexed == cache.truth == {("CPU", 1)}
@@ -491,7 +495,7 @@ def test_a_link_that_may_have_been_its_own_leaves_a_full_sync_unproven(cache: Ca
 def test_a_worker_that_has_pushed_nothing_for_long_is_asked(cache: Cache) -> None:
     cache.beat()
     assert cache.beat() == []
-    cache.scene.wait(limits.LMCACHE_UNHEARD_S + 1)
+    cache.scene.wait(LMCACHE_UNHEARD_S + 1)
     assert cache.beat() == [Reason.UNHEARD]
 
 
@@ -511,7 +515,7 @@ def test_a_worker_without_a_sign_of_life_is_forgotten(cache: Cache) -> None:
     cache.admit(1)
     for link in (PULL, REPLY):
         cache.scene.controller.link_down(link, cache.scene.now)
-    cache.scene.wait(limits.LMCACHE_WORKER_S - 1)
+    cache.scene.wait(LMCACHE_WORKER_S - 1)
     assert cache.indexed == {("CPU", 1)}
     cache.scene.wait(2)
     assert cache.indexed == set()
@@ -522,7 +526,7 @@ def test_a_worker_of_an_earlier_run_that_does_not_come_back_is_forgotten(cache: 
     cache.admit(1)
     scene = restarted(cache)
     scene.wait(1)
-    scene.wait(limits.LMCACHE_WORKER_S + 1)
+    scene.wait(LMCACHE_WORKER_S + 1)
     assert cache.publisher not in scene.index.registered
     assert cache.indexed == set()
 
@@ -542,7 +546,7 @@ def test_keys_beyond_the_bound_are_dropped_and_counted(
 
 
 def test_locations_beyond_the_bound_are_dropped_and_counted(cache: Cache) -> None:
-    for number in range(limits.LMCACHE_LOCATIONS_MAX + 2):
+    for number in range(LMCACHE_LOCATIONS_MAX + 2):
         cache.admit(number, location=f"Backend{number}")
     assert cache.scene.controller.counters.dropped == {"too_many_locations": 2}
     assert cache.degraded is not None

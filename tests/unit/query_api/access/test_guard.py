@@ -5,15 +5,14 @@ from pathlib import Path
 import pytest
 
 from query_api.access.errors import AccessError
-from query_api.access.guard import OTHER_KEYS, Guard
+from query_api.access.guard import KEY_FAILURES_BURST, KEYS_SHOWN_MAX, OTHER_KEYS, Guard
 from query_api.access.key_editing import add_key
 from query_api.access.key_ring import KeyRing
 from query_api.access.keys import Key, digest_of, spell
-from query_api.access.rates import RateLimit
+from query_api.access.rates import RATE_BUCKETS_MAX, RateLimit
 from query_api.access.rights import PROBE, Access, Right
 from query_api.access.settings import AccessSettings, check_loopback
 from schemas.errors import ConfigurationError
-from schemas.limits import KEY_FAILURES_BURST, KEYS_SHOWN_MAX, RATE_BUCKETS_MAX
 
 SECRET = "secret-secret"
 FAR = "198.51.100.7"

@@ -8,11 +8,11 @@ import pytest
 
 from query_api.access.errors import AccessError
 from query_api.access.key_editing import add_key, list_keys, revoke_key
-from query_api.access.key_ring import KeyRing
-from query_api.access.keys import Key, digest_of, spell
+from query_api.access.key_ring import KEY_FILE_CHECK_S, KeyRing
+from query_api.access.keys import KEY_FILE_BYTES_MAX, Key, digest_of, spell
 from query_api.access.rights import Access, Right
+from query_api.bounds import KEYS_VERIFIED_MAX
 from schemas.errors import ConfigurationError
-from schemas.limits import KEY_FILE_BYTES_MAX, KEY_FILE_CHECK_S, KEYS_VERIFIED_MAX
 
 SECRET = "secret-secret"
 

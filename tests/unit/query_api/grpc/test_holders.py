@@ -2,8 +2,8 @@
 
 import msgspec
 
+from query_api.grpc.holders import GRPC_URLS_S
 from schemas.identities import PrefixScope
-from schemas.limits import GRPC_URLS_S
 from schemas.registration import PublisherKind
 from streams.kernel.interface import PublisherId
 from streams.kernel.reference import ReferenceKernel

@@ -5,9 +5,9 @@ from typing import Any
 import grpc
 import pytest
 
+from query_api.grpc.bounds import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
 from query_api.grpc.refusals import GrpcRefusal
 from schemas.answer_states import AnswerState, Standing
-from schemas.limits import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
 from tests.router_protos import PACKED, TEXT, Messages
 from tests.unit.query_api.grpc.conftest import NAMES, Index
 

@@ -1,7 +1,7 @@
 """Until when heartbeats count, over clocks of numbers."""
 
-from query_api.replica.heartbeat_watch import HeartbeatWatch
-from schemas.limits import HEARTBEATS_COMPARED, STALE_S
+from query_api.replica.heartbeat_watch import HEARTBEATS_COMPARED, HeartbeatWatch
+from schemas.limits import STALE_S
 from schemas.positions import Heartbeat
 from streams.table.scope_states import Source
 

@@ -1,7 +1,7 @@
 """Lag in records and seconds, and when answers become stale, over a clock of numbers."""
 
-from query_api.replica.lag import NEVER, LagTracker
-from schemas.limits import LAG_SAMPLES_MAX, STALE_RECORDS, STALE_S
+from query_api.replica.lag import LAG_SAMPLES_MAX, NEVER, LagTracker
+from schemas.limits import STALE_RECORDS, STALE_S
 
 
 def tracker(*places: str) -> LagTracker[str]:

@@ -15,6 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replay.capture.bounds import (
+    CAPTURE_BLOCK_ENTRIES_MAX,
+    CAPTURE_ENTRY_BYTES_MAX,
+    CAPTURE_LANES_MAX,
+)
 from replay.capture.errors import (
     CaptureDamagedError,
     CaptureError,
@@ -398,7 +403,7 @@ def test_a_block_that_lies_about_itself_is_damaged(path: Path) -> None:
 
 def test_a_block_of_more_entries_than_are_written_is_damaged(path: Path) -> None:
     """Three of 3.9 million empty ones fit a file of 8 MiB, and took 1.9 GB."""
-    for count, is_read in ((limits.CAPTURE_BLOCK_ENTRIES_MAX, True), (3_900_000, False)):
+    for count, is_read in ((CAPTURE_BLOCK_ENTRIES_MAX, True), (3_900_000, False)):
         raw = bytes(21 * count)
         body = bytes(cramjam.zstd.compress(raw))
         block = Block(0, 0, 0, count, len(raw), len(body), 0, 0, 0.0, 0.0, 0)
@@ -408,7 +413,7 @@ def test_a_block_of_more_entries_than_are_written_is_damaged(path: Path) -> None
 
 
 def test_an_entry_that_is_larger_than_any_written_one_is_damaged(path: Path) -> None:
-    size = limits.CAPTURE_ENTRY_BYTES_MAX - 20
+    size = CAPTURE_ENTRY_BYTES_MAX - 20
     raw = struct.pack("<qdBI", 3, 1.0, 0, size) + bytes(size)
     body = bytes(cramjam.zstd.compress(raw))
     block = Block(0, 0, 0, 1, len(raw), len(body), 3, 3, 1.0, 1.0, 0)
@@ -417,7 +422,7 @@ def test_an_entry_that_is_larger_than_any_written_one_is_damaged(path: Path) -> 
 
 
 def test_a_header_of_more_lanes_than_are_written_is_refused(path: Path) -> None:
-    publishers = [{"endpoint": ""}] * (limits.CAPTURE_LANES_MAX + 1)
+    publishers = [{"endpoint": ""}] * (CAPTURE_LANES_MAX + 1)
     encoded = msgspec.msgpack.encode(
         msgspec.to_builtins(HEADER) | {"kind": "frames", "publishers": publishers}
     )

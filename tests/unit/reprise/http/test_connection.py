@@ -9,21 +9,17 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from reprise.http.connection import Connection
-from reprise.http.connections import Connections
-from schemas.limits import (
-    BODY_READ_S,
+from reprise.bounds import HTTP_HEAD_BYTES_MAX, HTTP_URL_BYTES_MAX
+from reprise.http.connection import (
     HTTP_ANSWER_S,
-    HTTP_ANSWERS_BYTES_MAX,
-    HTTP_HEAD_BYTES_MAX,
     HTTP_HEAD_FIELDS_MAX,
     HTTP_HEAD_S,
-    HTTP_IDLE_S,
     HTTP_LINGER_BYTES_MAX,
     HTTP_PIPELINED_MAX,
-    HTTP_URL_BYTES_MAX,
-    REFUSALS_LOG_S,
+    Connection,
 )
+from reprise.http.connections import HTTP_ANSWERS_BYTES_MAX, Connections
+from schemas.limits import BODY_READ_S, HTTP_IDLE_S, REFUSALS_LOG_S
 
 OK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from schemas.limits import HTTP_TAKEN_OVER_MAX
+from reprise.http.handover import HTTP_TAKEN_OVER_MAX
 from streams.kernel import native_available
 from tests.unit.reprise.http.listening import Server, complete, receive
 from tests.unit.reprise.http.plain_requests import request

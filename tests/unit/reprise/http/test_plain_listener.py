@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 
 from query_api.http import plain_listener
+from query_api.http.plain_listener import PLAIN_BODY_BYTES_MAX, PLAIN_STATE_S
 from query_api.http.requests import bodies
 from schemas.answer_states import AnswerState
-from schemas.limits import PLAIN_BODY_BYTES_MAX, PLAIN_STATE_S
 from schemas.tracing import NO_TRACER
 from streams.kernel import native_available
 from tests.fakes import registration

@@ -8,8 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from reprise.tracing import export
-from reprise.tracing.export import SpanQueue
-from schemas.limits import SPAN_EXPORT_MAX
+from reprise.tracing.export import SPAN_EXPORT_MAX, SpanQueue
 from tests.processes import until
 
 

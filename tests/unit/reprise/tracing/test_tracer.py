@@ -3,7 +3,8 @@
 import pytest
 
 from reprise.tracing import tracer as tracer_module
-from schemas.limits import SPAN_ALONE_S, SPAN_LINKS_MAX, SPAN_TEXT_CHARS_MAX
+from reprise.tracing.tracer import SPAN_ALONE_S, SPAN_TEXT_CHARS_MAX
+from schemas.limits import SPAN_LINKS_MAX
 from schemas.tracing import SpanName
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, UNSAMPLED, KeptSpans
 

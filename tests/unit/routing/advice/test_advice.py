@@ -17,9 +17,8 @@ from routing.advice.advice import (
     prompts_per_second,
 )
 from routing.costs import Costs
-from routing.observed.decay import per_second
+from routing.observed.decay import HOT_HALF_LIFE_S, HOT_RATE_S, per_second
 from routing.observed.hot_prefixes import HotPrefix, HotPrefixes, view
-from schemas.limits import HOT_HALF_LIFE_S, HOT_RATE_S
 from schemas.routing_records import DecidedScope, Target
 from tests.unit.routing.observed.records import SCOPE, marks_of
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from routing.bounds import BOOKINGS_BYTES_MAX
 from routing.decisions import answers as answers_module
 from routing.decisions import queue as queue_module
 from routing.decisions.answers import KeptAnswers
@@ -17,7 +18,6 @@ from routing.observed.promises import promise_of
 from routing.observed.sessions import Sessions
 from routing.sizes import OBJECT_SIZE, decision_bytes, text_bytes
 from schemas.identities import PrefixScope
-from schemas.limits import BOOKINGS_BYTES_MAX
 from schemas.routing_records import DecisionsRecord, OutcomeEvent, PrefixMark
 from tests.unit.routing.sample_decisions import SCOPE, A, candidate, decision, outcome
 

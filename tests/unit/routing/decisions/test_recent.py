@@ -1,5 +1,5 @@
-from routing.decisions.recent import RecentDecisions
-from schemas.limits import RECENT_CANDIDATES_MAX, RECENT_DECISIONS_MAX
+from routing.decisions.recent import RECENT_CANDIDATES_MAX, RecentDecisions
+from schemas.limits import RECENT_DECISIONS_MAX
 from schemas.routing_records import DecidedScope, OutcomeEvent
 from tests.unit.routing.sample_decisions import candidate, decision, outcome
 

@@ -2,9 +2,8 @@
 
 import struct
 
-from routing.decisions.wanted_tokens import WantedTokens
+from routing.decisions.wanted_tokens import ACT_PREFIXES_MAX, ACT_TOKENS_MAX, WantedTokens
 from schemas.identities import PrefixScope
-from schemas.limits import ACT_PREFIXES_MAX, ACT_TOKENS_MAX
 from schemas.routing_records import DecidedScope
 
 SCOPE = DecidedScope("t", "m", "", 2, "")

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from routing.estimates.accuracy import Accuracy
-from schemas.limits import ESTIMATED_OUTCOMES_REMEMBERED
+from routing.estimates.accuracy import ESTIMATED_OUTCOMES_REMEMBERED, Accuracy
 
 
 def test_by_hand() -> None:

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
+from routing.bounds import ESTIMATED_CLASSES_MAX
 from routing.costs import Costs
 from routing.estimates import prefill
 from routing.estimates.classes import ClassKey, class_of
 from routing.estimates.prefill import PrefillFits
-from schemas import limits
 
 KEY = ClassKey("t", "m", "a100")
 TRUTH = Costs(fixed_s=0.03, prefill_tokens_per_s=5_000, token_squared_s=2e-9)
@@ -141,7 +141,7 @@ def test_more_cached_than_there_is_counts_as_all_of_it() -> None:
 
 
 def test_the_class_without_outcomes_for_the_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert limits.ESTIMATED_CLASSES_MAX > 4
+    assert ESTIMATED_CLASSES_MAX > 4
     monkeypatch.setattr(prefill, "ESTIMATED_CLASSES_MAX", 3)  # all of the model are one
     fits = PrefillFits()
     for name in ("a", "b", "a", "c"):

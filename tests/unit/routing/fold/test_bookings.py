@@ -2,20 +2,14 @@
 
 import pytest
 
+from routing.bounds import RECORD_STEP_S
 from routing.fold import bookings as module
 from routing.fold import place
-from routing.fold.bookings import Bookings
+from routing.fold.booking import BOOKING_EXPIRY_MAX_S, BOOKING_EXPIRY_S
+from routing.fold.bookings import EARLY_OUTCOME_S, EXPIRIES_KEPT, ROUTING_RUNS_MAX, Bookings
 from routing.fold.place import NO_LOAD, Load
 from routing.overlay.bookings import OverlaidBookings
 from routing.overlay.own_records import OwnRecords
-from schemas import limits
-from schemas.limits import (
-    BOOKING_EXPIRY_MAX_S,
-    BOOKING_EXPIRY_S,
-    EARLY_OUTCOME_S,
-    EXPIRIES_KEPT,
-    RECORD_STEP_S,
-)
 from schemas.routing_records import OutcomeEvent, Target, Unregistered
 from tests.unit.routing.sample_decisions import SCOPE, A, B, candidate, decision, outcome
 
@@ -307,7 +301,7 @@ def test_runs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for run in range(5):
         bookings.book(run, decision(0))
     assert [bookings.knows_run(run) for run in range(5)] == [False, False, False, True, True]
-    assert limits.ROUTING_RUNS_MAX > 2
+    assert ROUTING_RUNS_MAX > 2
 
 
 def test_a_request_has_its_decision_while_it_is_under_way() -> None:

@@ -2,13 +2,8 @@
 
 import pytest
 
-from routing.fold.failures import Failures
+from routing.fold.failures import FAILING_BACKOFF_MAX_S, FAILING_QUIET_S, FAILING_RUN, Failures
 from routing.fold.fold import RoutingFold
-from schemas.limits import (
-    FAILING_BACKOFF_MAX_S,
-    FAILING_QUIET_S,
-    FAILING_RUN,
-)
 from schemas.routing_records import (
     DecisionsRecord,
     OutcomeEvent,

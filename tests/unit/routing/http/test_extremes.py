@@ -5,8 +5,9 @@ import math
 import msgspec
 import pytest
 
+from routing.bounds import LOAD_SUM_MAX
+from routing.http.requests import ROUTE_TOKENS_MAX
 from schemas.codec import decode_routing
-from schemas.limits import LOAD_SUM_MAX, ROUTE_TOKENS_MAX
 from schemas.routing_records import encode_routing
 from tests.unit.routing.http.conftest import Service
 from tests.unit.routing.http.test_endpoint import asked, refused, register, route

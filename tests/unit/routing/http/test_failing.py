@@ -11,9 +11,9 @@ import pytest
 from routing.audit import differences_of
 from routing.decisions.failing_watch import note_failing
 from routing.decisions.router import RouterSettings
+from routing.fold.failures import FAILING_RUN
 from schemas.codec import decode_routing
 from schemas.conditions import Conditions, Part
-from schemas.limits import FAILING_RUN
 from schemas.routing_records import DecisionsRecord, encode_routing
 from tests.fakes import FakeTable
 from tests.unit.routing.http.conftest import Service

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.limits import BOOKING_EXPIRY_MAX_S, BOOKING_EXPIRY_S
+from routing.fold.booking import BOOKING_EXPIRY_MAX_S, BOOKING_EXPIRY_S
 from tests.unit.routing.http.conftest import Service
 from tests.unit.routing.http.test_endpoint import register, route
 

@@ -4,10 +4,16 @@ import msgspec
 import pytest
 
 from query_api.http.errors import RequestError, describe
-from query_api.http.requests.refusals import body_refusal
+from query_api.http.requests.refusals import REFUSED_BYTES_SHOWN_MAX, body_refusal
 from query_api.http.wire import Wire
-from routing.http.requests import LoadBody, RouteBody, read_feedback, read_load
-from schemas.limits import CANDIDATES_BYTES_MAX, FEEDBACK_BYTES_MAX, REFUSED_BYTES_SHOWN_MAX
+from routing.http.requests import (
+    CANDIDATES_BYTES_MAX,
+    FEEDBACK_BYTES_MAX,
+    LoadBody,
+    RouteBody,
+    read_feedback,
+    read_load,
+)
 from tests.unit.routing.http.conftest import Service
 from tests.unit.routing.http.test_endpoint import register
 

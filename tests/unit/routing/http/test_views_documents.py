@@ -12,11 +12,10 @@ from routing.http.views_documents import (
     prefixes_document,
     promises_document,
 )
-from routing.observed.decay import per_second
+from routing.observed.decay import HOT_RATE_S, per_second
 from routing.observed.hot_prefixes import view
 from routing.observed.observations import Observations
 from routing.observed.promise_totals import GroupBy
-from schemas.limits import HOT_RATE_S
 from schemas.routing_records import CandidateRecord, DecidedScope, OutcomeEvent, Target
 from tests.unit.routing.observed.records import (
     RUN,

@@ -5,8 +5,15 @@ from fractions import Fraction
 
 import pytest
 
-from routing.observed.decay import REBASE_HALF_LIVES, per_second, rebased, step_of, weight
-from schemas.limits import HOT_HALF_LIFE_S, HOT_RATE_S
+from routing.observed.decay import (
+    HOT_HALF_LIFE_S,
+    HOT_RATE_S,
+    REBASE_HALF_LIVES,
+    per_second,
+    rebased,
+    step_of,
+    weight,
+)
 
 
 @pytest.mark.parametrize("halves", [-40, 0, 1, 33])

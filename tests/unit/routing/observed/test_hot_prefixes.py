@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.observed.decay import step_of
+from routing.observed.decay import HOT_HALF_LIFE_S, step_of
 from routing.observed.hot_prefixes import HotPrefix, HotPrefixes, HotScope, HotState, view
 from routing.observed.promises import Promise, promise_of
 from routing.observed.space_saving import SpaceSaving
-from schemas.limits import HOT_HALF_LIFE_S
 from schemas.routing_records import CandidateRecord
 from tests.unit.routing.observed.records import (
     RUN,

@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routing.bounds import PROMISES_OPEN_MAX
 from routing.observed.hot_prefixes import HotPrefixes
 from routing.observed.observations import OBSERVATIONS_VERSION, Observations
-from routing.observed.open_promises import OpenPromises
+from routing.observed.open_promises import PROMISE_OPEN_S, OpenPromises
 from routing.observed.predicted import PredictedHolders
 from routing.observed.promise_totals import PromiseKey, PromiseTotals, Totals
 from routing.observed.promises import promise_of
 from routing.observed.sessions import Sessions
 from schemas.errors import NewerVersionError, RecordFormatError
-from schemas.limits import APPROXIMATE_S, PROMISE_OPEN_S, PROMISES_OPEN_MAX, QUERY_TOKENS_MAX
+from schemas.limits import APPROXIMATE_S, QUERY_TOKENS_MAX
 from schemas.routing_records import (
     CandidateRecord,
     Decision,

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.observed.predicted import (
+    PREDICTED_S,
     PredictedHolders,
     PredictedState,
     predicted_s,
 )
-from schemas.limits import APPROXIMATE_S, PREDICTED_S
+from schemas.limits import APPROXIMATE_S
 from schemas.routing_records import PrefixMark, Target, marks_at
 from tests.unit.routing.observed.records import SCOPE, scope_of
 

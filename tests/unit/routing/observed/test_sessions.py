@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from routing.interface import Candidate, Choice
-from routing.observed.sessions import Sessions, SessionsState, with_affinity
-from schemas.limits import AFFINITY_S
+from routing.observed.sessions import AFFINITY_S, Sessions, SessionsState, with_affinity
 from schemas.routing_records import CandidateRecord, Target
 from tests.unit.routing.observed.records import SCOPE, a_decision
 

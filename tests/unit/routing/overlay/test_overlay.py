@@ -2,12 +2,13 @@
 
 import pytest
 
+from routing.bounds import LOAD_SAMPLE_S
 from routing.decisions.beside import Usual
 from routing.decisions.live import LiveLoad, Report
+from routing.fold.booking import BOOKING_EXPIRY_S
 from routing.fold.fold import RoutingFold
 from routing.overlay import bookings as module
 from routing.overlay.own_records import OwnRecords, Stamps
-from schemas.limits import BOOKING_EXPIRY_S, LOAD_SAMPLE_S
 from schemas.routing_records import (
     DecisionsRecord,
     LoadRecord,

@@ -4,6 +4,7 @@ import pytest
 
 from routing.estimates.decode import DecodeTerms
 from routing.policies.refusal import (
+    REFUSED_RETRY_S_MAX,
     Computing,
     Decoding,
     Population,
@@ -16,7 +17,6 @@ from routing.policies.refusal import (
     retry_after_s,
     times_ahead,
 )
-from schemas.limits import REFUSED_RETRY_S_MAX
 from schemas.routing_records import Refused
 
 NOW, EARLY, PREDICT = RefusalRule

@@ -10,6 +10,7 @@ import pytest
 from brokers.errors import KafkaError
 from brokers.settings import KafkaSettings
 from logs.interface import LogEntry
+from routing.bounds import ROUTING_CHECKPOINT_S
 from routing.fold.fold import RoutingFold
 from routing.log.recovery import Recovered, place_fold
 from routing.worker import table as routing_table
@@ -18,7 +19,6 @@ from routing.worker.worker import RoutingWorker
 from schemas.conditions import Conditions, Part
 from schemas.errors import NewerVersionError, TableLostError
 from schemas.identities import Offset
-from schemas.limits import ROUTING_CHECKPOINT_S
 from schemas.positions import LogBounds
 from schemas.routing_records import RoutingRecord, encode_routing
 from schemas.tracing import NO_TRACER, Tracer

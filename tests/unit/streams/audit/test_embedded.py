@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from logs.kept_log import WINDOW_LOG_RETRY_S
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
 from schemas.answer_records import encode_answer
@@ -12,7 +13,6 @@ from schemas.codec import decode_answers
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, DiskError
 from schemas.identities import Offset
-from schemas.limits import WINDOW_LOG_RETRY_S
 from streams.audit.embedded import AnswerLog
 from streams.audit.log import AnswersLog, ReadOnlyAnswers
 from streams.audit.queue import open_audit_queue

@@ -12,8 +12,8 @@ from schemas.answer_records import encode_answer
 from schemas.codec import decode_answers
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError
-from schemas.limits import AUDIT_QUEUE_BYTES, AUDIT_RECORD_BYTES, RECORD_SEND_BYTES_MAX
-from streams.audit.queue import open_audit_queue
+from schemas.limits import AUDIT_QUEUE_BYTES, RECORD_SEND_BYTES_MAX
+from streams.audit.queue import AUDIT_RECORD_BYTES, open_audit_queue
 from streams.audit.source import AnswersSource
 from streams.audit.topic import AnswersWriter
 

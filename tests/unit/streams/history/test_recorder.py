@@ -10,8 +10,8 @@ from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from schemas.errors import DiskError
 from schemas.identities import Offset
-from schemas.limits import HISTORY_RETRY_S
 from storage.rocksdb import WriteBatch, new_batch
+from streams.bounds import HISTORY_RETRY_S
 from streams.history.past import Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore

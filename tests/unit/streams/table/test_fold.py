@@ -6,11 +6,16 @@ import pytest
 
 from schemas.events import BlockEvent, Removed
 from schemas.identities import OBJECTS_WAIT, Offset, PublisherKey
-from schemas.limits import UNREGISTERED_REMEMBERED_MAX
 from schemas.positions import Proof, PublisherState
 from schemas.registration import NO_EVENTS, Registered, Registration
 from streams.kernel.interface import Kernel, PublisherId
-from streams.table.fold import DUPLICATE, INTERNAL_ERROR, Fold, Unproven
+from streams.table.fold import (
+    DUPLICATE,
+    INTERNAL_ERROR,
+    UNREGISTERED_REMEMBERED_MAX,
+    Fold,
+    Unproven,
+)
 from tests.building import (
     SCOPE,
     STREAM,

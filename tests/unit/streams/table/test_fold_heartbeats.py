@@ -6,9 +6,9 @@ import pytest
 
 from schemas.answer_states import AnswerState, Doubt
 from schemas.identities import Offset
-from schemas.limits import BRIDGES_REMEMBERED_MAX
 from schemas.positions import Confirmation, Heartbeat, PublisherState
 from schemas.records import Report
+from streams.bounds import BRIDGES_REMEMBERED_MAX
 from streams.kernel import open_kernel
 from streams.table.fold import Fold, Unproven
 from streams.table.scope_states import Source

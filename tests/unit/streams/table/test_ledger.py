@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import (
-    LEDGER_BATCHES_MAX,
-    LEDGER_CAUSES_MAX,
-    LEDGER_INCARNATIONS_MAX,
-    LEDGER_INTERVALS_MAX,
-    SEQUENCE_MAX,
-)
+from schemas.limits import SEQUENCE_MAX
 from schemas.positions import PublisherState
 from schemas.records import (
     EventsRecord,
@@ -29,6 +23,10 @@ from schemas.records import (
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.ledger import (
+    LEDGER_BATCHES_MAX,
+    LEDGER_CAUSES_MAX,
+    LEDGER_INCARNATIONS_MAX,
+    LEDGER_INTERVALS_MAX,
     NOT_IN_LOG,
     OTHER,
     UNUSABLE_EVENT,

@@ -1,7 +1,6 @@
 """How much of a large clear is released at once."""
 
-from schemas.limits import MAINTAINED_S
-from streams.table.releasing import release_some
+from streams.table.releasing import MAINTAINED_S, release_some
 
 
 def released(entries: int, *, left: int, step_s: float) -> tuple[int, int]:

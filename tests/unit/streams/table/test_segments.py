@@ -7,13 +7,14 @@ import pytest
 
 from schemas import limits
 from schemas.identities import Offset
-from schemas.limits import MEMORY_FORGOTTEN_S, MEMORY_GONE_S, MEMORY_SEGMENTS_MAX, MEMORY_STALE_S
-from schemas.memory import MemoryRecord, SegmentKey, SegmentState
+from schemas.limits import MEMORY_STALE_S
+from schemas.memory import MEMORY_FORGOTTEN_S, MEMORY_GONE_S, MemoryRecord, SegmentKey, SegmentState
 from schemas.records import encode_record
 from streams.kernel import open_kernel
 from streams.table.fold import Fold, Unproven
 from streams.table.rows import format as rows
 from streams.table.rows.reader import RowReader
+from streams.table.segments import MEMORY_SEGMENTS_MAX
 from tests.building import events_record, memory_record, registered_record, registration, stored
 from tests.fakes import FlushingWorker
 

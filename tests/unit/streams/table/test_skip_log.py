@@ -3,9 +3,13 @@
 import pytest
 
 from schemas.identities import Offset
-from schemas.limits import SKIPPED_RECORDS_NAMED_MAX, SKIPPED_RECORDS_WINDOW_S
 from streams.table.fold import DUPLICATE
-from streams.table.skip_log import SkipLog, SkippedRecord
+from streams.table.skip_log import (
+    SKIPPED_RECORDS_NAMED_MAX,
+    SKIPPED_RECORDS_WINDOW_S,
+    SkipLog,
+    SkippedRecord,
+)
 
 
 def test_the_first_of_each_reason_are_logged_and_then_those_of_the_next_minute(

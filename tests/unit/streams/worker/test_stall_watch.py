@@ -7,11 +7,10 @@ from typing import cast
 import pytest
 
 from brokers.errors import KafkaTimeoutError
-from schemas.limits import WORKER_STALL_S
 from schemas.positions import LogBounds
 from streams.worker import app, stall_watch
 from streams.worker.outcome import Outcome
-from streams.worker.stall_watch import StalledError, StallWatch
+from streams.worker.stall_watch import WORKER_STALL_S, StalledError, StallWatch
 
 
 def note(watch: StallWatch, now: float, *places: int, begin: int = 0, end: int = 100) -> str:

@@ -1,4 +1,4 @@
-//! The bounds that the kernel shares with `schemas/limits.py`; a contract test compares their
+//! The bounds that the kernel shares with the service; a contract test compares their
 //! effects.
 
 /// How often one publisher may announce a block on a tier; the field in a change is a u16.

@@ -6,17 +6,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 from starlette.types import Message
 
+from query_api.bounds import BODY_PIECE_BYTES
 from query_api.http.errors import ClientGoneError, RequestError
 from query_api.http.requests import bodies as module
-from query_api.http.requests.bodies import NO_ROOM, TOO_SLOW, Bodies
-from reprise.application import create_app
-from schemas.limits import (
+from query_api.http.requests.bodies import (
     BODIES_BYTES_MAX,
     BODIES_LARGE_BYTES_MAX,
-    BODY_BYTES_MAX,
-    BODY_PIECE_BYTES,
-    MIB,
+    NO_ROOM,
+    TOO_SLOW,
+    Bodies,
 )
+from reprise.application import create_app
+from schemas.limits import BODY_BYTES_MAX, MIB
 from tests.fakes import FakeTable
 from tests.simulation import loop as simulated
 from tests.simulation.loop import SimulatedLoop

@@ -12,10 +12,9 @@ from query_api.http.requests import fields
 from query_api.http.requests.fields import read_hashes, read_tokens
 from query_api.http.requests.queries import read_hash_query, read_query
 from query_api.http.requests.registrations import read_registration, read_unregistration
-from query_api.http.wire import Field, Wire, encode
+from query_api.http.wire import BODY_COLONS_MAX, BODY_FIELDS_MAX, Field, Wire, encode
 from routing.http.requests import read_feedback, read_load, read_route
 from routing.select.bodies import PromptBody, SelectBody, read_body, to_request
-from schemas.limits import BODY_COLONS_MAX, BODY_FIELDS_MAX
 from schemas.registration import PublisherKind
 from streams.kernel.reference import ReferenceKernel
 

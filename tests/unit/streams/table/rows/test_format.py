@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, PublisherKey, StreamKey
-from schemas.limits import GENERATION_MAX, OFFSET_MAX
+from schemas.limits import OFFSET_MAX
 from streams.table.rows import format as rows
-from streams.table.rows.format import RowKind, RowPlace
+from streams.table.rows.format import GENERATION_MAX, RowKind, RowPlace
 
 names = st.text(max_size=20)
 contexts = st.builds(ModelContext, names, names, names, st.integers(1, 65_536), names, names)

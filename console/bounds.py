@@ -1,0 +1,5 @@
+"""Bounds that several modules of `console/` rely on."""
+
+from typing import Final
+
+EXPLAIN_S: Final = 60.0  # that commands wait for a whole answer, as of `reprise explain`
