@@ -16,11 +16,11 @@ from typing import Final, Protocol
 import msgspec
 
 from bridge.bounds import HOST_NAME_CHARS_MAX, WATCH_LATE_S
-from bridge.publisher.ports import Reported, Watched
-from bridge.publisher.publisher import Acting, Doubted, Said
+from bridge.publisher.ports import PublisherWatch, Reported
+from bridge.publisher.publisher import Acting, PublisherDoubt, Said
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey, StreamKey
-from schemas.records import HeartbeatRecord, Report
+from schemas.records import HeartbeatRecord, PublisherReport
 
 HEARTBEAT_COMPLETE_S: Final = 15.0  # how often one names all publishers: what was lost is healed
 BRIDGE_NAME_RANDOM_BYTES: Final = 4  # of a bridge's name: no other run of it has the same
@@ -73,7 +73,7 @@ class Heartbeats:
     """
 
     def __init__(
-        self, pump: Watched, partition_of: Callable[[StreamKey], int] = lambda stream: 0
+        self, pump: PublisherWatch, partition_of: Callable[[StreamKey], int] = lambda stream: 0
     ) -> None:
         self.bridge = new_bridge_name()
         self._pump = pump
@@ -128,7 +128,7 @@ class Heartbeats:
             return None
         complete = now >= partition.complete_at
         reports = [
-            Report(publisher.stream, publisher.dp_rank, Doubt.NOT_FOLLOWED, wall_now)
+            PublisherReport(publisher.stream, publisher.dp_rank, Doubt.NOT_FOLLOWED, wall_now)
             for publisher in partition.released
         ]
         for publisher, followed in partition.followed.items():
@@ -177,9 +177,9 @@ class Heartbeats:
                 partition.released.pop(report.publisher, None)
 
 
-def _report(publisher: PublisherKey, says: Said) -> Report:
+def _report(publisher: PublisherKey, says: Said) -> PublisherReport:
     doubt, since = says.doubted
-    report = Report(
+    report = PublisherReport(
         publisher.stream,
         publisher.dp_rank,
         doubt or "",
@@ -195,8 +195,8 @@ def _report(publisher: PublisherKey, says: Said) -> Report:
     return msgspec.structs.replace(report, activity=activity, activity_since=activity_since)
 
 
-def _said(report: Report) -> Said:
-    doubted = Doubted(Doubt(report.reason) if report.reason else None, report.since)
+def _said(report: PublisherReport) -> Said:
+    doubted = PublisherDoubt(Doubt(report.reason) if report.reason else None, report.since)
     acting = None
     if report.activity:
         acting = Acting(Activity(report.activity), report.activity_since)

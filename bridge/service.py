@@ -26,7 +26,7 @@ from bridge.engine_http.load import check_period
 from bridge.engine_http.load_watch import (
     LoadWatch,
     OnSamples,
-    Scraped,
+    ScrapedPublisher,
     ignore_samples,
     scraped,
 )
@@ -225,7 +225,7 @@ class Bridge:
         load = 0 if self.load is None else self.load.faults
         return self._own_faults + load + self.pump.faults + self.ownership.faults + readers
 
-    def _scraped(self) -> dict[PublisherKey, Scraped]:
+    def _scraped(self) -> dict[PublisherKey, ScrapedPublisher]:
         return scraped(self.pump.followed, self.registry.without_events().values())
 
     def _count_fault(self) -> None:

@@ -115,7 +115,7 @@ class _CheckedFetcher(Fetcher):  # type: ignore[misc]
         self.patience_s = FETCH_UNREADABLE_S
         self._contiguous = getattr(client, "expects_every_offset", False)
         self._damaged: dict[Partition, DamagedError] = {}
-        self._nothing: dict[Partition, _Nothing] = {}
+        self._nothing: dict[Partition, _EmptyAnswers] = {}
 
     async def _proc_fetch_request(self, assignment: Any, node_id: Any, request: Any) -> bool:
         needs_wakeup: bool = await super()._proc_fetch_request(assignment, node_id, request)
@@ -188,15 +188,15 @@ class _CheckedFetcher(Fetcher):  # type: ignore[misc]
         now = asyncio.get_running_loop().time()
         seen = self._nothing.get(part)
         if seen is None or seen.offset != offset or now - seen.last > FETCH_UNREADABLE_GAP_S:
-            seen = _Nothing(offset, now, now, 0)
+            seen = _EmptyAnswers(offset, now, now, 0)
         seen = seen._replace(last=now, times=seen.times + 1)
         if now - seen.since > self.patience_s and seen.times >= FETCH_UNREADABLE_TIMES:
             self._damaged[part] = DamagedError(part, offset, None)
-            seen = _Nothing(offset, now, now, 0)
+            seen = _EmptyAnswers(offset, now, now, 0)
         self._nothing[part] = seen
 
 
-class _Nothing(NamedTuple):
+class _EmptyAnswers(NamedTuple):
     """Answers in a row that had no record of a partition, though it has more."""
 
     offset: int

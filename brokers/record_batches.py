@@ -60,10 +60,10 @@ def check_batches(
         end: the partition's end, as the answer has it; what came since may be among them.
         contiguous: whether the topic has every offset, as one has that is not compacted.
     """
-    return _Fetched(memoryview(fetched), wanted, end, contiguous).check(fetched)
+    return _FetchedRecords(memoryview(fetched), wanted, end, contiguous).check(fetched)
 
 
-class _Fetched:
+class _FetchedRecords:
     def __init__(self, content: memoryview, wanted: int, end: int, contiguous: bool) -> None:
         self._content = content
         self._wanted = wanted

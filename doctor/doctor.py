@@ -16,14 +16,14 @@ from doctor.document import (
 )
 from doctor.examination import (
     Examination,
-    NeverHeld,
     Patient,
+    UnheldBlock,
     clock_of,
     facts_of,
     troubles_of,
 )
 from query_api.ports import Health, ServiceView, positions_text
-from query_api.unknown_scopes import BLOCK_SIZE, MODEL, SALT, TENANT, Asked, Unknown
+from query_api.unknown_scopes import BLOCK_SIZE, MODEL, SALT, TENANT, ScopeMismatch, UnknownScope
 from schemas.conditions import Condition, Part
 from schemas.engine_facts import EngineFacts
 from schemas.limits import STALE_RECORDS, STALE_S
@@ -112,16 +112,18 @@ def _of_service(examined: Examination, *, sees_all: bool) -> Iterator[Finding]:
         )
 
 
-def _first_of_each(unknown: list[tuple[Asked, Unknown]]) -> list[tuple[Asked, Unknown]]:
+def _first_of_each(
+    unknown: list[tuple[UnknownScope, ScopeMismatch]],
+) -> list[tuple[UnknownScope, ScopeMismatch]]:
     """One of each name that differs: the latest question. An adapter may have no blocks yet."""
-    found: dict[tuple[str, Unknown], tuple[Asked, Unknown]] = {}
+    found: dict[tuple[str, ScopeMismatch], tuple[UnknownScope, ScopeMismatch]] = {}
     for asked, why in unknown:
         if why.field in _ASKED:
             found.setdefault((asked.scope.tenant_id, why), (asked, why))
     return list(found.values())
 
 
-def _of_unknown(one: tuple[Asked, Unknown]) -> Finding:
+def _of_unknown(one: tuple[UnknownScope, ScopeMismatch]) -> Finding:
     asked, why = one
     words = _ASKED[why.field]
     known = ", ".join(name or '""' for name in why.known)
@@ -139,7 +141,7 @@ def _of_unknown(one: tuple[Asked, Unknown]) -> Finding:
     )
 
 
-def _of_never_held(one: NeverHeld) -> Finding:
+def _of_never_held(one: UnheldBlock) -> Finding:
     scope = one.scope
     return Finding(
         code=Code.ASKED_TOKENS.value,

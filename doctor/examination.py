@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 from doctor.bounds import DOCTOR_OUTCOMES_MIN
 from doctor.document import AskedExamination
 from query_api.ports import Health, ServiceView, View
-from query_api.unknown_scopes import Asked, Unknown, UnknownScopes
+from query_api.unknown_scopes import ScopeMismatch, UnknownScope, UnknownScopes
 from routing.decisions.router import Router
 from routing.observed.hot_prefixes import view as hot_view
-from routing.observed.promise_totals import NOT_SERVED, Recent, Served, Totals
+from routing.observed.promise_totals import NOT_SERVED, RecentTotals, ServedInstance, Totals
 from schemas.engine_facts import EngineFacts
 from schemas.identities import (
     MEDIA,
@@ -56,7 +56,7 @@ class Patient(NamedTuple):
     on_gpu: Callable[[], float]
     capacity_blocks: int
     ranks_at_url: frozenset[int]
-    recent: Recent
+    recent: RecentTotals
 
     @property
     def kind(self) -> str:
@@ -93,7 +93,7 @@ class Patient(NamedTuple):
         )
 
 
-class NeverHeld(NamedTuple):
+class UnheldBlock(NamedTuple):
     """A first block that prompts have again and again, and no engine ever.
 
     Attributes:
@@ -126,8 +126,8 @@ class Examination(NamedTuple):
     at: float
     health: Health
     patients: list[Patient]
-    unknown: list[tuple[Asked, Unknown]]
-    never_held: list[NeverHeld]
+    unknown: list[tuple[UnknownScope, ScopeMismatch]]
+    never_held: list[UnheldBlock]
 
 
 def examine(
@@ -165,7 +165,9 @@ def examine(
             partial(gpu_share, kernel, entries.get(stream, ())),
             _capacity_blocks(ranks, capacities),
             frozenset(at_url.get(ranks[0].registration.http_url, ())),
-            served.get(Served(stream.tenant_id, stream.model_name, stream.instance_id), NOT_SERVED),
+            served.get(
+                ServedInstance(stream.tenant_id, stream.model_name, stream.instance_id), NOT_SERVED
+            ),
         )
         for stream, ranks in sorted(groups.items())
     ]
@@ -175,7 +177,7 @@ def examine(
     )
 
 
-def served_by(router: Router | None, now: float) -> Mapping[Served, Recent]:
+def served_by(router: Router | None, now: float) -> Mapping[ServedInstance, RecentTotals]:
     """What outcomes say of each instance: the latest minutes with enough of them to judge by."""
     if router is None:
         return {}
@@ -191,7 +193,7 @@ def _never_held(
     router: Router | None,
     now: float,
     admits: Callable[[str], bool],
-) -> list[NeverHeld]:
+) -> list[UnheldBlock]:
     """What prompts begin with that are not tokenized as the engines do it, or salted otherwise."""
     if router is None:
         return []
@@ -213,7 +215,7 @@ def _never_held(
                 and not _is_held(kernel, scope, one.prefix)
             ):
                 found.append(
-                    NeverHeld(decided, one.asked, one.checked, one.last_asked, entries[scope])
+                    UnheldBlock(decided, one.asked, one.checked, one.last_asked, entries[scope])
                 )
                 break
     return found

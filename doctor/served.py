@@ -7,12 +7,12 @@ from doctor.bounds import DOCTOR_OUTCOMES_MIN
 from doctor.diagnosis import CLEAR, Diagnosis, has_published, switch_on
 from doctor.document import Code
 from doctor.examination import Patient
-from routing.observed.promise_totals import Recent, Totals
+from routing.observed.promise_totals import RecentTotals, Totals
 
 DOCTOR_SHARE: Final = 0.1  # of the tokens of prompts: matches that are wrong by less are right
 
 
-def may_be_contradicted(recent: Recent) -> bool:
+def may_be_contradicted(recent: RecentTotals) -> bool:
     """Whether enough outcomes say that an instance holds more or less than it was said to, as far
     as that can be told without the instance.
     """
@@ -32,7 +32,7 @@ def _is_surprised(served: Totals) -> bool:
     return served.unpromised > DOCTOR_SHARE * served.prompt or _misses(served)
 
 
-def _finds_more(recent: Recent) -> bool:
+def _finds_more(recent: RecentTotals) -> bool:
     """What only decisions said is promised, too; so it can hide that the index has nothing. But
     that is so of each burst of new prompts, which are not indexed yet: in one minute it says
     nothing.

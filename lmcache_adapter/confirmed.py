@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bridge.publisher.ports import Reported, Watched
-from bridge.publisher.publisher import Acting, Doubted, Said
+from bridge.publisher.ports import PublisherWatch, Reported
+from bridge.publisher.publisher import Acting, PublisherDoubt, Said
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import CHECK_LATE_S
@@ -17,7 +17,7 @@ _ACTIVITIES: Final = {
 """What a worker does, by why it is not confirmed; else it is asked for what may be missing."""
 
 
-class Confirmed:
+class WorkerConfirmation:
     """One worker, as `bridge.heartbeats` looks at it; for the loop of its log.
 
     Args:
@@ -39,7 +39,7 @@ class Confirmed:
         self._now = now
         self._wall_now = wall_now
         self._told: Doubt | None = Doubt.CATCHING_UP
-        self._doubted = Doubted(Doubt.CATCHING_UP, wall_now())
+        self._doubted = PublisherDoubt(Doubt.CATCHING_UP, wall_now())
         self.said: Said | None = None
 
     def tell(self, doubt: Doubt | None) -> None:
@@ -52,13 +52,13 @@ class Confirmed:
         return self._heard_until()
 
     @property
-    def doubted(self) -> Doubted:
+    def doubted(self) -> PublisherDoubt:
         """Why it is not confirmed, or None, and since when."""
         doubt = self._told
         if doubt is None and self._now() - self._heard_until() > CHECK_LATE_S:
             doubt = Doubt.RECEIVED_LATE
         if doubt is not self._doubted.doubt:
-            self._doubted = Doubted(doubt, self._wall_now())
+            self._doubted = PublisherDoubt(doubt, self._wall_now())
         return self._doubted
 
     @property
@@ -77,7 +77,7 @@ class Confirmed:
 
 
 class WatchedBeside:
-    """The publishers of a pump and LMCache's workers together; see `Watched`.
+    """The publishers of a pump and LMCache's workers together; see `PublisherWatch`.
 
     Args:
         pump: whose publishers.
@@ -85,21 +85,21 @@ class WatchedBeside:
     """
 
     def __init__(
-        self, pump: Watched, workers: Callable[[], Mapping[PublisherKey, Confirmed]]
+        self, pump: PublisherWatch, workers: Callable[[], Mapping[PublisherKey, WorkerConfirmation]]
     ) -> None:
         self._pump = pump
         self._workers = workers
 
     @property
     def followed(self) -> Mapping[PublisherKey, Reported]:
-        """See `Watched`. Cost O(publishers)."""
+        """See `PublisherWatch`. Cost O(publishers)."""
         return {**self._pump.followed, **self._workers()}
 
     @property
     def watched_at(self) -> float:
-        """See `Watched`."""
+        """See `PublisherWatch`."""
         return self._pump.watched_at
 
     def has_waiting(self, publisher: PublisherKey) -> bool:
-        """See `Watched`."""
+        """See `PublisherWatch`."""
         return self._pump.has_waiting(publisher)

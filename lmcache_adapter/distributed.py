@@ -22,7 +22,7 @@ from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from lmcache_adapter.commands.executor import Executor
 from lmcache_adapter.commands.topic import CommandTopic
-from lmcache_adapter.confirmed import Confirmed
+from lmcache_adapter.confirmed import WorkerConfirmation
 from lmcache_adapter.metrics.commands import EXECUTED
 from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_TOPIC, Lmcache
 from lmcache_adapter.parts import LmcacheParts
@@ -202,13 +202,13 @@ class LmcacheBridge:
 
 
 class _Workers:
-    """The publishers as heartbeats look at them; see `bridge.publisher.ports.Watched`."""
+    """The publishers as heartbeats look at them; see `bridge.publisher.ports.PublisherWatch`."""
 
     def __init__(self, bridge: LmcacheBridge) -> None:
         self._bridge = bridge
 
     @property
-    def followed(self) -> Mapping[PublisherKey, Confirmed]:
+    def followed(self) -> Mapping[PublisherKey, WorkerConfirmation]:
         """See `Watched`."""
         return self._bridge.parts.followed
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge.publisher.ports import Watched
+from bridge.publisher.ports import PublisherWatch
 from bridge.supervision import cancel, keep
-from lmcache_adapter.confirmed import Confirmed, WatchedBeside
+from lmcache_adapter.confirmed import WatchedBeside, WorkerConfirmation
 from lmcache_adapter.controller.member import WorkerView
 from lmcache_adapter.losses import Losses, TakeLost
 from lmcache_adapter.service import LmcacheService, Sink
@@ -80,15 +80,15 @@ class LmcacheParts:
     # For heartbeats
 
     @property
-    def followed(self) -> dict[PublisherKey, Confirmed]:
+    def followed(self) -> dict[PublisherKey, WorkerConfirmation]:
         """All publishers. Cost O(publishers)."""
-        found: dict[PublisherKey, Confirmed] = {}
+        found: dict[PublisherKey, WorkerConfirmation] = {}
         for part in (self.service, self.topic):
             if part is not None:
                 found |= part.followed
         return found
 
-    def beside(self, pump: Watched) -> Watched:
+    def beside(self, pump: PublisherWatch) -> PublisherWatch:
         """The publishers of a pump, and these."""
         return WatchedBeside(pump, lambda: self.followed)
 

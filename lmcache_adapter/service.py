@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from lmcache_adapter.confirmed import Confirmed
+from lmcache_adapter.confirmed import WorkerConfirmation
 from lmcache_adapter.controller.controller import Controller
 from lmcache_adapter.controller.counters import LmcacheCounters
-from lmcache_adapter.controller.member import Reachable, Told, WorkerView
+from lmcache_adapter.controller.member import WorkerAddress, WorkerReport, WorkerView
 from lmcache_adapter.settings import Address, Models
 from lmcache_adapter.sockets.server import ControllerSockets
 from lmcache_adapter.state_file import State, StateFile, begin_run
@@ -95,14 +95,14 @@ class LmcacheService:
         self._sink = sink
         self._loop = loop
         self._take_lost = take_lost
-        self._waiting: deque[Sequence[Told]] = deque()
+        self._waiting: deque[Sequence[WorkerReport]] = deque()
         self._waiting_bytes = 0
         self._lost: dict[PublisherKey, None] = {}
         self._ending: dict[PublisherKey, None] = {}  # unregistered; the thread may not know yet
         self._lock = threading.Lock()
         self._draining = False
         self._heard_until = self.watched_at = time.monotonic()
-        self.followed: dict[PublisherKey, Confirmed] = {}
+        self.followed: dict[PublisherKey, WorkerConfirmation] = {}
         self._file = StateFile(data)
         state = begin_run(self._file, time.time())
         self._first = state.incarnations
@@ -169,7 +169,7 @@ class LmcacheService:
     def _note_known(self) -> None:
         self._has_news = True
 
-    def _hand_over(self, told: Sequence[Told]) -> None:
+    def _hand_over(self, told: Sequence[WorkerReport]) -> None:
         size_bytes = sum(map(_size_of, told))
         unnoted = None
         if self._has_news:
@@ -229,7 +229,7 @@ class LmcacheService:
                     )
                     self._rewrite([one.publisher for one in told if not one.is_gone])
 
-    def _take(self, told: Sequence[Told]) -> None:
+    def _take(self, told: Sequence[WorkerReport]) -> None:
         records: list[Record] = []
         for one in told:
             if one.is_gone:
@@ -242,14 +242,14 @@ class LmcacheService:
         for one in told:
             self._report(one)
 
-    def _report(self, one: Told) -> None:
+    def _report(self, one: WorkerReport) -> None:
         """Behind its records: a heartbeat may be made from here on."""
         if one.is_gone:
             self.followed.pop(one.publisher, None)
         elif one.publisher not in self._ending:
             found = self.followed.get(one.publisher)
             if found is None:
-                found = Confirmed(self._heard, now=time.monotonic, wall_now=time.time)
+                found = WorkerConfirmation(self._heard, now=time.monotonic, wall_now=time.time)
                 self.followed[one.publisher] = found
             found.tell(one.doubt)
 
@@ -314,7 +314,7 @@ class LmcacheService:
         """All of them, as the sockets' thread knows them. Raises TimeoutError."""
         return await self._asked(self.controller.workers)
 
-    async def locate(self, instance_id: str) -> dict[int, Reachable]:
+    async def locate(self, instance_id: str) -> dict[int, WorkerAddress]:
         """Where the workers of an instance take commands, by rank. Raises TimeoutError."""
         return await self._asked(lambda: self.controller.reachable(instance_id))
 
@@ -346,7 +346,7 @@ def _settle(asked: "asyncio.Future[T]", value: T) -> None:
         asked.set_result(value)
 
 
-def _size_of(told: Told) -> int:
+def _size_of(told: WorkerReport) -> int:
     return sum(
         len(record.events) if isinstance(record, EventsRecord) else 0 for record in told.records
     )

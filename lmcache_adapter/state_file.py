@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
-from lmcache_adapter.controller.member import Known
+from lmcache_adapter.controller.member import RememberedWorker
 from schemas.codec import UNUSABLE, check_file_version
 from schemas.errors import NewerVersionError, StorageError
 from schemas.limits import INCARNATION_MAX, MIB
@@ -49,7 +49,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     incarnations: Annotated[int, Meta(ge=0, le=INCARNATION_MAX // 2)] = 0
-    workers: tuple[Known, ...] = ()
+    workers: tuple[RememberedWorker, ...] = ()
 
 
 _decode: Final = msgspec.json.Decoder(State).decode

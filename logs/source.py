@@ -9,7 +9,7 @@ from schemas.identities import Offset
 ItemT = TypeVar("ItemT")
 
 
-class Entry(NamedTuple):
+class WindowEntry(NamedTuple):
     """A record as it is written; a log of the embedded form has no keys."""
 
     key: bytes
@@ -37,7 +37,7 @@ class RecordSource(ABC, Generic[ItemT]):
         """What has come since the last call, and how much each of it is."""
 
     @abstractmethod
-    def encode(self, item: ItemT) -> Entry:
+    def encode(self, item: ItemT) -> WindowEntry:
         """As it is written now. What it raises costs this item alone."""
 
     def appended(self, items: Sequence[ItemT], first: Offset) -> None:

@@ -27,13 +27,13 @@ from schemas.positions import LogBounds, Position
 LOG_READ_RECORDS_MAX: Final = 4096  # of the events topic, given to one that reads it as a log
 
 T = TypeVar("T")
-Run = Callable[[Coroutine[Any, Any, T]], "Future[T]"]
+LoopCaller = Callable[[Coroutine[Any, Any, T]], "Future[T]"]
 """Hands a coroutine to the loop, from any other thread."""
 
 _NOTHING = LogBounds(0, 0)
 
 
-class _Fetched(NamedTuple):
+class _FetchedRecords(NamedTuple):
     """Records that follow on each other, and the offset behind them."""
 
     entries: list[LogEntry]
@@ -50,7 +50,9 @@ class TopicLogs:
         run: hands work to the loop. One thread reads at a time.
     """
 
-    def __init__(self, options: ClientOptions, topic: str, partitions: int, run: Run[Any]) -> None:
+    def __init__(
+        self, options: ClientOptions, topic: str, partitions: int, run: LoopCaller[Any]
+    ) -> None:
         self._options = options
         self._topic = topic
         self._places = [Partition(topic, number) for number in range(partitions)]
@@ -162,7 +164,7 @@ class TopicLogs:
             offsets[place.partition] = end if at_time is None else min(at_time.offset, end)
         return offsets
 
-    async def _fetch(self, partition: int, start: int) -> _Fetched:
+    async def _fetch(self, partition: int, start: int) -> _FetchedRecords:
         place = self._places[partition]
         async with self._using:
             try:
@@ -170,12 +172,12 @@ class TopicLogs:
             except CorruptRecordException:
                 self._next = None
                 entries = await read_past_corruption(self._options, self._topic, partition, start)
-                return _Fetched(entries, entries[-1].offset + 1 if entries else start + 1)
+                return _FetchedRecords(entries, entries[-1].offset + 1 if entries else start + 1)
             except BaseException:
                 await self._close()
                 raise
 
-    async def _read_on(self, place: Partition, start: int) -> _Fetched:
+    async def _read_on(self, place: Partition, start: int) -> _FetchedRecords:
         reader = await self._opened()
         if self._next != (place.partition, start):
             reader.assign([place])
@@ -191,7 +193,7 @@ class TopicLogs:
                 if following >= self.bounds.get(place.partition, _NOTHING).end:
                     reader.pause(place)  # it would be asked again and again for what comes
                     self._next = None
-                return _Fetched(entries, following)
+                return _FetchedRecords(entries, following)
         raise KafkaTimeoutError(f"no record of {place.topic}:{place.partition} from {start} on")
 
     async def _opened(self) -> Consumer:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from page.summary import Counted, RouteCounts
+from page.summary import ChartSample, RouteCounts
 
 HISTORY_POINTS_MAX: Final = 360  # kept, some 300 bytes each: an hour; the oldest go
 HISTORY_HIT_RATES_S: Final = 60.5  # hit rates of a point are of the last minute, and a little
@@ -35,17 +35,17 @@ class History:
 
     def __init__(self) -> None:
         self._points: deque[HistoryPoint] = deque(maxlen=HISTORY_POINTS_MAX)
-        self._counted: deque[Counted] = deque()  # of the last minute
+        self._counted: deque[ChartSample] = deque()  # of the last minute
 
     def points(self) -> list[HistoryPoint]:
         """The oldest first."""
         return list(self._points)
 
-    def counted(self) -> list[Counted]:
+    def counted(self) -> list[ChartSample]:
         """What was counted in the last minute, the oldest first: rates go on from it."""
         return list(self._counted)
 
-    def note(self, now: Counted) -> None:
+    def note(self, now: ChartSample) -> None:
         """One more point, from what is counted now. Counts that fall, or a clock that is set back,
         begin anew.
         """
@@ -61,7 +61,7 @@ class History:
         counted.append(now)
 
 
-def _point(now: Counted, last: Counted, oldest: Counted) -> HistoryPoint:
+def _point(now: ChartSample, last: ChartSample, oldest: ChartSample) -> HistoryPoint:
     times = None if now.queries is None else _times(now.queries, last.queries or {})
     answers = None
     if now.queries is not None:
@@ -82,16 +82,16 @@ def _point(now: Counted, last: Counted, oldest: Counted) -> HistoryPoint:
     )
 
 
-def _answers(counted: Counted) -> int:
+def _answers(counted: ChartSample) -> int:
     return sum(one.count for one in (counted.queries or {}).values())
 
 
-def _asked(counted: Counted, name: str) -> float:
+def _asked(counted: ChartSample, name: str) -> float:
     found: float = sum(getattr(one, name) for one in (counted.queries or {}).values())
     return found
 
 
-def _risen(now: Counted, before: Counted, name: str) -> float:
+def _risen(now: ChartSample, before: ChartSample, name: str) -> float:
     if now.routing is None or before.routing is None:
         return 0.0
     risen: float = getattr(now.routing, name) - getattr(before.routing, name)

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from page.bounds import TOP_PROMISES_S
 from page.fleet import FleetDocuments, InstanceRow, instance_rows
-from query_api.gaps import Wanted, gaps_document
+from query_api.gaps import PublisherFilter, gaps_document
 from query_api.http.answers import services_document
 from query_api.http.health import digest_document, health_document
 from query_api.http.memory import memory_document
@@ -71,7 +71,7 @@ class Summary(msgspec.Struct, kw_only=True):
     event_streams: int | None = None
 
 
-class Counted(msgspec.Struct, kw_only=True, frozen=True):
+class ChartSample(msgspec.Struct, kw_only=True, frozen=True):
     """What a chart's next point is made of; see `page.history`."""
 
     at: float
@@ -116,10 +116,10 @@ class SummarySource:
             index=dict(self._view.kernel.stats()),
         )
 
-    def counted(self) -> Counted:
+    def counted(self) -> ChartSample:
         """What of a summary a chart needs. Cost some 100 us."""
         lag = self._view.health().lag
-        return Counted(
+        return ChartSample(
             at=self._clock(),
             queries=self._queries(),
             routing=None if self.router is None else _routing(self.router),
@@ -159,7 +159,7 @@ class SummarySource:
             FleetDocuments(
                 services=_as(services_document(view.services()), Services).services,
                 table=_as(digest_document(view.kernel, position), TableDigest),
-                gaps=gaps_document(view.ledgers(), position, Wanted(), only_totals=True),
+                gaps=gaps_document(view.ledgers(), position, PublisherFilter(), only_totals=True),
                 routing=routing,
                 promises=promises,
                 segments=memory_document(view.memory(), view).segments,

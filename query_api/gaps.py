@@ -103,7 +103,7 @@ class GapsDocument(msgspec.Struct, kw_only=True):
     publishers: list[PublisherGapsDocument]
 
 
-class Wanted(NamedTuple):
+class PublisherFilter(NamedTuple):
     """Which publishers are asked for; "" for any."""
 
     tenant_id: str = ""
@@ -120,7 +120,11 @@ class Wanted(NamedTuple):
 
 
 def gaps_document(
-    views: Iterable[LedgerView], position: str, wanted: Wanted, *, only_totals: bool = False
+    views: Iterable[LedgerView],
+    position: str,
+    wanted: PublisherFilter,
+    *,
+    only_totals: bool = False,
 ) -> GapsDocument:
     """The answer, sorted by publisher. Cost O(intervals); O(publishers) for totals alone, without
     incarnations.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from query_api.past_view import PastTableView
-from query_api.ports import Asked, AsOf, Positions
+from query_api.ports import AsOf, PastQuestion, Positions
 from query_api.table_view import TableView
 from schemas.errors import PastError
 from schemas.identities import Offset, StreamKey
@@ -43,7 +43,7 @@ class PastAnswers:
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    async def view_as_of(self, as_of: AsOf, asked: Asked) -> TableView:
+    async def view_as_of(self, as_of: AsOf, asked: PastQuestion) -> TableView:
         """See `History`."""
         return await self._in_turn(lambda: self._view(as_of, asked))
 
@@ -68,7 +68,7 @@ class PastAnswers:
         finally:
             self._waiting -= 1
 
-    def _view(self, as_of: AsOf, asked: Asked) -> TableView:
+    def _view(self, as_of: AsOf, asked: PastQuestion) -> TableView:
         self._look()
         blocks = Blocks(asked.prefixes(), asked.lora_name)
         positions = self._positions(as_of)

@@ -184,7 +184,7 @@ class AsOf(NamedTuple):
     seconds: float | None = None
 
 
-class Asked(NamedTuple):
+class PastQuestion(NamedTuple):
     """What a past table is asked about, and nothing else.
 
     Attributes:
@@ -229,7 +229,7 @@ class PastView(Protocol):
 class History(Protocol):
     """What a service knows of its past."""
 
-    async def view_as_of(self, as_of: AsOf, asked: Asked) -> PastView:
+    async def view_as_of(self, as_of: AsOf, asked: PastQuestion) -> PastView:
         """The table as of then. Waits for others that ask, within a bound.
 
         Raises:

@@ -32,7 +32,7 @@ _PLACES: Final = {TENANT: 0, MODEL: 1, BLOCK_SIZE: 3, SALT: 4, LORA: 2}
 _SAFE: Final = "/:@.+~"
 
 
-class Unknown(NamedTuple):
+class ScopeMismatch(NamedTuple):
     """Why a scope is not known.
 
     Attributes:
@@ -53,7 +53,7 @@ class Unknown(NamedTuple):
         return f"{self.field}={quote(self.asked, safe=_SAFE)}; known={known}"
 
 
-class Asked(NamedTuple):
+class UnknownScope(NamedTuple):
     """A scope that was asked and is not known.
 
     Attributes:
@@ -87,9 +87,9 @@ class UnknownScopes:
         self._clock = clock
         self._known: frozenset[tuple[str, ...]] = frozenset()
         self._read_at = -KNOWN_SCOPES_S
-        self._asked: dict[PrefixScope, Asked] = {}
+        self._asked: dict[PrefixScope, UnknownScope] = {}
 
-    def note(self, scope: PrefixScope) -> Unknown | None:
+    def note(self, scope: PrefixScope) -> ScopeMismatch | None:
         """A question about the scope found nobody. Cost O(scopes) once in KNOWN_SCOPES_S.
 
         Returns:
@@ -101,10 +101,10 @@ class UnknownScopes:
             if len(self._asked) >= UNKNOWN_SCOPES_MAX:
                 self._asked.pop(next(iter(self._asked)))
             count = 1 if before is None else before.times + 1
-            self._asked[scope] = Asked(scope, count, self._clock())
+            self._asked[scope] = UnknownScope(scope, count, self._clock())
         return why
 
-    def why(self, scope: PrefixScope) -> Unknown | None:
+    def why(self, scope: PrefixScope) -> ScopeMismatch | None:
         """What of the scope's name nobody has, as of at most KNOWN_SCOPES_S ago."""
         now = self._monotonic()
         if now >= self._read_at + KNOWN_SCOPES_S:
@@ -117,11 +117,11 @@ class UnknownScopes:
                 known: set[str] = set()
                 if depth:  # other tenants are no business of the one that asks
                     known = {one[depth] for one in candidates}
-                return Unknown(field, name, _shown(known))
+                return ScopeMismatch(field, name, _shown(known))
             candidates = fitting
         return None
 
-    def asked(self, admits: Callable[[str], bool]) -> list[tuple[Asked, Unknown]]:
+    def asked(self, admits: Callable[[str], bool]) -> list[tuple[UnknownScope, ScopeMismatch]]:
         """Those of the last UNKNOWN_SCOPES_S that are still unknown, the latest first."""
         since = self._clock() - UNKNOWN_SCOPES_S
         found = []

@@ -12,7 +12,7 @@ from bridge.publisher.intake import Intake
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from replay.capture.errors import CaptureDamagedError, CaptureError
-from replay.capture.format import Entry, EntryFlag, Kind, MalformedError, decode_frames
+from replay.capture.format import CaptureEntry, EntryFlag, Kind, MalformedError, decode_frames
 from replay.capture.reader import Capture
 from schemas.arrays import ArrayPacker
 from schemas.identities import PublisherKey
@@ -26,7 +26,7 @@ PARTITION: Final = 0
 """Of the records that frames become."""
 
 
-class Sequenced(NamedTuple):
+class SequencingResult(NamedTuple):
     """What frames came to.
 
     Attributes:
@@ -96,13 +96,13 @@ class CaptureRecords:
         return registration
 
     @property
-    def sequenced(self) -> Sequenced:
+    def sequenced(self) -> SequencingResult:
         """What the frames came to; of a capture of records all is 0."""
         counters = [one.stream.counters for one in self._sequencers.values()]
         dropped: Counter[str] = Counter()
         for one in counters:
             dropped.update(one.dropped)
-        return Sequenced(
+        return SequencingResult(
             messages=self._messages,
             dropped=dropped,
             gaps=sum(one.lost_batches for one in counters),
@@ -119,7 +119,7 @@ class CaptureRecords:
         """Those of the records."""
         return [PARTITION] if self._registrations else self._capture.lanes
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CaptureEntry]:
         """The records; once.
 
         Raises:
@@ -127,11 +127,11 @@ class CaptureRecords:
         """
         return self._of_frames() if self._registrations else self._capture.merged()
 
-    def _of_frames(self) -> Iterator[Entry]:
+    def _of_frames(self) -> Iterator[CaptureEntry]:
         offset = 0
         for time, records in self._windows():
             for record in records:
-                yield Entry(PARTITION, offset, time, encode_record(record))
+                yield CaptureEntry(PARTITION, offset, time, encode_record(record))
                 offset += 1
 
     def _windows(self) -> Iterator[tuple[float, list[RegisteredRecord] | list[SequencedRecord]]]:

@@ -16,7 +16,7 @@ from schemas.codec import decode_log_record
 from schemas.errors import RecordError
 from schemas.events import BlockEvent
 from schemas.identities import PublisherKey
-from schemas.progress import Progress, Stopped, Tell, never, silent
+from schemas.progress import Progress, StopCheck, Tell, never, silent
 from schemas.records import (
     BridgeRecord,
     EventsRecord,
@@ -90,7 +90,7 @@ class BlockEvents:
         *,
         total: int | None = None,
         tell: Tell = silent,
-        stopped: Stopped = never,
+        stopped: StopCheck = never,
     ) -> None:
         self._records = records
         self._total = total

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Optional
 
 from xxhash import xxh3_64_intdigest
 
-from schemas.events import SPARSE_SPEC_KINDS, TOKEN_HASH_SEED, Stored, is_placeholder
+from schemas.events import SPARSE_SPEC_KINDS, TOKEN_HASH_SEED, StoredBlocks, is_placeholder
 from schemas.identities import PublisherKey
 
 # What one pass over a capture or a trace holds in memory.
@@ -57,7 +57,7 @@ class Chains:
         self._count = 0
         self.counters: Counter[str] = Counter()
 
-    def stored(self, publisher: PublisherKey, event: Stored) -> Sequence[Link | None]:
+    def stored(self, publisher: PublisherKey, event: StoredBlocks) -> Sequence[Link | None]:
         """What each block of the event is; None of one of which nothing is known."""
         hashes = numbers_of(event.hashes)
         if event.spec_kind in SPARSE_SPEC_KINDS:
@@ -99,7 +99,7 @@ class Chains:
             self._forget_oldest()
         return links
 
-    def _fits(self, event: Stored, blocks: int) -> bool:
+    def _fits(self, event: StoredBlocks, blocks: int) -> bool:
         """Whether the event has as much of everything as a kernel asks for."""
         if event.token_hashes:
             is_ours = self._seed == TOKEN_HASH_SEED and not event.by_hash and not event.extra_keys
@@ -114,7 +114,7 @@ class Chains:
         self._count -= len(self._known.pop(publisher, ()))
 
     def _parent(
-        self, publisher: PublisherKey, event: Stored, known: dict[tuple[int, int], Link]
+        self, publisher: PublisherKey, event: StoredBlocks, known: dict[tuple[int, int], Link]
     ) -> Link | None:
         if event.parent is None or event.by_hash:
             return None

@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 
 from replay.as_records import CaptureRecords
 from replay.bounds import CAPTURE_TOLD_RECORDS
-from replay.capture.format import Entry
+from replay.capture.format import CaptureEntry
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
-from schemas.progress import Progress, Stopped, Tell, never, silent
+from schemas.progress import Progress, StopCheck, Tell, never, silent
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
 from streams.table.fold import DUPLICATE, Fold
@@ -26,7 +26,7 @@ REPLAY_WAIT_S: Final = 0.25  # between two looks whether a paced replay is to en
 REPLAYED_FAULTS_NAMED_MAX: Final = 5  # records that were skipped and are printed; all are counted
 
 
-class Skipped(NamedTuple):
+class SkippedEntry(NamedTuple):
     """A record that was not folded, and its partition."""
 
     partition: int
@@ -52,7 +52,7 @@ class ReplayedTable:
         self.states = ScopeStates()
         self.records = 0
         self.skipped: Counter[str] = Counter()
-        self.named: list[Skipped] = []
+        self.named: list[SkippedEntry] = []
         self._folds: dict[int, Fold] = {}
         for partition in records.partitions:
             noted = partial(kernel.note_position, partition)
@@ -62,7 +62,7 @@ class ReplayedTable:
                 fold.distrust(Offset(before))
             self._folds[partition] = fold
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: CaptureEntry) -> None:
         """Folds the next record of its partition."""
         fold = self._folds[entry.lane]
         self.records += 1
@@ -70,7 +70,7 @@ class ReplayedTable:
         if skipped is not None:
             self.skipped[skipped.reason] += 1
             if skipped.reason != DUPLICATE and len(self.named) < REPLAYED_FAULTS_NAMED_MAX:
-                self.named.append(Skipped(entry.lane, skipped))
+                self.named.append(SkippedEntry(entry.lane, skipped))
         if self.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX:
             for one in self._folds.values():
                 one.take_changes()  # nobody writes them
@@ -149,7 +149,7 @@ class Pace:
         self,
         speed: float | None,
         *,
-        stopped: Stopped = never,
+        stopped: StopCheck = never,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -178,7 +178,7 @@ def fold_capture(
     total: int | None,
     pace: Pace | None = None,
     tell: Tell = silent,
-    stopped: Stopped = never,
+    stopped: StopCheck = never,
 ) -> bool:
     """Folds all records; whether it came to the end.
 

@@ -36,14 +36,14 @@ from logs.producer import ReplaceableProducer
 from replay.as_records import CaptureRecords
 from replay.bounds import CAPTURE_LOOK_S, CAPTURE_STALLED_S
 from replay.capture.errors import CaptureError
-from replay.capture.format import Entry
+from replay.capture.format import CaptureEntry
 from schemas.codec import decode_log_record
 from schemas.errors import ConfigurationError, RecordError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import KAFKA_BATCH_BYTES, RECORD_SEND_BYTES_MAX, TAIL_REACH_S
 from schemas.memory import MemoryRecord
 from schemas.positions import Cursor
-from schemas.progress import Progress, Stopped, Tell, never, silent
+from schemas.progress import Progress, StopCheck, Tell, never, silent
 from schemas.records import (
     BridgeRecord,
     HeartbeatRecord,
@@ -60,7 +60,7 @@ MakeRecords = Callable[[], CaptureRecords]
 """The records from their beginning on, each time."""
 
 
-class Loaded(NamedTuple):
+class LoadResult(NamedTuple):
     """What a load did.
 
     Attributes:
@@ -99,8 +99,8 @@ def load_into_log(
     force: bool = False,
     local_sockets: bool = False,
     tell: Tell = silent,
-    stopped: Stopped = never,
-) -> Loaded:
+    stopped: StopCheck = never,
+) -> LoadResult:
     """Appends a capture to the log of a data directory, which is made where it is missing. Cost
     O(log and capture).
 
@@ -159,8 +159,8 @@ def load_into_kafka(
     force: bool = False,
     local_sockets: bool = False,
     tell: Tell = silent,
-    stopped: Stopped = never,
-) -> Loaded:
+    stopped: StopCheck = never,
+) -> LoadResult:
     """Appends a capture to the events topic, each record to the partition of its stream, as bridges
     do; topics that are missing are made. Cost O(topic and capture).
 
@@ -181,8 +181,8 @@ async def _load_into_kafka(
     settings: KafkaSettings,
     force: bool,
     tell: Tell,
-    stopped: Stopped,
-) -> Loaded:
+    stopped: StopCheck,
+) -> LoadResult:
     options, topic = client_options(settings), settings.topics.events.name
     try:
         async with asyncio.timeout(TAIL_REACH_S):
@@ -232,7 +232,7 @@ async def _load_into_kafka(
 
 
 async def _within(
-    sending: Coroutine[object, object, object], settings: KafkaSettings, stopped: Stopped
+    sending: Coroutine[object, object, object], settings: KafkaSettings, stopped: StopCheck
 ) -> None:
     """Waits for what is sent.
 
@@ -283,9 +283,9 @@ class _Loading:
         """How far it is."""
         return Progress(self._seen, self._total, self._taken)
 
-    def done(self, *, ended: bool) -> Loaded:
+    def done(self, *, ended: bool) -> LoadResult:
         """What it came to."""
-        return Loaded(self._taken, self._left_out, ended)
+        return LoadResult(self._taken, self._left_out, ended)
 
     def __iter__(self) -> Iterator[tuple[Record, bytes]]:
         for entry in self._records:
@@ -332,7 +332,7 @@ def _survey(records: CaptureRecords) -> _Survey:
     return _Survey(firsts, local, list(unproven.values()), any(before.values()), total)
 
 
-def _decoded(entry: Entry) -> LogRecord | None:
+def _decoded(entry: CaptureEntry) -> LogRecord | None:
     try:
         return decode_log_record(entry.value)
     except RecordError:

@@ -20,7 +20,7 @@ from replay.capture.errors import CaptureError
 from replay.folding import Pace
 from replay.wire_batches import WireMessage
 from schemas.limits import MIB, PORT_MAX
-from schemas.progress import Progress, Stopped, Tell, never, silent
+from schemas.progress import Progress, StopCheck, Tell, never, silent
 
 PUBLISHED_BUFFER_BATCHES: Final = 10_000  # that can be replayed, as vLLM's `buffer_steps`
 PUBLISHED_BUFFER_BYTES: Final = 256 * MIB  # of them
@@ -187,7 +187,7 @@ class CapturePublishers:
         endpoint: str,
         replay_endpoint: str = "",
         *,
-        stopped: Stopped = never,
+        stopped: StopCheck = never,
     ) -> None:
         self._stopped = stopped
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

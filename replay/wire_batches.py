@@ -23,7 +23,7 @@ from replay.capture.format import Kind, MalformedError, PublisherSource, decode_
 from replay.capture.reader import Capture
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError, WireError
-from schemas.events import BlockEvent, Removed, Stored, split_key
+from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, split_key
 from schemas.identities import PublisherKey
 from schemas.records import EventsRecord, ResetRecord
 from schemas.registration import service_key
@@ -211,7 +211,7 @@ class _Numbering:
 
 
 def _has_a_form(event: BlockEvent) -> bool:
-    is_by_hash = isinstance(event, Stored) and (
+    is_by_hash = isinstance(event, StoredBlocks) and (
         event.by_hash or event.aliases or event.token_hashes
     )
     return not is_by_hash
@@ -219,9 +219,9 @@ def _has_a_form(event: BlockEvent) -> bool:
 
 def _shaped(event: BlockEvent) -> dict[str, object]:
     """The event as vLLM sends it since 0.26: a map, without what holds its default."""
-    if isinstance(event, Stored):
+    if isinstance(event, StoredBlocks):
         return _stored(event)
-    if isinstance(event, Removed):
+    if isinstance(event, RemovedBlocks):
         shaped: dict[str, object] = {
             "type": "BlockRemoved",
             "block_hashes": _numbers("Q", event.hashes),
@@ -234,7 +234,7 @@ def _shaped(event: BlockEvent) -> dict[str, object]:
     return cleared if event.medium is None else cleared | {"medium": event.medium.value}
 
 
-def _stored(event: Stored) -> dict[str, object]:
+def _stored(event: StoredBlocks) -> dict[str, object]:
     shaped: dict[str, object] = {
         "type": "BlockStored",
         "block_hashes": _numbers("Q", event.hashes),
@@ -269,7 +269,7 @@ def _pairs(tokens: list[int], behind: list[int]) -> list[tuple[int, int]]:
     return list(zip(tokens, seconds, strict=True))
 
 
-def _place(event: Stored | Removed) -> dict[str, object]:
+def _place(event: StoredBlocks | RemovedBlocks) -> dict[str, object]:
     place: dict[str, object] = {}
     if event.group:
         place["group_idx"] = event.group

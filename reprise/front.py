@@ -37,19 +37,19 @@ CLOSE_S: Final = 1.0
 """What is under way has as long at the end."""
 
 
-class Place(NamedTuple):
+class HostPort(NamedTuple):
     """A host, or its address, and a port."""
 
     host: str
     port: int
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> HostPort:
     """Reads `HOST:PORT`; raises ValueError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
         raise ValueError(f"Expected HOST:PORT, got: {text}")
-    return Place(host.strip("[]"), int(port))
+    return HostPort(host.strip("[]"), int(port))
 
 
 def addresses_of(host: str, port: int) -> list[str]:
@@ -92,14 +92,14 @@ def _answers(connection: http.client.HTTPConnection) -> bool:
 class Front:
     """Takes connections and hands each to a replica. Used on one loop."""
 
-    def __init__(self, to: Place, *, wait_s: float = WAIT_S) -> None:
+    def __init__(self, to: HostPort, *, wait_s: float = WAIT_S) -> None:
         self._to = to
         self._wait_s = wait_s
         self._ready: list[str] = []
         self._some_ready = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def serve(self, listen: Place, stop: asyncio.Event) -> None:
+    async def serve(self, listen: HostPort, stop: asyncio.Event) -> None:
         """Until `stop` is set; raises OSError where the address cannot be bound."""
         server = await asyncio.start_server(self._take, listen.host, listen.port, limit=PIECE_BYTES)
         looking = asyncio.create_task(self._look_on())
@@ -183,7 +183,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         writer.transport.abort()
 
 
-async def _run(listen: Place, to: Place) -> None:
+async def _run(listen: HostPort, to: HostPort) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

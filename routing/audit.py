@@ -20,9 +20,9 @@ from logs.interface import LogEntry
 from routing.costs import Costs
 from routing.interface import Candidate, Choice, Request
 from routing.policies.decide import (
-    Asked,
-    Decided,
-    OfDegraded,
+    DecisionRequest,
+    DecisionResult,
+    DegradedPolicy,
     Rules,
     costs_of_model,
     decide,
@@ -41,7 +41,7 @@ from schemas.routing_records import (
     DecisionsRecord,
     Phase,
     Reason,
-    Refused,
+    Refusal,
     decision_id,
 )
 
@@ -159,7 +159,7 @@ def differences_of(run: int, decision: Decision) -> list[Difference]:
     if wrong is not None:
         return [wrong]
     policy = find_policy(name)
-    asked = Asked(
+    asked = DecisionRequest(
         Request(
             decision.number,
             decision.prompt_tokens,
@@ -197,14 +197,14 @@ def _unusable(decision: Decision) -> Difference | None:
     for field in ("chosen", "decode"):
         if getattr(decision, field) >= count:
             return Difference(field, getattr(decision, field), f"below {count}")
-    if decision.degraded and decision.degraded not in tuple(OfDegraded):
-        return Difference("degraded", decision.degraded, f"one of {', '.join(OfDegraded)}")
+    if decision.degraded and decision.degraded not in tuple(DegradedPolicy):
+        return Difference("degraded", decision.degraded, f"one of {', '.join(DegradedPolicy)}")
     return None
 
 
-def _possible(degraded: str) -> Iterable[OfDegraded]:
+def _possible(degraded: str) -> Iterable[DegradedPolicy]:
     """What was made of candidates that had lost something; all, where a record does not say."""
-    return (OfDegraded(degraded),) if degraded else tuple(OfDegraded)
+    return (DegradedPolicy(degraded),) if degraded else tuple(DegradedPolicy)
 
 
 def _as_seen(decision: Decision, candidates: list[Candidate]) -> Iterable[Sequence[Candidate]]:
@@ -245,7 +245,7 @@ def _candidate(one: CandidateRecord, models: Sequence[Costs]) -> Candidate:
 
 
 def _differences(
-    decision: Decision, decided: Decided, candidates: Sequence[Candidate], costs: Costs
+    decision: Decision, decided: DecisionResult, candidates: Sequence[Candidate], costs: Costs
 ) -> Iterable[Difference]:
     decodes = decision.phase in _DECODES
     derived = list(decided.candidates)
@@ -285,7 +285,7 @@ def _of_candidate(
             yield Difference(f"candidates[{place}].{field}", one, other)
 
 
-def _of_decoding(decision: Decision, decided: Decided) -> Iterable[Difference]:
+def _of_decoding(decision: Decision, decided: DecisionResult) -> Iterable[Difference]:
     """What is known of a decision by which somebody decodes."""
     if decision.phase is Phase.DECODE:
         if decision.chosen != -1:
@@ -295,7 +295,7 @@ def _of_decoding(decision: Decision, decided: Decided) -> Iterable[Difference]:
     elif decided.chosen < 0 and decision.refused != decided.refused:
         yield Difference("refused", decision.refused.value, decided.refused.value)
     somebody = decision.chosen >= 0 or decision.decode >= 0
-    if somebody != (decision.refused is Refused.NO):
+    if somebody != (decision.refused is Refusal.NO):
         yield Difference("refused", decision.refused.value, "one where nobody was chosen")
 
 

@@ -30,8 +30,8 @@ class BatchPacker(Protocol):
 
         Returns:
             The payload's XXH3-64, the engine's time, how many events there are, whether one is a
-            `Cleared`, the events by `schemas.events.encode_run`, the LoRA names that they give, and
-            `DecodedBatch.media`. None where something is bad or unusual.
+            `ClearedBlocks`, the events by `schemas.events.encode_run`, the LoRA names that they
+            give, and `DecodedBatch.media`. None where something is bad or unusual.
         """
         ...
 
@@ -39,7 +39,8 @@ class BatchPacker(Protocol):
         self, messages: list[list[bytes]], sequence: int, bytes_max: int, /
     ) -> tuple[Sequence[int], float, int, bytes, Sequence[str], int]:
         """As many of the first messages as are plain batches that follow on one another, together:
-        three frames, the next number, nothing bad or unusual, and no `Cleared`. Cost O(bytes).
+        three frames, the next number, nothing bad or unusual, and no `ClearedBlocks`. Cost
+        O(bytes).
 
         Args:
             messages: their frames.

@@ -66,7 +66,7 @@ BY_ADVICE: Final = "advice"
 _Tokens = Annotated[bytes, Meta(max_length=4 * COMMAND_TOKENS_MAX)]
 
 
-class Action(StrEnum):
+class CommandAction(StrEnum):
     """What workers are to do."""
 
     CLEAR = "clear"
@@ -77,7 +77,7 @@ class Action(StrEnum):
     HEALTH = "health"
 
 
-class Outcome(StrEnum):
+class CommandOutcome(StrEnum):
     """What became of a command at one worker.
 
     OK: it was executed. REFUSED: it was not, by the worker's own word or because nobody could ask
@@ -108,7 +108,7 @@ class CommandWorker(NamedTuple):
     peer_url: Text = ""
 
 
-class Place(NamedTuple):
+class BlockPlace(NamedTuple):
     """Where blocks are moved to."""
 
     instance_id: Text = ""
@@ -119,12 +119,12 @@ class CommandRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind",
     """A command; see the module."""
 
     command_id: Name
-    action: Action
+    action: CommandAction
     instance_id: Name
     location: Text = ""
     method: Text = ""
     tokens: _Tokens | None = None
-    target: Place = Place()
+    target: BlockPlace = BlockPlace()
     copy: bool = False
     workers: Annotated[
         tuple[CommandWorker, ...], Meta(min_length=1, max_length=COMMAND_WORKERS_MAX)
@@ -147,7 +147,7 @@ class ResultRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind", 
 
     command_id: Name
     worker_id: Rank
-    outcome: Outcome
+    outcome: CommandOutcome
     tokens: Annotated[int, Meta(ge=0, le=2**53)] = 0
     code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
     ms: Annotated[float, Meta(ge=0)] = 0.0

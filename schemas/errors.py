@@ -144,7 +144,7 @@ class ToleratedError(PassedOverError):
 
 class LeftOutError(EventError):
     """One event whose blocks cannot be used, and are known to be held all the same: the log has
-    their names (`schemas.events.Stored.left_out`), so that the table knows when that ends.
+    their names (`schemas.events.StoredBlocks.left_out`), so that the table knows when that ends.
     """
 
 

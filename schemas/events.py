@@ -33,10 +33,10 @@ attention do, and else left out.
 """
 
 TOKEN_HASH_SEED: Final = 1337
-"""Of `Stored.token_hashes`: Dynamo's, and the default of our own prefix hash."""
+"""Of `StoredBlocks.token_hashes`: Dynamo's, and the default of our own prefix hash."""
 
 
-class Stored(
+class StoredBlocks(
     msgspec.Struct, tag="stored", tag_field="type", omit_defaults=True, kw_only=True, frozen=True
 ):
     """Consecutive blocks that one publisher now holds on one medium.
@@ -94,7 +94,7 @@ class Stored(
     extra_keys: tuple[bytes, ...] = ()
 
 
-class Removed(
+class RemovedBlocks(
     msgspec.Struct, tag="removed", tag_field="type", omit_defaults=True, kw_only=True, frozen=True
 ):
     """Blocks that one publisher no longer holds on one medium.
@@ -102,7 +102,7 @@ class Removed(
     Attributes:
         sequence: of the batch that carried the event.
         hashes: (n,) u64 LE, any order.
-        medium, shared, group: see `Stored`.
+        medium, shared, group: see `StoredBlocks`.
         whole: True where no copy is left, however often a block was announced.
         left: how many copies are left of each, where the publisher says it, likewise. 0 where it
             does not: one is removed.
@@ -117,7 +117,7 @@ class Removed(
     left: int = 0
 
 
-class Cleared(
+class ClearedBlocks(
     msgspec.Struct, tag="cleared", tag_field="type", omit_defaults=True, kw_only=True, frozen=True
 ):
     """The publisher no longer holds any block: on that medium, its own or shared, or on any."""
@@ -126,7 +126,7 @@ class Cleared(
     medium: Medium | None = None
 
 
-BlockEvent = Stored | Removed | Cleared
+BlockEvent = StoredBlocks | RemovedBlocks | ClearedBlocks
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[BlockEvent])
@@ -139,7 +139,7 @@ ARRAY32: Final = 0xDD
 
 def is_placeholder(event: BlockEvent) -> bool:
     """Whether it names blocks of which nothing but their engine hashes is said."""
-    if not isinstance(event, Stored):
+    if not isinstance(event, StoredBlocks):
         return False
     named = event.tokens or event.by_hash or event.token_hashes or event.aliases
     return not (named or event.left_out)

@@ -61,7 +61,7 @@ cannot use. Behind it stands the reason.
 
 REPEATED: Final = "\0repeated"
 """The LoRA name of the scopes that have how often publishers have announced blocks again of which
-they may hold no further copy (`schemas.events.Stored.undecided`).
+they may hold no further copy (`schemas.events.StoredBlocks.undecided`).
 """
 
 GROUPS: Final = "\0groups"

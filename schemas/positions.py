@@ -128,7 +128,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     age: Duration = 0.0
 
 
-class Begun(NamedTuple):
+class PartialBatch(NamedTuple):
     """How much is folded of the batch behind a cursor, where its records have a part of it each.
 
     Attributes:
@@ -175,7 +175,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     confirmation: Confirmation | None = None
     left_out: dict[str, int] = {}
     left_out_at: Seconds = 0.0
-    begun: Begun | None = None
+    begun: PartialBatch | None = None
     heard: Proof | None = None
     other_ranks: tuple[Rank, ...] = ()
     window: AttentionWindow | None = None

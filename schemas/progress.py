@@ -23,7 +23,7 @@ class Progress(NamedTuple):
 Tell = Callable[[Progress], None]
 """Called now and then."""
 
-Stopped = Callable[[], bool]
+StopCheck = Callable[[], bool]
 """Whether it is to end now, in order."""
 
 

@@ -98,7 +98,7 @@ class Part(NamedTuple):
     total: EventCount
 
 
-class Unusable(msgspec.Struct, frozen=True, array_like=True):
+class UnusableRun(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive batches of an `events` record that were not usable as they came.
 
     Attributes:
@@ -137,7 +137,7 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     incomplete: SequenceNumber | msgspec.UnsetType = msgspec.UNSET
     part: Part | msgspec.UnsetType = msgspec.UNSET
     repaired: Text | msgspec.UnsetType = msgspec.UNSET
-    unusable: tuple[Unusable, ...] | msgspec.UnsetType = msgspec.UNSET
+    unusable: tuple[UnusableRun, ...] | msgspec.UnsetType = msgspec.UNSET
     other_ranks: tuple[Rank, ...] | msgspec.UnsetType = msgspec.UNSET
     window: AttentionWindow | msgspec.UnsetType = msgspec.UNSET
     media: MediaNames | msgspec.UnsetType = msgspec.UNSET
@@ -199,7 +199,7 @@ class UnregisteredRecord(_Envelope, kw_only=True, frozen=True, tag="unregistered
     """A publisher to forget, with all its blocks."""
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class PublisherReport(msgspec.Struct, frozen=True, array_like=True):
     """What a bridge says of one of its publishers, from its heartbeat on.
 
     Attributes:
@@ -251,7 +251,7 @@ class HeartbeatRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind
     bridge_time: Seconds
     age: Duration = 0.0
     complete: bool = False
-    reports: tuple[Report, ...] = ()
+    reports: tuple[PublisherReport, ...] = ()
     version: int = HEARTBEAT_VERSION
 
 

@@ -282,7 +282,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         )
 
 
-class Registered(msgspec.Struct, frozen=True):
+class LiveRegistration(msgspec.Struct, frozen=True):
     """A live registration and the offset of the record that made it, which retention must keep."""
 
     registration: Registration

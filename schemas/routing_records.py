@@ -8,9 +8,9 @@ One record is one msgpack map, tagged by `kind`:
                       its start. 0 for the others
     time       float  Unix seconds when it was written; what expires goes by the largest one seen
     decisions  array  of `Decision`, in the order of their numbers
-    outcomes   array  of `Outcome`, in the order in which they came
+    outcomes   array  of `FeedbackReport`, in the order in which they came
     samples    array  of `LoadSample`
-    engines    array  of `Unregistered`
+    engines    array  of `UnregisteredEngine`
 
 A decision has the name `RUN-NUMBER`, in hexadecimal (`decision_id`), so that an outcome tells whose
 it is: it goes where the decision went, to one partition, and behind it. One order of both is what
@@ -39,7 +39,7 @@ ROUTING_VERSION: Final = 1
 TokenCount = Annotated[int, Meta(ge=0, le=2**40)]
 Count = Annotated[int, Meta(ge=0, le=2**40)]
 Number = Annotated[int, Meta(ge=0, le=2**62)]
-Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
+FiniteFloat = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 RequestName = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
 TraceStateText = Annotated[str, Meta(max_length=TRACESTATE_CHARS_MAX)]
@@ -79,7 +79,7 @@ class Reason(StrEnum):
     POLICY = "policy"
 
 
-class Refused(StrEnum):
+class Refusal(StrEnum):
     """Why nobody was chosen; "" where somebody was."""
 
     NO = ""
@@ -92,9 +92,9 @@ class Refused(StrEnum):
 class CostModel(NamedTuple):
     """See `routing.costs.Costs`, whose fields these are, in its order."""
 
-    fixed_s: Finite
+    fixed_s: FiniteFloat
     prefill_tokens_per_s: float
-    token_squared_s: Finite
+    token_squared_s: FiniteFloat
     load_tokens_per_s: float
     fetch_tokens_per_s: float
     pool_tokens_per_s: float
@@ -135,7 +135,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     active: TokenCount = 0
     shared: TokenCount = 0
     costs: Count = 0
-    key: Finite = 0.0
+    key: FiniteFloat = 0.0
     prefix: TokenCount = 0
     fetch_from: Text = ""
     queue_s: Duration = 0.0
@@ -194,7 +194,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         candidates: all of them, by instance and rank.
         chosen: index of the one for prefill, or for all; -1 for none.
         decode: index of the one for decoding; -1 for none.
-        refused: a `Refused`.
+        refused: a `Refusal`.
         p90: so many times the expected time to the first token is its 90th percentile.
         predicted_s: how long after the decision the first token was expected.
         marks: prefixes of the prompt, at 1, 2, 4, 8... blocks, where the longest match ends, and
@@ -209,7 +209,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         capacity_tokens: of its cache then, 0 where that is not known.
         last: where the session's request before went, if that counted.
         degraded: what was made of candidates that had lost something, a
-            `routing.policies.decide.OfDegraded`; "" in records before there was this field.
+            `routing.policies.decide.DegradedPolicy`; "" in records before there was this field.
         traceparent: of the span that decided, else of the request; "" for none. One that is no
             context (`schemas.tracing.read_traceparent`) is to be ignored.
         tracestate: that came with it; "" for none.
@@ -238,7 +238,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     candidates: tuple[CandidateRecord, ...]
     chosen: Annotated[int, Meta(ge=-1)]
     decode: Annotated[int, Meta(ge=-1)]
-    refused: Refused = Refused.NO
+    refused: Refusal = Refusal.NO
     p90: Duration = 1.0
     predicted_s: Duration = 0.0
     marks: tuple[PrefixMark, ...] = ()
@@ -290,7 +290,7 @@ class OutcomeEvent(StrEnum):
         return self not in (OutcomeEvent.DISPATCHED, OutcomeEvent.FIRST_TOKEN)
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
+class FeedbackReport(msgspec.Struct, frozen=True, array_like=True):
     """One report of a client; what it did not say is None.
 
     Attributes:
@@ -357,7 +357,7 @@ class LoadSample(msgspec.Struct, frozen=True, array_like=True):
     is_away: bool = False
 
 
-class Unregistered(NamedTuple):
+class UnregisteredEngine(NamedTuple):
     """An engine that serves a model no more."""
 
     target: Target
@@ -379,7 +379,7 @@ class DecisionsRecord(_Envelope, kw_only=True, frozen=True, tag="decisions"):
 class OutcomesRecord(_Envelope, kw_only=True, frozen=True, tag="outcomes"):
     """What came of decisions of one run."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[FeedbackReport, ...]
 
 
 class LoadRecord(_Envelope, kw_only=True, frozen=True, tag="load"):
@@ -393,7 +393,7 @@ class UnregisteredEngines(_Envelope, kw_only=True, frozen=True, tag="unregistere
     records only those without events.
     """
 
-    engines: tuple[Unregistered, ...]
+    engines: tuple[UnregisteredEngine, ...]
 
 
 RoutingRecord = DecisionsRecord | OutcomesRecord | LoadRecord | UnregisteredEngines
@@ -427,7 +427,7 @@ def traces_of(records: Iterable[RoutingRecord]) -> Iterator[str]:
     """The contexts of what was decided and told in these, each as often as it stands there."""
     for record in records:
         if isinstance(record, DecisionsRecord):
-            told: tuple[Decision, ...] | tuple[Outcome, ...] = record.decisions
+            told: tuple[Decision, ...] | tuple[FeedbackReport, ...] = record.decisions
         elif isinstance(record, OutcomesRecord):
             told = record.outcomes
         else:

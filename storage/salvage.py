@@ -27,7 +27,7 @@ _IMMUTABLE: Final = (".sst", ".log")
 _PLACE_WIDTH: Final = 16  # of a place between two keys, at least
 
 
-class Salvaged(NamedTuple):
+class SalvageResult(NamedTuple):
     """What became of a damaged database.
 
     Attributes:
@@ -40,7 +40,7 @@ class Salvaged(NamedTuple):
     stretches: int
 
 
-def salvage(path: Path, preset: Preset, to: Path) -> Salvaged:
+def salvage(path: Path, preset: Preset, to: Path) -> SalvageResult:
     """Copies what can be read into a new database, which is durable on return.
 
     Args:
@@ -70,7 +70,7 @@ def salvage(path: Path, preset: Preset, to: Path) -> Salvaged:
     return copied
 
 
-def _copied_as_it_is(path: Path, preset: Preset, to: Path) -> Salvaged | None:
+def _copied_as_it_is(path: Path, preset: Preset, to: Path) -> SalvageResult | None:
     """None where it does not open."""
     try:
         source = Database.past_damage(path, preset)
@@ -95,7 +95,7 @@ def _repaired(path: Path, preset: Preset) -> Iterator[Database]:
             source.close()
 
 
-def _copied(source: Database, preset: Preset, to: Path) -> Salvaged:
+def _copied(source: Database, preset: Preset, to: Path) -> SalvageResult:
     shutil.rmtree(to, ignore_errors=True)
     target = Database(to, preset)
     try:
@@ -172,7 +172,7 @@ def _link(path: Path, to: Path) -> None:
             shutil.copy(file, to)
 
 
-def _copy(source: Database, target: Database) -> Salvaged:
+def _copy(source: Database, target: Database) -> SalvageResult:
     entries = stretches = 0
     start: bytes | None = b""
     while start is not None:
@@ -193,7 +193,7 @@ def _copy(source: Database, target: Database) -> Salvaged:
         else:
             start = None
         _write(target, batch)
-    return Salvaged(entries, stretches)
+    return SalvageResult(entries, stretches)
 
 
 def _write(target: Database, batch: WriteBatch) -> None:

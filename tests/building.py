@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import xxhash
 
-from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium, PrefixScope, StreamKey
 from schemas.memory import MemoryRecord, pressure_of
 from schemas.records import (
@@ -16,8 +16,8 @@ from schemas.records import (
     GapRecord,
     HeartbeatRecord,
     Part,
+    PublisherReport,
     RegisteredRecord,
-    Report,
     ResetRecord,
     UnregisteredRecord,
     encode_record,
@@ -57,8 +57,8 @@ def stored(
     medium: Medium = Medium.GPU,
     lora_name: str = "",
     shared: bool = False,
-) -> Stored:
-    return Stored(
+) -> StoredBlocks:
+    return StoredBlocks(
         sequence=sequence,
         hashes=u64s(hashes),
         tokens=u32s(tokens),
@@ -70,8 +70,8 @@ def stored(
     )
 
 
-def removed(sequence: int, hashes: Sequence[int], *, medium: Medium = Medium.GPU) -> Removed:
-    return Removed(sequence=sequence, hashes=u64s(hashes), medium=medium)
+def removed(sequence: int, hashes: Sequence[int], *, medium: Medium = Medium.GPU) -> RemovedBlocks:
+    return RemovedBlocks(sequence=sequence, hashes=u64s(hashes), medium=medium)
 
 
 def objects(
@@ -82,9 +82,9 @@ def objects(
     medium: Medium = Medium.CPU,
     lora_name: str = "",
     by_hash: bool = False,
-) -> Stored:
+) -> StoredBlocks:
     """Of a shared pool, each of one block."""
-    return Stored(
+    return StoredBlocks(
         sequence=sequence,
         hashes=u64s(keys),
         aliases=u64s(aliases),
@@ -96,13 +96,13 @@ def objects(
     )
 
 
-def dropped(sequence: int, keys: Sequence[int], *, medium: Medium = Medium.CPU) -> Removed:
+def dropped(sequence: int, keys: Sequence[int], *, medium: Medium = Medium.CPU) -> RemovedBlocks:
     """Objects of a shared pool that it has no longer."""
-    return Removed(sequence=sequence, hashes=u64s(keys), medium=medium, shared=True)
+    return RemovedBlocks(sequence=sequence, hashes=u64s(keys), medium=medium, shared=True)
 
 
-def cleared(sequence: int) -> Cleared:
-    return Cleared(sequence=sequence)
+def cleared(sequence: int) -> ClearedBlocks:
+    return ClearedBlocks(sequence=sequence)
 
 
 def events_record(
@@ -208,15 +208,15 @@ def unregistered_record(one: Registration) -> bytes:
     )
 
 
-def report(one: Registration, reason: str = "") -> Report:
+def report(one: Registration, reason: str = "") -> PublisherReport:
     """What a bridge says of a publisher."""
-    return Report(one.stream, one.dp_rank, reason, 900.0)
+    return PublisherReport(one.stream, one.dp_rank, reason, 900.0)
 
 
 def heartbeat_record(
     bridge: str,
     uptime: float,
-    reports: Sequence[Report],
+    reports: Sequence[PublisherReport],
     *,
     complete: bool = False,
     age: float = 0.0,

@@ -17,7 +17,7 @@ from query_api.segments import segment_views
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, Level, Part
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
-from schemas.events import BlockEvent, Stored, encode_events
+from schemas.events import BlockEvent, StoredBlocks, encode_events
 from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
@@ -238,7 +238,7 @@ class FakeTable:
     ) -> None:
         """Stores blocks, as an engine's event would."""
         self._sequence += 1
-        event = Stored(
+        event = StoredBlocks(
             sequence=self._sequence,
             hashes=pack_hashes(hashes),
             tokens=pack_tokens(tokens),

@@ -323,7 +323,7 @@ def by_counts(parameters: object, at: int, asked: Asked, hot: bool) -> tuple[flo
 
 
 class NaiveRun:
-    """`outcome` has what `lab.whatif.outcome.Outcome` has under the same names."""
+    """`outcome` has what `lab.whatif.outcome.RunOutcome` has under the same names."""
 
     def __init__(self, setup: Setup, requests: Sequence[TraceRequest], block_size: int) -> None:
         self.setup = setup

@@ -5,10 +5,10 @@ from schemas.routing_records import (
     DecidedScope,
     Decision,
     DecisionsRecord,
+    FeedbackReport,
     LoadRecord,
     LoadSample,
     LoadSource,
-    Outcome,
     OutcomeEvent,
     OutcomesRecord,
     Phase,
@@ -56,9 +56,9 @@ def decisions(*numbers: int, run: int = RUN, time: float = NOW) -> DecisionsReco
     )
 
 
-def outcome(number: int, event: str = "completed", *, time: float = NOW) -> Outcome:
+def outcome(number: int, event: str = "completed", *, time: float = NOW) -> FeedbackReport:
     """A report that says nothing but what happened."""
-    return Outcome(number, OutcomeEvent(event), time)
+    return FeedbackReport(number, OutcomeEvent(event), time)
 
 
 def outcomes(

@@ -9,7 +9,14 @@ from typing import NamedTuple
 import xxhash
 from hypothesis import strategies as st
 
-from schemas.events import TOKEN_HASH_SEED, BlockEvent, Cleared, Removed, Stored, extra_key
+from schemas.events import (
+    TOKEN_HASH_SEED,
+    BlockEvent,
+    ClearedBlocks,
+    RemovedBlocks,
+    StoredBlocks,
+    extra_key,
+)
 from schemas.identities import Medium, ModelContext, PrefixScope, StreamKey
 from streams.kernel.hashing import prefix_hashes
 
@@ -134,7 +141,7 @@ _left_out = st.sampled_from((*[""] * 20, "unknown_field", "x" * 65))
 
 
 @st.composite
-def stored_events(draw: st.DrawFn) -> Stored:
+def stored_events(draw: st.DrawFn) -> StoredBlocks:
     """Mostly a chain that an engine could send; sometimes with one thing wrong with it."""
     prompt = draw(prompts)
     lora_name = draw(lora_names)
@@ -175,7 +182,7 @@ def stored_events(draw: st.DrawFn) -> Stored:
             hashes = u64s(prompt_prefixes(prompt)[start:]) if named else hashes
             parent = draw(st.sampled_from((None, parent)))
     token_hashes = draw(_token_hashes(prompt, start)) if draw(st.integers(0, 6)) == 0 else b""
-    return Stored(
+    return StoredBlocks(
         sequence=draw(sequences),
         hashes=hashes,
         tokens=draw(st.sampled_from((b"", b"", b"", tokens))) if token_hashes else tokens,
@@ -195,13 +202,13 @@ def stored_events(draw: st.DrawFn) -> Stored:
 
 
 @st.composite
-def removed_events(draw: st.DrawFn) -> Removed:
+def removed_events(draw: st.DrawFn) -> RemovedBlocks:
     prompt = draw(prompts)
     start = draw(st.integers(0, len(prompt) - 1))
     hashes = prompt_hashes(prompt, draw(lora_names), start)
     if draw(st.integers(0, 4)) == 0:
         hashes = u64s(prompt_prefixes(prompt)[start:])
-    return Removed(
+    return RemovedBlocks(
         sequence=draw(sequences),
         hashes=hashes,
         medium=draw(media),
@@ -218,7 +225,7 @@ def object_key(prompt: Prompt, backend: int = 0) -> int:
 
 
 @st.composite
-def object_events(draw: st.DrawFn) -> Stored:
+def object_events(draw: st.DrawFn) -> StoredBlocks:
     """Objects of a pool, named by an engine's hashes or by prefix hashes; now and then oddly."""
     prompt = draw(prompts)
     lora_name = draw(lora_names)
@@ -234,7 +241,7 @@ def object_events(draw: st.DrawFn) -> Stored:
         aliases = u64s(
             draw(st.lists(st.integers(0, 3), min_size=len(blocks), max_size=len(blocks)))
         )
-    return Stored(
+    return StoredBlocks(
         sequence=draw(sequences),
         hashes=u64s(hashes),
         tokens=prompt_tokens(prompt) if odd == 2 else b"",
@@ -250,10 +257,10 @@ def object_events(draw: st.DrawFn) -> Stored:
 
 
 @st.composite
-def object_removals(draw: st.DrawFn) -> Removed:
+def object_removals(draw: st.DrawFn) -> RemovedBlocks:
     prompt = draw(prompts)
     backend = draw(st.sampled_from((0, 0, 1)))
-    return Removed(
+    return RemovedBlocks(
         sequence=draw(sequences),
         hashes=u64s([object_key(prompt[: i + 1], backend) for i in range(len(prompt))]),
         medium=draw(media),
@@ -267,7 +274,7 @@ block_events: st.SearchStrategy[BlockEvent] = st.one_of(
     removed_events(),
     object_events(),
     object_removals(),
-    st.builds(Cleared, sequence=sequences, medium=st.one_of(st.none(), media)),
+    st.builds(ClearedBlocks, sequence=sequences, medium=st.one_of(st.none(), media)),
 )
 event_lists = st.lists(block_events, min_size=1, max_size=6)
 

@@ -23,10 +23,10 @@ from lab.engines.publisher import PublisherOptions
 from lmcache_adapter.commands.embedded import DIRECTORY as COMMANDS
 from logs.embedded import EmbeddedLog
 from schemas.command_records import (
-    Action,
+    CommandAction,
+    CommandOutcome,
     CommandRecord,
     CommandWorker,
-    Outcome,
     ResultRecord,
     encode_command,
 )
@@ -122,13 +122,13 @@ def write_what_is_rare(data: Path) -> None:
     worker = CommandWorker(0)
     command = CommandRecord(
         command_id=COMMAND,
-        action=Action.CLEAR,
+        action=CommandAction.CLEAR,
         instance_id="rare",
         workers=(worker,),
         issued_at=1_790_000_000.0,
     )
     result = ResultRecord(
-        command_id=COMMAND, worker_id=0, outcome=Outcome.OK, tokens=7, at=1_790_000_001.0
+        command_id=COMMAND, worker_id=0, outcome=CommandOutcome.OK, tokens=7, at=1_790_000_001.0
     )
     commands.append([encode_command(command), encode_command(result)])
     commands.close()

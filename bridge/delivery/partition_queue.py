@@ -11,7 +11,7 @@ from schemas.records import Record, RegisteredRecord, UnregisteredRecord
 SPOOL_AFTER_S: Final = 1.0  # a record not acknowledged by then makes the next ones go to the spool
 
 
-class Pending(NamedTuple):
+class PendingRecord(NamedTuple):
     """A record that is not acknowledged; `number` is its number in the spool, -1 for none."""
 
     record: Record
@@ -38,8 +38,8 @@ class PartitionQueue:
     """
 
     partition: int
-    waiting: deque[Pending] = field(default_factory=deque)
-    in_flight: list[Pending] = field(default_factory=list)
+    waiting: deque[PendingRecord] = field(default_factory=deque)
+    in_flight: list[PendingRecord] = field(default_factory=list)
     since: float = 0.0
     spooled: dict[PublisherKey, None] = field(default_factory=dict)  # a set, in order
     end: int = 0

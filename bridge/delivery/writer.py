@@ -31,7 +31,7 @@ from bridge.bounds import BRIDGE_RETRY_S, WRITER_PAUSE_S
 from bridge.delivery.complaints import Complaints
 from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
 from bridge.delivery.partition_lag import PartitionLag
-from bridge.delivery.partition_queue import PartitionQueue, Pending, is_control
+from bridge.delivery.partition_queue import PartitionQueue, PendingRecord, is_control
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.traced_batch import TracedBatch
 from bridge.delivery.unreadable_records import drop_unreadable
@@ -137,12 +137,12 @@ class Writer:
         """Takes records, in order for each publisher. Cost O(bytes)."""
         now = time.monotonic()
         for record in records:
-            pending = Pending(record, encode_record(record))
+            pending = PendingRecord(record, encode_record(record))
             if len(pending.encoded) > RECORD_SEND_BYTES_MAX and isinstance(record, EventsRecord):
                 pending = self._shrink(record)
             self._append(pending, now)
 
-    def _append(self, pending: Pending, now: float) -> None:
+    def _append(self, pending: PendingRecord, now: float) -> None:
         publisher = pending.record.publisher
         loss = self.losses.get(publisher)
         if loss is not None and not is_control(pending.record):
@@ -161,7 +161,7 @@ class Writer:
         else:
             self._lose(pending, SPOOL_FULL)
 
-    def _overflow(self, queue: PartitionQueue, pending: Pending) -> bool:
+    def _overflow(self, queue: PartitionQueue, pending: PendingRecord) -> bool:
         """Spools the record, behind all of its publisher; False where that has caught up."""
         publisher = pending.record.publisher
         if publisher not in self.spool and not self.holds_back(publisher):
@@ -175,7 +175,7 @@ class Writer:
             self._lose(pending, SPOOL_FULL)
         return True
 
-    def _enqueue(self, queue: PartitionQueue, pending: Pending, now: float) -> None:
+    def _enqueue(self, queue: PartitionQueue, pending: PendingRecord, now: float) -> None:
         if queue.is_idle:
             queue.since = now
         queue.waiting.append(pending)
@@ -189,7 +189,7 @@ class Writer:
             before = self._last.get(record.publisher, NO_ANCHOR)
             self._last[record.publisher] = before.after(record)
 
-    def _spool(self, queue: PartitionQueue, pending: Pending) -> None:
+    def _spool(self, queue: PartitionQueue, pending: PendingRecord) -> None:
         """Appends to the publisher's lane, or loses the record where it may be lost."""
         publisher = pending.record.publisher
         if not is_control(pending.record) and not self.spool.fits(len(pending.encoded)):
@@ -205,7 +205,7 @@ class Writer:
         queue.changed.set()
         self._remember(pending.record)
 
-    def _lose(self, pending: Pending, reason: str) -> None:
+    def _lose(self, pending: PendingRecord, reason: str) -> None:
         record = pending.record
         publisher = record.publisher
         self.dropped[publisher, reason] += 1
@@ -232,7 +232,7 @@ class Writer:
         publisher where it is given.
         """
 
-        def is_meant(pending: Pending) -> bool:
+        def is_meant(pending: PendingRecord) -> bool:
             return publisher is None or pending.record.publisher == publisher
 
         moved = [one for one in queue.in_flight if one.number < 0 and is_meant(one)]
@@ -263,7 +263,7 @@ class Writer:
         ]
         return True
 
-    def _uncount(self, queue: PartitionQueue, gone: Iterable[Pending]) -> None:
+    def _uncount(self, queue: PartitionQueue, gone: Iterable[PendingRecord]) -> None:
         """Of what the spool has only what comes back from it counts, once it is written."""
         lag = self.lags[queue.partition]
         for pending in gone:
@@ -643,7 +643,7 @@ class Writer:
             record = self.spool.decode(publisher, spooled)
             if isinstance(record, str):
                 break
-            pending = Pending(record, spooled.encoded, spooled.number)
+            pending = PendingRecord(record, spooled.encoded, spooled.number)
             if not self._put(batch, pending):
                 return False
             queue.in_flight.append(pending)
@@ -655,7 +655,7 @@ class Writer:
             queue.changed.set()  # the rest of the lane comes next
         return True
 
-    def _put(self, batch: Batch, pending: Pending) -> bool:
+    def _put(self, batch: Batch, pending: PendingRecord) -> bool:
         key = self._key_and_partition(pending.record.stream)[0]
         return batch.append(key=key, value=pending.encoded, timestamp=None) is not None
 
@@ -702,7 +702,7 @@ class Writer:
                     self.lags[queue.partition].add(pending.record.publisher, len(shrunk.encoded))
                 queue.in_flight = [shrunk]
 
-    def _shrink(self, record: EventsRecord, number: int = -1) -> Pending:
+    def _shrink(self, record: EventsRecord, number: int = -1) -> PendingRecord:
         self.dropped[record.publisher, RECORD_TOO_LARGE] += 1
         gap = gap_of(record, RECORD_TOO_LARGE)
-        return Pending(gap, encode_record(gap), number)
+        return PendingRecord(gap, encode_record(gap), number)

@@ -127,7 +127,7 @@ class _Connection(NamedTuple):
         self.writer.transport.abort()
 
 
-class Kept:
+class KeepAlivePool:
     """Connections that stay open from one question to the next, one of a server. One loop.
 
     Args:
@@ -213,7 +213,7 @@ async def get(
     bytes_max: int = HTTP_ENGINE_BYTES_MAX,
     cut: bool = False,
     room: Room | None = None,
-    kept: Kept | None = None,
+    kept: KeepAlivePool | None = None,
 ) -> Reply:
     """Asks an engine for one path below its base URL. One connection, closed behind it, or kept.
 
@@ -267,7 +267,7 @@ async def ask(
 
 
 async def _answered(
-    url: BaseUrl, question: _Question, bound: "_Bound", kept: Kept | None, wait_s: float
+    url: BaseUrl, question: _Question, bound: "_Bound", kept: KeepAlivePool | None, wait_s: float
 ) -> Reply:
     try:
         async with asyncio.timeout(wait_s):
@@ -295,7 +295,9 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-async def _exchanged(url: BaseUrl, question: _Question, bound: _Bound, kept: Kept | None) -> Reply:
+async def _exchanged(
+    url: BaseUrl, question: _Question, bound: _Bound, kept: KeepAlivePool | None
+) -> Reply:
     connection = None if kept is None else kept.take(url)
     if connection is not None:
         with suppress(_ClosedError, ConnectionError):  # its server has closed it meanwhile
@@ -319,7 +321,7 @@ async def _ask(
     url: BaseUrl,
     question: _Question,
     bound: _Bound,
-    kept: Kept | None,
+    kept: KeepAlivePool | None,
 ) -> Reply:
     stays = False
     try:

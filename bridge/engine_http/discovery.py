@@ -15,7 +15,7 @@ import msgspec
 
 from bridge.engine_http.answers import source_of
 from bridge.engine_http.client import NoAnswerError
-from bridge.engine_http.inquiries import EngineSource, Links
+from bridge.engine_http.inquiries import EngineSource, LinkStates
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.registration import Registration
 
@@ -27,7 +27,7 @@ FIND_REFUSED_S: Final = 30.0  # where it said what cannot be used: it is to be r
 _logger = logging.getLogger(__name__)
 
 
-class Unplaced(Protocol):
+class UnplacedPublisher(Protocol):
     """What is to be found out of a publisher; see `bridge.publisher.publisher.Publisher`."""
 
     registration: Registration
@@ -36,12 +36,12 @@ class Unplaced(Protocol):
     rests_until: float
 
 
-class _Sought:
+class _SoughtEngine:
     """One publisher, and when its engine is asked next if it has no link by then."""
 
     __slots__ = ("asking", "at", "endpoint", "followed", "refusal")
 
-    def __init__(self, followed: Unplaced) -> None:
+    def __init__(self, followed: UnplacedPublisher) -> None:
         self.followed = followed
         self.at = 0.0
         self.asking: asyncio.Task[None] | None = None
@@ -63,7 +63,7 @@ class Discovery:
     def __init__(
         self,
         source: EngineSource,
-        links: Links,
+        links: LinkStates,
         *,
         connect: Callable[[Registration], Awaitable[None]],
         on_fault: Callable[[], None],
@@ -72,13 +72,13 @@ class Discovery:
         self._links = links
         self._connect = connect
         self._on_fault = on_fault
-        self._sought: dict[Unplaced, _Sought] = {}
+        self._sought: dict[UnplacedPublisher, _SoughtEngine] = {}
 
-    def add(self, followed: Unplaced) -> None:
+    def add(self, followed: UnplacedPublisher) -> None:
         """Its engine is asked from the next `watch` on."""
-        self._sought[followed] = _Sought(followed)
+        self._sought[followed] = _SoughtEngine(followed)
 
-    def remove(self, followed: Unplaced) -> None:
+    def remove(self, followed: UnplacedPublisher) -> None:
         """Asks for it no more, if it did."""
         sought = self._sought.pop(followed, None)
         if sought is not None and sought.asking is not None:
@@ -102,7 +102,7 @@ class Discovery:
             if not self._links.connected(followed.registration.publisher):
                 sought.asking = asyncio.create_task(self._ask(sought))
 
-    async def _ask(self, sought: _Sought) -> None:
+    async def _ask(self, sought: _SoughtEngine) -> None:
         pause_s = FIND_AGAIN_S
         try:
             await self._find(sought)
@@ -124,7 +124,7 @@ class Discovery:
             sought.asking = None
             sought.at = time.monotonic() + pause_s
 
-    async def _find(self, sought: _Sought) -> None:
+    async def _find(self, sought: _SoughtEngine) -> None:
         followed = sought.followed
         registration = followed.registration
         source = source_of(await self._source.sources(registration), registration)
@@ -145,7 +145,7 @@ class Discovery:
         followed.has_no_endpoint = False
         await self._connect(found)
 
-    def _refuse(self, sought: _Sought, error: RegistrationError) -> None:
+    def _refuse(self, sought: _SoughtEngine, error: RegistrationError) -> None:
         sought.followed.has_no_endpoint = True
         sought.followed.rests_until = 0.0
         if str(error) != sought.refusal:

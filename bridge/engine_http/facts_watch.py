@@ -29,7 +29,7 @@ FACTS_AT_ONCE_MAX: Final = 4  # that are asked; a file each
 _logger = logging.getLogger(__name__)
 
 
-class Described(Protocol):
+class DescribedPublisher(Protocol):
     """A publisher, as it is followed; see `bridge.publisher.publisher.Publisher`."""
 
     registration: Registration
@@ -65,7 +65,7 @@ class FactsWatch:
     def __init__(
         self,
         source: FactsSource,
-        followed: Callable[[], Iterable[Described]],
+        followed: Callable[[], Iterable[DescribedPublisher]],
         *,
         on_fault: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
@@ -88,7 +88,7 @@ class FactsWatch:
 
     async def look(self) -> None:
         """Those that are due. Cost O(publishers)."""
-        ranks: dict[str, list[Described]] = {}
+        ranks: dict[str, list[DescribedPublisher]] = {}
         for one in list(self._followed()):
             registration = one.registration
             if registration.http_url and can_ask(registration.kind):
@@ -107,7 +107,7 @@ class FactsWatch:
             task.add_done_callback(self.asking.discard)
             await asyncio.sleep(FACTS_PAUSE_S)
 
-    async def _ask(self, its: list[Described]) -> None:
+    async def _ask(self, its: list[DescribedPublisher]) -> None:
         registration = its[0].registration
         found: list[EngineFacts | None] = [None] * len(its)
         trouble = ""

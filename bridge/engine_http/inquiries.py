@@ -43,7 +43,7 @@ class EngineSource(Protocol):
         ...
 
 
-class Links(Protocol):
+class LinkStates(Protocol):
     """What is known of links; see `bridge.publisher.ports.Receiver`."""
 
     def connected(self, publisher: PublisherKey) -> bool:
@@ -68,7 +68,7 @@ class Inquiries:
     def __init__(
         self,
         source: EngineSource,
-        links: Links,
+        links: LinkStates,
         *,
         on_answer: Callable[[PublisherKey], None],
         on_fault: Callable[[], None],

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 import uvloop
 
 from bridge.engine_http.bounds import LOAD_CPU_SHARE
-from bridge.engine_http.client import Kept, NoAnswerError, Room, get
+from bridge.engine_http.client import KeepAlivePool, NoAnswerError, Room, get
 from bridge.engine_http.load import WAYS, Loads, Way, check_period, samples_of
 from bridge.engine_http.load_pace import Pace, pause_s
 from bridge.engine_http.watch import EngineWatch
@@ -68,7 +68,7 @@ def ignore_samples(samples: list[LoadSample]) -> None:
     """Takes none: they are counted, and the last ones kept."""
 
 
-class Scraped(Protocol):
+class ScrapedPublisher(Protocol):
     """A publisher as it is followed; see `bridge.publisher.publisher.Publisher`."""
 
     @property
@@ -82,7 +82,7 @@ class Scraped(Protocol):
         ...
 
 
-class Unfollowed(NamedTuple):
+class UnfollowedEngine(NamedTuple):
     """An engine that publishes no events: it is asked for its load, and nothing else."""
 
     registration: Registration
@@ -90,13 +90,13 @@ class Unfollowed(NamedTuple):
 
 
 def scraped(
-    followed: Mapping[PublisherKey, Scraped], registrations: Iterable[Registration]
-) -> dict[PublisherKey, Scraped]:
+    followed: Mapping[PublisherKey, ScrapedPublisher], registrations: Iterable[Registration]
+) -> dict[PublisherKey, ScrapedPublisher]:
     """Those that are followed, and of the registrations those without events."""
-    found: dict[PublisherKey, Scraped] = dict(followed)
+    found: dict[PublisherKey, ScrapedPublisher] = dict(followed)
     for one in registrations:
         if not one.has_events:
-            found[one.publisher] = Unfollowed(one)
+            found[one.publisher] = UnfollowedEngine(one)
     return found
 
 
@@ -107,7 +107,7 @@ class Server(NamedTuple):
     url: str
 
 
-def servers_of(followed: Iterable[Scraped]) -> dict[Server, tuple[Target, ...]]:
+def servers_of(followed: Iterable[ScrapedPublisher]) -> dict[Server, tuple[Target, ...]]:
     """Whom to ask, and for whom, each target once: that of the first registration counts.
 
     Left out is who has no HTTP address, is of a kind that says nothing of its load, or is away.
@@ -167,7 +167,7 @@ class LoadWatch:
     def __init__(
         self,
         period_s: float,
-        followed: Callable[[], Mapping[PublisherKey, Scraped]],
+        followed: Callable[[], Mapping[PublisherKey, ScrapedPublisher]],
         on_samples: OnSamples = ignore_samples,
         *,
         wait_s: float = LOAD_WAIT_S,
@@ -250,7 +250,7 @@ class LoadWatch:
 
     async def _ask_often(self, stop: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
         self._room = Room(LOAD_BODIES_BYTES_MAX)
-        self._kept = Kept(_kept_max())
+        self._kept = KeepAlivePool(_kept_max())
         self._places = asyncio.Semaphore(LOAD_AT_ONCE_MAX)
         self._failed_places = asyncio.Semaphore(LOAD_SILENT_AT_ONCE_MAX)
         look_at, cpu_before = 0.0, time.thread_time() - self.cpu_s

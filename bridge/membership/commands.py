@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _Waiting(NamedTuple, Generic[T]):
+class _WaitingCommand(NamedTuple, Generic[T]):
     command: Callable[[], Awaitable[T]]
     future: "Future[T]"
 
@@ -37,7 +37,7 @@ class Commands(Generic[T]):
         self.refused = 0
         self._loop = loop
         self._refusal = refusal
-        self._waiting: deque[_Waiting[T]] = deque()
+        self._waiting: deque[_WaitingCommand[T]] = deque()
         self._lock = threading.Lock()
         self._closed = False
         self._arrived = asyncio.Event()
@@ -47,7 +47,7 @@ class Commands(Generic[T]):
         future: Future[T] = Future()
         with self._lock:
             if not self._closed and len(self._waiting) < COMMANDS_MAX:
-                self._waiting.append(_Waiting(command, future))
+                self._waiting.append(_WaitingCommand(command, future))
                 self._loop.call_soon_threadsafe(self._arrived.set)
                 return future
         text = f"too many commands are waiting (at most {COMMANDS_MAX})"
@@ -85,7 +85,7 @@ class Commands(Generic[T]):
             future.set_exception(StorageError(text))
 
 
-async def _carry_out(waiting: _Waiting[T]) -> None:
+async def _carry_out(waiting: _WaitingCommand[T]) -> None:
     command, future = waiting
     try:
         result = await command()

@@ -34,7 +34,7 @@ BULK_HELD_BACK_MAX: Final = 4  # large messages that wait, decoded, for the work
 _logger = logging.getLogger(__name__)
 
 
-class Bulk:
+class BulkQueue:
     """The messages that wait, and those they wait behind.
 
     Args:
@@ -132,7 +132,7 @@ class BulkPump:
 
     def __init__(
         self,
-        bulk: Bulk,
+        bulk: BulkQueue,
         intake: Intake,
         sink: RecordSink,
         paced: PacedAppend,

@@ -7,7 +7,7 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
 from bridge.wire.parts import EventRun
 from schemas.errors import BatchError, EventError
-from schemas.events import Cleared, encode_run
+from schemas.events import ClearedBlocks, encode_run
 
 
 class EventNumbers:
@@ -62,7 +62,7 @@ def _missing(last: EventIds | None, batch: DecodedBatch) -> EventError:
 
 
 def _cleared(batch: DecodedBatch) -> DecodedBatch:
-    clear = encode_run([Cleared(sequence=batch.sequence)])
+    clear = encode_run([ClearedBlocks(sequence=batch.sequence)])
     count = batch.event_count + 1
     if not batch.parts:
         return batch._replace(run=clear + batch.run, event_count=count, clears=True)

@@ -21,13 +21,13 @@ from bridge.engine_http.engine import check_http
 from bridge.engine_http.inquiries import EngineSource, Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
 from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
-from bridge.publisher.bulk import Bulk
+from bridge.publisher.bulk import BulkQueue
 from bridge.publisher.causes import MISSED, NOT_FOLLOWED, RECONNECTED
 from bridge.publisher.held_back import HeldBack
 from bridge.publisher.held_batches import IntakeTotals
 from bridge.publisher.paced_append import PacedAppend
 from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
-from bridge.publisher.publisher import Ask, Look, Publisher
+from bridge.publisher.publisher import EngineQuestion, Look, Publisher
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit
 from bridge.publisher.sequencer import Sequencer
@@ -96,7 +96,7 @@ class Follower:
         self._clock = clock
         self.followed: dict[PublisherKey, Publisher] = {}
         self.totals = IntakeTotals(clock)
-        self.bulk = Bulk(self.followed)
+        self.bulk = BulkQueue(self.followed)
         self.held_back = HeldBack(sink, inbox, self.followed, clock)
         self.paced = PacedAppend(
             sink, self.held_back, self.followed, inbox, clock, on_fault=self.totals.count_fault
@@ -540,9 +540,9 @@ class Follower:
                 continue
             self._look(publisher, now, wall_now)
             ask = publisher.asks(now)
-            if ask is Ask.REPAIR:
+            if ask is EngineQuestion.REPAIR:
                 self.repair(publisher, cause=RECONNECTED)
-            elif ask is Ask.CHECK and self._may_check(publisher):
+            elif ask is EngineQuestion.CHECK and self._may_check(publisher):
                 self.repair(publisher, is_check=True)
             self._inquire(publisher, now)
         self.watched_at = now

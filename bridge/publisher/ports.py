@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from bridge.publisher.publisher import Doubted, Said
+from bridge.publisher.publisher import PublisherDoubt, Said
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit, ReplaySocket
 from bridge.publisher.sequencer import Sequencer
@@ -130,7 +130,7 @@ class Reported(Protocol):
     said: Said | None
 
     @property
-    def doubted(self) -> Doubted:
+    def doubted(self) -> PublisherDoubt:
         """Why it is not confirmed, or None; and since when."""
         ...
 
@@ -150,7 +150,7 @@ class Reported(Protocol):
         ...
 
 
-class Watched(Protocol):
+class PublisherWatch(Protocol):
     """Who follows publishers and looks at them; `Follower`."""
 
     @property

@@ -26,7 +26,7 @@ cache. From then on nothing can be missing without showing, as long as the link 
 an engine's socket drops when it is full. So an engine with a replay socket is asked again once it
 is silent.
 
-Times are monotonic seconds, but for `Doubted.since`.
+Times are monotonic seconds, but for `PublisherDoubt.since`.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 """To which states each may go; see the module."""
 
 
-class Ask(Enum):
+class EngineQuestion(Enum):
     """What is to be asked of a publisher's engine now."""
 
     NOTHING = "nothing"
@@ -111,7 +111,7 @@ class Ask(Enum):
     CHECK = "check"  # whether anything is missing; what comes meanwhile hardly waits
 
 
-class Doubted(NamedTuple):
+class PublisherDoubt(NamedTuple):
     """Why a publisher is not confirmed, or None; and since when, Unix seconds."""
 
     doubt: Doubt | None
@@ -128,7 +128,7 @@ class Acting(NamedTuple):
 class Said(NamedTuple):
     """What was last written of a publisher into the log."""
 
-    doubted: Doubted
+    doubted: PublisherDoubt
     acting: Acting | None
     process: ProcessMark | None
     facts: EngineFacts | None = None
@@ -322,7 +322,7 @@ class Publisher:
         self._asked_unplaced = self._settled_unplaced = 0
         self._asked_link = self._confirmed_link = self._proven_link = 0
         self._doubt = self._first_doubt
-        self._doubted: Doubted | None = None
+        self._doubted: PublisherDoubt | None = None
         self._failures = self._unmatched = 0
         self._settled_at = 0.0
         self._up_at = self._heard_at = self._asked_at = self._ask_at = self._compare_at = 0.0
@@ -423,7 +423,7 @@ class Publisher:
         self.cancel_repair()
         self._go(State.HELD)
         if self.doubted.doubt is None:  # at once: a heartbeat may be made before the next look
-            self._doubted = Doubted(Doubt.CATCHING_UP, wall_now)
+            self._doubted = PublisherDoubt(Doubt.CATCHING_UP, wall_now)
 
     def stop(self) -> None:
         """Nothing more comes of it: this process ends."""
@@ -490,7 +490,7 @@ class Publisher:
             self.acting = Acting(activity, wall_now)
         doubt = self._doubt_of(now)
         if self._doubted is None or self._doubted.doubt is not doubt:
-            self._doubted = Doubted(doubt, wall_now)
+            self._doubted = PublisherDoubt(doubt, wall_now)
         self.rests_until = self._rest(now)
 
     def _note_heard(self, now: float, look: Look) -> None:
@@ -564,9 +564,9 @@ class Publisher:
         return Doubt.CATCHING_UP if self.can_ask else Doubt.NO_REPLAY
 
     @property
-    def doubted(self) -> Doubted:
+    def doubted(self) -> PublisherDoubt:
         """Why it is not confirmed, as last seen."""
-        return self._doubted or Doubted(Doubt.CATCHING_UP, 0.0)
+        return self._doubted or PublisherDoubt(Doubt.CATCHING_UP, 0.0)
 
     @property
     def has_news(self) -> bool:
@@ -630,7 +630,7 @@ class Publisher:
         """Whether its engine's last answers confirmed nothing."""
         return self._failures > 0
 
-    def asks(self, now: float) -> Ask:
+    def asks(self, now: float) -> EngineQuestion:
         """What is to be asked now."""
         if (
             not self.is_at_rest
@@ -641,10 +641,10 @@ class Publisher:
             or not self._seen.links
             or now < self._asks_at()
         ):
-            return Ask.NOTHING
+            return EngineQuestion.NOTHING
         if self._asked_link != self._seen.links:
-            return Ask.REPAIR
-        return Ask.CHECK if self.can_replay else Ask.NOTHING
+            return EngineQuestion.REPAIR
+        return EngineQuestion.CHECK if self.can_replay else EngineQuestion.NOTHING
 
     def _asks_at(self) -> float:
         """When its engine is to be asked, as far as that is a matter of time."""

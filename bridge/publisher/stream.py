@@ -15,11 +15,11 @@ from bridge.publisher.held_batches import MissingBatches
 from bridge.publisher.lateness import Lateness
 from bridge.publisher.media import Media
 from bridge.publisher.pairing import LiveBatch, Pairing
-from bridge.publisher.tracker import Outcome, SequenceTracker
+from bridge.publisher.tracker import SequenceOutcome, SequenceTracker
 from bridge.publisher.window import Window
 from bridge.publisher.windows import Windows
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire import DecodedBatch, DecodedRun, Source
+from bridge.wire import DecodedBatch, DecodedRun, MessageDecoder
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import BatchError, WireError
 from schemas.limits import SEQUENCE_MAX
@@ -43,10 +43,10 @@ class Place(Enum):
     AGAIN = "again"  # the log has it
 
 
-_NEXT: Final = Outcome.NEXT  # of most batches
+_NEXT: Final = SequenceOutcome.NEXT  # of most batches
 
 
-def place_of(outcome: Outcome, *, is_first: bool, is_proven: bool) -> Place:
+def place_of(outcome: SequenceOutcome, *, is_first: bool, is_proven: bool) -> Place:
     """The case.
 
     Args:
@@ -54,9 +54,9 @@ def place_of(outcome: Outcome, *, is_first: bool, is_proven: bool) -> Place:
         is_first: the log has no batch of the incarnation.
         is_proven: its link is known to be the incarnation's, or those before are in doubt already.
     """
-    if outcome is Outcome.DUPLICATE:
+    if outcome is SequenceOutcome.DUPLICATE:
         return Place.AGAIN
-    if outcome is Outcome.RESTART:
+    if outcome is SequenceOutcome.RESTART:
         return Place.RESTART
     if is_first:
         return Place.FIRST
@@ -100,7 +100,7 @@ class BatchStream:
     )
 
     def __init__(
-        self, registration: Registration, source: Source, cursor: Cursor, repairs: bool
+        self, registration: Registration, source: MessageDecoder, cursor: Cursor, repairs: bool
     ) -> None:
         self.publisher = registration.publisher
         self.source = source

@@ -27,7 +27,7 @@ from schemas.limits import DUPLICATE_WINDOW
 from schemas.positions import NO_CURSOR, Cursor
 
 
-class Outcome(Enum):
+class SequenceOutcome(Enum):
     """What one batch is to its stream."""
 
     NEXT = "next"
@@ -50,13 +50,13 @@ class Verdict(NamedTuple):
     then the batch.
     """
 
-    outcome: Outcome
+    outcome: SequenceOutcome
     gap: Gap | None = None
 
 
-_NEXT: Final = Verdict(Outcome.NEXT)
-_DUPLICATE: Final = Verdict(Outcome.DUPLICATE)
-_RESTART: Final = Verdict(Outcome.RESTART)
+_NEXT: Final = Verdict(SequenceOutcome.NEXT)
+_DUPLICATE: Final = Verdict(SequenceOutcome.DUPLICATE)
+_RESTART: Final = Verdict(SequenceOutcome.RESTART)
 
 
 class SequenceTracker:
@@ -85,11 +85,11 @@ class SequenceTracker:
         if sequence == expected:
             return _NEXT
         if sequence > expected:
-            return Verdict(Outcome.GAP, Gap(expected, sequence - 1))
+            return Verdict(SequenceOutcome.GAP, Gap(expected, sequence - 1))
         fingerprint = hash((sequence, payload_digest))
         if self._fingerprints[sequence % DUPLICATE_WINDOW] == fingerprint:
             return _DUPLICATE
-        return Verdict(Outcome.RESTART, Gap(0, sequence - 1)) if sequence else _RESTART
+        return Verdict(SequenceOutcome.RESTART, Gap(0, sequence - 1)) if sequence else _RESTART
 
     def recognises(self, sequence: int, payload_digest: int) -> bool | None:
         """Whether the batch of this number that was accepted had this payload; None where that is
@@ -119,7 +119,7 @@ class SequenceTracker:
         if sequence == expected:
             verdict = _NEXT
         elif sequence > expected:
-            verdict = Verdict(Outcome.GAP, Gap(expected, sequence - 1))
+            verdict = Verdict(SequenceOutcome.GAP, Gap(expected, sequence - 1))
             self._forget(expected, sequence)
         elif self._fingerprints[slot] == fingerprint:
             return _DUPLICATE
@@ -144,4 +144,4 @@ class SequenceTracker:
 
     def _restart(self, sequence: int) -> Verdict:
         self.begin_incarnation()
-        return Verdict(Outcome.RESTART, Gap(0, sequence - 1)) if sequence else _RESTART
+        return Verdict(SequenceOutcome.RESTART, Gap(0, sequence - 1)) if sequence else _RESTART

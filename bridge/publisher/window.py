@@ -22,7 +22,7 @@ from schemas.records import (
     Part,
     ResetRecord,
     SequencedRecord,
-    Unusable,
+    UnusableRun,
 )
 
 # What is remembered of each publisher's losses and repairs, in one row of 10 KB at most. What is
@@ -73,7 +73,7 @@ class Window:
         self._encoded = bytearray(ARRAY_HEADER.size)
         self._batches = 0
         self._events = 0
-        self._unusable: list[Unusable] = []
+        self._unusable: list[UnusableRun] = []
         self._other_ranks: set[int] = set()
         self._window: int | None = None
         self._media: int | None = None
@@ -145,14 +145,14 @@ class Window:
         self._events += event_count
         self._last = sequence + batches - 1
         if unusable:
-            self._add_unusable(Unusable(sequence, sequence, unusable, is_whole))
+            self._add_unusable(UnusableRun(sequence, sequence, unusable, is_whole))
         self._engine_time = engine_time
 
-    def _add_unusable(self, one: Unusable) -> None:
+    def _add_unusable(self, one: UnusableRun) -> None:
         if self._unusable:
             last = self._unusable[-1]
             if (last.last + 1, last.reason, last.is_whole) == (one.first, one.reason, one.is_whole):
-                self._unusable[-1] = Unusable(last.first, one.last, last.reason, last.is_whole)
+                self._unusable[-1] = UnusableRun(last.first, one.last, last.reason, last.is_whole)
                 return
         self._unusable.append(one)
 
@@ -172,7 +172,7 @@ class Window:
             self._incarnation, self._first, self._last = incarnation, sequence, sequence
             self._batches, self._events, self._engine_time = 1, count, engine_time
             if unusable:
-                self._add_unusable(Unusable(sequence, sequence, unusable))
+                self._add_unusable(UnusableRun(sequence, sequence, unusable))
             self._encoded += run
             self._window, self._media = named
             self._flush(Part(first, end, total))

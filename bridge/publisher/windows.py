@@ -16,7 +16,14 @@ from bridge.wire import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.parts import EventRun
 from schemas.errors import EventError
-from schemas.events import BlockEvent, Cleared, Removed, Stored, decode_run, encode_run
+from schemas.events import (
+    BlockEvent,
+    ClearedBlocks,
+    RemovedBlocks,
+    StoredBlocks,
+    decode_run,
+    encode_run,
+)
 
 SPARSE_KIND: Final = "sliding_window"
 
@@ -74,13 +81,13 @@ class Windows:
         )
 
     def _of_event(self, event: BlockEvent, errors: list[EventError]) -> list[BlockEvent]:
-        if isinstance(event, Cleared):
+        if isinstance(event, ClearedBlocks):
             self.largest = self.largest if self._is_beginning else None
             self._is_beginning = self._is_untold = False
             return [event]
         window, known = event.group, self.largest
         self.largest = window if known is None else max(known, window)
-        if isinstance(event, Stored) and not event.hashes:
+        if isinstance(event, StoredBlocks) and not event.hashes:
             self._is_beginning = True
             return []
         self._is_beginning = False
@@ -91,15 +98,15 @@ class Windows:
         elif known is not None and window > known:
             detail = f"Expected no attention window above {known}, got: {window}"
             errors.append(EventError(DropReason.LARGER_WINDOW, detail))
-            made.append(Cleared(sequence=event.sequence))
+            made.append(ClearedBlocks(sequence=event.sequence))
         self._is_untold = False
         return made + _of_window(event, is_sparse=window < self.largest)
 
 
-def _of_window(event: Stored | Removed, *, is_sparse: bool) -> list[BlockEvent]:
+def _of_window(event: StoredBlocks | RemovedBlocks, *, is_sparse: bool) -> list[BlockEvent]:
     """The event, which had its window in place of a group."""
     if not is_sparse:
         return [msgspec.structs.replace(event, group=0)]
-    if isinstance(event, Removed):
+    if isinstance(event, RemovedBlocks):
         return []
     return [msgspec.structs.replace(event, group=0, spec_kind=SPARSE_KIND)]

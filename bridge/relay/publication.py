@@ -14,7 +14,7 @@ from bridge.relay.settings import RelayedEngine
 from bridge.relay.sockets import open_bound
 from bridge.sockets.connection import Connection
 from bridge.sockets.curve import KeyPair
-from bridge.sockets.probing import Probing
+from bridge.sockets.probing import LinkProbes
 from bridge.sockets.reader import MessageReader
 from schemas.identities import BlockSize
 from schemas.registration import PublisherKind, Registration
@@ -63,7 +63,7 @@ class Publication:
         engine: RelayedEngine,
         *,
         reader: MessageReader,
-        probing: "Probing[Connection]",
+        probing: "LinkProbes[Connection]",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.engine = engine

@@ -16,7 +16,7 @@ from bridge.relay.sockets import ZAP_DOMAIN, check_bindable
 from bridge.sockets.connection import Connection
 from bridge.sockets.curve import is_readable_by_others, read_key_pair
 from bridge.sockets.memory_growth import MemoryGrowth
-from bridge.sockets.probing import Probing
+from bridge.sockets.probing import LinkProbes
 from bridge.sockets.reader import MessageReader, PlainReader
 from schemas.conditions import Conditions, Part
 from schemas.limits import LINK_GROWTH_BYTES, LINK_GROWTH_LOOK_S
@@ -64,7 +64,7 @@ class Relay:
         self._stopping = False
         self._look_at = 0.0
         self._growth = MemoryGrowth()
-        self._probing: Probing[Connection] = Probing()
+        self._probing: LinkProbes[Connection] = LinkProbes()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         wanted = len(settings.engines) * (_SOCKETS_OF_ENGINE + RELAY_REPLAYS_MAX) + _SOCKETS_BESIDE
         limit = int(self._context.get(zmq.SOCKET_LIMIT))

@@ -26,7 +26,7 @@ from bridge.sockets.endpoints import check_endpoint, names_host, path_of
 from bridge.sockets.link_bytes import LinkBytes
 from bridge.sockets.link_options import set_options
 from bridge.sockets.lookup import LOOKUPS, Addresses
-from bridge.sockets.probing import Address, Probing, address_of
+from bridge.sockets.probing import Address, LinkProbes, address_of
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader, PlainReader
 from bridge.sockets.received_bytes import TELLS_PROGRESS
@@ -107,7 +107,7 @@ class Connection:
         *,
         wait_s: float = 0.0,
         reader: MessageReader | None = None,
-        probing: "Probing[Connection] | None" = None,
+        probing: "LinkProbes[Connection] | None" = None,
         once: bool = False,
         probe_s: float | None = None,
         links: int = 0,
@@ -116,7 +116,7 @@ class Connection:
         self.publisher = registration.publisher
         self._context = context
         self._reader = PlainReader() if reader is None else reader
-        self._probing: Probing[Connection] = Probing() if probing is None else probing
+        self._probing: LinkProbes[Connection] = LinkProbes() if probing is None else probing
         self._registration = registration
         self._name = f"{registration.service_key} ({registration.model_name})"
         self.endpoint = registration.endpoint
@@ -280,7 +280,7 @@ class Connection:
     @property
     def look_at(self) -> float | None:
         """When it is to be looked at again, monotonic seconds; None where the next thing that
-        happens is an answer of `Probing`.
+        happens is an answer of `LinkProbes`.
         """
         if self._asked is not None or self.is_over:
             return None

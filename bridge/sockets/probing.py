@@ -62,7 +62,7 @@ class _Probe(NamedTuple, Generic[Owner]):
     until: float
 
 
-class Probing(Generic[Owner]):
+class LinkProbes(Generic[Owner]):
     """The probes under way: one for each owner at the most.
 
     Args:

@@ -28,7 +28,7 @@ _FUNCTIONS: Final = (
 _logger = logging.getLogger(__name__)
 
 
-class Taken(NamedTuple):
+class TakenMessages(NamedTuple):
     """What was taken from a socket.
 
     Attributes:
@@ -57,7 +57,7 @@ class MessageReader(Protocol):
         messages_max: int,
         bytes_max: int,
         seconds: float,
-    ) -> Taken:
+    ) -> TakenMessages:
         """What has arrived, until one of the bounds is reached; at least one message, whatever its
         size. Never waits. Cost O(bytes).
 
@@ -83,7 +83,7 @@ class PlainReader:
         messages_max: int,
         bytes_max: int,
         seconds: float,
-    ) -> Taken:
+    ) -> TakenMessages:
         """See `MessageReader`."""
         messages: list[list[bytes]] = []
         sizes: list[int] = []
@@ -93,13 +93,13 @@ class PlainReader:
             try:
                 frames, is_broken = _receive(socket)
             except zmq.Again:
-                return Taken(messages, sizes, size_bytes, is_all=True, is_broken=False)
+                return TakenMessages(messages, sizes, size_bytes, is_all=True, is_broken=False)
             messages.append(frames)
             sizes.append(sum(map(len, frames)))
             size_bytes += sizes[-1]
             if time.monotonic() >= until:
                 break
-        return Taken(messages, sizes, size_bytes, is_all=False, is_broken=is_broken)
+        return TakenMessages(messages, sizes, size_bytes, is_all=False, is_broken=is_broken)
 
 
 def _receive(socket: "zmq.Socket[bytes]") -> tuple[list[bytes], bool]:
@@ -144,13 +144,13 @@ class NativeReader:
         messages_max: int,
         bytes_max: int,
         seconds: float,
-    ) -> Taken:
+    ) -> TakenMessages:
         """See `MessageReader`."""
         if socket.closed:
             raise zmq.ZMQError(zmq.ENOTSOCK)
         address = socket.underlying
         *taken, errno = self._native.read(address, messages_max, bytes_max, seconds)
-        found = Taken(*taken)
+        found = TakenMessages(*taken)
         if errno and not found.messages:
             raise zmq.ZMQError(errno)
         return found

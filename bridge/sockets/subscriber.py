@@ -32,7 +32,7 @@ from bridge.sockets.bounds import SUBSCRIBER_TURN_S
 from bridge.sockets.connection import Connection, descriptor_of
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.memory_growth import MemoryGrowth
-from bridge.sockets.probing import Probing
+from bridge.sockets.probing import LinkProbes
 from bridge.sockets.reader import MessageReader, PlainReader
 from schemas.errors import OpenFilesError, RegistrationConflictError
 from schemas.identities import PublisherKey
@@ -74,7 +74,7 @@ class Subscriber:
         self._by_socket: dict[int, Connection] = {}  # by descriptor
         self._by_monitor: dict[int, Connection] = {}
         self._pending: dict[PublisherKey, Connection] = {}
-        self._probing: Probing[Connection] = Probing()
+        self._probing: LinkProbes[Connection] = LinkProbes()
         self._due: list[tuple[float, int, Connection]] = []  # a heap: when each is looked at again
         self._looks = count()
         self._to_check: list[Connection] = []  # in this round

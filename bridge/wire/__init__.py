@@ -27,13 +27,13 @@ __all__ = [
     "SOURCES",
     "DecodedBatch",
     "DecodedRun",
-    "Source",
+    "MessageDecoder",
     "SourceFactory",
     "open_source",
 ]
 
 
-class Source(Protocol):
+class MessageDecoder(Protocol):
     """Decodes one publisher's messages; one owner."""
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
@@ -58,7 +58,7 @@ class Source(Protocol):
         ...
 
 
-SourceFactory = Callable[[Registration, ArrayPacker], Source]
+SourceFactory = Callable[[Registration, ArrayPacker], MessageDecoder]
 
 
 SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(
@@ -83,7 +83,7 @@ class _UnknownKind:
         self._detail = f"Expected a publisher of type {' or '.join(KINDS)}, got: {kind}"
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
-        """See `Source`."""
+        """See `MessageDecoder`."""
         sequence, payload = read_frames(frames)
         unusable = BatchError(DropReason.UNKNOWN_KIND, self._detail)
         return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), unusable)
@@ -91,11 +91,11 @@ class _UnknownKind:
     def decode_run(
         self, messages: list[list[bytes]], sequence: int, bytes_max: int
     ) -> DecodedRun | None:
-        """See `Source`."""
+        """See `MessageDecoder`."""
         return None
 
 
-def open_source(registration: Registration, packer: ArrayPacker) -> Source:
+def open_source(registration: Registration, packer: ArrayPacker) -> MessageDecoder:
     """The decoder for a publisher of the registration's kind."""
     factory = SOURCES.get(registration.kind)
     return _UnknownKind(registration.kind) if factory is None else factory(registration, packer)

@@ -65,7 +65,7 @@ from schemas.errors import (
     ToleratedError,
     WireError,
 )
-from schemas.events import BlockEvent, Cleared, Stored, decode_run, encode_run
+from schemas.events import BlockEvent, ClearedBlocks, StoredBlocks, decode_run, encode_run
 from schemas.limits import (
     BATCH_EVENTS_MAX,
     BULK_BYTES,
@@ -133,7 +133,7 @@ class DecodedBatch(NamedTuple):
         cls, sequence: int, digest: int, engine_time: float, events: Sequence[BlockEvent]
     ) -> "DecodedBatch":
         """A batch with these events, all of which can be used."""
-        clears = any(isinstance(event, Cleared) and event.medium is None for event in events)
+        clears = any(isinstance(event, ClearedBlocks) and event.medium is None for event in events)
         return cls(sequence, digest, engine_time, len(events), clears, encode_run(events), [])
 
     @classmethod
@@ -249,7 +249,7 @@ class BatchDecoder:
     def decode_run(
         self, messages: list[list[bytes]], sequence: int, bytes_max: int
     ) -> DecodedRun | None:
-        """See `Source`."""
+        """See `MessageDecoder`."""
         if self._packer is None:
             return None
         packed = self._packer.pack_run(messages, sequence, bytes_max)
@@ -308,7 +308,7 @@ class BatchDecoder:
                 _check_apart(len(wire_events), values)
                 kept = self._left_out(wire_event, sequence, error)
                 events += kept
-                is_named = any(isinstance(one, Stored) for one in kept)
+                is_named = any(isinstance(one, StoredBlocks) for one in kept)
                 media |= self._media_of(wire_event, kept)
                 named = LeftOutError(error.reason, error.detail) if is_named else error
                 dropped.append(_alone(named))
@@ -322,7 +322,7 @@ class BatchDecoder:
 
     def _media_of(self, wire_event: WireEvent, made: Sequence[BlockEvent]) -> int:
         """By which names of media it stores blocks, and whether for all instances."""
-        stores = [event for event in made if isinstance(event, Stored)]
+        stores = [event for event in made if isinstance(event, StoredBlocks)]
         if not stores:
             return 0
         is_for_all = stores[0].shared and not self._origin.registration.is_pool

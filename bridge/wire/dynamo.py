@@ -13,12 +13,12 @@
                   such
 
 There are no tokens: `tokens_hash` is the XXH3-64 of a block's tokens with seed 1337, which is what
-our prefix hash chains (`Stored.token_hashes`). A LoRA, a cache salt and images enter it, too, so
-that such blocks match no plain prompt; which adapter it is the event does not say.
+our prefix hash chains (`StoredBlocks.token_hashes`). A LoRA, a cache salt and images enter it, too,
+so that such blocks match no plain prompt; which adapter it is the event does not say.
 
 A worker passes all stores of a block on, but of its removals only the last one: so a block that is
-stored again is not counted twice (`Stored.reported`). Nor is one on `disk` and on `external`, which
-are one tier here: where a worker has used both, a removal from one says nothing of the other.
+stored again is not counted twice (`StoredBlocks.reported`). Nor is one on `disk` and on `external`,
+which are one tier here: where a worker has used both, a removal from one says nothing of the other.
 
 Several workers behind one address, as of a broker, cannot be told apart: each worker's own address
 is registered. The ranks of one may come in one stream: each is registered, and reads what is its
@@ -52,7 +52,7 @@ from bridge.wire.single_events import (
 )
 from schemas.arrays import ArrayPacker, hash_to_u64
 from schemas.errors import BatchError, EventError
-from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
 from schemas.registration import PublisherKind, Registration
 
@@ -160,7 +160,7 @@ class _Reader:
         self._packer = packer
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
-        """See `Source`."""
+        """See `MessageDecoder`."""
         if len(frames) == PLANE_FRAMES:
             topic, _, sequence, frame = frames
             number, payload = read_frames([topic, sequence, frame])
@@ -179,7 +179,7 @@ class _Reader:
     def decode_run(
         self, messages: list[list[bytes]], sequence: int, bytes_max: int
     ) -> DecodedRun | None:
-        """See `Source`: each is decoded alone."""
+        """See `MessageDecoder`: each is decoded alone."""
         return None
 
     def _read_json(self, encoded: msgspec.Raw, sequence: int) -> ReadEvent:
@@ -201,8 +201,8 @@ class _Reader:
             event_id,
             routed.worker_id,
             start=start,
-            media=bit if isinstance(event, Stored) else 0,
-            settled=bit if isinstance(event, Removed) else 0,
+            media=bit if isinstance(event, StoredBlocks) else 0,
+            settled=bit if isinstance(event, RemovedBlocks) else 0,
         )
         return with_unknown(read, part)
 
@@ -217,20 +217,20 @@ class _Reader:
             raise EventError(DropReason.UNKNOWN_MEDIUM, detail)
         data = event.data
         if not isinstance(data, _Data) or data.cleared is not msgspec.UNSET:
-            return Cleared(sequence=sequence)
+            return ClearedBlocks(sequence=sequence)
         if (data.stored is None) == (data.removed is None):
             detail = "Expected `stored`, `removed` or `cleared`, and one of them"
             raise EventError(DropReason.MALFORMED_EVENT, detail)
         if data.removed is not None:
             hashes = _packed(data.removed.block_hashes, DropReason.BAD_HASHES)
-            return Removed(sequence=sequence, hashes=hashes, medium=medium)
+            return RemovedBlocks(sequence=sequence, hashes=hashes, medium=medium)
         assert data.stored is not None
         return self._stored(data.stored, sequence, medium)
 
-    def _stored(self, data: _Stored, sequence: int, medium: Medium) -> Stored:
+    def _stored(self, data: _Stored, sequence: int, medium: Medium) -> StoredBlocks:
         hashes = _packed([block.block_hash for block in data.blocks], DropReason.BAD_HASHES)
         tokens = _packed([block.tokens_hash for block in data.blocks], DropReason.BAD_TOKENS)
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes,
             parent=None if data.parent_hash is None else _u64(data.parent_hash),

@@ -10,7 +10,7 @@ import msgspec
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import Origin, medium_of
 from schemas.errors import EventError
-from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.limits import BATCH_EVENTS_MAX
 
 
@@ -56,7 +56,9 @@ class WireEvent(msgspec.Struct, gc=False):
         """
         return (self.canonical(sequence, origin),)
 
-    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | Removed | None:
+    def left_out(
+        self, sequence: int, origin: Origin, reason: str
+    ) -> StoredBlocks | RemovedBlocks | None:
         """What is kept of an event that cannot be used: of a store the names of its blocks, of a
         removal what is sure. None for nothing.
 
@@ -81,7 +83,9 @@ class UnknownStore(WireEvent):
         """See `WireEvent`."""
         raise EventError(DropReason.UNKNOWN_FIELD, self.detail)
 
-    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | Removed | None:
+    def left_out(
+        self, sequence: int, origin: Origin, reason: str
+    ) -> StoredBlocks | RemovedBlocks | None:
         """See `WireEvent`."""
         return self.event.left_out(sequence, origin, reason)
 
@@ -183,7 +187,7 @@ class ClearedEvent(WireEvent):
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
         medium = None if self.medium is None else medium_of(self.medium)
-        return Cleared(sequence=sequence, medium=medium)
+        return ClearedBlocks(sequence=sequence, medium=medium)
 
 
 class TierClearedEvent(WireEvent):
@@ -200,7 +204,7 @@ class TierClearedEvent(WireEvent):
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
-        return Cleared(sequence=sequence, medium=medium_of(self.medium))
+        return ClearedBlocks(sequence=sequence, medium=medium_of(self.medium))
 
 
 class ClearedArray(

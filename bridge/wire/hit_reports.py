@@ -8,9 +8,9 @@ which it has the blocks, as it does for log-probabilities of prompts, sends the 
 further copies, each of which it removes.
 
 So the registration says it, or the event itself (`origin`), or it stays undecided: events are
-marked as `reported`, or as `undecided` (`schemas.events.Stored`); what follows from that the kernel
-says (`COPIES_UNKNOWN`). What cannot be a report is a copy: a chain that hangs on a block, and all
-that a release without such a mode sends, as those are that send arrays.
+marked as `reported`, or as `undecided` (`schemas.events.StoredBlocks`); what follows from that the
+kernel says (`COPIES_UNKNOWN`). What cannot be a report is a copy: a chain that hangs on a block,
+and all that a release without such a mode sends, as those are that send arrays.
 
 What is here is the specification of what the Rust kernel's packer does.
 """
@@ -21,7 +21,7 @@ from typing import TypeGuard
 import msgspec
 
 from bridge.wire.forms import WireEvent
-from schemas.events import SPARSE_SPEC_KINDS, BlockEvent, Stored
+from schemas.events import SPARSE_SPEC_KINDS, BlockEvent, StoredBlocks
 from schemas.identities import Medium
 from schemas.registration import PublisherKind, Registration
 
@@ -59,12 +59,12 @@ def marked(event: BlockEvent, sent: WireEvent, roots: Roots) -> BlockEvent:
     return msgspec.structs.replace(event, **{roots.value: True})
 
 
-def _is_root(event: BlockEvent) -> TypeGuard[Stored]:
+def _is_root(event: BlockEvent) -> TypeGuard[StoredBlocks]:
     """Whether it stores the first blocks of a prompt by their tokens, in a group that forms a
     prefix, on the GPU.
     """
     return (
-        isinstance(event, Stored)
+        isinstance(event, StoredBlocks)
         and event.parent is None
         and bool(event.tokens)
         and event.spec_kind not in SPARSE_SPEC_KINDS

@@ -12,8 +12,8 @@ in whole milliseconds, its events as maps, tagged by `event_type`. `type`, `bloc
 `parent_block_hash` repeat others in older words; `block_hashes` may be signed.
 
 What an object is called (`backend_id` and `object_key`) is its hash here, and the hash by which an
-engine announces its block is its alias (`schemas.events.Stored.aliases`). Where no field tells that
-hash, the key may (`mooncake_keys`).
+engine announces its block is its alias (`schemas.events.StoredBlocks.aliases`). Where no field
+tells that hash, the key may (`mooncake_keys`).
 
 A master serves all models and tenants, and whatever else is stored: events of others than the
 registered ones, of other cache groups, and of objects that name no block, are passed over. They are
@@ -38,7 +38,7 @@ from bridge.wire.forms import UnknownStore, WireEvent, forms_of
 from bridge.wire.mooncake_keys import NamedBlock, block_of, low64
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError, FrameError, PassedOverError, WireError
-from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
 from schemas.registration import PublisherKind, Registration
 
@@ -173,10 +173,10 @@ class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
     token_ids: msgspec.Raw = NIL
     parent_block_hash: msgspec.Raw = NIL
 
-    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> StoredBlocks | None:
         """See `WireEvent`."""
         names, _ = self.objects(origin)
-        return Stored(
+        return StoredBlocks(
             sequence=sequence, hashes=names, medium=self.tier(), shared=True, left_out=reason
         )
 
@@ -186,7 +186,7 @@ class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
         if not aliases:
             detail = f"Expected an object that names a block, got: {(self.object_key or '')[:80]}"
             raise PassedOverError(DropReason.NO_BLOCK, detail)
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=names,
             aliases=aliases,
@@ -203,7 +203,7 @@ class _Removed(_OfObject, tag="removed", forbid_unknown_fields=True):
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`. The key is enough to tell which object is gone."""
         names, _ = self.objects(origin)
-        return Removed(sequence=sequence, hashes=names, medium=self.tier(), shared=True)
+        return RemovedBlocks(sequence=sequence, hashes=names, medium=self.tier(), shared=True)
 
 
 class _Cleared(_Event, tag="cleared", forbid_unknown_fields=True):
@@ -212,7 +212,7 @@ class _Cleared(_Event, tag="cleared", forbid_unknown_fields=True):
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`. A master has one backend, and a tenant's objects go at once."""
         self.check_stream(origin)
-        return Cleared(sequence=sequence)
+        return ClearedBlocks(sequence=sequence)
 
 
 _FORMS: Final = forms_of(maps=(_Stored, _Removed, _Cleared), tag_field="event_type")
@@ -222,7 +222,9 @@ class _PoolDecoder(BatchDecoder):
     """Batches that are numbered from 1, with times in milliseconds, and ranks that say nothing."""
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
-        """See `Source`; the first batch has the number 0, as everywhere behind the bridge."""
+        """See `MessageDecoder`; the first batch has the number 0, as everywhere behind the
+        bridge.
+        """
         sequence, payload = read_frames(frames)
         if sequence < FIRST_NUMBER:
             detail = f"Expected a sequence from {FIRST_NUMBER} on, got: {sequence}"
@@ -232,7 +234,7 @@ class _PoolDecoder(BatchDecoder):
     def decode_run(
         self, messages: list[list[bytes]], sequence: int, bytes_max: int
     ) -> DecodedRun | None:
-        """See `Source`."""
+        """See `MessageDecoder`."""
         return None
 
     def _read(

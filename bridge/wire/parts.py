@@ -25,8 +25,8 @@ import msgspec
 from schemas.arrays import ArrayPacker
 from schemas.events import (
     BlockEvent,
-    Removed,
-    Stored,
+    RemovedBlocks,
+    StoredBlocks,
     decode_run,
     encode_run,
     is_placeholder,
@@ -110,9 +110,11 @@ def _together(pieces: Sequence[_Piece], bytes_max: int) -> Iterator[tuple[list[b
 
 def _is_of_keys(event: BlockEvent) -> bool:
     """Whether it says of each of its blocks what it says, whatever becomes of the others."""
-    if isinstance(event, Stored) and (event.tokens or event.token_hashes):
+    if isinstance(event, StoredBlocks) and (event.tokens or event.token_hashes):
         return False
-    return isinstance(event, Stored | Removed) and (not event.hashes or _can_be_cut(event))
+    return isinstance(event, StoredBlocks | RemovedBlocks) and (
+        not event.hashes or _can_be_cut(event)
+    )
 
 
 def _by_keys(span: Sequence[_Piece], groups: int) -> Iterator[list[bytes]]:
@@ -132,28 +134,34 @@ def _of_blocks(blocks: Sequence[tuple[BlockEvent, int]]) -> BlockEvent:
     """An event of some blocks of one event of the batch."""
     event = blocks[0][0]
     hashes = b"".join(_hashes(one)[8 * place : 8 * place + 8] for one, place in blocks)
-    if not isinstance(event, Stored):
+    if not isinstance(event, StoredBlocks):
         return msgspec.structs.replace(event, hashes=hashes)
     keys = tuple(
-        one.extra_keys[place] for one, place in blocks if isinstance(one, Stored) and one.extra_keys
+        one.extra_keys[place]
+        for one, place in blocks
+        if isinstance(one, StoredBlocks) and one.extra_keys
     )
     return msgspec.structs.replace(event, hashes=hashes, parent=None, extra_keys=keys)
 
 
 def _hashes(event: BlockEvent) -> bytes:
-    return event.hashes if isinstance(event, Stored | Removed) else b""
+    return event.hashes if isinstance(event, StoredBlocks | RemovedBlocks) else b""
 
 
 def _pieces(event: BlockEvent, bytes_max: int) -> Iterator[BlockEvent]:
     size = len(encode_run([event]))
-    if size <= bytes_max or not isinstance(event, Stored | Removed) or not _can_be_cut(event):
+    if (
+        size <= bytes_max
+        or not isinstance(event, StoredBlocks | RemovedBlocks)
+        or not _can_be_cut(event)
+    ):
         yield event
         return
     blocks = len(event.hashes) // 8
     step = max(1, blocks * bytes_max // size)
     for first in range(0, blocks, step):
         hashes = event.hashes[8 * first : 8 * (first + step)]
-        if isinstance(event, Removed):
+        if isinstance(event, RemovedBlocks):
             yield msgspec.structs.replace(event, hashes=hashes)
             continue
         width = len(event.tokens) // blocks
@@ -170,10 +178,10 @@ def _pieces(event: BlockEvent, bytes_max: int) -> Iterator[BlockEvent]:
         )
 
 
-def _can_be_cut(event: Stored | Removed) -> bool:
+def _can_be_cut(event: StoredBlocks | RemovedBlocks) -> bool:
     """Whether it has as much of everything as blocks: what a kernel refuses is refused whole."""
     blocks = len(event.hashes) // 8
-    if isinstance(event, Removed) or not blocks:
+    if isinstance(event, RemovedBlocks) or not blocks:
         return bool(blocks)
     if event.aliases:
         return False  # one object for each event is what a pool sends
@@ -191,10 +199,10 @@ def _joined(events: Sequence[BlockEvent]) -> list[bool]:
     removed_at: dict[tuple[int, int], int] = {}
     begin, end = [0] * (len(events) + 1), [0] * (len(events) + 1)
     for at, event in enumerate(events):
-        if isinstance(event, Removed):
+        if isinstance(event, RemovedBlocks):
             for number in _numbers(event.hashes):
                 removed_at.setdefault((event.group, number), at)
-        elif isinstance(event, Stored) and is_placeholder(event):
+        elif isinstance(event, StoredBlocks) and is_placeholder(event):
             for number in _numbers(event.hashes):
                 since = removed_at.get((event.group, number))
                 if since is not None:

@@ -39,7 +39,7 @@ from bridge.wire.fields import (
 from bridge.wire.forms import CLEARED_ARRAYS, CLEARED_MAPS, WireEvent, forms_of
 from bridge.wire.vllm import extra_keys_of
 from schemas.arrays import ArrayPacker
-from schemas.events import BlockEvent, Removed, Stored, extra_key
+from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, extra_key
 from schemas.registration import PublisherKind, Registration
 
 
@@ -51,9 +51,9 @@ class _Stored(WireEvent):
     lora_id: int | str | None = None
     medium: str | None = None
 
-    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> StoredBlocks | None:
         """See `WireEvent`."""
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
             medium=medium_of(self.medium),
@@ -68,7 +68,7 @@ class _Stored(WireEvent):
         lora_name: str | None,
         cache_salt: str | None,
         extra_keys: msgspec.Raw = NIL,
-    ) -> Stored:
+    ) -> StoredBlocks:
         """The event, with what its form can say."""
         hashes = hashes_of(self.block_hashes, origin.packer)
         parent = parent_of(self.parent_block_hash)
@@ -77,7 +77,7 @@ class _Stored(WireEvent):
         if not keys and parent is None:
             keys = _salted(cache_salt, len(hashes) // 8)
         block_size = block_size_of(self.block_size)
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes,
             tokens=tokens_of(self.token_ids, origin.packer),
@@ -97,7 +97,7 @@ class _Removed(WireEvent):
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
-        return Removed(
+        return RemovedBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
             medium=medium_of(self.medium),

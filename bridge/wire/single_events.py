@@ -26,7 +26,7 @@ from schemas.errors import (
     PassedOverError,
     ToleratedError,
 )
-from schemas.events import BlockEvent, Cleared, Stored
+from schemas.events import BlockEvent, ClearedBlocks, StoredBlocks
 from schemas.limits import (
     BATCH_EVENTS_MAX,
     EVENT_BLOCKS_MAX,
@@ -142,7 +142,7 @@ def _decode(
                 is_own = read.other_rank is None
                 these = EventIds(number if is_own else None, number, read.worker, read.start)
                 ids, began_again = (these, False) if ids is None else ids.then(these)
-                events += [Cleared(sequence=sequence)] if began_again else []
+                events += [ClearedBlocks(sequence=sequence)] if began_again else []
             if read.other_rank is not None:
                 errors.append(others.setdefault(read.other_rank, _of_other(read.other_rank)))
                 continue
@@ -187,16 +187,16 @@ def with_unknown(read: ReadEvent, unknown: KnownPart) -> ReadEvent:
     if not unknown.unknown:
         return read
     detail = f"Expected no field that is not known, got: {unknown.unknown[:200]}"
-    stores = [event for event in read.events if isinstance(event, Stored) and event.hashes]
+    stores = [event for event in read.events if isinstance(event, StoredBlocks) and event.hashes]
     if not stores or unknown.are_empty:
         return read._replace(dropped=[ToleratedError(DropReason.UNKNOWN_FIELD, detail)])
-    events = [_named(event) if isinstance(event, Stored) else event for event in read.events]
+    events = [_named(event) if isinstance(event, StoredBlocks) else event for event in read.events]
     return read._replace(events=events, dropped=[LeftOutError(DropReason.UNKNOWN_FIELD, detail)])
 
 
-def _named(event: Stored) -> Stored:
+def _named(event: StoredBlocks) -> StoredBlocks:
     """What is kept of a store that cannot be used: its names and its place."""
-    return Stored(
+    return StoredBlocks(
         sequence=event.sequence,
         hashes=event.hashes,
         medium=event.medium,

@@ -42,7 +42,7 @@ from bridge.wire.trtllm_api import ApiReader
 from bridge.wire.vllm import extra_keys_of
 from schemas.arrays import ArrayPacker, Token, tokens_to_bytes
 from schemas.errors import EventError
-from schemas.events import BlockEvent, Removed, Stored, extra_key
+from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, extra_key
 from schemas.registration import PublisherKind, Registration
 
 KIND: Final = PublisherKind("TensorRT-LLM")
@@ -91,9 +91,9 @@ class _Stored(WireEvent, tag="BlockStored", tag_field="type", forbid_unknown_fie
     cache_salt: str | None = None
     block_mm_infos: msgspec.Raw = NIL
 
-    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> StoredBlocks | None:
         """See `WireEvent`."""
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
             medium=medium_of(self.medium),
@@ -115,7 +115,7 @@ class _Stored(WireEvent, tag="BlockStored", tag_field="type", forbid_unknown_fie
         self._add_segments(keys)
         tokens = _tokens_of(self.token_ids, block_size, keys, origin.packer)
         given = self._extra_keys(keys, lora_name)
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes,
             tokens=tokens,
@@ -167,7 +167,7 @@ class _Removed(WireEvent, tag="BlockRemoved", tag_field="type", forbid_unknown_f
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
-        return Removed(
+        return RemovedBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
             medium=medium_of(self.medium),
@@ -220,7 +220,7 @@ class _Decoder(BatchDecoder):
         self._api = ApiReader(registration)
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
-        """See `Source`."""
+        """See `MessageDecoder`."""
         sequence, payload = read_frames(frames)
         if not is_json(payload):
             return super().decode(frames)

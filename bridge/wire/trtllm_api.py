@@ -39,7 +39,7 @@ from bridge.wire.opaque import DECODING_ERRORS
 from bridge.wire.single_events import ReadEvent, check_blocks, json_events, with_unknown
 from schemas.arrays import Token, hash_to_u64, tokens_to_bytes
 from schemas.errors import EventError
-from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, extra_key
 from schemas.identities import Medium
 from schemas.limits import BLOCK_SIZE_MAX, GROUP_NUMBER_MAX
 from schemas.registration import Registration
@@ -158,8 +158,8 @@ class ApiReader:
         window = event.window_size or 0
         data = event.data
         if isinstance(data, _Created):
-            named = Stored(sequence=sequence, hashes=b"", group=window)
-            return [Cleared(sequence=sequence), named]
+            named = StoredBlocks(sequence=sequence, hashes=b"", group=window)
+            return [ClearedBlocks(sequence=sequence), named]
         if isinstance(data, _Stored):
             return list(self._stored(data, sequence, window))
         if isinstance(data, _Removed):
@@ -186,7 +186,7 @@ class ApiReader:
                 keys.append(block.keys((block.cache_salt or data.cache_salt) if is_root else None))
                 is_root = False
             hashes = [_hash_of(block.block_hash) for block in blocks]
-            yield Stored(
+            yield StoredBlocks(
                 sequence=sequence,
                 hashes=_packed(hashes),
                 tokens=b"".join(map(_tokens_of, blocks)),
@@ -216,15 +216,20 @@ def _removed(data: _Removed, sequence: int, window: int) -> list[BlockEvent]:
     check_blocks(len(data.block_hashes))
     hashes = _packed(map(_hash_of, data.block_hashes))
     return [
-        Removed(sequence=sequence, hashes=hashes, medium=medium, group=window) for medium in _LEVELS
+        RemovedBlocks(sequence=sequence, hashes=hashes, medium=medium, group=window)
+        for medium in _LEVELS
     ]
 
 
 def _moved(block_hash: int | str, level: _Diff, sequence: int, window: int) -> list[BlockEvent]:
     hashes = _packed([_hash_of(block_hash)])
     return [
-        Stored(sequence=sequence, hashes=hashes, medium=_medium_of(level.new_value), group=window),
-        Removed(sequence=sequence, hashes=hashes, medium=_medium_of(level.old_value), group=window),
+        StoredBlocks(
+            sequence=sequence, hashes=hashes, medium=_medium_of(level.new_value), group=window
+        ),
+        RemovedBlocks(
+            sequence=sequence, hashes=hashes, medium=_medium_of(level.old_value), group=window
+        ),
     ]
 
 

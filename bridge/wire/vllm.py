@@ -44,7 +44,7 @@ from bridge.wire.forms import CLEARED_ARRAYS, CLEARED_MAPS, WireEvent, forms_of
 from bridge.wire.opaque import DECODING_ERRORS, is_empty
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError
-from schemas.events import BlockEvent, Removed, Stored, extra_key
+from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, extra_key
 from schemas.limits import HOLD_COUNT_MAX
 from schemas.registration import PublisherKind, Registration
 
@@ -78,7 +78,7 @@ class _Stored(WireEvent):
         parent = parent_of(self.parent_block_hash)
         block_size = block_size_of(self.block_size)
         keys = extra_keys_of(self.extra_keys, lora_name)
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes,
             tokens=tokens,
@@ -93,9 +93,9 @@ class _Stored(WireEvent):
             extra_keys=paired_keys(keys, self.token_ids, hashes, block_size, origin),
         )
 
-    def left_out(self, sequence: int, origin: Origin, reason: str) -> Stored | None:
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> StoredBlocks | None:
         """See `WireEvent`."""
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
             medium=medium_of(self.medium),
@@ -127,7 +127,7 @@ class _Removed(WireEvent):
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
-        return Removed(
+        return RemovedBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
             medium=medium_of(self.medium),
@@ -188,7 +188,7 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
     def events(self, sequence: int, origin: Origin) -> Sequence[BlockEvent]:
         """See `WireEvent`: one for each number of copies that are left, where they say it."""
         removed = self.canonical(sequence, origin)
-        assert isinstance(removed, Removed)
+        assert isinstance(removed, RemovedBlocks)
         if is_nil(self.remaining_copy_counts):
             return (removed,)
         hashes = [removed.hashes[at : at + 8] for at in range(0, len(removed.hashes), 8)]
@@ -211,12 +211,12 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
             raise EventError(DropReason.BAD_COPY_COUNTS, detail)
         return counts
 
-    def left_out(self, sequence: int, origin: Origin, reason: str) -> Removed | None:
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> RemovedBlocks | None:
         """See `WireEvent`: one copy less is right, however many are left."""
         if reason != DropReason.BAD_COPY_COUNTS:
             return None
         removed = self.canonical(sequence, origin)
-        assert isinstance(removed, Removed)
+        assert isinstance(removed, RemovedBlocks)
         return removed
 
     def is_shared(self) -> bool:

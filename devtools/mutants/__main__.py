@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 from devtools.mutants.findings import Findings, key_of, state_of
 from devtools.mutants.kept import SURVIVORS, Survivor, as_entries, read_kept
 from devtools.mutants.kernel_copy import KernelCopy
-from devtools.mutants.rust import NotTriedError, Wanted, try_files
+from devtools.mutants.rust import MutantSelection, NotTriedError, try_files
 from devtools.mutants.targets import ONLY, RUST, TESTS
-from devtools.mutants.together import Specified
+from devtools.mutants.together import KernelPackage
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ class Result(NamedTuple):
     failed: list[str]
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """A module's mutants by what became of them. `new` and `gone` are faults."""
 
     new: dict[Survivor, int]
@@ -51,7 +51,7 @@ class Judged(NamedTuple):
     killed_now: list[Survivor]
 
 
-def judge(module: str, result: Result, kept: Mapping[Survivor, str], *, whole: bool) -> Judged:
+def judge(module: str, result: Result, kept: Mapping[Survivor, str], *, whole: bool) -> Judgement:
     """Holds a module's mutants against the survivors that are kept.
 
     Args:
@@ -68,7 +68,7 @@ def judge(module: str, result: Result, kept: Mapping[Survivor, str], *, whole: b
         name = Survivor(module, function, line, change)
         tried[name], at[name] = outcome, number
     survived = [one for one, outcome in tried.items() if outcome == "survived"]
-    return Judged(
+    return Judgement(
         new={one: at[one] for one in survived if one not in kept},
         gone=[one for one in kept if whole and one.module == module and one not in tried],
         explained=sum(one in kept for one in survived),
@@ -82,12 +82,14 @@ def _try_rust(
     modules: Sequence[str], arguments: argparse.Namespace, findings: Findings
 ) -> Iterator[tuple[str, Result]]:
     """Package by package, as a package's mutants are built as one."""
-    wanted = Wanted(arguments.function or (), arguments.every, arguments.jobs)
+    wanted = MutantSelection(arguments.function or (), arguments.every, arguments.jobs)
     with tempfile.TemporaryDirectory(prefix="reprise-mutants-") as directory:
         copy = KernelCopy(ROOT, arguments.built or Path(directory))
         for folder, of_folder in groupby(modules, lambda module: str(Path(module).parent)):
             try:
-                tried = try_files(copy, list(of_folder), wanted, Specified(*RUST[folder]), findings)
+                tried = try_files(
+                    copy, list(of_folder), wanted, KernelPackage(*RUST[folder]), findings
+                )
             except NotTriedError as error:
                 sys.exit(str(error))
             for module, (mutants, outcomes) in tried.items():
@@ -135,7 +137,7 @@ def _tried(module: str, functions: Sequence[str], arguments: argparse.Namespace)
     return read
 
 
-def _print(module: str, judged: Judged, result: Result) -> None:
+def _print(module: str, judged: Judgement, result: Result) -> None:
     print(
         f"{module}: {len(result.mutants)} mutants, {judged.killed} killed,"
         f" {judged.explained} survivors explained, {len(judged.new)} not,"

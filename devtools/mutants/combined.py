@@ -50,7 +50,7 @@ class _Insertion(NamedTuple):
     text: bytes
 
 
-class Combined(NamedTuple):
+class CombinedSource(NamedTuple):
     """A source with mutants, and the numbers of those that it has."""
 
     source: str
@@ -75,7 +75,7 @@ class Combined(NamedTuple):
         return _around(self.source.encode(), place)[0]
 
 
-def combined(source: str, mutants: Mapping[int, Mapping[str, Any]]) -> Combined:
+def combined(source: str, mutants: Mapping[int, Mapping[str, Any]]) -> CombinedSource:
     """The source with those of the mutants that can be chosen when it runs.
 
     Args:
@@ -101,7 +101,7 @@ def combined(source: str, mutants: Mapping[int, Mapping[str, Any]]) -> Combined:
     )
     numbers = [one.number for one in insertions]
     numbers += [number for alternatives in choices.values() for number in alternatives]
-    return Combined(written.decode(), sorted(numbers))
+    return CombinedSource(written.decode(), sorted(numbers))
 
 
 def _line_starts(source: str) -> Any:

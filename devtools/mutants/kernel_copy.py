@@ -37,7 +37,7 @@ _PROFILE: Final = {
 }
 
 
-class Run(Protocol):
+class CommandRunner(Protocol):
     """Runs a command: `run_bounded`, or a test's own."""
 
     def __call__(
@@ -59,13 +59,13 @@ def run_bounded(
     *,
     cpu_s: float | None = None,
 ) -> float | None:
-    """See `Run`. Whatever it has started ends with it.
+    """See `CommandRunner`. Whatever it has started ends with it.
 
     Args:
-        command: see `Run`.
-        directory: see `Run`.
-        environment: see `Run`.
-        limit_s: see `Run`.
+        command: see `CommandRunner`.
+        directory: see `CommandRunner`.
+        environment: see `CommandRunner`.
+        limit_s: see `CommandRunner`.
         cpu_s: what one process of it may compute, which does not depend on who else does.
     """
 
@@ -118,7 +118,7 @@ class KernelCopy:
         environment: in which it is built and tried.
     """
 
-    def __init__(self, root: Path, directory: Path, run: Run = run_bounded) -> None:
+    def __init__(self, root: Path, directory: Path, run: CommandRunner = run_bounded) -> None:
         self.root = root
         self._tree = directory / "tree"
         self._is_there = False

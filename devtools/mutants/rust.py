@@ -17,15 +17,15 @@ from typing import Any, Final, NamedTuple
 from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.findings import Findings, key_of, state_of
 from devtools.mutants.kernel_copy import NATIVE, SURVIVED, KernelCopy
+from devtools.mutants.together import KernelPackage, Note, try_together
 from devtools.mutants.together import Mutants as ByNumber
-from devtools.mutants.together import Note, Specified, try_together
 
 INSTALL = "cargo install cargo-mutants --version 27.1.0 --locked"
 
 Mutants = list[dict[str, Any]]
 """As `cargo mutants --list --json` has them."""
 
-Together = Callable[[KernelCopy, Mapping[str, ByNumber], Specified, int, Note], None]
+CombinedTrial = Callable[[KernelCopy, Mapping[str, ByNumber], KernelPackage, int, Note], None]
 """As `try_together`."""
 
 _TESTS: Final = "\n#[cfg(test)]\nmod tests {"
@@ -66,7 +66,7 @@ def _list_all(root: Path, package: str) -> Mutants:
     return listed
 
 
-class Wanted(NamedTuple):
+class MutantSelection(NamedTuple):
     """Which mutants of a file are tried: those of functions, all where none is named; one in so
     many; so many at a time.
     """
@@ -76,7 +76,7 @@ class Wanted(NamedTuple):
     jobs: int = 2
 
 
-Tried = tuple[list[tuple[str, int, str, str]], list[str]]
+TrialResult = tuple[list[tuple[str, int, str, str]], list[str]]
 """Function, line's number and text, and change of each mutant; and what became of each."""
 
 
@@ -114,13 +114,13 @@ class _File:
 def try_files(
     copy: KernelCopy,
     modules: Sequence[str],
-    wanted: Wanted,
-    specified: Specified,
+    wanted: MutantSelection,
+    specified: KernelPackage,
     findings: Findings,
     *,
     listing: Callable[[Path, str, str], Mutants] = list_mutants,
-    together: Together = try_together,
-) -> dict[str, Tried]:
+    together: CombinedTrial = try_together,
+) -> dict[str, TrialResult]:
     """What became of the mutants of each file.
 
     Args:
@@ -175,7 +175,7 @@ def _try_alone(
     copy: KernelCopy,
     module: str,
     mutants: Mapping[int, dict[str, Any]],
-    specified: Specified,
+    specified: KernelPackage,
     note: Callable[[int, str], None],
 ) -> None:
     if not mutants:

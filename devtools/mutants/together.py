@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from devtools.mutants.combined import RUNTIME, Combined, combined
+from devtools.mutants.combined import RUNTIME, CombinedSource, combined
 from devtools.mutants.crate_tests import CrateTests, NotBuiltError
 from devtools.mutants.kernel_copy import (
     KILLED,
@@ -27,7 +27,7 @@ _OF_TYPES: Final = ("E0277", "E0308", "E0368", "E0369", "E0600")
 Note = Callable[[int, str], None]
 
 
-class Specified(NamedTuple):
+class KernelPackage(NamedTuple):
     """A package of the kernel, and the tests in Python that specify it."""
 
     package: str
@@ -41,7 +41,7 @@ Mutants = Mapping[int, Mapping[str, Any]]
 def try_together(
     copy: KernelCopy,
     mutants: Mapping[str, Mutants],
-    specified: Specified,
+    specified: KernelPackage,
     jobs: int,
     note: Note,
 ) -> None:
@@ -109,7 +109,7 @@ def _put(
 
 
 def _uncompilable(
-    copy: KernelCopy, wholes: Mapping[Path, Combined], package: str
+    copy: KernelCopy, wholes: Mapping[Path, CombinedSource], package: str
 ) -> tuple[set[int], set[int]]:
     """The mutants that the compiler's errors are about, and which of them it would refuse alone."""
     done = _cargo(copy, "check", "--package", package)

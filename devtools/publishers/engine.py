@@ -29,7 +29,7 @@ class Batch(msgspec.Struct):
     events: list[dict[str, Any]]
 
 
-class Described(msgspec.Struct):
+class EngineDescription(msgspec.Struct):
     """The first line of the output.
 
     Attributes:
@@ -67,13 +67,13 @@ class Engine:
         assert ranks or not dp_rank, "this release has no ranks"
         self._publisher = publisher(**dict.fromkeys(ranks, dp_rank), **settings)
 
-    def describe(self) -> Described:
+    def describe(self) -> EngineDescription:
         """The fields that its events have."""
         tags = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
         fields = {tag: list(getattr(self._module, tag).__struct_fields__) for tag in tags}
         if hasattr(self._module, "BlockStoredWithMetadata"):
             fields["BlockStored"].append("cache_salt")
-        return Described(fields)
+        return EngineDescription(fields)
 
     def publish(self, batch: Batch) -> None:
         """Hands it to the release's publisher."""

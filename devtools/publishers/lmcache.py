@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from devtools.publishers.tried import Tried
+from devtools.publishers.tried import TrialRow
 from lmcache_adapter.topic import batches
 from lmcache_adapter.wire.messages import (
     BatchedKVOperation,
@@ -33,7 +33,7 @@ def captured_files() -> list[Path]:
     return sorted(FILES.glob("*-*.jsonl"))
 
 
-def try_captured(path: Path) -> Tried:
+def try_captured(path: Path) -> TrialRow:
     """Decodes `messages-<version>.jsonl`, or `topic-<version>.jsonl`."""
     form, _, version = path.stem.partition("-")
     captured = [json.loads(line) for line in path.read_text().splitlines()]
@@ -42,12 +42,12 @@ def try_captured(path: Path) -> Tried:
     return _topic(version, [json.dumps(one["kafka_value"]).encode() for one in captured])
 
 
-def _messages(version: str, payloads: list[bytes]) -> Tried:
+def _messages(version: str, payloads: list[bytes]) -> TrialRow:
     sent = [one for one in payloads if msgspec.msgpack.decode(one)["type"] in _TYPES]
     messages = [message for payload in sent if (message := _read(payload)) is not None]
     kept = [len(message.keys) for message in messages if isinstance(message, FullSyncBatch)]
     admitted = sum(_admitted(message) for message in messages)
-    return Tried(
+    return TrialRow(
         kind=LMCACHE,
         version=version,
         code=False,
@@ -83,12 +83,12 @@ def _evicted(message: Message) -> int:
     return int(isinstance(message, KVEvict))
 
 
-def _topic(version: str, values: list[bytes]) -> Tried:
+def _topic(version: str, values: list[bytes]) -> TrialRow:
     read = [batch for value in values for batch in batches.decode(value)]
     good = [batch for batch in read if isinstance(batch, batches.Batch)]
     stores = [batch for batch in good if batch.event_type == "store"]
     removed = sum(batch.event_type == "delete" for batch in good)
-    return Tried(
+    return TrialRow(
         kind=LMCACHE_TOPIC,
         version=version,
         code=False,

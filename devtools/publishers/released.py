@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from devtools.publishers.engine import Described
+from devtools.publishers.engine import EngineDescription
 from devtools.publishers.releases import Release
 
 Event = Mapping[str, Any]
@@ -48,7 +48,7 @@ class ReleasedEngine:
             command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         try:
-            self.fields = msgspec.json.decode(self._answer(), type=Described).fields
+            self.fields = msgspec.json.decode(self._answer(), type=EngineDescription).fields
         except BaseException:
             self.kill()
             raise

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from devtools.publishers.tried import Tried
+from devtools.publishers.tried import TrialRow
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN: Final = "<!-- make publishers: begin -->\n"
@@ -34,7 +34,7 @@ class Row(NamedTuple):
         return self.kind.lower(), re.sub(r"[\d.]+", "", self.version), numbers, self.how
 
 
-def row(tried: Tried) -> Row:
+def row(tried: TrialRow) -> Row:
     """What was tried as a line."""
     how = CODE if tried.code else FRAMES
     counts = [tried.live, tried.replayed, tried.stored, tried.removed, tried.cleared]

@@ -12,7 +12,7 @@ from bridge.wire import KINDS
 from devtools.publishers.released import ReleasedEngine
 from devtools.publishers.releases import Release
 from devtools.publishers.story import CLEARED, batches
-from devtools.publishers.tried import Frames, Tried, try_messages
+from devtools.publishers.tried import Frames, TrialRow, try_messages
 from schemas.registration import PublisherKind
 
 VECTORS: Final = Path(__file__).parents[2] / "tests" / "vectors"
@@ -39,7 +39,7 @@ class CapturedFileError(Exception):
     """A file of captured frames is of no kind."""
 
 
-def try_release(release: Release) -> Tried:
+def try_release(release: Release) -> TrialRow:
     """Runs the release's publisher over ZeroMQ, in a directory of its own.
 
     Raises:
@@ -98,7 +98,7 @@ def captured_files() -> list[Path]:
     return [path for path in sorted(VECTORS.glob("*.jsonl")) if _has_frames(path)]
 
 
-def try_captured(path: Path) -> Tried:
+def try_captured(path: Path) -> TrialRow:
     """Decodes the frames of `<kind>-<version>.jsonl`, the kind in small letters.
 
     Raises:

@@ -10,13 +10,13 @@ from bridge.wire import open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import PassedOverError
-from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.registration import PublisherKind, Registration
 
 Frames = Sequence[bytes]
 
 
-class Tried(NamedTuple):
+class TrialRow(NamedTuple):
     """A row of the table.
 
     Attributes:
@@ -57,13 +57,13 @@ def try_messages(
     code: bool,
     live: Sequence[Frames],
     replies: Iterable[Frames],
-) -> Tried:
+) -> TrialRow:
     """Decodes what came live, and what was replayed.
 
     Args:
         kind: of the publisher.
         version: likewise.
-        code: see `Tried`.
+        code: see `TrialRow`.
         live: messages, in order.
         replies: as a DEALER gets them, the empty frame and the end marker included.
 
@@ -89,7 +89,7 @@ def try_messages(
         isinstance(error, PassedOverError) or error.reason == DropReason.LOOKAHEAD
         for error in dropped
     )
-    return Tried(
+    return TrialRow(
         kind=kind,
         version=version,
         code=code,
@@ -97,10 +97,10 @@ def try_messages(
         replies=_replies(replies),
         live=len(live),
         replayed=len(replayed),
-        stored=_count(events, Stored),
-        removed=_count(events, Removed),
-        cleared=_count(events, Cleared),
-        blocks=sum(len(event.hashes) // 8 for event in events if isinstance(event, Stored)),
+        stored=_count(events, StoredBlocks),
+        removed=_count(events, RemovedBlocks),
+        cleared=_count(events, ClearedBlocks),
+        blocks=sum(len(event.hashes) // 8 for event in events if isinstance(event, StoredBlocks)),
         passed_over=passed_over,
         unused=len(dropped) - passed_over,
     )

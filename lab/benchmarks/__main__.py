@@ -24,7 +24,7 @@ from devtools.kafka_jars import (
 from devtools.leftovers import Leftovers
 from lab.benchmarks.peers.dynamo import missing as missing_dynamo
 from lab.benchmarks.report.aims import DYNAMO
-from lab.benchmarks.report.document import Report, Result, head_lines, section_lines
+from lab.benchmarks.report.document import BenchmarkReport, Result, head_lines, section_lines
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.report.machine import describe_machine
 from lab.benchmarks.report.table import rows_of, table_lines, unknown_of
@@ -86,7 +86,7 @@ def main(
     installed, and says which aims are reached.
     """
     names = _chosen(only)
-    report = Report(machine=describe_machine(), quick=quick, results=[])
+    report = BenchmarkReport(machine=describe_machine(), quick=quick, results=[])
     _look_for_peers(report)
     kernels = _kernels(kernel)
     report.skipped.update(_skipped(names, kernels, report, everything=only is None))
@@ -146,7 +146,7 @@ def _kernels(wanted: str) -> list[KernelName]:
     return kernels
 
 
-def _look_for_peers(report: Report) -> None:
+def _look_for_peers(report: BenchmarkReport) -> None:
     missing = missing_dynamo()
     if missing:
         report.missing_peers[DYNAMO] = missing
@@ -155,7 +155,7 @@ def _look_for_peers(report: Report) -> None:
 
 
 def _skipped(
-    names: list[str], kernels: list[KernelName], report: Report, *, everything: bool
+    names: list[str], kernels: list[KernelName], report: BenchmarkReport, *, everything: bool
 ) -> dict[str, str]:
     """Why some of the measurements cannot be made here, by name."""
     skipped: dict[str, str] = {}
@@ -230,7 +230,7 @@ def _figures_of(output: str, errors: str, status: int) -> tuple[list[Figure], st
         return [], f"Expected its figures, got {output[-200:]!r}: {error}"
 
 
-def _write(report: Report, path: Path | None) -> None:
+def _write(report: BenchmarkReport, path: Path | None) -> None:
     if path is not None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
 

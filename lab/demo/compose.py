@@ -26,7 +26,7 @@ import msgspec
 
 from lab.demo.board import Board
 from lab.demo.demo import read_blocks
-from lab.demo.sample import Asked, Sampler, say_sample
+from lab.demo.sample import QueryCommand, Sampler, say_sample
 from lab.engines.engine import EngineReady, EngineState
 from lab.traffic.conversations import Conversations, Traffic
 from lab.traffic.http_json import JsonConnection
@@ -34,7 +34,7 @@ from lab.traffic.index_client import (
     Candidate,
     IndexClient,
     InstanceMatch,
-    Report,
+    OutcomeReport,
     RouteAnswer,
     ServiceError,
 )
@@ -145,12 +145,12 @@ class Replicas(IndexClient):
             self._decided.popitem(last=False)
         return answer
 
-    def feedback(self, reports: Sequence[Report]) -> None:
+    def feedback(self, reports: Sequence[OutcomeReport]) -> None:
         """To the replica that decided, since the others may not know of it yet; to another one when
         it does not answer. Raises what the last one raised when none does.
         """
         self._look()
-        by_replica: dict[IndexClient, list[Report]] = {}
+        by_replica: dict[IndexClient, list[OutcomeReport]] = {}
         for report in reports:
             replica = self._decided.get(report.decision_id, next(iter(self.clients.values())))
             by_replica.setdefault(replica, []).append(report)
@@ -283,7 +283,7 @@ class ComposeDemo:
     def _say_curl(self, engine: EngineReady) -> list[int] | None:
         """Says a query that can be pasted, once there is one that shows something: its prompt."""
         read_key = READ_KEY if self._has_key else ""
-        how = Asked(self._ask, engine.model, engine.block_size, self._has_key, read_key)
+        how = QueryCommand(self._ask, engine.model, engine.block_size, self._has_key, read_key)
         return say_sample(self._board.say, self._turns, self._index, how)
 
     def _refresh(self, router: Router, engine: EngineReady, sample: list[int] | None) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from lab.demo.board import FIRST_AFTER_S, WARM_UP_S, Board
-from lab.demo.sample import Asked, Sampler, say_sample
+from lab.demo.sample import QueryCommand, Sampler, say_sample
 from lab.engines.cache import CacheSizes, Offload
 from lab.engines.engine import EngineOptions
 from lab.engines.fleet import Fleet
@@ -240,7 +240,7 @@ class Demo:
         # A service that listens on all addresses is asked at one.
         asked = self._base_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
         options = self._options
-        how = Asked(asked, options.model, options.sizes.block_size, bool(options.key))
+        how = QueryCommand(asked, options.model, options.sizes.block_size, bool(options.key))
         prompt = say_sample(self._board.say, self._turns, index, how)
         self._curl_said = prompt is not None
 

@@ -41,7 +41,7 @@ class Sampler:
         return None
 
 
-class Asked(NamedTuple):
+class QueryCommand(NamedTuple):
     """How people ask.
 
     Attributes:
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
 
 
 def say_sample(
-    say: Callable[[str], None], sampler: Sampler, index: IndexClient, asked: Asked
+    say: Callable[[str], None], sampler: Sampler, index: IndexClient, asked: QueryCommand
 ) -> list[int] | None:
     """Says a query that can be pasted, where there is one that shows something by now.
 

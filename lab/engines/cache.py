@@ -53,7 +53,7 @@ class CacheSizes(NamedTuple):
     cpu_blocks: int = 0
 
 
-class Run(NamedTuple):
+class CacheRun(NamedTuple):
     """What one request did.
 
     Attributes:
@@ -118,7 +118,7 @@ class EngineCache:
         self._gpu: OrderedDict[int, None] = OrderedDict()
         self._cpu: OrderedDict[int, None] = OrderedDict()
 
-    def run(self, prompt: Sequence[int], answer: Sequence[int] = ()) -> Run:
+    def run(self, prompt: Sequence[int], answer: Sequence[int] = ()) -> CacheRun:
         """Serve one request.
 
         Args:
@@ -129,7 +129,7 @@ class EngineCache:
 
     def run_hashes(
         self, hashes: Sequence[int], prompt: Sequence[int], answer: Sequence[int] = ()
-    ) -> Run:
+    ) -> CacheRun:
         """`run` with the hashes of prompt and answer at hand: several caches share one chain."""
         cached_tokens = self.reusable_tokens(hashes, len(prompt))
         own = hashes[: self.sizes.gpu_blocks]
@@ -147,7 +147,7 @@ class EngineCache:
             self._gpu.move_to_end(block)
             if block in self._cpu:
                 self._cpu.move_to_end(block)
-        return Run(cached_tokens, events)
+        return CacheRun(cached_tokens, events)
 
     def reusable_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
         """What `run_hashes` would reuse now, of a prompt of so many tokens."""

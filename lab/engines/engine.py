@@ -120,7 +120,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     dp_rank: int | None = None
 
 
-class Generated(msgspec.Struct, frozen=True, kw_only=True):
+class GenerateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of `POST /generate`; the tokens are the prompt's.
 
     Attributes:
@@ -225,7 +225,7 @@ class Engine:
         self._server.close()
         self._close_ranks()
 
-    def generate(self, request: GenerateRequest) -> Generated:
+    def generate(self, request: GenerateRequest) -> GenerateAnswer:
         """Serve one request.
 
         Raises:
@@ -239,7 +239,7 @@ class Engine:
             served = self._ranks[chosen].generate(request.token_ids, request.answer_ids)
         except CancelledError:
             raise RequestError("The engine is ending") from None
-        return Generated(
+        return GenerateAnswer(
             instance_id=self.options.instance_id,
             dp_rank=chosen,
             cached_tokens=served.cached_tokens,

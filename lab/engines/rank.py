@@ -12,7 +12,7 @@ from lab.engines.wire import EngineEvent
 from routing.costs import Costs
 
 
-class Served(NamedTuple):
+class ServedPrompt(NamedTuple):
     """What a rank did with a prompt.
 
     Attributes:
@@ -66,14 +66,14 @@ class EngineRank:
         running = min(unfinished, 1)
         return RankLoad(running, unfinished - running)
 
-    def generate(self, prompt: Sequence[int], answer: Sequence[int]) -> Served:
+    def generate(self, prompt: Sequence[int], answer: Sequence[int]) -> ServedPrompt:
         """Serve a prompt; returns at its first token.
 
         Raises:
             concurrent.futures.CancelledError: the rank is closed meanwhile.
         """
         if self._turns is None:
-            return Served(self._run(prompt, answer))
+            return ServedPrompt(self._run(prompt, answer))
         arrived = time.monotonic()
         self._count(1)
         try:
@@ -97,7 +97,9 @@ class EngineRank:
         with self._counting:
             self._unfinished += change
 
-    def _compute(self, prompt: Sequence[int], answer: Sequence[int], arrived: float) -> Served:
+    def _compute(
+        self, prompt: Sequence[int], answer: Sequence[int], arrived: float
+    ) -> ServedPrompt:
         """Its blocks are there, and announced, once it is computed."""
         costs = self.costs
         assert costs is not None, "a rank without costs has no queue"
@@ -109,7 +111,7 @@ class EngineRank:
         self._free_at = began + costs.prefill_s(len(prompt), cached_tokens)
         time.sleep(max(self._free_at - time.monotonic(), 0))
         self._run(prompt, answer)
-        return Served(cached_tokens, began - arrived, self._free_at - arrived)
+        return ServedPrompt(cached_tokens, began - arrived, self._free_at - arrived)
 
     def _run(self, prompt: Sequence[int], answer: Sequence[int]) -> int:
         with self.lock:

@@ -23,7 +23,7 @@ from xxhash import xxh3_64_intdigest
 from replay.block_events import BlockEvents, Step
 from replay.chains import Chains, Link
 from replay.traces.request import TraceRequest
-from schemas.events import Cleared, Stored
+from schemas.events import ClearedBlocks, StoredBlocks
 from schemas.identities import Medium, PublisherKey
 from schemas.limits import TRACE_BLOCKS_MAX, TRACE_TOKENS_MAX
 
@@ -34,7 +34,7 @@ _Tail = tuple[PublisherKey, int, int]
 """Publisher, what tells its blocks from those of other models, and the prefix of the last block."""
 
 
-class _Open:
+class _OpenRequest:
     """A request that may go on.
 
     Attributes:
@@ -81,10 +81,12 @@ class Requests:
         self._join_s = join_s
         self.counters: Counter[str] = Counter()
         self._groups: dict[PublisherKey, int] = {}
-        self._tails: dict[_Tail, _Open] = {}
-        self._open: dict[int, _Open] = {}  # by number, which is the order of their beginnings
+        self._tails: dict[_Tail, _OpenRequest] = {}
+        self._open: dict[
+            int, _OpenRequest
+        ] = {}  # by number, which is the order of their beginnings
         self._ends: list[tuple[float, int]] = []  # when to look whether one goes on
-        self._closed: list[tuple[float, int, _Open]] = []
+        self._closed: list[tuple[float, int, _OpenRequest]] = []
         self._number = 0
         self._first_at: float | None = None
 
@@ -107,12 +109,12 @@ class Requests:
         if step.forgets:
             self._chains.forget(publisher)
         for _, event in step.events:
-            if isinstance(event, Cleared) and event.medium is None:
+            if isinstance(event, ClearedBlocks) and event.medium is None:
                 self._chains.forget(publisher)
-            elif isinstance(event, Stored):
+            elif isinstance(event, StoredBlocks):
                 self._take_stored(publisher, event, step.time)
 
-    def _take_stored(self, publisher: PublisherKey, event: Stored, time: float) -> None:
+    def _take_stored(self, publisher: PublisherKey, event: StoredBlocks, time: float) -> None:
         links = [link for link in self._chains.stored(publisher, event) if link is not None]
         stream = publisher.stream
         if not links or not event.tokens:
@@ -144,7 +146,7 @@ class Requests:
             found.prompt = links[-1]
         self._tails[tail] = found
 
-    def _goes_on(self, found: _Open, blocks: int, time: float) -> bool:
+    def _goes_on(self, found: _OpenRequest, blocks: int, time: float) -> bool:
         is_near = time - found.last_at <= self._join_s
         return is_near and (blocks == 1 or not found.answer_blocks)
 
@@ -154,7 +156,7 @@ class Requests:
         if len(self._open) + len(self._closed) >= EXPORT_REQUESTS_OPEN_MAX:
             self.counters["cut_short"] += 1
             self._close(next(iter(self._open)))
-        begun = _Open(self._number, time, prompt, tail, block_size)
+        begun = _OpenRequest(self._number, time, prompt, tail, block_size)
         self._number += 1
         self._open[begun.number] = self._tails[tail] = begun
         heapq.heappush(self._ends, (time, begun.number))
@@ -188,7 +190,7 @@ class Requests:
             if made is not None:
                 yield made
 
-    def _request(self, request: _Open, at_s: float) -> TraceRequest | None:
+    def _request(self, request: _OpenRequest, at_s: float) -> TraceRequest | None:
         assert self.block_size is not None, "it is known with the first block"
         blocks = request.prompt.blocks
         tokens = blocks * request.block_size

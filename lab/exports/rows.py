@@ -8,7 +8,7 @@ from typing import Any, Final
 from lab.exports.columns import COLUMNS
 from replay.block_events import Step
 from replay.chains import Chains
-from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.extras import need
 from schemas.records import EventsRecord, GapRecord, RegisteredRecord, ResetRecord
 
@@ -86,7 +86,7 @@ class Rows:
             "incarnation": record.incarnation,
             "sequence": event.sequence if event.sequence <= _I64_MAX else None,
         }
-        if isinstance(event, Cleared):
+        if isinstance(event, ClearedBlocks):
             if event.medium is None:
                 self._chains.forget(record.publisher)
             else:
@@ -94,13 +94,13 @@ class Rows:
         else:
             values |= {"medium": event.medium.value, "shared": event.shared}
             values |= {"cache_group": event.group}
-        if isinstance(event, Stored):
+        if isinstance(event, StoredBlocks):
             values |= {"tokens_per_block": event.block_size, "lora": event.lora_name}
             values |= {"spec_kind": event.spec_kind}
         self._add_values(step, values)
-        if isinstance(event, Stored):
+        if isinstance(event, StoredBlocks):
             self._add_stored(step, event)
-        elif isinstance(event, Removed) and len(event.hashes) >= _U64.size:
+        elif isinstance(event, RemovedBlocks) and len(event.hashes) >= _U64.size:
             count = len(event.hashes) // _U64.size
             self._add_hashes(event.hashes, count)
             self._parents += bytes(_U64.size * count)
@@ -127,7 +127,7 @@ class Rows:
         for name, column in self._events.items():
             column.append(values.get(name))
 
-    def _add_stored(self, step: Step, event: Stored) -> None:
+    def _add_stored(self, step: Step, event: StoredBlocks) -> None:
         links = self._chains.stored(step.record.publisher, event)
         count = len(links)
         if not count:

@@ -17,10 +17,10 @@ from lab.miss_ratio.regret import Regrets
 from replay.block_events import BlockEvents
 from replay.chains import Chains
 from replay.traces.request import TraceRequest
-from schemas.events import Cleared, Stored
+from schemas.events import ClearedBlocks, StoredBlocks
 from schemas.identities import Medium, PublisherKey
 from schemas.limits import TRACE_LOOK_LINES
-from schemas.progress import Progress, Stopped, Tell, never, silent
+from schemas.progress import Progress, StopCheck, Tell, never, silent
 
 _U64: Final = 8
 _U64_MASK: Final = 2**64 - 1
@@ -53,7 +53,7 @@ def use_trace(
     requests: Sequence[TraceRequest],
     *,
     tell: Tell = silent,
-    stopped: Stopped = never,
+    stopped: StopCheck = never,
 ) -> None:
     """Every block of every request, in the order of time, until it is to end."""
     scope = Scope(source, "", "", block_size)
@@ -91,14 +91,14 @@ def use_capture(
         time = step.engine_time
         for _, event in step.events:
             regrets.take(publisher, event, time)
-            if isinstance(event, Cleared) and event.medium is None:
+            if isinstance(event, ClearedBlocks) and event.medium is None:
                 chains.forget(publisher)
-            elif isinstance(event, Stored):
+            elif isinstance(event, StoredBlocks):
                 blocks = _accessed(publisher, event, chains)
                 ratios.use(scope, blocks, [stream.block_size] * len(blocks))
 
 
-def _accessed(publisher: PublisherKey, event: Stored, chains: Chains) -> list[int]:
+def _accessed(publisher: PublisherKey, event: StoredBlocks, chains: Chains) -> list[int]:
     """The blocks of the event that somebody asked for: on another medium than a GPU stands a copy
     of what a GPU has or had.
     """

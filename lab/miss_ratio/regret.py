@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from replay.chains import numbers_of
-from schemas.events import BlockEvent, Cleared, Removed
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks
 from schemas.identities import Medium, PublisherKey
 
 # What one pass over a capture or a trace holds in memory.
@@ -28,7 +28,7 @@ class RegretScope(msgspec.Struct, frozen=True):
     medium: Medium
 
 
-class Within(msgspec.Struct, frozen=True, kw_only=True):
+class RegretWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Of one time.
 
     Attributes:
@@ -56,7 +56,7 @@ class Regret(msgspec.Struct, frozen=True, kw_only=True):
     scope: RegretScope
     stored: int
     removed: int
-    within: tuple[Within, ...]
+    within: tuple[RegretWindow, ...]
 
 
 class _Counts:
@@ -100,14 +100,14 @@ class Regrets:
     def take(self, publisher: PublisherKey, event: BlockEvent, time: float) -> None:
         """One event, and when it came: Unix seconds by one clock for each publisher."""
         self._ends_at[publisher] = max(time, self._ends_at.get(publisher, time))
-        if isinstance(event, Cleared):
+        if isinstance(event, ClearedBlocks):
             self.forget(publisher, event.medium)
             return
         counts = self._counts_of(publisher, event.medium)
         tier = (publisher, event.medium, event.group, event.shared)
         waiting = self._waiting.setdefault(tier, {})
         hashes = numbers_of(event.hashes)
-        if isinstance(event, Removed):
+        if isinstance(event, RemovedBlocks):
             counts.removed += len(hashes)
             before = len(waiting)
             for value in hashes:
@@ -157,7 +157,7 @@ class Regrets:
 
     def _result(self, scope: RegretScope, counts: _Counts, left: list[int]) -> Regret:
         within = (
-            Within(
+            RegretWindow(
                 seconds=seconds,
                 stored_again=again,
                 open=still_open,

@@ -50,7 +50,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OutcomeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An outcome, as `/feedback` takes it; milliseconds."""
 
     decision_id: str
@@ -239,7 +239,7 @@ class IndexClient:
         except msgspec.MsgspecError as error:
             raise ServiceError(f"POST /route: {error}") from error
 
-    def feedback(self, reports: Sequence[Report]) -> None:
+    def feedback(self, reports: Sequence[OutcomeReport]) -> None:
         """What became of requests.
 
         Raises:

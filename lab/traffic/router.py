@@ -14,18 +14,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lab.engines.engine import EngineReady, Generated, GenerateRequest
+from lab.engines.engine import EngineReady, GenerateAnswer, GenerateRequest
 from lab.traffic.conversations import Turn
 from lab.traffic.http_json import JsonConnection
 from lab.traffic.index_client import (
     Candidate,
     IndexClient,
-    Report,
+    OutcomeReport,
     RouteAnswer,
     ServiceError,
 )
 from lab.traffic.scoring import Scorer, Target, Weights
-from lab.traffic.shadows import Alternatives, Compared, Outcome
+from lab.traffic.shadows import Alternatives, Comparison, ShadowOutcome
 from lab.traffic.stats import Promise, Stats
 
 IN_FLIGHT_MAX: Final = 64
@@ -35,7 +35,7 @@ ENGINE_TIMEOUT_S: Final = 20.0
 _STOP_POLL_S: Final = 0.05
 
 
-class Dispatched(NamedTuple):
+class DispatchedRequest(NamedTuple):
     """A request under way.
 
     Attributes:
@@ -48,7 +48,7 @@ class Dispatched(NamedTuple):
     turn: Turn
     target: Target
     answer: RouteAnswer | None
-    compared: Compared
+    compared: Comparison
 
 
 class Router:
@@ -77,9 +77,9 @@ class Router:
         ]
         self._scorer = Scorer(targets, weights)
         self._alternatives = alternatives
-        self._generated = msgspec.json.Decoder(Generated)
+        self._generated = msgspec.json.Decoder(GenerateAnswer)
         self._idle: dict[str, deque[JsonConnection]] = {name: deque() for name in self._urls}
-        self._finished: SimpleQueue[tuple[Dispatched, Generated | None]] = SimpleQueue()
+        self._finished: SimpleQueue[tuple[DispatchedRequest, GenerateAnswer | None]] = SimpleQueue()
         self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="router")
         self._closed = False
 
@@ -116,9 +116,9 @@ class Router:
         now = time.monotonic()
         compared = self._alternatives.run(turn, now)
         self.in_flight += 1
-        self._pool.submit(self._wait, Dispatched(now, turn, target, answer, compared))
+        self._pool.submit(self._wait, DispatchedRequest(now, turn, target, answer, compared))
 
-    def settle(self, wait_s: float) -> list[Generated | None]:
+    def settle(self, wait_s: float) -> list[GenerateAnswer | None]:
         """Takes what has come, and reports it; waits at most so long for the first one.
 
         Returns:
@@ -146,7 +146,7 @@ class Router:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._close_idle()
 
-    def _next(self) -> tuple[Dispatched, Generated | None]:
+    def _next(self) -> tuple[DispatchedRequest, GenerateAnswer | None]:
         return self._finished.get_nowait()
 
     def _ask(self, prompt: Sequence[int]) -> RouteAnswer | None:
@@ -164,7 +164,9 @@ class Router:
         self.stats.record_latency(time.monotonic(), time.perf_counter() - start)
         return answer
 
-    def _take(self, sent: Dispatched, generated: Generated | None) -> list[Report]:
+    def _take(
+        self, sent: DispatchedRequest, generated: GenerateAnswer | None
+    ) -> list[OutcomeReport]:
         """Counts it; what is to be reported."""
         prompt_tokens = len(sent.turn.prompt)
         if generated is None:
@@ -173,7 +175,7 @@ class Router:
             self._scorer.record(sent.target, prompt_tokens)
             if sent.answer is None:
                 return []
-            return [Report(decision_id=sent.answer.decision_id, event="failed")]
+            return [OutcomeReport(decision_id=sent.answer.decision_id, event="failed")]
         self._scorer.record(sent.target, prompt_tokens - generated.cached_tokens)
         promise = None
         if sent.answer is not None:
@@ -182,15 +184,15 @@ class Router:
             reusable = (prompt_tokens - 1) // self._block_size * self._block_size
             cached_tokens = min(prefill.cached_tokens, reusable)
             promise = Promise(cached_tokens, prefill.ttft_ms.expected / 1000)
-        outcome = Outcome(generated.cached_tokens, generated.ttft_s)
+        outcome = ShadowOutcome(generated.cached_tokens, generated.ttft_s)
         self.stats.record_request(sent.at, prompt_tokens, outcome, sent.compared, promise)
         return [] if sent.answer is None else _reports(sent.answer.decision_id, generated)
 
-    def _wait(self, sent: Dispatched) -> None:
+    def _wait(self, sent: DispatchedRequest) -> None:
         """On a thread of its own."""
         self._finished.put((sent, self._generate(sent.target, sent.turn)))
 
-    def _generate(self, target: Target, turn: Turn) -> Generated | None:
+    def _generate(self, target: Target, turn: Turn) -> GenerateAnswer | None:
         body = GenerateRequest(
             token_ids=list(turn.prompt), answer_ids=list(turn.answer), dp_rank=target.dp_rank
         )
@@ -220,10 +222,10 @@ def _named(call: str, error: Exception) -> str:
     return str(error) if isinstance(error, ServiceError) else f"{call} (no connection)"
 
 
-def _reports(decision_id: str, generated: Generated) -> list[Report]:
+def _reports(decision_id: str, generated: GenerateAnswer) -> list[OutcomeReport]:
     """Decoding takes simulated engines no time: the first token is the end as well."""
     return [
-        Report(
+        OutcomeReport(
             decision_id=decision_id,
             event="first_token",
             ttft_ms=1000 * generated.ttft_s,
@@ -231,5 +233,5 @@ def _reports(decision_id: str, generated: Generated) -> list[Report]:
             prompt_tokens=generated.prompt_tokens,
             cached_tokens=generated.cached_tokens,
         ),
-        Report(decision_id=decision_id, event="completed"),
+        OutcomeReport(decision_id=decision_id, event="completed"),
     ]

@@ -22,7 +22,7 @@ SHADOW_SEED: Final = 1
 NO_TIME: Final = Costs(prefill_tokens_per_s=UNLIMITED, token_squared_s=0.0)
 
 
-class Outcome(NamedTuple):
+class ShadowOutcome(NamedTuple):
     """What became of a request: tokens of the prompt that were reused, and its TTFT in seconds."""
 
     cached_tokens: int
@@ -48,13 +48,13 @@ class ShadowEngine:
         """What it is told to hold of the prompt, as of the last `advance`."""
         return self._told.reusable_tokens(hashes, len(turn.prompt))
 
-    def expect(self, turn: Turn, hashes: Sequence[int], now: float) -> Outcome:
+    def expect(self, turn: Turn, hashes: Sequence[int], now: float) -> ShadowOutcome:
         """What would become of one more request, behind the others."""
         cached_tokens = self._ahead.reusable_tokens(hashes, len(turn.prompt))
         cost = self._costs.prefill_s(len(turn.prompt), cached_tokens)
-        return Outcome(cached_tokens, max(now, self._free_at) + cost - now)
+        return ShadowOutcome(cached_tokens, max(now, self._free_at) + cost - now)
 
-    def take(self, turn: Turn, hashes: Sequence[int], now: float) -> Outcome:
+    def take(self, turn: Turn, hashes: Sequence[int], now: float) -> ShadowOutcome:
         """One more request, behind the others."""
         outcome = self.expect(turn, hashes, now)
         self._ahead.run_hashes(hashes, turn.prompt, turn.answer)
@@ -121,7 +121,7 @@ class Shadows:
         ]
         self._choose = choose
 
-    def run(self, turn: Turn, hashes: Sequence[int], now: float) -> Outcome:
+    def run(self, turn: Turn, hashes: Sequence[int], now: float) -> ShadowOutcome:
         """What becomes of a request that comes at `now`, in seconds that do not fall."""
         for engine in self._engines:
             engine.advance(now)
@@ -129,12 +129,12 @@ class Shadows:
         return self._engines[self._choose(held, len(turn.prompt))].take(turn, hashes, now)
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
     """What becomes of one request under the other ways."""
 
-    by_score: Outcome
-    by_query: Outcome
-    by_chance: Outcome
+    by_score: ShadowOutcome
+    by_query: ShadowOutcome
+    by_chance: ShadowOutcome
 
 
 class Alternatives:
@@ -152,7 +152,7 @@ class Alternatives:
             for choose in (by_score(count), by_longest_prefix(), by_chance())
         ]
 
-    def run(self, turn: Turn, now: float) -> Compared:
+    def run(self, turn: Turn, now: float) -> Comparison:
         """What becomes of a request that comes at `now`, in seconds that do not fall."""
         hashes = self._ways[0].chain.hashes([*turn.prompt, *turn.answer])
-        return Compared(*(way.run(turn, hashes, now) for way in self._ways))
+        return Comparison(*(way.run(turn, hashes, now) for way in self._ways))

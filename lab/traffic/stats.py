@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from lab.traffic.shadows import Compared, Outcome
+from lab.traffic.shadows import Comparison, ShadowOutcome
 
 WINDOW_S: Final = 60.0
 GROWN_S: Final = 1.0
@@ -28,7 +28,7 @@ class Promise(NamedTuple):
     ttft_s: float
 
 
-class Served(NamedTuple):
+class ServedRequest(NamedTuple):
     """A request: when it was sent (any clock, in seconds), and what became of it."""
 
     at: float
@@ -41,11 +41,11 @@ class Way:
     """The requests of the last WINDOW_S under one way of routing."""
 
     def __init__(self) -> None:
-        self._served: deque[Served] = deque()
+        self._served: deque[ServedRequest] = deque()
 
-    def add(self, at: float, prompt_tokens: int, outcome: Outcome | Promise) -> None:
+    def add(self, at: float, prompt_tokens: int, outcome: ShadowOutcome | Promise) -> None:
         """One more; what is older than WINDOW_S is forgotten. Cost O(1), amortised."""
-        self._served.append(Served(at, prompt_tokens, outcome.cached_tokens, outcome.ttft_s))
+        self._served.append(ServedRequest(at, prompt_tokens, outcome.cached_tokens, outcome.ttft_s))
         while self._served[0].at < at - WINDOW_S:
             self._served.popleft()
 
@@ -133,8 +133,8 @@ class Stats:
         self,
         at: float,
         prompt_tokens: int,
-        outcome: Outcome,
-        compared: Compared,
+        outcome: ShadowOutcome,
+        compared: Comparison,
         promise: Promise | None,
     ) -> None:
         """An engine served a request that was sent then."""
@@ -190,7 +190,7 @@ def _ms(seconds: float) -> str:
     return f"{1000 * seconds:,.0f} ms"
 
 
-def _mean_s(served: Collection[Served]) -> float:
+def _mean_s(served: Collection[ServedRequest]) -> float:
     return sum(one.ttft_s for one in served) / len(served) if served else 0.0
 
 

@@ -13,10 +13,17 @@ from typing import Final, NamedTuple
 
 from lab.whatif.queue import Load
 from lab.whatif.workload import Workload
-from routing.advice.acting import Act, ActRules, PastActs, Suppressed, source_of, with_prefixes
+from routing.advice.acting import (
+    Act,
+    ActRules,
+    PastActs,
+    SuppressionReason,
+    source_of,
+    with_prefixes,
+)
 from routing.advice.advice import (
-    Action,
     AdviceRules,
+    AdvisedAction,
     HeldPrefix,
     Instance,
     advise,
@@ -33,7 +40,7 @@ from streams.kernel.interface import InstanceMatch
 _MODEL: Final = "trace"
 
 
-class Copy(NamedTuple):
+class FinishedCopy(NamedTuple):
     """A copy that has come: its blocks, from where and to where, by name.
 
     Attributes:
@@ -48,7 +55,7 @@ class Copy(NamedTuple):
     target: str
 
 
-class Acting:
+class SimulatedActor:
     """See the module. A prefix is named by its last block's number, plus one.
 
     Attributes:
@@ -87,7 +94,7 @@ class Acting:
         self._seen: dict[int, tuple[int, int]] = {}
         self._next_look = period_s
         self._link_free_at = dict.fromkeys(nodes, 0.0)
-        self._coming: list[Copy] = []
+        self._coming: list[FinishedCopy] = []
         self._acts: list[Act] = []
 
     def asked(self, number: int, chain: "array[int]", held: int, now: float) -> None:
@@ -97,7 +104,7 @@ class Acting:
             self._seen[mark.prefix] = (number, mark.blocks)
         self._hot.asked(now, self._scope, marks)
 
-    def landed(self, now: float) -> list[Copy]:
+    def landed(self, now: float) -> list[FinishedCopy]:
         """The copies that have come by now, in their order."""
         found = []
         while self._coming and self._coming[0].at <= now:
@@ -139,12 +146,12 @@ class Acting:
         ]
         names = [one.instance_id for one in self._nodes]
         for advice in advise(held, instances, prompts_per_second(hot), self._rules):
-            if advice.action is not Action.COPY:
+            if advice.action is not AdvisedAction.COPY:
                 continue
             target = advice.targets[0].instance_id
             holders = [one.instance_id for one in advice.sources]
             source = source_of(holders, target, past, names)
-            if isinstance(source, Suppressed) or past.why_not(advice.prefix.prefix, target):
+            if isinstance(source, SuppressionReason) or past.why_not(advice.prefix.prefix, target):
                 continue
             act = self._begin(advice.prefix, source, target, now)
             past.begin(act)
@@ -154,10 +161,10 @@ class Acting:
         begins = max(now, self._link_free_at[target])
         at = begins + self._costs.fetch_s(prefix.tokens)
         self._link_free_at[target] = at
-        heappush(self._coming, Copy(at, self.made, chain, source, target))
+        heappush(self._coming, FinishedCopy(at, self.made, chain, source, target))
         name = str(self.made)
         self.made += 1
-        act = Act(name, Action.COPY, prefix.prefix, source, target, now)
+        act = Act(name, AdvisedAction.COPY, prefix.prefix, source, target, now)
         # What the target is sent is under way for as long as it takes, and then done.
         kept_s = max(self._limits.horizon_s, ACT_RATE_S)
         self._acts = [one for one in self._acts if now - one.at <= kept_s]

@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import Final, NamedTuple
 
 from lab.whatif.outcome import DecodeOutcome, latency_of
-from lab.whatif.setup import Refusal, Setup
+from lab.whatif.setup import RefusalBasis, Setup
 from routing.estimates.decode import DecodeTerms, OutputMeans
 from routing.policies.decode_choice import (
     DecodeParameters,
@@ -24,8 +24,8 @@ from routing.policies.decode_choice import (
     rank_decoders,
 )
 from routing.policies.refusal import (
-    Computing,
     Decoding,
+    PromptInProgress,
     RefusalRule,
     decode_time_s,
     is_refused_at_decoding,
@@ -38,7 +38,7 @@ _WARM_SAMPLES: Final = 100  # until the first ones end
 _WORST: Final = 0.1  # of the intervals, whose mean is a request's time between two tokens
 
 
-class Coming(NamedTuple):
+class PendingDecode(NamedTuple):
     """A request whose prompt is computed.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Running(NamedTuple):
     end_step: float
     since: float
     first_step: float
-    coming: Coming
+    coming: PendingDecode
 
 
 class _Batch:
@@ -86,7 +86,7 @@ class _Batch:
         """Seconds between two tokens, once a request with so many comes, too."""
         return self._terms.tbt_s(len(self.running), self.tokens, tokens)
 
-    def start(self, coming: Coming) -> None:
+    def start(self, coming: PendingDecode) -> None:
         self._advance(coming.at)
         self.tokens += coming.tokens
         end = self._steps + coming.output
@@ -147,7 +147,7 @@ class DecodePool:
         self._load_max = setup.decode_load
         self._move_tokens_per_s = setup.costs.fetch_tokens_per_s
         self._batches = [_Batch(self._terms) for _ in range(setup.decoders)]
-        self._coming: list[Coming] = []  # a heap
+        self._coming: list[PendingDecode] = []  # a heap
         self._means = OutputMeans()
         self._sample_at = 0.0
         self._decoding: list[int] = []
@@ -181,7 +181,7 @@ class DecodePool:
             for batch in self._batches
             for one in batch.running
         ]
-        computing = [Computing(one.at - now, one.tokens) for one in self._coming]
+        computing = [PromptInProgress(one.at - now, one.tokens) for one in self._coming]
         took = decode_time_s(self._means.decode_s, self._means.tokens, self._slo_s)
         return max(
             population_in(decoding, computing, at, took).tbt_s(
@@ -211,7 +211,9 @@ class DecodePool:
         batch.assigned_tokens += tokens
         batch.last_chosen = number
         moved = exposed_s(prompt / self._move_tokens_per_s, prefill_s, self._parameters.layers)
-        heappush(self._coming, Coming(ends_at + moved, number, at, tokens, output, is_in_time))
+        heappush(
+            self._coming, PendingDecode(ends_at + moved, number, at, tokens, output, is_in_time)
+        )
 
     def outcome(self) -> DecodeOutcome:
         """After all have ended. What is left after the last request came is not sampled."""
@@ -242,11 +244,11 @@ class DecodePool:
             for place, batch in enumerate(self._batches)
         ]
 
-    def _start(self, coming: Coming) -> None:
+    def _start(self, coming: PendingDecode) -> None:
         batch = self._batches[coming.decoder]
         batch.assigned -= 1
         batch.assigned_tokens -= coming.tokens
-        rule = RefusalRule.NOW if self._rule is Refusal.NOW else RefusalRule.PREDICT
+        rule = RefusalRule.NOW if self._rule is RefusalBasis.NOW else RefusalRule.PREDICT
         objective = self._slo_s * self._load_max
         if is_refused_at_decoding(rule, batch.tbt_with(coming.tokens), objective):
             self._wasted += 1
@@ -259,7 +261,7 @@ class DecodePool:
         one, at, tbt = batch.end()
         self._count(one.coming, tbt, at - one.since)
 
-    def _count(self, coming: Coming, tbt: float, took_s: float) -> None:
+    def _count(self, coming: PendingDecode, tbt: float, took_s: float) -> None:
         self._means.note(coming.output, took_s)
         self._tbts.append(tbt)
         self._good += coming.is_in_time and (not self._slo_s or tbt <= self._slo_s)

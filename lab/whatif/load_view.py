@@ -41,25 +41,25 @@ class LoadView:
             self._believed[instance].book(duration_s, tokens, now)
 
 
-class Wrong(NamedTuple):
+class EstimateFactors(NamedTuple):
     """By what an estimate is too long: factors of the wait, and of the time to compute."""
 
     wait: float = 1.0
     prefill: float = 1.0
 
 
-class Errors:
+class EstimateErrors:
     """Errors of estimates, log-normal, each independent of all others, and the same for a seed."""
 
     def __init__(self, sigma: float, seed: int) -> None:
         self._sigma = sigma
         self._random = random.Random(seed)
 
-    def draw(self) -> Wrong:
+    def draw(self) -> EstimateFactors:
         """Of one instance for one request."""
         gauss, sigma = self._random.gauss, self._sigma
         wait = exp(gauss(0.0, sigma))
-        return Wrong(wait, exp(gauss(0.0, sigma)))
+        return EstimateFactors(wait, exp(gauss(0.0, sigma)))
 
 
 def slowed(costs: Costs, factor: float) -> Costs:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from lab.whatif.caches.interface import BlockCache
 from lab.whatif.queue import WorkQueue
 from schemas.arrays import to_little_endian
-from schemas.events import BlockEvent, Removed, Stored
+from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
 
 KERNEL_BLOCK_SIZE: Final = 1
@@ -15,7 +15,7 @@ KERNEL_BLOCK_SIZE: Final = 1
 trace's block has."""
 
 
-class Held(NamedTuple):
+class HeldPrefix(NamedTuple):
     """A continuous prefix, in blocks, by the fastest tier that has each of them."""
 
     gpu: int = 0
@@ -28,7 +28,7 @@ class Held(NamedTuple):
         return self.gpu + self.cpu + self.pool
 
 
-class Changed(NamedTuple):
+class CacheChange(NamedTuple):
     """What a request has changed: the events, and how many blocks came, went, or had no room."""
 
     events: list[BlockEvent]
@@ -65,7 +65,7 @@ class Node:
         self._has_slower = cpu is not None or pool is not None
         self._in_pool = nothing if pool is None else pool.held
 
-    def held(self, chain: Sequence[int]) -> Held:
+    def held(self, chain: Sequence[int]) -> HeldPrefix:
         """The prefix that it can read without computing. Cost O(blocks held)."""
         gpu = 0
         on_gpu = self._on_gpu
@@ -84,7 +84,7 @@ class Node:
                     pool += 1
                 else:
                     break
-        return Held(gpu, cpu, pool)
+        return HeldPrefix(gpu, cpu, pool)
 
     def own(self, chain: Sequence[int]) -> int:
         """Blocks of the prefix that others can fetch from it: those of a pool are everybody's."""
@@ -96,7 +96,7 @@ class Node:
             count += 1
         return count
 
-    def keep(self, chain: Sequence[int], held: Held, now: float) -> Changed:
+    def keep(self, chain: Sequence[int], held: HeldPrefix, now: float) -> CacheChange:
         """Stores the blocks of a prompt that it computes now.
 
         Args:
@@ -105,28 +105,32 @@ class Node:
             now: seconds.
         """
         if self._gpu is None:
-            return Changed([])
+            return CacheChange([])
         loaded = self._loaded(chain, held)
         gpu = self._gpu.use(chain, now)
         events: list[BlockEvent] = []
         stored, evicted, refused = len(gpu.stored), len(gpu.evicted), gpu.refused
         if gpu.evicted:
-            events.append(Removed(sequence=self.sequence, hashes=packed(gpu.evicted)))
+            events.append(RemovedBlocks(sequence=self.sequence, hashes=packed(gpu.evicted)))
         if self._cpu is not None and (loaded or gpu.evicted):
             # The one that the GPU evicted first stays the first to go.
             cpu = self._cpu.use([*loaded, *reversed(gpu.evicted)], now)
             if cpu.stored:
                 hashes = packed(cpu.stored)
-                events.append(Stored(sequence=self.sequence, hashes=hashes, medium=Medium.CPU))
+                events.append(
+                    StoredBlocks(sequence=self.sequence, hashes=hashes, medium=Medium.CPU)
+                )
             if cpu.evicted:
                 hashes = packed(cpu.evicted)
-                events.append(Removed(sequence=self.sequence, hashes=hashes, medium=Medium.CPU))
+                events.append(
+                    RemovedBlocks(sequence=self.sequence, hashes=hashes, medium=Medium.CPU)
+                )
             evicted += len(cpu.evicted)
             refused += cpu.refused
         events += stored_events(self.sequence, chain, gpu.stored, Medium.GPU, shared=False)
-        return Changed(events, stored, evicted, refused)
+        return CacheChange(events, stored, evicted, refused)
 
-    def _loaded(self, chain: Sequence[int], held: Held) -> list[int]:
+    def _loaded(self, chain: Sequence[int], held: HeldPrefix) -> list[int]:
         """The blocks that are read from the CPU tier."""
         if not held.cpu:
             return []
@@ -149,13 +153,13 @@ class Pool:
         """The blocks that it has."""
         return self._cache.held
 
-    def keep(self, chain: Sequence[int], now: float) -> Changed:
+    def keep(self, chain: Sequence[int], now: float) -> CacheChange:
         """As `Node.keep`."""
         use = self._cache.use(chain, now)
         events: list[BlockEvent] = []
         if use.evicted:
             events.append(
-                Removed(
+                RemovedBlocks(
                     sequence=self.sequence,
                     hashes=packed(use.evicted),
                     medium=Medium.CPU,
@@ -163,7 +167,7 @@ class Pool:
                 )
             )
         events += stored_events(self.sequence, chain, use.stored, Medium.CPU, shared=True)
-        return Changed(events, len(use.stored), len(use.evicted), use.refused)
+        return CacheChange(events, len(use.stored), len(use.evicted), use.refused)
 
 
 def stored_events(
@@ -192,9 +196,9 @@ def stored_events(
 
 def _run_event(
     sequence: int, chain: Sequence[int], start: int, end: int, medium: Medium, shared: bool
-) -> Stored:
+) -> StoredBlocks:
     run = chain[start:end]
-    return Stored(
+    return StoredBlocks(
         sequence=sequence,
         hashes=packed(run),
         tokens=to_little_endian(array("I", run)),

@@ -54,7 +54,7 @@ class DecodeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     phase: float
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of one run.
 
     Attributes:

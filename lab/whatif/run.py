@@ -25,18 +25,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lab.whatif.acting import Acting
+from lab.whatif.acting import SimulatedActor
 from lab.whatif.caches.interface import BlockCache
 from lab.whatif.caches.lru import LruCache
 from lab.whatif.caches.store import StoreCache
 from lab.whatif.decided_index import DecidedIndex
 from lab.whatif.decoding import DecodePool
 from lab.whatif.feed import Feed
-from lab.whatif.load_view import Errors, LoadView, slowed
-from lab.whatif.node import Changed, Held, Node, Pool
-from lab.whatif.outcome import NodeOutcome, Outcome, latency_of, parts_of
+from lab.whatif.load_view import EstimateErrors, LoadView, slowed
+from lab.whatif.node import CacheChange, HeldPrefix, Node, Pool
+from lab.whatif.outcome import NodeOutcome, RunOutcome, latency_of, parts_of
 from lab.whatif.policies.table import parse
-from lab.whatif.setup import Announce, Known, Leases, Refusal, Setup
+from lab.whatif.setup import Announcement, Leases, RefusalBasis, RouterKnowledge, Setup
 from lab.whatif.workload import Workload
 from routing.interface import Candidate, Choice, Request
 from routing.observed.sessions import Sessions, with_affinity
@@ -47,7 +47,7 @@ from routing.policies.recent_work import RecentWork
 from routing.policies.refusal import Prediction, RefusalRule, refuse_at_arrival
 from schemas.arrays import to_little_endian
 from schemas.identities import DEFAULT_TENANT
-from schemas.routing_records import Refused, Target
+from schemas.routing_records import Refusal, Target
 from streams.kernel.interface import InstanceMatch
 
 TOLD_REQUESTS: Final = 64
@@ -60,14 +60,14 @@ POOL: str = "pool"
 class _Served(NamedTuple):
     """What became of a request."""
 
-    held: Held
+    held: HeldPrefix
     fetched: int
     cached_tokens: int
     duration_s: float
     ttft_s: float = 0.0
 
 
-class Run:
+class SimulationRun:
     """One setup on one workload; `outcome` runs it."""
 
     def __init__(
@@ -96,8 +96,8 @@ class Run:
         self._by_name = {node.name: node for node in self._nodes}
         for node in self._nodes:
             self._feed.register(node)
-        if setup.index in (Known.DECISIONS, Known.CAPACITY):
-            knows_capacity = setup.index is Known.CAPACITY
+        if setup.index in (RouterKnowledge.DECISIONS, RouterKnowledge.CAPACITY):
+            knows_capacity = setup.index is RouterKnowledge.CAPACITY
             self._decided = DecidedIndex(
                 [node.name for node in self._nodes],
                 lasts_s=setup.decisions_s,
@@ -133,7 +133,7 @@ class Run:
         self._recent_work = [RecentWork() for _ in self._nodes]
         self._places = {node.name: place for place, node in enumerate(self._nodes)}
         self._errors = (
-            Errors(setup.estimate_error, setup.seed + 1) if setup.estimate_error else None
+            EstimateErrors(setup.estimate_error, setup.seed + 1) if setup.estimate_error else None
         )
         self._decode = DecodePool(setup) if setup.decoders else None
         self._acting = self._open_acting()
@@ -141,7 +141,7 @@ class Run:
         self._ttfts: list[float] = []
         self._full_cost_s = 0.0
 
-    def outcome(self, when_taken: Callable[[int], None] = lambda requests: None) -> Outcome:
+    def outcome(self, when_taken: Callable[[int], None] = lambda requests: None) -> RunOutcome:
         """Runs it. Cost about 60 us for each request of 24 blocks among ten nodes.
 
         Args:
@@ -156,7 +156,7 @@ class Run:
         self._feed.advance(math.inf)  # so that what the index has counted is of all requests
         busy = [node.busy_s for node in self._nodes]
         mean = sum(busy) / len(busy)
-        return Outcome(
+        return RunOutcome(
             label=self._label,
             trace=self._workload.name,
             setup=self._setup,
@@ -207,7 +207,7 @@ class Run:
                 ends_at=node.queue.free_at,
                 is_in_time=self._is_in_time(served.ttft_s),
             )
-        at = now if self._setup.announce is Announce.ARRIVAL else node.queue.free_at
+        at = now if self._setup.announce is Announcement.ARRIVAL else node.queue.free_at
         self._publish(node, node.keep(chain, served.held, now), at)
         if self._pool is not None:
             self._publish(self._pool, self._pool.keep(chain, now), at)
@@ -253,7 +253,7 @@ class Run:
     def _admitted(self, choices: Sequence[Choice], prompt: int, now: float) -> Choice | None:
         """The first choice of the policy that meets the objectives; None: it is refused."""
         rule = self._setup.refusal
-        if rule is Refusal.NONE:
+        if rule is RefusalBasis.NONE:
             return choices[0]
         choice = next((one for one in choices if not self._is_late(one, prompt)), None)
         if choice is None or self._decode is None or self._setup.slo_tbt_s is None:
@@ -261,14 +261,14 @@ class Run:
         in_s = self._estimate(choice, prompt)
         prediction = Prediction(
             ttft_s=in_s,
-            tbt_now_s=self._decode.tbt_now_s(prompt) if rule is Refusal.EARLY else 0.0,
+            tbt_now_s=self._decode.tbt_now_s(prompt) if rule is RefusalBasis.EARLY else 0.0,
             tbt_then_s=self._decode.tbt_then_s(prompt, now, in_s)
-            if rule is Refusal.PREDICT
+            if rule is RefusalBasis.PREDICT
             else 0.0,
             tbt_slo_s=self._setup.slo_tbt_s,
         )
         refused = refuse_at_arrival(RefusalRule(rule), prediction, self._setup.decode_load)
-        return choice if refused is Refused.NO else None
+        return choice if refused is Refusal.NO else None
 
     def _would_do(
         self, choices: Sequence[Choice], chain: "array[int]", prompt: int, now: float
@@ -398,15 +398,15 @@ class Run:
         total["promised_tokens"] += choice.prefix
         total["over_promised_tokens"] += max(choice.prefix - served.cached_tokens, 0)
 
-    def _publish(self, publisher: Node | Pool, changed: Changed, at: float) -> None:
+    def _publish(self, publisher: Node | Pool, changed: CacheChange, at: float) -> None:
         total = self._total
         total["stored"] += changed.stored
         total["evicted"] += changed.evicted
         total["unstored"] += changed.refused
-        if changed.events and self._setup.index is Known.EVENTS:
+        if changed.events and self._setup.index is RouterKnowledge.EVENTS:
             self._feed.publish(publisher, changed.events, at)
 
-    def _act(self, acting: Acting, now: float) -> None:
+    def _act(self, acting: SimulatedActor, now: float) -> None:
         """Takes in what was copied by now, and looks at what is advised."""
         for copy in acting.landed(now):
             node = self._by_name[copy.target]
@@ -419,12 +419,12 @@ class Run:
             self._feed.advance(now)
             acting.look(now, self._view.loads(now), lambda chain: self._feed.ask(_tokens(chain)))
 
-    def _open_acting(self) -> Acting | None:
+    def _open_acting(self) -> SimulatedActor | None:
         setup, workload = self._setup, self._workload
         if not setup.act_s:
             return None
         blocks = setup.gpu_blocks
-        return Acting(
+        return SimulatedActor(
             workload,
             [node.name for node in self._nodes],
             setup.costs,

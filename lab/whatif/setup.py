@@ -27,7 +27,7 @@ _CAPACITY_MAX: Final = 10**12
 _SCALES: Final = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
 
-class Announce(StrEnum):
+class Announcement(StrEnum):
     """When a node tells what a request has changed in its caches."""
 
     ARRIVAL = "arrival"
@@ -58,7 +58,7 @@ class Leases(msgspec.Struct, frozen=True, kw_only=True):
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
 
 
-class Known(StrEnum):
+class RouterKnowledge(StrEnum):
     """What the router knows of the nodes' caches."""
 
     EVENTS = "events"
@@ -70,7 +70,7 @@ class Known(StrEnum):
     NOTHING = "nothing"
 
 
-class Refusal(StrEnum):
+class RefusalBasis(StrEnum):
     """What a request is refused by, where there is an objective."""
 
     NONE = "none"
@@ -141,13 +141,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     costs: Costs = Costs()
     index_delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     index_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    announce: Announce = Announce.ARRIVAL
-    index: Known = Known.EVENTS
+    announce: Announcement = Announcement.ARRIVAL
+    index: RouterKnowledge = RouterKnowledge.EVENTS
     decisions_s: Annotated[float, msgspec.Meta(gt=0)] = APPROXIMATE_S
     sessions: bool = False
     rate: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     slo_ttft_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    refusal: Refusal = Refusal.NOW
+    refusal: RefusalBasis = RefusalBasis.NOW
     load_age_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     bookings: bool = True
     estimate_error: Annotated[float, msgspec.Meta(ge=0, le=5)] = 0.0

@@ -8,8 +8,8 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lab.whatif.outcome import Outcome
-from lab.whatif.run import Run
+from lab.whatif.outcome import RunOutcome
+from lab.whatif.run import SimulationRun
 from lab.whatif.setup import Setup
 from lab.whatif.workload import Workload
 from schemas.errors import RepriseError
@@ -57,7 +57,7 @@ def run_all(
     processes: int | None = None,
     when_done: Callable[[], None] = lambda: None,
     when_taken: Callable[[int], None] = lambda requests: None,
-) -> list[Outcome]:
+) -> list[RunOutcome]:
     """The outcome of each job, in their order.
 
     Args:
@@ -121,7 +121,7 @@ def _begin(workloads: Sequence[Workload], counter: "Synchronized[int]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
 
 
-def _run(job: Job) -> Outcome:
+def _run(job: Job) -> RunOutcome:
     return _outcome_of(job, _workloads, _count)
 
 
@@ -133,5 +133,5 @@ def _count(requests: int) -> None:
 
 def _outcome_of(
     job: Job, workloads: Sequence[Workload], when_taken: Callable[[int], None]
-) -> Outcome:
-    return Run(job.setup, workloads[job.workload], label=job.label).outcome(when_taken)
+) -> RunOutcome:
+    return SimulationRun(job.setup, workloads[job.workload], label=job.label).outcome(when_taken)

@@ -22,22 +22,22 @@ from lmcache_adapter.acting.commands import act_of
 from lmcache_adapter.acting.workers import Model, executor_of, model_of, workers_of
 from lmcache_adapter.bounds import COMMANDS_KEPT_MAX
 from lmcache_adapter.commands.book import CommandView
-from lmcache_adapter.http.command_requests import Asked, command_of
+from lmcache_adapter.http.command_requests import CommandRequest, command_of
 from lmcache_adapter.ports import WorkerCommands
 from logs.loop_thread import LoopThread
 from query_api.http.errors import RequestError
 from query_api.ports import View
-from routing.advice.acting import Act, ActRules, PastActs, Suppressed
-from routing.advice.advice import LOCATION, Action, Advice
-from routing.advice.advised import NOTHING_DONE, Done, advised
+from routing.advice.acting import Act, ActRules, PastActs, SuppressionReason
+from routing.advice.advice import LOCATION, Advice, AdvisedAction
+from routing.advice.advised import NOTHING_DONE, AdviceContext, advised
 from routing.decisions.router import Router
 from routing.decisions.wanted_tokens import PrefixKey
 from schemas.command_records import (
     BY_ADVICE,
+    BlockPlace,
     CommandRecord,
-    Place,
 )
-from schemas.command_records import Action as Command
+from schemas.command_records import CommandAction as Command
 from schemas.errors import StorageError
 from schemas.limits import ACT_PERIOD_S, ACT_REMEMBERED_S
 from schemas.registration import Registration
@@ -53,8 +53,8 @@ class Actor:
         acted: commands that it gave, by action.
         failed: of these, those that were not executed by all workers, or brought nothing, by
             result; `unknown` where that cannot be told.
-        suppressed: what was advised and not done, by `Suppressed`; each time it is looked at.
-        unread: rounds in which nothing was done, since the log of commands could not be read.
+        suppressed: what was advised and not done, by `SuppressionReason`; each time it is looked
+        at. unread: rounds in which nothing was done, since the log of commands could not be read.
         faults: unexpected errors.
     """
 
@@ -88,7 +88,7 @@ class Actor:
         self._clock = clock
         self._known: dict[str, Act] = {}
         self._copied: dict[int, frozenset[str]] = {}
-        self._held_back: Mapping[PrefixKey, Suppressed] = {}
+        self._held_back: Mapping[PrefixKey, SuppressionReason] = {}
         self._targets: Mapping[Model, frozenset[str]] | None = None  # not looked yet
         self._is_read = True
         self._waiting: set[asyncio.Task[None]] = set()
@@ -108,14 +108,16 @@ class Actor:
         """See `Acting`."""
         return sorted(dict(self._known).values(), key=lambda one: (-one.at, one.command_id))
 
-    def done(self) -> Done:
+    def done(self) -> AdviceContext:
         """See `Acting`."""
         targets = self._targets
         if targets is None:
             return NOTHING_DONE
-        return Done(self._copied, lambda scope, name: name in targets.get(model_of(scope), ()))
+        return AdviceContext(
+            self._copied, lambda scope, name: name in targets.get(model_of(scope), ())
+        )
 
-    def held_back(self) -> Mapping[PrefixKey, Suppressed]:
+    def held_back(self) -> Mapping[PrefixKey, SuppressionReason]:
         """See `Acting`."""
         return self._held_back
 
@@ -163,12 +165,12 @@ class Actor:
             for model, names in workers.takes.items()
         }
         advice = advised(self._view, self._router, self.done())
-        to_do = [one for one in advice if one.action is not Action.NONE and one.targets]
-        held_back: dict[PrefixKey, Suppressed] = {}
+        to_do = [one for one in advice if one.action is not AdvisedAction.NONE and one.targets]
+        held_back: dict[PrefixKey, SuppressionReason] = {}
         possible: list[tuple[Advice, str]] = []
         for one in to_do:
             source = executor_of(one, past, workers)
-            if isinstance(source, Suppressed):
+            if isinstance(source, SuppressionReason):
                 held_back[_key_of(one)] = source
             else:
                 possible.append((one, source))
@@ -198,14 +200,14 @@ class Actor:
         past: PastActs,
         registrations: list[Registration],
         now: float,
-    ) -> Suppressed | None:
+    ) -> SuppressionReason | None:
         """Gives the command of an advice; or says why it does not."""
         reason = past.why_not(advice.prefix.prefix, advice.targets[0].instance_id)
         if reason is not None:
             return reason
         tokens = self._router.wanted.find(_key_of(advice))
         if tokens is None:
-            return Suppressed.NO_TOKENS
+            return SuppressionReason.NO_TOKENS
         return await self._give(advice, source, tokens, past, registrations, now)
 
     async def _give(
@@ -216,15 +218,15 @@ class Actor:
         past: PastActs,
         registrations: list[Registration],
         now: float,
-    ) -> Suppressed | None:
+    ) -> SuppressionReason | None:
         target = advice.targets[0].instance_id
-        is_copy = advice.action is Action.COPY
-        asked = Asked(
+        is_copy = advice.action is AdvisedAction.COPY
+        asked = CommandRequest(
             Command.MOVE if is_copy else Command.PIN,
             source,
             LOCATION,
             tokens=tokens,
-            target=Place(target, LOCATION) if is_copy else Place(),
+            target=BlockPlace(target, LOCATION) if is_copy else BlockPlace(),
             copy=is_copy,
         )
         prefix = advice.prefix.prefix
@@ -232,20 +234,20 @@ class Actor:
             command = command_of(asked, registrations)
         except RequestError as error:
             logger.debug("Prefix %d is not brought to %s: %s", prefix, target, error)
-            return Suppressed.NO_WORKER
+            return SuppressionReason.NO_WORKER
         command = msgspec.structs.replace(command, origin=BY_ADVICE, prefix=prefix)
         act = Act(command.command_id, advice.action, prefix, source, target, now)
         try:
             await self._commands.issue(command)
         except RequestError:
-            return Suppressed.REFUSED
+            return SuppressionReason.REFUSED
         except StorageError as error:
             # The log may have it all the same, so it counts as begun.
             self._begun(act, past)
             logger.warning(
                 "Cannot tell whether an advice was carried out: %s. It counts as begun", error
             )
-            return Suppressed.UNWRITTEN
+            return SuppressionReason.UNWRITTEN
         self._begun(act, past)
         self.acted[advice.action] += 1
         logger.info(

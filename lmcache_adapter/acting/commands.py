@@ -4,9 +4,9 @@ from typing import Final
 
 from lmcache_adapter.commands.book import CommandView
 from routing.advice.acting import Act
-from routing.advice.advice import Action
-from schemas.command_records import BY_ADVICE, CommandState, Outcome
-from schemas.command_records import Action as Command
+from routing.advice.advice import AdvisedAction
+from schemas.command_records import BY_ADVICE, CommandOutcome, CommandState
+from schemas.command_records import CommandAction as Command
 
 _NOTHING: Final = (
     "no token was copied or pinned: the worker holds none of the prefix, or found no room"
@@ -24,7 +24,7 @@ def act_of(view: CommandView) -> Act | None:
     tokens = min((one.tokens for one in view.results), default=0) if is_done else 0
     return Act(
         command.command_id,
-        Action.COPY if is_copy else Action.PIN,
+        AdvisedAction.COPY if is_copy else AdvisedAction.PIN,
         command.prefix,
         command.instance_id,
         command.target.instance_id if is_copy else command.instance_id,
@@ -41,7 +41,7 @@ def _reason_of(view: CommandView) -> str:
     texts = [
         f"worker {one.worker_id}: {one.outcome}: {one.detail}"
         for one in view.results
-        if one.outcome is not Outcome.OK
+        if one.outcome is not CommandOutcome.OK
     ]
     if view.reason:
         known = {one.worker_id for one in view.results}

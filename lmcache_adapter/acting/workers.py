@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from query_api.ports import ServiceView
-from routing.advice.acting import PastActs, Suppressed, source_of
-from routing.advice.advice import Action, Advice
+from routing.advice.acting import PastActs, SuppressionReason, source_of
+from routing.advice.advice import Advice, AdvisedAction
 from schemas.answer_states import Doubt
 from schemas.limits import COMMAND_TOKENS_MAX
 from schemas.registration import LMCACHE, Registration
@@ -56,12 +56,12 @@ def model_of(scope: DecidedScope) -> Model:
     return (scope.tenant_id, model, scope.additional_salt)
 
 
-def executor_of(advice: Advice, past: PastActs, workers: Workers) -> str | Suppressed:
+def executor_of(advice: Advice, past: PastActs, workers: Workers) -> str | SuppressionReason:
     """The instance that is to execute it; or why there is none."""
     target = advice.targets[0].instance_id
     able = workers.able.get(model_of(advice.prefix.scope), frozenset())
     if advice.prefix.tokens > COMMAND_TOKENS_MAX:
-        return Suppressed.TOO_LONG
-    if advice.action is Action.COPY:
+        return SuppressionReason.TOO_LONG
+    if advice.action is AdvisedAction.COPY:
         return source_of([one.instance_id for one in advice.sources], target, past, able)
-    return target if target in able else Suppressed.NO_WORKER
+    return target if target in able else SuppressionReason.NO_WORKER

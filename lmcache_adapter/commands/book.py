@@ -15,9 +15,9 @@ from lmcache_adapter.bounds import COMMANDS_KEPT_MAX
 from schemas.command_records import (
     AnyCommandRecord,
     ClosedRecord,
+    CommandOutcome,
     CommandRecord,
     CommandState,
-    Outcome,
     ResultRecord,
 )
 
@@ -66,7 +66,7 @@ class _Entry:
     def state(self) -> CommandState:
         if not self.is_closed:
             return CommandState.PENDING
-        done = sum(one.outcome is Outcome.OK for one in self.results)
+        done = sum(one.outcome is CommandOutcome.OK for one in self.results)
         if done == len(self.command.workers):
             return CommandState.DONE
         return CommandState.PARTIAL if done else CommandState.FAILED

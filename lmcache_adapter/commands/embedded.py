@@ -19,7 +19,7 @@ from typing import Final
 
 from lmcache_adapter.bounds import COMMAND_CLOSE_S, COMMAND_WRITE_S
 from lmcache_adapter.commands.book import CommandBook, CommandView
-from lmcache_adapter.commands.executor import Executor, Locate
+from lmcache_adapter.commands.executor import Executor, WorkerLocator
 from lmcache_adapter.commands.issued import IssuedCommands
 from logs.embedded import EmbeddedLog
 from logs.kept_log import KeptLog, KeptLogOptions
@@ -73,7 +73,7 @@ class EmbeddedCommands:
         StorageError: it cannot be opened, or a newer Reprise wrote it.
     """
 
-    def __init__(self, path: Path, locate: Locate, *, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(self, path: Path, locate: WorkerLocator, *, tracer: Tracer = NO_TRACER) -> None:
         self.issued = IssuedCommands(tracer)
         self.executor = Executor(locate, is_sole=True, tracer=tracer)
         options = KeptLogOptions(

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from lmcache_adapter.bounds import COMMAND_ANSWER_S
 from lmcache_adapter.commands.exchange import Exchanges, NoAnswerError, NotAskedError
-from lmcache_adapter.controller.member import Reachable
+from lmcache_adapter.controller.member import WorkerAddress
 from lmcache_adapter.wire.commands import (
     ANSWERED_BY_ERROR,
     Reply,
@@ -22,7 +22,7 @@ from lmcache_adapter.wire.commands import (
     request_of,
     unsupported,
 )
-from schemas.command_records import CommandRecord, CommandWorker, Outcome, ResultRecord
+from schemas.command_records import CommandOutcome, CommandRecord, CommandWorker, ResultRecord
 from schemas.limits import NAME_BYTES_MAX
 from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
 
@@ -40,10 +40,10 @@ NOT_REGISTERED: Final = "not_registered"
 NOT_LOCATED: Final = "not_located"
 
 
-Locate = Callable[[str], Awaitable[Mapping[int, Reachable]]]
+WorkerLocator = Callable[[str], Awaitable[Mapping[int, WorkerAddress]]]
 """The workers of an instance that are connected here, by rank. Raises TimeoutError."""
 
-Report = Callable[[ResultRecord], None]
+ResultSink = Callable[[ResultRecord], None]
 
 
 class Executor:
@@ -61,7 +61,7 @@ class Executor:
         faults: unexpected errors.
     """
 
-    def __init__(self, locate: Locate, *, is_sole: bool, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(self, locate: WorkerLocator, *, is_sole: bool, tracer: Tracer = NO_TRACER) -> None:
         self.outcomes: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.faults = 0
@@ -87,7 +87,7 @@ class Executor:
         self._exchanges.close()
 
     async def execute(
-        self, command: CommandRecord, report: Report, *, is_before: bool = False
+        self, command: CommandRecord, report: ResultSink, *, is_before: bool = False
     ) -> None:
         """Executes it, and reports a result of each worker as soon as there is one.
 
@@ -119,7 +119,7 @@ class Executor:
         self,
         run: "_Run",
         workers: Sequence[CommandWorker],
-        found: Mapping[int, Reachable],
+        found: Mapping[int, WorkerAddress],
         refusal: str,
         span: Span,
     ) -> None:
@@ -148,7 +148,7 @@ class Executor:
 
     async def _located(
         self, command: CommandRecord, until: float
-    ) -> Mapping[int, Reachable] | None:
+    ) -> Mapping[int, WorkerAddress] | None:
         try:
             async with asyncio.timeout_at(until):
                 return await self._locate(command.instance_id)
@@ -156,7 +156,7 @@ class Executor:
             return None
 
     def _is_mine(
-        self, found: Mapping[int, Reachable] | None, worker_id: int, linked_by: float
+        self, found: Mapping[int, WorkerAddress] | None, worker_id: int, linked_by: float
     ) -> bool:
         if self._is_sole:
             return True
@@ -164,14 +164,14 @@ class Executor:
         return here is not None and here.is_linked and here.linked_at <= linked_by
 
     async def _execute_at(
-        self, run: "_Run", worker: CommandWorker, here: Reachable | None, refusal: str
-    ) -> Outcome:
+        self, run: "_Run", worker: CommandWorker, here: WorkerAddress | None, refusal: str
+    ) -> CommandOutcome:
         command = run.command
         impossible = unsupported(command)
         if refusal:
             reply = self._refuse(refusal)
         elif impossible:
-            reply = Reply(Outcome.UNSUPPORTED, detail=impossible)
+            reply = Reply(CommandOutcome.UNSUPPORTED, detail=impossible)
         elif here is None:
             reply = self._refuse(run.missing)
         elif not here.is_linked:
@@ -200,20 +200,22 @@ class Executor:
             answer = await self._exchanges.ask(endpoint, request, run.until)
         except NotAskedError as error:
             self.refused[error.reason] += 1
-            return Reply(Outcome.REFUSED, code=ANSWERED_BY_ERROR, detail=str(error))
+            return Reply(CommandOutcome.REFUSED, code=ANSWERED_BY_ERROR, detail=str(error))
         except NoAnswerError as error:
-            return Reply(Outcome.TIMEOUT, code=ANSWERED_BY_ERROR, detail=str(error))
+            return Reply(CommandOutcome.TIMEOUT, code=ANSWERED_BY_ERROR, detail=str(error))
         except Exception:
             self.faults += 1
             _logger.exception(
                 "Unexpected error with a command to %s; it counts as not answered", endpoint
             )
-            return Reply(Outcome.TIMEOUT, code=ANSWERED_BY_ERROR, detail="An unexpected error")
+            return Reply(
+                CommandOutcome.TIMEOUT, code=ANSWERED_BY_ERROR, detail="An unexpected error"
+            )
         return read_reply(action, answer)
 
     def _refuse(self, reason: str) -> Reply:
         self.refused[reason] += 1
-        return Reply(Outcome.REFUSED, code=ANSWERED_BY_ERROR, detail=_TEXTS[reason])
+        return Reply(CommandOutcome.REFUSED, code=ANSWERED_BY_ERROR, detail=_TEXTS[reason])
 
 
 _TEXTS: Final = {
@@ -227,7 +229,7 @@ _TEXTS: Final = {
 
 class _Run(NamedTuple):
     command: CommandRecord
-    report: Report
+    report: ResultSink
     began: float
     until: float
     missing: str = NOT_REGISTERED  # why a worker is not known

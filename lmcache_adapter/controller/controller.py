@@ -21,12 +21,12 @@ from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
 from lmcache_adapter.controller.counters import LmcacheCounters
 from lmcache_adapter.controller.member import (
     ENDED,
-    Known,
     LinkId,
     Member,
-    Reachable,
-    Told,
+    RememberedWorker,
+    WorkerAddress,
     WorkerId,
+    WorkerReport,
     WorkerView,
 )
 from lmcache_adapter.controller.peers import look_up
@@ -57,8 +57,8 @@ from lmcache_adapter.wire.messages import (
 )
 from lmcache_adapter.worker.journal import Journal, NextIncarnation
 from lmcache_adapter.worker.keys import Budget
-from lmcache_adapter.worker.reasons import Dropped, Reason
-from lmcache_adapter.worker.worker import Kept, Worker, released
+from lmcache_adapter.worker.reasons import DropReason, Reason
+from lmcache_adapter.worker.worker import KeptLocation, Worker, released
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.registration import LMCACHE, Registration
@@ -93,7 +93,7 @@ class Controller:
         *,
         next_incarnation: NextIncarnation,
         clock: Callable[[], float],
-        known: Iterable[Known] = (),
+        known: Iterable[RememberedWorker] = (),
     ) -> None:
         self.counters = LmcacheCounters()
         self.on_known: Callable[[], None] = lambda: None
@@ -103,7 +103,7 @@ class Controller:
         self._budget = Budget()
         self._members: dict[WorkerId, Member] = {}
         self._links: dict[LinkId, dict[WorkerId, None]] = {}
-        self._gone: list[Told] = []
+        self._gone: list[WorkerReport] = []
         self._touched: dict[WorkerId, None] = {}
         self._named: dict[WorkerId, tuple[str, ...]] = {}
         self._ended = Counter[str]()
@@ -153,7 +153,7 @@ class Controller:
     def _push(self, member: Member, message: Pushed, link: LinkId, now: float) -> None:
         key = (message.instance_id, message.worker_id)
         if link == member.late_by:
-            self.counters.drop(Dropped.LATE)
+            self.counters.drop(DropReason.LATE)
             return
         self._touch(key, now)
         worker = member.worker
@@ -235,7 +235,7 @@ class Controller:
         self,
         registration: Registration,
         locations: Iterable[str] = (),
-        kept: Mapping[str, Kept] = MappingProxyType({}),
+        kept: Mapping[str, KeptLocation] = MappingProxyType({}),
     ) -> Member:
         key = (registration.instance_id, registration.dp_rank)
         journal = Journal(registration.publisher, self._next_incarnation, self._clock)
@@ -297,7 +297,7 @@ class Controller:
             member.journal.unregister()
         records = () if is_logged else member.journal.take()
         publisher = member.registration.publisher
-        self._gone.append(Told(publisher, records, Doubt.NOT_FOLLOWED, is_gone=True))
+        self._gone.append(WorkerReport(publisher, records, Doubt.NOT_FOLLOWED, is_gone=True))
         self._unlink_all(key, member)
         self._touched.pop(key, None)
         self._named.pop(key, None)
@@ -318,7 +318,7 @@ class Controller:
         if member is not None and member.registration.publisher == publisher:
             self.forget(key, is_logged=True)
         else:
-            self._gone.append(Told(publisher, (), Doubt.NOT_FOLLOWED, is_gone=True))
+            self._gone.append(WorkerReport(publisher, (), Doubt.NOT_FOLLOWED, is_gone=True))
 
     # Heartbeats and full syncs
 
@@ -454,7 +454,7 @@ class Controller:
 
     # What is told
 
-    def tell(self, now: float) -> list[Told]:
+    def tell(self, now: float) -> list[WorkerReport]:
         """What is new since the last call, for the log and for who reports on workers. Cost O(what
         has happened).
         """
@@ -465,7 +465,7 @@ class Controller:
             records, doubt = member.journal.take(), member.doubt_at(now)
             if records or doubt is not member.doubt:
                 member.doubt = doubt
-                told.append(Told(member.registration.publisher, records, doubt))
+                told.append(WorkerReport(member.registration.publisher, records, doubt))
         self._touched.clear()
         return told
 
@@ -494,12 +494,12 @@ class Controller:
             self._named[key] = locations
             self.on_known()
 
-    def known(self, *, is_last: bool = False) -> list[Known]:
+    def known(self, *, is_last: bool = False) -> list[RememberedWorker]:
         """What the next run is to know; `is_last`: nothing is taken any more, so that it may know
         what is where. Cost O(workers), then O(keys).
         """
         return [
-            Known(
+            RememberedWorker(
                 member.registration,
                 tuple(member.worker.locations),
                 member.left_wall,
@@ -508,10 +508,10 @@ class Controller:
             for member in self._members.values()
         ]
 
-    def reachable(self, instance_id: str) -> dict[int, Reachable]:
+    def reachable(self, instance_id: str) -> dict[int, WorkerAddress]:
         """Where the workers of an instance take commands, by rank. Cost O(workers)."""
         return {
-            member.registration.dp_rank: Reachable(
+            member.registration.dp_rank: WorkerAddress(
                 member.registration.endpoint, member.is_linked, member.linked_wall
             )
             for member in self._all_present()

@@ -8,7 +8,7 @@ import msgspec
 
 from lmcache_adapter.wire.messages import Register
 from lmcache_adapter.worker.journal import Journal
-from lmcache_adapter.worker.worker import Kept, Worker
+from lmcache_adapter.worker.worker import KeptLocation, Worker
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.records import Record
@@ -29,7 +29,7 @@ ENDED: Final = 0
 """A link that is no more, whichever it was: what it has brought is taken late."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class RememberedWorker(msgspec.Struct, frozen=True):
     """What one run of the bridge tells the next of a worker.
 
     Attributes:
@@ -42,7 +42,7 @@ class Known(msgspec.Struct, frozen=True):
     registration: Registration
     locations: tuple[str, ...] = ()
     left_wall: float | None = None
-    kept: dict[str, Kept] = {}
+    kept: dict[str, KeptLocation] = {}
 
 
 class WorkerView(NamedTuple):
@@ -53,7 +53,7 @@ class WorkerView(NamedTuple):
     keys: int
 
 
-class Reachable(NamedTuple):
+class WorkerAddress(NamedTuple):
     """Where a worker takes commands, and whether its link to the controller is up.
 
     `linked_at`: since when, Unix seconds; infinite while it has only pushed, or is not linked.
@@ -64,7 +64,7 @@ class Reachable(NamedTuple):
     linked_at: float = math.inf
 
 
-class Told(NamedTuple):
+class WorkerReport(NamedTuple):
     """What has become of a worker since it was last asked: all of it in this order.
 
     Attributes:

@@ -22,21 +22,21 @@ from query_api.http.requests.fields import (
 )
 from query_api.http.requests.queries import missing
 from query_api.http.wire import Field, Wire, split_fields
-from schemas.command_records import Action, CommandRecord, CommandWorker, Place
+from schemas.command_records import BlockPlace, CommandAction, CommandRecord, CommandWorker
 from schemas.identities import Rank
 from schemas.limits import COMMAND_TOKENS_MAX, COMMAND_WORKERS_MAX
 from schemas.registration import Registration
 
 _HASH_FIELDS: Final = ("prefix_hash", "prefix_hashes", "block_hashes", "seq_hashes")
 _BY_ACTION: Final = {
-    Action.CLEAR: ("instance_id", "location"),
-    Action.PIN: ("instance_id", "location", "tokens"),
-    Action.MOVE: ("old_position", "new_position"),
-    Action.COMPRESS: ("instance_id", "method", "location"),
-    Action.DECOMPRESS: ("instance_id", "method", "location"),
-    Action.HEALTH: ("instance_id",),
+    CommandAction.CLEAR: ("instance_id", "location"),
+    CommandAction.PIN: ("instance_id", "location", "tokens"),
+    CommandAction.MOVE: ("old_position", "new_position"),
+    CommandAction.COMPRESS: ("instance_id", "method", "location"),
+    CommandAction.DECOMPRESS: ("instance_id", "method", "location"),
+    CommandAction.HEALTH: ("instance_id",),
 }
-_NAMES: Final = {Action.HEALTH: "health"}
+_NAMES: Final = {CommandAction.HEALTH: "health"}
 """What LMCache begins an `event_id` with, where that is not the action's name with a capital."""
 
 _MODULES: Final = {Wire.JSON: msgspec.json, Wire.MSGPACK: msgspec.msgpack}
@@ -44,24 +44,24 @@ _MODULES: Final = {Wire.JSON: msgspec.json, Wire.MSGPACK: msgspec.msgpack}
 _Ranks: Final = Annotated[list[Rank], Meta(max_length=COMMAND_WORKERS_MAX)] | None
 
 
-class Asked(NamedTuple):
+class CommandRequest(NamedTuple):
     """What a body asks for; whether there are such workers is not looked at yet.
 
     Attributes:
         workers: only these; None for all of the instance.
     """
 
-    action: Action
+    action: CommandAction
     instance_id: str
     location: str = ""
     method: str = ""
     tokens: bytes | None = None
-    target: Place = Place()
+    target: BlockPlace = BlockPlace()
     copy: bool = False
     workers: tuple[int, ...] | None = None
 
 
-def read_command(body: bytes, wire: Wire, action: Action | None = None) -> Asked:
+def read_command(body: bytes, wire: Wire, action: CommandAction | None = None) -> CommandRequest:
     """The command of a body; `action` where its path says that.
 
     Raises:
@@ -89,21 +89,21 @@ def read_command(body: bytes, wire: Wire, action: Action | None = None) -> Asked
     return _read_fields(action, fields, wire)._replace(workers=workers)
 
 
-def _read_fields(action: Action, fields: dict[str, Field], wire: Wire) -> Asked:
-    tokens = _read_command_tokens(fields.get("tokens"), wire, is_needed=action is Action.PIN)
-    if action is Action.MOVE:
+def _read_fields(action: CommandAction, fields: dict[str, Field], wire: Wire) -> CommandRequest:
+    tokens = _read_command_tokens(fields.get("tokens"), wire, is_needed=action is CommandAction.PIN)
+    if action is CommandAction.MOVE:
         return _read_move(fields, tokens, wire)
-    asked = Asked(action, read_name(fields["instance_id"], wire))
-    if action is Action.HEALTH:
+    asked = CommandRequest(action, read_name(fields["instance_id"], wire))
+    if action is CommandAction.HEALTH:
         return asked
     asked = asked._replace(location=read_name(fields["location"], wire))
-    if action is Action.CLEAR:
+    if action is CommandAction.CLEAR:
         return asked
     method = read_text(fields["method"], wire) if "method" in _BY_ACTION[action] else ""
     return asked._replace(method=method, tokens=tokens)
 
 
-def _read_move(fields: dict[str, Field], tokens: bytes | None, wire: Wire) -> Asked:
+def _read_move(fields: dict[str, Field], tokens: bytes | None, wire: Wire) -> CommandRequest:
     source = _read_place(fields["old_position"], wire)
     target = _read_place(fields["new_position"], wire)
     if source.instance_id == target.instance_id:
@@ -117,21 +117,26 @@ def _read_move(fields: dict[str, Field], tokens: bytes | None, wire: Wire) -> As
     if "should_copy" in fields:
         decoder = _MODULES[wire].Decoder(bool | None).decode
         copy = bool(decode(decoder, fields["should_copy"], wire, "a boolean or null"))
-    return Asked(
-        Action.MOVE, source.instance_id, source.location, tokens=tokens, target=target, copy=copy
+    return CommandRequest(
+        CommandAction.MOVE,
+        source.instance_id,
+        source.location,
+        tokens=tokens,
+        target=target,
+        copy=copy,
     )
 
 
-def _read_action(field: Field, wire: Wire) -> Action:
+def _read_action(field: Field, wire: Wire) -> CommandAction:
     text = read_text(field, wire)
     try:
-        return Action(text)
+        return CommandAction(text)
     except ValueError as error:
-        message = f"action must be one of {', '.join(Action)}, got: {shown(text)}"
+        message = f"action must be one of {', '.join(CommandAction)}, got: {shown(text)}"
         raise RequestError("invalid_value", message, field=field.name) from error
 
 
-def _read_place(field: Field, wire: Wire) -> Place:
+def _read_place(field: Field, wire: Wire) -> BlockPlace:
     decoder = _MODULES[wire].Decoder(tuple[str, str]).decode
     names = decode(decoder, field, wire, "an array of instance and location")
     if not all(names):
@@ -139,7 +144,7 @@ def _read_place(field: Field, wire: Wire) -> Place:
             f"{field.name} must name an instance and a location, got: {shown(', '.join(names))}"
         )
         raise RequestError("invalid_value", message, field=field.name)
-    return Place(*(bounded_text(field.name, name) for name in names))
+    return BlockPlace(*(bounded_text(field.name, name) for name in names))
 
 
 def _read_command_tokens(field: Field | None, wire: Wire, *, is_needed: bool) -> bytes | None:
@@ -184,7 +189,7 @@ def read_ranks(field: Field | None, wire: Wire) -> list[int] | None:
     return ranks
 
 
-def command_of(asked: Asked, registrations: Collection[Registration]) -> CommandRecord:
+def command_of(asked: CommandRequest, registrations: Collection[Registration]) -> CommandRecord:
     """The record of a command.
 
     Args:
@@ -199,7 +204,7 @@ def command_of(asked: Asked, registrations: Collection[Registration]) -> Command
         key=lambda one: one.dp_rank,
     )
     if not of_instance:
-        field = "old_position" if asked.action is Action.MOVE else "instance_id"
+        field = "old_position" if asked.action is CommandAction.MOVE else "instance_id"
         raise _not_found(f"No LMCache worker of instance {asked.instance_id} is registered", field)
     ranks = {one.dp_rank for one in of_instance}
     chosen = sorted(ranks) if asked.workers is None else list(asked.workers)
@@ -207,7 +212,7 @@ def command_of(asked: Asked, registrations: Collection[Registration]) -> Command
         if rank not in ranks:
             text = f"Worker {rank} of instance {asked.instance_id} is not registered"
             raise _not_found(text, "workers")
-    peers = _peers(asked, chosen, registrations) if asked.action is Action.MOVE else {}
+    peers = _peers(asked, chosen, registrations) if asked.action is CommandAction.MOVE else {}
     return CommandRecord(
         command_id=f"{_NAMES.get(asked.action, asked.action.capitalize())}{uuid.uuid4()}",
         action=asked.action,
@@ -223,7 +228,7 @@ def command_of(asked: Asked, registrations: Collection[Registration]) -> Command
 
 
 def _peers(
-    asked: Asked, ranks: Sequence[int], registrations: Collection[Registration]
+    asked: CommandRequest, ranks: Sequence[int], registrations: Collection[Registration]
 ) -> dict[int, str]:
     """By rank, where the target's worker of the same rank takes blocks."""
     target = asked.target.instance_id

@@ -27,7 +27,13 @@ from query_api.http.routes import read_request, respond
 from query_api.http.traces import context_of
 from query_api.http.wire import Wire, reply_wire, split_fields
 from query_api.ports import View
-from schemas.command_records import BY_ADVICE, Action, CommandRecord, CommandState, Outcome
+from schemas.command_records import (
+    BY_ADVICE,
+    CommandAction,
+    CommandOutcome,
+    CommandRecord,
+    CommandState,
+)
 from schemas.limits import COMMAND_REQUEST_S, COMMANDS_LISTED_MAX, COMMANDS_SHOWN
 from schemas.registration import LMCACHE
 from schemas.tracing import split_context
@@ -45,13 +51,13 @@ _MOVE: Final = {
     "tokens": _TOKENS,
     "should_copy": True,
 }
-_ROUTES: Final[dict[Action, tuple[type[msgspec.Struct], dict[str, Any], str]]] = {
-    Action.CLEAR: (models.ClearRequest, _AT, "Have an instance forget what it holds"),
-    Action.PIN: (models.PinRequest, _AT | {"tokens": _TOKENS}, "Have it keep a prompt"),
-    Action.MOVE: (models.MoveRequest, _MOVE, "Have it send a prompt to another instance"),
-    Action.COMPRESS: (models.CompressRequest, _COMPRESS, "Have it compress a prompt"),
-    Action.DECOMPRESS: (models.CompressRequest, _COMPRESS, "Have it undo that"),
-    Action.HEALTH: (
+_ROUTES: Final[dict[CommandAction, tuple[type[msgspec.Struct], dict[str, Any], str]]] = {
+    CommandAction.CLEAR: (models.ClearRequest, _AT, "Have an instance forget what it holds"),
+    CommandAction.PIN: (models.PinRequest, _AT | {"tokens": _TOKENS}, "Have it keep a prompt"),
+    CommandAction.MOVE: (models.MoveRequest, _MOVE, "Have it send a prompt to another instance"),
+    CommandAction.COMPRESS: (models.CompressRequest, _COMPRESS, "Have it compress a prompt"),
+    CommandAction.DECOMPRESS: (models.CompressRequest, _COMPRESS, "Have it undo that"),
+    CommandAction.HEALTH: (
         models.HealthRequest,
         {"instance_id": "node-1"},
         "Ask its workers whether they are well",
@@ -82,7 +88,9 @@ class _Commands:
             raise RequestError("no_commands", text, status=409)
         return self._commands
 
-    async def issue(self, request: Request, action: Action | None) -> tuple[CommandRecord, Wire]:
+    async def issue(
+        self, request: Request, action: CommandAction | None
+    ) -> tuple[CommandRecord, Wire]:
         """Has the command of a body executed; returns it once the log has it."""
         commands = self.commands
         body, wire = await read_request(request, self._bodies, self._default_wire)
@@ -99,14 +107,14 @@ class _Commands:
         await commands.issue(command)
         return msgspec.structs.replace(command, tokens=None), wire
 
-    async def finish(self, request: Request, action: Action) -> Response:
+    async def finish(self, request: Request, action: CommandAction) -> Response:
         """The same, and answers as LMCache's controller does once it has ended."""
         command, wire = await self.issue(request, action)
         found = await self.commands.ended(command.command_id)
         if found is None or found.state is CommandState.PENDING:
             text = f"The command has not ended within {COMMAND_REQUEST_S:g} s"
             raise _failed(command, "pending", text, 504)
-        if action is Action.HEALTH:
+        if action is CommandAction.HEALTH:
             return respond(_health_of(found), wire)
         if found.state is not CommandState.DONE:
             raise _refusal(found)
@@ -143,7 +151,7 @@ def command_routes(
     """
     router = Routes(tags=["LMCache"])
     shared = _Commands(view, commands, bodies, default_wire)
-    for action in Action:
+    for action in CommandAction:
         _add_route(router, shared, action)
 
     @router.post(
@@ -203,9 +211,9 @@ def command_routes(
     return router
 
 
-def _add_route(router: Routes, shared: _Commands, action: Action) -> None:
+def _add_route(router: Routes, shared: _Commands, action: CommandAction) -> None:
     model, example, summary = _ROUTES[action]
-    answer = models.HealthAnswer if action is Action.HEALTH else models.CommandAnswer
+    answer = models.HealthAnswer if action is CommandAction.HEALTH else models.CommandAnswer
 
     @router.post(
         f"/{action}",
@@ -245,19 +253,19 @@ def _refusal(found: CommandView) -> RequestError:
     texts = [
         f"worker {one.worker_id}: {one.outcome}: {one.detail}"
         for one in found.results
-        if one.outcome is not Outcome.OK
+        if one.outcome is not CommandOutcome.OK
     ]
-    texts += [f"worker {rank}: {Outcome.TIMEOUT}: {found.reason}" for rank in silent]
+    texts += [f"worker {rank}: {CommandOutcome.TIMEOUT}: {found.reason}" for rank in silent]
     if len(texts) > _SHOWN_WORKERS:
         texts[_SHOWN_WORKERS:] = [f"and {len(texts) - _SHOWN_WORKERS} more"]
-    done = sum(outcome is Outcome.OK for outcome in outcomes.values())
+    done = sum(outcome is CommandOutcome.OK for outcome in outcomes.values())
     text = f"Executed by {done} of {len(found.command.workers)} workers; {'; '.join(texts)}"
-    worst = Outcome.TIMEOUT if silent else _worst(list(outcomes.values()))
-    return _failed(found.command, worst, text, 504 if worst is Outcome.TIMEOUT else 409)
+    worst = CommandOutcome.TIMEOUT if silent else _worst(list(outcomes.values()))
+    return _failed(found.command, worst, text, 504 if worst is CommandOutcome.TIMEOUT else 409)
 
 
-def _worst(outcomes: Sequence[Outcome]) -> Outcome:
-    order = (Outcome.TIMEOUT, Outcome.REFUSED, Outcome.UNSUPPORTED)
+def _worst(outcomes: Sequence[CommandOutcome]) -> CommandOutcome:
+    order = (CommandOutcome.TIMEOUT, CommandOutcome.REFUSED, CommandOutcome.UNSUPPORTED)
     return next(one for one in order if one in outcomes)
 
 
@@ -280,7 +288,7 @@ def _status_of(found: CommandView) -> models.CommandStatus:
                     one.worker_id, one.outcome, one.tokens, one.code, one.ms, one.detail
                 )
             )
-    is_move = command.action is Action.MOVE
+    is_move = command.action is CommandAction.MOVE
     return models.CommandStatus(
         command_id=command.command_id,
         state=found.state,

@@ -53,7 +53,7 @@ class _Link:
         return not _TELLS or self.received.total_bytes() >= _GREETING_HEADER_BYTES
 
 
-class Links:
+class WorkerLinks:
     """See the module.
 
     Args:

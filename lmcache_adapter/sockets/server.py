@@ -26,9 +26,9 @@ import zmq
 from bridge.sockets.memory_growth import MemoryGrowth
 from lmcache_adapter.bounds import LMCACHE_HANDSHAKE_MS
 from lmcache_adapter.controller.controller import Controller
-from lmcache_adapter.controller.member import Told
+from lmcache_adapter.controller.member import WorkerReport
 from lmcache_adapter.settings import WILDCARDS, Address
-from lmcache_adapter.sockets.links import Links, local_host
+from lmcache_adapter.sockets.links import WorkerLinks, local_host
 from lmcache_adapter.wire.messages import Error, MessageError, Reply, Request, decode, encode
 from schemas.errors import ConfigurationError
 from schemas.limits import (
@@ -78,7 +78,7 @@ class ControllerSockets:
         self,
         address: Address,
         controller: Controller,
-        hand_over: Callable[[Sequence[Told]], None],
+        hand_over: Callable[[Sequence[WorkerReport]], None],
     ) -> None:
         self.faults = 0
         self.looked_at = time.monotonic()
@@ -89,7 +89,7 @@ class ControllerSockets:
         self._stopping = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
-        self._links: dict[zmq.Socket[bytes], Links] = {}
+        self._links: dict[zmq.Socket[bytes], WorkerLinks] = {}
         self._woken, self._waking = os.pipe()
         os.set_blocking(self._waking, False)
         os.set_blocking(self._woken, False)
@@ -110,7 +110,7 @@ class ControllerSockets:
         bound.setsockopt(zmq.HEARTBEAT_TIMEOUT, LINK_HEARTBEAT_WAIT_MS)
         bound.setsockopt(zmq.HANDSHAKE_IVL, LMCACHE_HANDSHAKE_MS)
         bound.setsockopt(zmq.RCVHWM, LMCACHE_QUEUE_MESSAGES)
-        self._links[bound] = Links(self._context, bound)
+        self._links[bound] = WorkerLinks(self._context, bound)
         host = "*" if self._address.host in WILDCARDS else self._address.host
         if ":" in host or self._address.host in ("::", "[::]"):
             bound.setsockopt(zmq.IPV6, 1)
@@ -203,7 +203,7 @@ class ControllerSockets:
             self.looked_at = began
         return is_more
 
-    def _read_links(self, bound: "zmq.Socket[bytes]") -> Links:
+    def _read_links(self, bound: "zmq.Socket[bytes]") -> WorkerLinks:
         links = self._links[bound]
         for ended in links.read_events():
             self._controller.link_down(ended, time.monotonic(), pushes=bound is self._pull)

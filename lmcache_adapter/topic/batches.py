@@ -39,7 +39,7 @@ class BatchError(WireError):
         super().__init__(MALFORMED, detail)
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
+class ChunkKey(msgspec.Struct, frozen=True, kw_only=True):
     """Of a chunk: one rank's part of it.
 
     Attributes:
@@ -63,13 +63,13 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return self.kv_rank >> _RANK_SHIFT & _RANK_MASK
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ChunkEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One chunk that something happened to."""
 
-    key: Key
+    key: ChunkKey
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+class BatchHead(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch must say for its place to be known.
 
     Attributes:
@@ -82,7 +82,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     seq: Annotated[int, Meta(ge=1, le=2**62)]
 
 
-class Batch(Head, frozen=True, kw_only=True):
+class Batch(BatchHead, frozen=True, kw_only=True):
     """Events of one kind, of one server.
 
     Attributes:
@@ -95,10 +95,10 @@ class Batch(Head, frozen=True, kw_only=True):
     tier: Literal["l1", "l2"]
     backend: Text = ""
     shared: bool = False
-    entries: Annotated[list[Entry], Meta(max_length=LMCACHE_OPERATIONS_MAX)] = []
+    entries: Annotated[list[ChunkEntry], Meta(max_length=LMCACHE_OPERATIONS_MAX)] = []
 
 
-class Bad(msgspec.Struct, frozen=True):
+class UnreadableBatch(msgspec.Struct, frozen=True):
     """A batch that cannot be read.
 
     Attributes:
@@ -106,7 +106,7 @@ class Bad(msgspec.Struct, frozen=True):
         detail: what was expected.
     """
 
-    head: Head | None
+    head: BatchHead | None
     detail: str
 
 
@@ -116,10 +116,10 @@ class _Value(msgspec.Struct, frozen=True):
 
 _values: msgspec.json.Decoder[_Value] = msgspec.json.Decoder(_Value)
 _batches: msgspec.json.Decoder[Batch] = msgspec.json.Decoder(Batch)
-_heads: msgspec.json.Decoder[Head] = msgspec.json.Decoder(Head)
+_heads: msgspec.json.Decoder[BatchHead] = msgspec.json.Decoder(BatchHead)
 
 
-def decode(value: bytes) -> list[Batch | Bad]:
+def decode(value: bytes) -> list[Batch | UnreadableBatch]:
     """The batches of a value, in order; one that is bad does not take the others with it.
 
     Raises:
@@ -132,12 +132,12 @@ def decode(value: bytes) -> list[Batch | Bad]:
     return [_decoded(bytes(one)) for one in found.batches]
 
 
-def _decoded(encoded: bytes) -> Batch | Bad:
+def _decoded(encoded: bytes) -> Batch | UnreadableBatch:
     try:
         return _batches.decode(encoded)
     except UNUSABLE as error:
         detail = detail_of(error)
     try:
-        return Bad(_heads.decode(encoded), detail)
+        return UnreadableBatch(_heads.decode(encoded), detail)
     except UNUSABLE:
-        return Bad(None, detail)
+        return UnreadableBatch(None, detail)

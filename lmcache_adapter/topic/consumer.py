@@ -17,8 +17,8 @@ from brokers.errors import CorruptRecordException
 from brokers.interface import Consumer, Message, Partition
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
-from lmcache_adapter.confirmed import Confirmed
-from lmcache_adapter.controller.member import Known, Told
+from lmcache_adapter.confirmed import WorkerConfirmation
+from lmcache_adapter.controller.member import RememberedWorker, WorkerReport
 from lmcache_adapter.losses import TakeLost
 from lmcache_adapter.service import Sink
 from lmcache_adapter.settings import Models, TopicSettings
@@ -91,7 +91,7 @@ class TopicService(RecentFollower):
         self.dropped: Counter[str] = Counter()
         self.faults = 0
         self.is_reached = False
-        self.followed: dict[PublisherKey, Confirmed] = {}
+        self.followed: dict[PublisherKey, WorkerConfirmation] = {}
         self.watched_at = time.monotonic()
         self.take_lost = take_lost
         self._settings = settings
@@ -228,7 +228,7 @@ class TopicService(RecentFollower):
             self._unnoted = True
         told = self.servers.tell(time.monotonic())
         if self._unnoted:
-            workers = tuple(Known(one) for one in self.servers.known())
+            workers = tuple(RememberedWorker(one) for one in self.servers.known())
             try:
                 await asyncio.to_thread(
                     self._file.write, State(incarnations=self._first, workers=workers)
@@ -240,7 +240,7 @@ class TopicService(RecentFollower):
                 )
         self._append(told)
 
-    def _append(self, told: Sequence[Told]) -> None:
+    def _append(self, told: Sequence[WorkerReport]) -> None:
         records: list[Record] = [record for one in told for record in one.records]
         if records:
             self._sink.append(records)
@@ -250,7 +250,9 @@ class TopicService(RecentFollower):
                 continue
             found = self.followed.get(one.publisher)
             if found is None:
-                found = Confirmed(lambda: self._heard_until, now=time.monotonic, wall_now=time.time)
+                found = WorkerConfirmation(
+                    lambda: self._heard_until, now=time.monotonic, wall_now=time.time
+                )
                 self.followed[one.publisher] = found
             found.tell(one.doubt)
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
-from lmcache_adapter.controller.member import Told
-from lmcache_adapter.topic.batches import Bad, Batch, Entry, Head
+from lmcache_adapter.controller.member import WorkerReport
+from lmcache_adapter.topic.batches import Batch, BatchHead, ChunkEntry, UnreadableBatch
 from lmcache_adapter.wire.locations import Tier
 from lmcache_adapter.worker.journal import Journal, NextIncarnation
 from lmcache_adapter.worker.keys import Budget
@@ -65,7 +65,7 @@ class _Place(NamedTuple):
     group: int
 
 
-Held = dict[Tier, dict[int, set[_Place]]]
+ChunkTiers = dict[Tier, dict[int, set[_Place]]]
 
 
 class ModelOf(NamedTuple):
@@ -91,7 +91,7 @@ class _Stream:
     def __init__(self, registration: Registration, journal: Journal) -> None:
         self.registration = registration
         self.journal = journal
-        self.held: Held = {}
+        self.held: ChunkTiers = {}
         self.lost = ""
         self.is_written = False
         self.doubt: Doubt | None = Doubt.CATCHING_UP
@@ -106,7 +106,7 @@ class _Server:
         has_storage: whether it has ever named storage: a new process does not empty that.
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: BatchHead) -> None:
         self.incarnation = head.incarnation
         self.seq = 0
         self.seen_at = 0.0
@@ -156,14 +156,14 @@ class Servers:
         self._shared: dict[tuple[object, ...], _Stream] = {}
         self._before = {one.publisher: one for one in known}
         self._touched: dict[PublisherKey, None] = {}
-        self._gone: list[Told] = []
+        self._gone: list[WorkerReport] = []
         self._begun = False
 
     # Batches
 
-    def take(self, batch: Batch | Bad, now: float) -> None:
+    def take(self, batch: Batch | UnreadableBatch, now: float) -> None:
         """Takes one batch. Cost O(entries)."""
-        if isinstance(batch, Bad):
+        if isinstance(batch, UnreadableBatch):
             self._dropped(MALFORMED)
             if batch.head is not None and (server := self._admit(batch.head, now)) is not None:
                 self._lose(server, UNDECODABLE)
@@ -177,7 +177,7 @@ class Servers:
             for entry in batch.entries:
                 self._apply(server, batch, entry)
 
-    def _admit(self, head: Head, now: float) -> _Server | None:
+    def _admit(self, head: BatchHead, now: float) -> _Server | None:
         """The server, where the batch counts; see the module."""
         server = self._servers.get(head.instance_id)
         if server is None:
@@ -202,7 +202,7 @@ class Servers:
             self._touched[publisher] = None
         return server
 
-    def _renew(self, server: _Server, head: Head) -> None:
+    def _renew(self, server: _Server, head: BatchHead) -> None:
         """A new process: nothing is in its memory."""
         server.incarnation = head.incarnation
         if not server.has_storage:
@@ -228,7 +228,7 @@ class Servers:
         stream.lost = reason
         self._touched[stream.registration.publisher] = None
 
-    def _apply(self, server: _Server, batch: Batch, entry: Entry) -> None:
+    def _apply(self, server: _Server, batch: Batch, entry: ChunkEntry) -> None:
         stream = self._stream(server, batch, entry)
         if stream is None:
             return
@@ -287,7 +287,7 @@ class Servers:
                 for place in places:
                     self._shared.pop((scope, rank, tier, place, chunk), None)
 
-    def _stream(self, server: _Server, batch: Batch, entry: Entry) -> _Stream | None:
+    def _stream(self, server: _Server, batch: Batch, entry: ChunkEntry) -> _Stream | None:
         key = entry.key
         model = self._model_of(key.model_name)
         registration = Registration(
@@ -330,7 +330,7 @@ class Servers:
             if publisher not in self._streams:
                 journal = Journal(publisher, self._next_incarnation, self._clock)
                 journal.unregister()
-                told = Told(
+                told = WorkerReport(
                     registration.publisher, journal.take(), Doubt.NOT_FOLLOWED, is_gone=True
                 )
                 self._gone.append(told)
@@ -368,7 +368,7 @@ class Servers:
             stream.journal.take()
             self._touched.pop(publisher, None)
 
-    def tell(self, now: float) -> list[Told]:
+    def tell(self, now: float) -> list[WorkerReport]:
         """What is new since the last call. Cost O(publishers that something has happened to)."""
         told, self._gone = self._gone, []
         for publisher in self._touched:
@@ -377,7 +377,7 @@ class Servers:
             doubt = self._doubt(stream, now)
             if stream.is_written and (records or doubt is not stream.doubt):
                 stream.doubt = doubt
-                told.append(Told(publisher, records, doubt))
+                told.append(WorkerReport(publisher, records, doubt))
         self._touched.clear()
         return told
 

@@ -13,7 +13,7 @@ import msgspec
 
 from lmcache_adapter.wire.locations import SYNCED
 from schemas.codec import UNUSABLE, detail_of
-from schemas.command_records import Action, CommandRecord, CommandWorker, Outcome
+from schemas.command_records import CommandAction, CommandOutcome, CommandRecord, CommandWorker
 from schemas.limits import ERROR_DETAIL_CHARS_MAX
 
 METHODS: Final = ("cachegen",)
@@ -30,7 +30,7 @@ _NOT_KNOWN: Final = "Unknown message"  # how a worker's error begins that has no
 class Reply(NamedTuple):
     """What a worker has said; see `schemas.command_records.ResultRecord`."""
 
-    outcome: Outcome
+    outcome: CommandOutcome
     tokens: int = 0
     code: int = 0
     detail: str = ""
@@ -137,13 +137,13 @@ _Answer = (
     | HealthWorkerRet
     | Error
 )
-_ANSWERS: Final[dict[Action, type]] = {
-    Action.CLEAR: ClearWorkerRet,
-    Action.PIN: PinWorkerRet,
-    Action.MOVE: MoveWorkerRet,
-    Action.COMPRESS: CompressWorkerRet,
-    Action.DECOMPRESS: DecompressWorkerRet,
-    Action.HEALTH: HealthWorkerRet,
+_ANSWERS: Final[dict[CommandAction, type]] = {
+    CommandAction.CLEAR: ClearWorkerRet,
+    CommandAction.PIN: PinWorkerRet,
+    CommandAction.MOVE: MoveWorkerRet,
+    CommandAction.COMPRESS: CompressWorkerRet,
+    CommandAction.DECOMPRESS: DecompressWorkerRet,
+    CommandAction.HEALTH: HealthWorkerRet,
 }
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[_Answer] = msgspec.msgpack.Decoder(_Answer)
@@ -151,9 +151,9 @@ _decoder: msgspec.msgpack.Decoder[_Answer] = msgspec.msgpack.Decoder(_Answer)
 
 def unsupported(command: CommandRecord) -> str:
     """Why LMCache's workers cannot do this, or ""."""
-    if command.action is Action.MOVE and command.target.location != SYNCED:
+    if command.action is CommandAction.MOVE and command.target.location != SYNCED:
         return f"LMCache moves blocks into {SYNCED} alone"
-    is_method = command.action in (Action.COMPRESS, Action.DECOMPRESS)
+    is_method = command.action in (CommandAction.COMPRESS, CommandAction.DECOMPRESS)
     if is_method and command.method not in METHODS:
         return f"LMCache compresses by {', '.join(METHODS)} alone"
     return ""
@@ -165,13 +165,13 @@ def request_of(command: CommandRecord, worker: CommandWorker) -> bytes:
     tokens = _tokens_of(command.tokens)
     message: _ToWorker
     match command.action:
-        case Action.CLEAR:
+        case CommandAction.CLEAR:
             message = ClearWorker(worker_event_id=name, location=command.location)
-        case Action.PIN:
+        case CommandAction.PIN:
             message = PinWorker(
                 worker_event_id=name, location=command.location, tokens=tokens or []
             )
-        case Action.MOVE:
+        case CommandAction.MOVE:
             message = MoveWorker(
                 worker_event_id=name,
                 old_position=command.location,
@@ -179,15 +179,15 @@ def request_of(command: CommandRecord, worker: CommandWorker) -> bytes:
                 tokens=tokens,
                 copy=command.copy,
             )
-        case Action.COMPRESS | Action.DECOMPRESS:
-            is_inverse = command.action is Action.DECOMPRESS
+        case CommandAction.COMPRESS | CommandAction.DECOMPRESS:
+            is_inverse = command.action is CommandAction.DECOMPRESS
             message = (DecompressWorker if is_inverse else CompressWorker)(
                 worker_event_id=name,
                 method=command.method,
                 location=command.location,
                 tokens=tokens,
             )
-        case Action.HEALTH:
+        case CommandAction.HEALTH:
             message = HealthWorker(worker_event_id=name)
     return _encoder.encode(message)
 
@@ -201,26 +201,26 @@ def _tokens_of(packed: bytes | None) -> list[int] | None:
     return tokens.tolist()
 
 
-def read_reply(action: Action, frame: bytes) -> Reply:
+def read_reply(action: CommandAction, frame: bytes) -> Reply:
     """What a worker's answer says of a command; never raises."""
     try:
         answer = _decoder.decode(frame)
     except UNUSABLE as error:
         detail = f"The worker's answer cannot be read: {detail_of(error)}"
-        return Reply(Outcome.REFUSED, code=UNREADABLE_ANSWER, detail=detail)
+        return Reply(CommandOutcome.REFUSED, code=UNREADABLE_ANSWER, detail=detail)
     if isinstance(answer, Error):
-        outcome = Outcome.REFUSED
+        outcome = CommandOutcome.REFUSED
         if answer.error.startswith(_NOT_KNOWN):
-            outcome = Outcome.UNSUPPORTED
+            outcome = CommandOutcome.UNSUPPORTED
         detail = detail_of(ValueError(answer.error))[:ERROR_DETAIL_CHARS_MAX]
         return Reply(outcome, code=ANSWERED_BY_ERROR, detail=detail)
     if not isinstance(answer, _ANSWERS[action]):
         detail = f"The worker answered by {type(answer).__name__}Msg"
-        return Reply(Outcome.REFUSED, code=UNEXPECTED_ANSWER, detail=detail)
+        return Reply(CommandOutcome.REFUSED, code=UNEXPECTED_ANSWER, detail=detail)
     if isinstance(answer, HealthWorkerRet):
-        return Reply(Outcome.OK, code=min(max(answer.error_code, -(2**31)), 2**31 - 1))
+        return Reply(CommandOutcome.OK, code=min(max(answer.error_code, -(2**31)), 2**31 - 1))
     assert isinstance(answer, _Count), "all others are counts"
     if not 0 <= answer.num_tokens <= 2**53:
         detail = f"The worker answered by a number of tokens of {answer.num_tokens}"
-        return Reply(Outcome.REFUSED, code=UNREADABLE_ANSWER, detail=detail)
-    return Reply(Outcome.OK, tokens=answer.num_tokens)
+        return Reply(CommandOutcome.REFUSED, code=UNREADABLE_ANSWER, detail=detail)
+    return Reply(CommandOutcome.OK, tokens=answer.num_tokens)

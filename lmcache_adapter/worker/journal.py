@@ -11,7 +11,7 @@ from typing import Final
 from bridge.publisher.window import Window
 from lmcache_adapter.wire.locations import Tier
 from schemas.arrays import to_little_endian
-from schemas.events import BlockEvent, Removed, Stored, encode_run
+from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, encode_run
 from schemas.identities import PublisherKey
 from schemas.limits import RECORD_BYTES_MAX
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord
@@ -141,8 +141,8 @@ class Journal:
         assert self._tier is not None, "an event has keys of a tier"
         medium, shared = self._tier
         if not self._is_stored:
-            return Removed(sequence=sequence, hashes=hashes, medium=medium, shared=shared)
-        return Stored(
+            return RemovedBlocks(sequence=sequence, hashes=hashes, medium=medium, shared=shared)
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes,
             block_size=self.publisher.stream.block_size,

@@ -19,7 +19,7 @@ class Reason:
     UNHEARD: Final = "nothing_pushed"
 
 
-class Dropped:
+class DropReason:
     """Why something that came is not used: labels of reprise_lmcache_dropped_total."""
 
     NO_ROOM: Final = "too_many_keys"

@@ -11,14 +11,14 @@ from lmcache_adapter.worker.keys import Budget
 LMCACHE_HELD_S: Final = 60.0  # what a worker sends waits so long for its full sync
 
 
-class Held(NamedTuple):
+class HeldOperations(NamedTuple):
     """Operations that came together."""
 
     location: str
     operations: Sequence[Operation]
 
 
-class Since:
+class SyncWindow:
     """What happens from when a full sync is asked for until its last batch.
 
     Attributes:
@@ -41,12 +41,12 @@ class Since:
         self.was_cut = False
 
 
-class Waiting:
+class WaitingOperations:
     """Operations in order, or none at all; see the module. Times are monotonic seconds."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._held: list[Held] = []
+        self._held: list[HeldOperations] = []
         self._count = 0
         self._until: float | None = None
         self.is_open = True
@@ -54,14 +54,14 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[HeldOperations]:
         return iter(self._held)
 
     def open(self) -> None:
         """From now on operations wait."""
         self.is_open = True
 
-    def add(self, held: Held, now: float) -> bool:
+    def add(self, held: HeldOperations, now: float) -> bool:
         """Has these wait; False where there is no room."""
         if not self._budget.take(len(held.operations)):
             return False
@@ -75,7 +75,7 @@ class Waiting:
         """Whether the first ones have waited for LMCACHE_HELD_S."""
         return self._until is not None and now >= self._until
 
-    def close(self) -> list[Held]:
+    def close(self) -> list[HeldOperations]:
         """Returns all; from now on none wait."""
         held, self._held = self._held, []
         self._budget.give_back(self._count)

@@ -7,8 +7,8 @@ What is known of a worker's cache (`Contents`):
     UNKNOWN   nothing: this process has just started, and the log has what an earlier one wrote.
               That stays, and what the worker sends waits, until its full sync puts the truth in the
               place of both, or until LMCACHE_HELD_S; then what waited is written behind a gap.
-              Of locations that no full sync has it is known what an earlier run has `Kept`, if that
-              ended in order: it holds once their next number follows on
+              Of locations that no full sync has it is known what an earlier run has `KeptLocation`,
+              if that ended in order: it holds once their next number follows on
 
 LMCache numbers operations by location, from 0 in each process. A number that does not follow on is
 a loss; LMCache itself only warns of it. We write a gap and ask for a full sync.
@@ -41,8 +41,8 @@ from lmcache_adapter.wire.messages import (
 from lmcache_adapter.worker.full_sync import FullSync
 from lmcache_adapter.worker.keys import Budget, Keys
 from lmcache_adapter.worker.numbering import Numbering
-from lmcache_adapter.worker.reasons import Count, Dropped, Reason
-from lmcache_adapter.worker.waiting import Held, Since, Waiting
+from lmcache_adapter.worker.reasons import Count, DropReason, Reason
+from lmcache_adapter.worker.waiting import HeldOperations, SyncWindow, WaitingOperations
 from schemas.arrays import to_little_endian
 
 # Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
@@ -63,7 +63,7 @@ class Contents(Enum):
     UNKNOWN = "unknown"
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptLocation(msgspec.Struct, frozen=True):
     """What one run tells the next of a location that no full sync has.
 
     Attributes:
@@ -106,7 +106,7 @@ class Worker:
     Args:
         lines: of its publisher.
         budget: of all workers.
-        dropped: counts what is dropped, see `Dropped`.
+        dropped: counts what is dropped, see `DropReason`.
         strays: how many links have ended of which nobody knows whether they were the worker's.
         locations: those of which an earlier process of this bridge has written: what they hold is
             not known, and only of one of them a full sync tells it.
@@ -127,7 +127,7 @@ class Worker:
         *,
         strays: Callable[[], int],
         locations: Iterable[str] = (),
-        kept: Mapping[str, Kept] = MappingProxyType({}),
+        kept: Mapping[str, KeptLocation] = MappingProxyType({}),
     ) -> None:
         self.keys = Keys(budget)
         self.contents = Contents.UNKNOWN
@@ -143,8 +143,8 @@ class Worker:
                 self._numbering.resume(location, one.number)
                 self._missing.discard(location)
         self._sync: FullSync | None = None
-        self._since: Since | None = None  # of a full sync that is asked for, or under way
-        self._waiting = Waiting(budget)
+        self._since: SyncWindow | None = None  # of a full sync that is asked for, or under way
+        self._waiting = WaitingOperations(budget)
         self._ask_at = 0.0
         self._pause_s = LMCACHE_SYNC_START_S
         self._heard = False  # something was pushed over the link that is up
@@ -190,7 +190,7 @@ class Worker:
         """Those that it has ever named, sorted."""
         return sorted({location for location, _ in self.keys} | self._missing)
 
-    def keep(self) -> dict[str, Kept]:
+    def keep(self) -> dict[str, KeptLocation]:
         """What the next run is to know of the locations that no full sync has; of this one nothing
         is asked any more. Cost O(keys).
         """
@@ -199,7 +199,7 @@ class Worker:
         for location, keys in self.keys:
             number = self._numbering.expected(location)
             if location != SYNCED and location not in self._missing and number is not None:
-                kept[location] = Kept(number, to_little_endian(array("Q", keys)))
+                kept[location] = KeptLocation(number, to_little_endian(array("Q", keys)))
         return kept
 
     # Operations
@@ -210,14 +210,16 @@ class Worker:
             return
         held = self.keys.at(location)
         if held is None:
-            self._dropped(Dropped.LOCATIONS, len(operations))
+            self._dropped(DropReason.LOCATIONS, len(operations))
             self._miss(Reason.LOCATION, _FURTHER)
             return
         if not self._numbering.follows(location, operations):
             self.jumps += 1
             self._miss(Reason.OPERATIONS, location)
-        if self._waiting.is_open and not self._waiting.add(Held(location, operations), now):
-            self._dropped(Dropped.NO_ROOM, len(operations))
+        if self._waiting.is_open and not self._waiting.add(
+            HeldOperations(location, operations), now
+        ):
+            self._dropped(DropReason.NO_ROOM, len(operations))
             self._miss(Reason.NO_ROOM, location)
             if self.contents is Contents.UNKNOWN:
                 self._release_waiting()
@@ -242,7 +244,7 @@ class Worker:
                 keys.remove(held, key)
                 put(tier, key, is_stored=False)
         if refused:
-            self._dropped(Dropped.NO_ROOM, refused)
+            self._dropped(DropReason.NO_ROOM, refused)
             self._miss(Reason.NO_ROOM, location)
 
     def _miss(self, reason: str, location: str) -> None:
@@ -274,7 +276,7 @@ class Worker:
         self._lines.gap(Reason.NOT_SYNCED)
         self._replay(held, self._lines.put)
 
-    def _replay(self, held: Iterable[Held], put: _Put) -> None:
+    def _replay(self, held: Iterable[HeldOperations], put: _Put) -> None:
         for location, operations in held:
             keys = self.keys.at(location)
             assert keys is not None, "operations at further locations do not wait"
@@ -303,7 +305,7 @@ class Worker:
         self._ask_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, LMCACHE_SYNC_AGAIN_MAX_S)
         if self._since is None:  # or it may yet begin what it was asked for before
-            self._since = Since(len(self._waiting), self._strays(), self._numbering)
+            self._since = SyncWindow(len(self._waiting), self._strays(), self._numbering)
         self._waiting.open()
         return reason
 
@@ -345,7 +347,7 @@ class Worker:
             return refusal
         self._drop_sync()
         if self._since is None:
-            self._since = Since(0, self._strays(), (), is_broken=True)
+            self._since = SyncWindow(0, self._strays(), (), is_broken=True)
         self._waiting.open()
         self._sync = FullSync(
             sync_id=message.sync_id,
@@ -365,7 +367,7 @@ class Worker:
             or sync.sync_id != message.sync_id
             or not sync.add(message.batch_id, message.keys, now)
         ):
-            self._dropped(Dropped.BATCH)
+            self._dropped(DropReason.BATCH)
         elif sync.is_whole:
             self._finish(sync)
 
@@ -410,7 +412,7 @@ class Worker:
         is_sound = sync.has_all and not since.is_broken and location not in since.lost
         sync.release()
         if not self.keys.replace(location, keys):  # Step 1.
-            self._dropped(Dropped.NO_ROOM, len(keys))
+            self._dropped(DropReason.NO_ROOM, len(keys))
             is_sound = False
         self.contents = Contents.PARTIAL
         if not since.was_cut and since.strays == self._strays():

@@ -64,7 +64,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return self.access.key_id
 
 
-class Given(NamedTuple):
+class PresentedKey(NamedTuple):
     """What a caller says to be its key."""
 
     id: str
@@ -86,7 +86,7 @@ def digest_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def read_authorization(header: bytes) -> Given | None:
+def read_authorization(header: bytes) -> PresentedKey | None:
     """The key of `Authorization: Bearer <key>`, or of `Basic`, whose password it is; None where
     there is none.
     """
@@ -102,7 +102,7 @@ def read_authorization(header: bytes) -> Given | None:
     found = _KEY.fullmatch(value)
     if found is None:
         return None
-    return Given(found[1].decode(), hashlib.sha256(found[2]).digest())
+    return PresentedKey(found[1].decode(), hashlib.sha256(found[2]).digest())
 
 
 def check_id(key_id: str) -> str:

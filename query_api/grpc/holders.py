@@ -40,7 +40,7 @@ class Holder(NamedTuple):
     publisher: PublisherKey
 
 
-Best = dict[str, tuple[int, Holder]]
+BestHolders = dict[str, tuple[int, Holder]]
 """How many blocks are held behind each URL, and by whom."""
 
 Ranks = Mapping[int, Holder]

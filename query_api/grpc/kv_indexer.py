@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from query_api.grpc.bounds import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
 from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.encoding import bytes_tag, number_field, varint
-from query_api.grpc.holders import Best, Holder, Holders
+from query_api.grpc.holders import BestHolders, Holder, Holders
 from query_api.grpc.messages.kv_indexer_pb2 import MatchExternalKvPrefixRequest
 from query_api.grpc.refusals import malformed, too_large
 from query_api.grpc.settings import GrpcSettings
@@ -72,7 +72,7 @@ class KvIndexer:
         hashes = self._read(message)
         kernel = self._holders.refresh()
         find = self._holders.find
-        best: Best = {}
+        best: BestHolders = {}
         for handle, blocks in kernel.query_by_engine_hash(
             self._tenant_id, self._model_name, hashes
         ):

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from query_api.grpc.bounds import GRPC_HASHES_MAX
 from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.encoding import bytes_field, bytes_tag, number_field, varint
-from query_api.grpc.holders import Best, Holder, Holders
+from query_api.grpc.holders import BestHolders, Holder, Holders
 from query_api.grpc.messages.radix_index_pb2 import (
     TOKENS,
     Keyspace,
@@ -120,7 +120,7 @@ class RadixIndex:
         scope = PrefixScope(self._tenant_id, query.keyspace.model, "", size, "")
         kernel = self._holders.refresh()
         instances = self._holders.instances(scope)
-        best: Best = {}
+        best: BestHolders = {}
         for match in kernel.query_by_hash(scope, kernel.chain_hashes(self._packed(query)), None):
             if not match.longest:
                 continue

@@ -14,7 +14,7 @@ from streams.kernel.interface import AuditQueue, InstanceMatch, ReadOnlyKernel
 _Settled = tuple[int, list[tuple[int, int]]]
 
 
-class Stepped(NamedTuple):
+class SteppedAnswer(NamedTuple):
     """An answer that was made step by step: what was asked, and all that the kernel said."""
 
     by_hash: bool
@@ -38,7 +38,7 @@ class AnswerAudit:
         return (kernel.settled(),) if self._queue.draw() else None
 
     def end(
-        self, begun: tuple[_Settled | None], kernel: ReadOnlyKernel, stepped: Stepped
+        self, begun: tuple[_Settled | None], kernel: ReadOnlyKernel, stepped: SteppedAnswer
     ) -> bytes | None:
         """After it was asked: what `push` takes; None, which is counted, where the table was
         written meanwhile, or no list of hashes gives the answer: some instances hold the prompt as

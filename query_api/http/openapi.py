@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from query_api.gaps import GapsDocument, Wanted
+from query_api.gaps import GapsDocument, PublisherFilter
 from query_api.http import models
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.explanation_models import ExplanationDocument
@@ -322,7 +322,7 @@ def gaps_operation() -> Fragment:
             "description": f"Only publishers of this {name.removesuffix('_id')}.",
             "schema": {"type": "string"},
         }
-        for name in Wanted._fields
+        for name in PublisherFilter._fields
     ]
     operation = view_operation(GapsDocument, *Wire)
     return operation | {"parameters": parameters}

@@ -54,7 +54,7 @@ class HandedOver(NamedTuple):
     is_last: bool
 
 
-class Counted(NamedTuple):
+class AnswerCounts(NamedTuple):
     """What was answered on one path: `*_counts` by bucket, `*_sum` of the values."""
 
     answered: int
@@ -115,7 +115,7 @@ class PlainListener(Protocol):
         ...
 
     def take_counted(self) -> list[tuple[int, list[int], float, list[int], float, int]]:
-        """What was answered since the last call: a `Counted` for each of `PATHS`."""
+        """What was answered since the last call: a `AnswerCounts` for each of `PATHS`."""
         ...
 
     def take_ended(self) -> tuple[int, int]:
@@ -234,7 +234,7 @@ class PlainAnswers:
         if self._listener is None:
             return
         self.renew()
-        taken = map(Counted._make, self._listener.take_counted())
+        taken = map(AnswerCounts._make, self._listener.take_counted())
         for path, counted in zip(PATHS, taken, strict=True):
             if counted.answered:
                 self.answered += counted.answered

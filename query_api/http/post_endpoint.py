@@ -37,7 +37,7 @@ TYPE_HEADERS: Final = {wire: (b"content-type", content_type_of(wire)) for wire i
 logger = logging.getLogger(__name__)
 
 
-class Posted(NamedTuple):
+class PostRequest(NamedTuple):
     """One request.
 
     Attributes:
@@ -59,7 +59,7 @@ class Posted(NamedTuple):
     access: Access = OPEN
 
 
-class Answered(NamedTuple):
+class PostAnswer(NamedTuple):
     """Its answer; `content-length` and `x-request-id` come on top of the headers."""
 
     status: int
@@ -89,7 +89,7 @@ class PostEndpoint(ABC):
         """The paths whose POST requests come here."""
 
     @abstractmethod
-    async def answer(self, posted: Posted) -> Answered:
+    async def answer(self, posted: PostRequest) -> PostAnswer:
         """The answer to a request.
 
         Raises:
@@ -117,7 +117,7 @@ class PostEndpoint(ABC):
                 body = await self._bodies.complete(message, receive, scope["headers"])
             url_query: bytes = scope.get("query_string", b"")
             access = access_of(scope)
-            posted = Posted(path, wire, form, body, url_query, scope["headers"], access)
+            posted = PostRequest(path, wire, form, body, url_query, scope["headers"], access)
             status, headers, answer = await self.answer(posted)
             del posted
         except ClientGoneError:

@@ -15,16 +15,16 @@ from typing import Final, NamedTuple
 
 from query_api.access.rights import Access
 from query_api.http.answers import encode_detailed, encode_matches
-from query_api.http.audit import AnswerAudit, Stepped
+from query_api.http.audit import AnswerAudit, SteppedAnswer
 from query_api.http.errors import no_history, recovering
 from query_api.http.feature import HttpParts
 from query_api.http.metrics import QueryMetrics
 from query_api.http.post_endpoint import (
     TYPE_HEADERS,
-    Answered,
     HttpHeaders,
-    Posted,
+    PostAnswer,
     PostEndpoint,
+    PostRequest,
 )
 from query_api.http.requests.options import AnswerOptions, read_options
 from query_api.http.requests.queries import (
@@ -39,7 +39,7 @@ from query_api.http.requests.queries import (
 )
 from query_api.http.traces import context_of
 from query_api.http.wire import Wire
-from query_api.ports import Asked, History, PastView, Positions, View, positions_text
+from query_api.ports import History, PastQuestion, PastView, Positions, View, positions_text
 from query_api.traces import query_attributes
 from query_api.unknown_scopes import HEADER
 from schemas.answer_states import AnswerState, Standing
@@ -114,7 +114,7 @@ class HotRoutes(PostEndpoint):
         """See `PostEndpoint`."""
         return frozenset(self._routes)
 
-    async def answer(self, posted: Posted) -> Answered:
+    async def answer(self, posted: PostRequest) -> PostAnswer:
         """See `PostEndpoint`."""
         # Nearly all queries are answered without Python: those that are not begin no traces.
         if self._tracer.is_on and (parent := context_of(posted.headers)):
@@ -122,13 +122,13 @@ class HotRoutes(PostEndpoint):
                 return await self._answered(posted, span)
         return await self._answered(posted, NO_SPAN)
 
-    async def _answered(self, posted: Posted, span: Span) -> Answered:
+    async def _answered(self, posted: PostRequest, span: Span) -> PostAnswer:
         route = self._routes[posted.path]
         _, wire, form, body, url_query, _, access = posted
         options = read_options(url_query, self._default) if url_query else self._default
         request = _Request(wire, form, body, url_query, options, access, span)
         headers, answer = self._answer(route, request) or await self._answer_past(route, request)
-        return Answered(200, headers, answer)
+        return PostAnswer(200, headers, answer)
 
     def _answer(self, route: _Route, request: _Request) -> tuple[HttpHeaders, bytes] | None:
         """Of now; None where the past is asked for."""
@@ -176,7 +176,7 @@ class HotRoutes(PostEndpoint):
         if not view.ready:
             raise recovering(view.health().problem)
         query = self._read(route, view.kernel, request)
-        asked = Asked(
+        asked = PastQuestion(
             query.tenant_id,
             query.model,
             query.block_size,
@@ -210,7 +210,7 @@ class HotRoutes(PostEndpoint):
         scope, matches = route.answer(kernel, query)
         audited = None
         if audit is not None and begun is not None:
-            audited = audit.end(begun, kernel, Stepped(route.by_hash, query, scope, matches))
+            audited = audit.end(begun, kernel, SteppedAnswer(route.by_hash, query, scope, matches))
         if options.hits_only:
             matches = [match for match in matches if match.longest]
         if options.detail or options.only_exact:

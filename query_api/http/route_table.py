@@ -23,7 +23,7 @@ Handler = Callable[..., Awaitable[Response]]
 _REQUEST: Final = "request"
 
 
-class Entry(NamedTuple):
+class RouteEntry(NamedTuple):
     """One of them; `documented` is for FastAPI's `add_api_route`."""
 
     path: str
@@ -44,7 +44,7 @@ class Routes:
 
     def __init__(self, tags: Sequence[str] = ()) -> None:
         self._tags = list(tags)
-        self.entries: list[Entry] = []
+        self.entries: list[RouteEntry] = []
 
     def get(self, path: str, **documented: Any) -> Callable[[Handler], Handler]:
         """Has a function answer GET; `documented` is for FastAPI's `add_api_route`."""
@@ -63,7 +63,7 @@ class Routes:
         return partial(self._add, path, "DELETE", documented)
 
     def _add(self, path: str, method: str, documented: dict[str, Any], handler: Handler) -> Handler:
-        self.entries.append(Entry(path, method, handler, {"tags": self._tags} | documented))
+        self.entries.append(RouteEntry(path, method, handler, {"tags": self._tags} | documented))
         return handler
 
     def include(self, other: "Routes") -> None:

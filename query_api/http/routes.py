@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from query_api.gaps import Wanted, gaps_document
+from query_api.gaps import PublisherFilter, gaps_document
 from query_api.http import memory_models, models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.caller import access_of
@@ -179,7 +179,9 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
         given = dict(read_parameters(request.scope["query_string"], errors="strict"))
         if "modelname" in given:
             given.setdefault("model", given["modelname"])
-        wanted = Wanted(**{name: given[name] for name in Wanted._fields if name in given})
+        wanted = PublisherFilter(
+            **{name: given[name] for name in PublisherFilter._fields if name in given}
+        )
         admits = access_of(request).admits
         found = [one for one in view.ledgers() if admits(one.publisher.stream.tenant_id)]
         position = positions_text(view.positions())

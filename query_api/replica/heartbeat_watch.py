@@ -16,7 +16,7 @@ from typing import Final
 
 from schemas.limits import STALE_S
 from schemas.positions import Heartbeat
-from streams.table.scope_states import Source
+from streams.table.scope_states import ConfirmationSource
 
 HEARTBEATS_COMPARED: Final = 64  # of a bridge, to find how its clock differs: a minute of them
 
@@ -44,9 +44,9 @@ class HeartbeatWatch:
     """
 
     def __init__(self) -> None:
-        self.fresh_until: dict[Source, float] = {}
-        self._uptimes: dict[Source, float] = {}
-        self._clocks: dict[Source, _Clock] = {}
+        self.fresh_until: dict[ConfirmationSource, float] = {}
+        self._uptimes: dict[ConfirmationSource, float] = {}
+        self._clocks: dict[ConfirmationSource, _Clock] = {}
 
     def note(
         self, partition: int, bridges: Mapping[str, Heartbeat], *, now: float, as_of: float
@@ -59,9 +59,9 @@ class HeartbeatWatch:
             now: monotonic seconds.
             as_of: what the log had then was applied before this was.
         """
-        fresh: dict[Source, float] = {}
+        fresh: dict[ConfirmationSource, float] = {}
         for bridge, heartbeat in bridges.items():
-            source = Source(partition, bridge)
+            source = ConfirmationSource(partition, bridge)
             before = self._uptimes.get(source)
             if before == heartbeat.uptime:
                 continue

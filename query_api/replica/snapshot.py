@@ -20,7 +20,7 @@ from query_api.replica.registry_table import RegistryTable
 from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
-from schemas.registration import Registered, Registration
+from schemas.registration import LiveRegistration, Registration
 from streams.kernel.interface import Kernel
 from streams.table.ledger import Ledger
 from streams.table.rows.format import OWNER_KEY
@@ -57,7 +57,7 @@ class TableReader(Protocol):
         ...
 
     @property
-    def registrations(self) -> dict[PublisherKey, Registered]:
+    def registrations(self) -> dict[PublisherKey, LiveRegistration]:
         """Who is registered, as the log says."""
         ...
 

@@ -95,7 +95,7 @@ class BlockFlag(IntFlag):
     as the log's retention keeps them."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CaptureSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the capture was asked for; None for no such limit.
 
     Attributes:
@@ -163,7 +163,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: Seconds
     created_by: Text
     source: Text
-    asked: Asked = Asked()
+    asked: CaptureSelection = CaptureSelection()
     partitions: tuple[PartitionSource, ...] = ()
     publishers: tuple[PublisherSource, ...] = ()
 
@@ -191,7 +191,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary
 
 
-class Entry(NamedTuple):
+class CaptureEntry(NamedTuple):
     """One record or one message; see the module."""
 
     lane: int
@@ -275,7 +275,7 @@ def decode_header(start: bytes, encoded: bytes) -> Header:
 
 
 def encode_block(
-    entries: Sequence[Entry], *, offset: int, flags: int, level: int
+    entries: Sequence[CaptureEntry], *, offset: int, flags: int, level: int
 ) -> tuple[Block, bytes]:
     """A block of these entries of one lane, in rising order of position, to stand at this place."""
     count = len(entries)
@@ -331,7 +331,7 @@ def decode_head(offset: int, head: bytes) -> Block:
     return block
 
 
-def decode_block(block: Block, body: bytes) -> list[Entry]:
+def decode_block(block: Block, body: bytes) -> list[CaptureEntry]:
     """The entries of a block.
 
     Raises:
@@ -356,7 +356,7 @@ def decode_block(block: Block, body: bytes) -> list[Entry]:
     content = bytes(raw)
     values = [content[begin:end] for begin, end in pairwise(ends)]
     columns_of = zip(repeat(block.lane), positions, times, values, flags)
-    return list(map(Entry._make, columns_of))
+    return list(map(CaptureEntry._make, columns_of))
 
 
 def check_body(block: Block, body: bytes) -> None:

@@ -13,23 +13,23 @@ from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
 from replay.bounds import CAPTURE_LOOK_S, CAPTURE_STALLED_S
 from replay.capture.errors import CaptureError
-from replay.capture.format import Asked, Header, Kind, Summary
-from replay.capture.sieve import UNREADABLE, Sieve, check_bounds, partition_source
+from replay.capture.format import CaptureSelection, Header, Kind, Summary
+from replay.capture.sieve import UNREADABLE, RecordFilter, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
 from schemas.limits import TAIL_REACH_S
 from schemas.positions import LogBounds
-from schemas.progress import Progress, Stopped, Tell, never, silent
+from schemas.progress import Progress, StopCheck, Tell, never, silent
 
 
 def capture_kafka(
     settings: KafkaSettings,
     path: Path,
-    asked: Asked,
+    asked: CaptureSelection,
     *,
     created_by: str,
     replace: bool = False,
     tell: Tell = silent,
-    stopped: Stopped = never,
+    stopped: StopCheck = never,
 ) -> Summary:
     """As `from_log.capture_log`, of what the events topic has now. Messages whose checksum fails
     are left out, and counted.
@@ -46,11 +46,11 @@ def capture_kafka(
 async def _capture(
     settings: KafkaSettings,
     path: Path,
-    asked: Asked,
+    asked: CaptureSelection,
     created_by: str,
     replace: bool,
     tell: Tell,
-    stopped: Stopped,
+    stopped: StopCheck,
 ) -> Summary:
     clients = client_options(settings)
     topic = settings.topics.events.name
@@ -75,7 +75,7 @@ async def _capture(
         ),
     )
     with CaptureWriter(path, header, replace=replace) as writer:
-        filling = _Filling(writer, asked, partitions)
+        filling = _CaptureFiller(writer, asked, partitions)
         reading = asyncio.create_task(_read(clients, topic, filling))
         try:
             await _watch(reading, filling, tell, stopped)
@@ -89,19 +89,19 @@ async def _capture(
     return writer.summary
 
 
-class _Filling:
+class _CaptureFiller:
     """Takes messages of all partitions into a capture."""
 
     def __init__(
-        self, writer: CaptureWriter, asked: Asked, partitions: dict[int, LogBounds]
+        self, writer: CaptureWriter, asked: CaptureSelection, partitions: dict[int, LogBounds]
     ) -> None:
         self.starts: dict[int, int | None] = {}
         self._writer = writer
-        self._sieves: dict[int, Sieve] = {}
+        self._sieves: dict[int, RecordFilter] = {}
         self._reached: dict[int, int] = {}
         self._total = 0
         for partition, bounds in partitions.items():
-            sieve = Sieve(asked, partition, bounds, writer.left_out)
+            sieve = RecordFilter(asked, partition, bounds, writer.left_out)
             start = (asked.first or {}).get(partition, bounds.start)
             if start < sieve.end:
                 self.starts[partition], self._sieves[partition] = start, sieve
@@ -134,7 +134,7 @@ class _Filling:
         self._writer.ended = INTERRUPTED
 
 
-async def _read(clients: ClientOptions, topic: str, filling: _Filling) -> None:
+async def _read(clients: ClientOptions, topic: str, filling: _CaptureFiller) -> None:
     if not filling.starts:
         return
     async with opened_reader(clients, committed=False) as reader:
@@ -142,7 +142,7 @@ async def _read(clients: ClientOptions, topic: str, filling: _Filling) -> None:
 
 
 async def _watch(
-    reading: "asyncio.Task[None]", filling: _Filling, tell: Tell, stopped: Stopped
+    reading: "asyncio.Task[None]", filling: _CaptureFiller, tell: Tell, stopped: StopCheck
 ) -> None:
     """Returns when all was read, or it is to end.
 

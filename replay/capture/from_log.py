@@ -5,11 +5,11 @@ from pathlib import Path
 
 from logs.embedded import ReadOnlyLog
 from replay.bounds import CAPTURE_TOLD_RECORDS
-from replay.capture.format import Asked, Header, Kind, Summary
-from replay.capture.sieve import Sieve, check_bounds, partition_source
+from replay.capture.format import CaptureSelection, Header, Kind, Summary
+from replay.capture.sieve import RecordFilter, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
 from schemas.identities import Offset
-from schemas.progress import Progress, Stopped, Tell, never, silent
+from schemas.progress import Progress, StopCheck, Tell, never, silent
 
 _PARTITION = 0
 
@@ -17,12 +17,12 @@ _PARTITION = 0
 def capture_log(
     data: Path,
     path: Path,
-    asked: Asked,
+    asked: CaptureSelection,
     *,
     created_by: str,
     replace: bool = False,
     tell: Tell = silent,
-    stopped: Stopped = never,
+    stopped: StopCheck = never,
 ) -> Summary:
     """Writes what was asked for to a file. Cost O(log up to the end of the range).
 
@@ -63,10 +63,10 @@ def capture_log(
 
 
 def _fill(
-    writer: CaptureWriter, log: ReadOnlyLog, asked: Asked, tell: Tell, stopped: Stopped
+    writer: CaptureWriter, log: ReadOnlyLog, asked: CaptureSelection, tell: Tell, stopped: StopCheck
 ) -> None:
     begin = log.bounds.start
-    sieve = Sieve(asked, _PARTITION, log.bounds, writer.left_out)
+    sieve = RecordFilter(asked, _PARTITION, log.bounds, writer.left_out)
     total = sieve.end - begin
     for number, (offset, value) in enumerate(log.read(Offset(0))):
         if offset >= sieve.end:

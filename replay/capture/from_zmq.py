@@ -24,7 +24,7 @@ from bridge.sockets.subscriber import Subscriber
 from replay.bounds import CAPTURE_LOOK_S
 from replay.capture.asking import NoAnswerError, ask_for
 from replay.capture.format import (
-    Entry,
+    CaptureEntry,
     EntryFlag,
     Header,
     Kind,
@@ -36,7 +36,7 @@ from replay.capture.writer import CaptureWriter
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import DUPLICATE_WINDOW, LINK_SETTLE_S, REPLAY_OVERLAP_BATCHES
-from schemas.progress import Progress, Stopped, Tell, never, silent
+from schemas.progress import Progress, StopCheck, Tell, never, silent
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import socket_reader
 
@@ -59,7 +59,7 @@ def capture_frames(
     seconds: float | None = None,
     limit: int | None = None,
     tell: Tell = silent,
-    stopped: Stopped = never,
+    stopped: StopCheck = never,
 ) -> Summary:
     """Writes what the publishers send, until it is to end; an end by `stopped` is as good as any.
 
@@ -139,7 +139,7 @@ class _Recorder:
         publishers: Sequence[PublisherSource],
         writer: CaptureWriter,
         limit: int | None,
-        stopped: Stopped,
+        stopped: StopCheck,
     ) -> None:
         self._writer = writer
         self._limit = limit
@@ -260,7 +260,9 @@ class _Recorder:
             )
 
     def _add(self, lane: _Lane, time_of: float, frames: list[bytes], flags: int) -> None:
-        self._writer.add(Entry(lane.number, lane.position, time_of, encode_frames(frames), flags))
+        self._writer.add(
+            CaptureEntry(lane.number, lane.position, time_of, encode_frames(frames), flags)
+        )
         lane.position += 1
         sequence = _sequence_of(frames)
         if sequence is not None:

@@ -22,7 +22,7 @@ from replay.capture.format import (
     START,
     VERSION,
     Block,
-    Entry,
+    CaptureEntry,
     Header,
     Kind,
     MalformedError,
@@ -48,7 +48,7 @@ _EVERY_OFFSET: Final = Offset(2**63 - 1)
 _ENTRY_MEMORY: Final = 200  # bytes of a decoded entry, beside its value
 
 
-class _Open:
+class _OpenBlocks:
     """What the blocks take that are decoded at once."""
 
     def __init__(self, path: Path) -> None:
@@ -190,7 +190,7 @@ class Capture:
         first: int | None = None,
         since: float | None = None,
         until: float | None = None,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[CaptureEntry]:
         """Entries in the order of the file: within a lane the positions rise. Cost O(blocks), and
         what is decoded: blocks that have nothing of the range are passed over.
 
@@ -224,7 +224,7 @@ class Capture:
                 ):
                     yield entry
 
-    def merged(self) -> Iterator[Entry]:
+    def merged(self) -> Iterator[CaptureEntry]:
         """All entries as they happened: the lanes' side by side, by time where times rise; within a
         lane always by position. Memory: the blocks whose times overlap.
 
@@ -234,15 +234,15 @@ class Capture:
         lanes: dict[int, list[Block]] = {}
         for block in self.blocks:
             lanes.setdefault(block.lane, []).append(block)
-        opened = _Open(self.path)
+        opened = _OpenBlocks(self.path)
         rising = (self._rising(lane, blocks, opened) for lane, blocks in lanes.items())
         for _, _, entry in heapq.merge(*rising):
             if entry is not None:
                 yield entry
 
     def _rising(
-        self, lane: int, blocks: Sequence[Block], opened: _Open
-    ) -> Iterator[tuple[float, int, Entry | None]]:
+        self, lane: int, blocks: Sequence[Block], opened: _OpenBlocks
+    ) -> Iterator[tuple[float, int, CaptureEntry | None]]:
         """A lane's entries under times that never fall, so that merging keeps their order; None
         before each block, which is decoded once its time has come.
         """
@@ -256,7 +256,7 @@ class Capture:
                 yield reached, lane, entry
             opened.remove(block)
 
-    def _entries(self, block: Block) -> list[Entry]:
+    def _entries(self, block: Block) -> list[CaptureEntry]:
         body = self._read_at(block.body_offset, block.size)
         try:
             return decode_block(block, body)

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from replay.capture.errors import CaptureError
-from replay.capture.format import Asked, Entry, PartitionSource
+from replay.capture.format import CaptureEntry, CaptureSelection, PartitionSource
 from schemas.codec import decode_log_record
 from schemas.errors import RecordError
 from schemas.identities import PublisherKey, StreamKey
@@ -27,7 +27,7 @@ FILTERED: Final = "other_streams"
 UNREADABLE: Final = "unreadable"
 
 
-def check_bounds(asked: Asked, partitions: dict[int, LogBounds]) -> None:
+def check_bounds(asked: CaptureSelection, partitions: dict[int, LogBounds]) -> None:
     """Compares the positions that were asked for with what the log has.
 
     Raises:
@@ -50,7 +50,7 @@ def check_bounds(asked: Asked, partitions: dict[int, LogBounds]) -> None:
 
 
 def partition_source(
-    asked: Asked, partition: int, bounds: LogBounds, *, keeps_registrations: bool
+    asked: CaptureSelection, partition: int, bounds: LogBounds, *, keeps_registrations: bool
 ) -> PartitionSource:
     """What the header says of a partition."""
     first = (asked.first or {}).get(partition, 0)
@@ -63,7 +63,7 @@ def partition_source(
     )
 
 
-class Sieve:
+class RecordFilter:
     """Takes the records of one partition in their order, and gives those that are wanted.
 
     Times are compared record by record. Those of one publisher rise, unless its bridge's clock was
@@ -78,7 +78,7 @@ class Sieve:
     """
 
     def __init__(
-        self, asked: Asked, partition: int, bounds: LogBounds, left_out: Counter[str]
+        self, asked: CaptureSelection, partition: int, bounds: LogBounds, left_out: Counter[str]
     ) -> None:
         self._begun = False
         self._asked = asked
@@ -87,7 +87,7 @@ class Sieve:
         self._last = (asked.last or {}).get(partition, bounds.end - 1)
         self._left_out = left_out
         self._is_filtered = (asked.tenant, asked.model, asked.instance) != (None, None, None)
-        self._live: dict[PublisherKey, Entry] = {}
+        self._live: dict[PublisherKey, CaptureEntry] = {}
         self._time = 0.0
 
     @property
@@ -95,7 +95,7 @@ class Sieve:
         """Behind the last offset that may be wanted."""
         return self._last + 1
 
-    def take(self, offset: int, value: bytes) -> Iterator[tuple[Entry, bool]]:
+    def take(self, offset: int, value: bytes) -> Iterator[tuple[CaptureEntry, bool]]:
         """The record as an entry, and whether it stands before the range; nothing where it is left
         out. Before the first one of the range come the registrations that are live there.
         """
@@ -112,7 +112,7 @@ class Sieve:
                 return
             if kept is not record:
                 value = encode_record(kept)
-        entry = Entry(self._partition, offset, self._time, value)
+        entry = CaptureEntry(self._partition, offset, self._time, value)
         if not self._is_inside(offset):
             self._left_out[OUTSIDE] += 1
             if not self._begun and offset <= self._last:
@@ -123,7 +123,7 @@ class Sieve:
             yield from self._spared()
         yield entry, False
 
-    def _spared(self) -> Iterator[tuple[Entry, bool]]:
+    def _spared(self) -> Iterator[tuple[CaptureEntry, bool]]:
         live, self._live = self._live, {}
         self._left_out[OUTSIDE] -= len(live)
         for entry in sorted(live.values(), key=lambda entry: entry.position):
@@ -137,7 +137,7 @@ class Sieve:
             and (until is None or self._time < until)
         )
 
-    def _note(self, record: LogRecord | None, entry: Entry) -> None:
+    def _note(self, record: LogRecord | None, entry: CaptureEntry) -> None:
         if isinstance(record, RegisteredRecord):
             self._live[record.publisher] = entry
         elif isinstance(record, UnregisteredRecord):

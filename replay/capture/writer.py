@@ -21,7 +21,7 @@ from replay.capture.format import (
     COLUMNS_SIZE,
     Block,
     BlockFlag,
-    Entry,
+    CaptureEntry,
     Header,
     Summary,
     encode_block,
@@ -42,13 +42,13 @@ _LEVEL: Final = 3  # of zstd; higher ones take several times as long for a few p
 _ENDED_CHARS: Final = 500
 
 
-class _Filling:
+class _OpenBlock:
     """The block of one lane that is not full yet."""
 
     __slots__ = ("entries", "size_bytes")
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[CaptureEntry] = []
         self.size_bytes = 0
 
 
@@ -94,7 +94,7 @@ class CaptureWriter:
         self._block_bytes = block_bytes
         self._clock = clock
         self._blocks: list[Block] = []
-        self._filling: dict[tuple[int, int], _Filling] = {}
+        self._filling: dict[tuple[int, int], _OpenBlock] = {}
         self._waiting_bytes = 0
         self._last: dict[int, int] = {}
         self._end = 0
@@ -146,7 +146,7 @@ class CaptureWriter:
         """Whether entries wait for their block to be full: a kill would cost them."""
         return bool(self._waiting_bytes)
 
-    def add(self, entry: Entry, *, spared: bool = False) -> None:
+    def add(self, entry: CaptureEntry, *, spared: bool = False) -> None:
         """Takes an entry; writes a block where it is full.
 
         Args:
@@ -166,7 +166,7 @@ class CaptureWriter:
             self.left_out["too_large"] += 1
             return
         self._last[lane] = entry.position
-        filling = self._filling.setdefault((lane, int(spared)), _Filling())
+        filling = self._filling.setdefault((lane, int(spared)), _OpenBlock())
         filling.entries.append(entry)
         filling.size_bytes += size_bytes
         self._waiting_bytes += size_bytes

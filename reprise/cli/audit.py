@@ -16,7 +16,7 @@ from schemas.errors import RepriseError
 if TYPE_CHECKING:
     from routing.audit import DecisionDisagreement, VerifiedDecisions
     from schemas.answer_records import AnsweredInstance
-    from streams.audit.verification import Disagreement, Verified
+    from streams.audit.verification import Disagreement, VerificationResult
 
 _DATA: Final = Path("data")
 
@@ -78,7 +78,7 @@ def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | 
 Tell = Callable[[int, int], None]
 
 
-def _answers(data: Path | None, kafka: KafkaSettings | None, tell: Tell) -> "Verified":
+def _answers(data: Path | None, kafka: KafkaSettings | None, tell: Tell) -> "VerificationResult":
     from streams.audit.topics_verification import verify_topics
     from streams.audit.verification import verify_answers
 
@@ -124,7 +124,7 @@ def _found_data() -> Path:
     return _DATA
 
 
-def lines_of(verified: "Verified") -> list[str]:
+def lines_of(verified: "VerificationResult") -> list[str]:
     """What came of it, for people."""
     lines = []
     for shown in verified.shown:

@@ -19,7 +19,7 @@ from schemas.errors import RepriseError
 from schemas.limits import MIB
 
 if TYPE_CHECKING:
-    from replay.capture.format import Asked, PublisherSource, Summary
+    from replay.capture.format import CaptureSelection, PublisherSource, Summary
 
 R = TypeVar("R")
 
@@ -147,8 +147,8 @@ def _asked(
     first: dict[int, int] | None,
     last: dict[int, int] | None,
     of_publishers: dict[str, object],
-) -> "Asked":
-    from replay.capture.format import Asked
+) -> "CaptureSelection":
+    from replay.capture.format import CaptureSelection
 
     if since is not None and until is not None and since >= until:
         raise click.UsageError(f"Expected --since before --until, got {since:f} and {until:f}")
@@ -160,7 +160,7 @@ def _asked(
     assert isinstance(instances, tuple)
     if len(instances) > 1:
         raise click.UsageError("Expected one --instance to choose by, got several")
-    return Asked(
+    return CaptureSelection(
         since=since,
         until=until,
         first=first,
@@ -191,7 +191,11 @@ def _publishers(
 
 
 def _capture_records(
-    data: Path | None, kafka: KafkaSettings | None, asked: "Asked", out: Path, force: bool
+    data: Path | None,
+    kafka: KafkaSettings | None,
+    asked: "CaptureSelection",
+    out: Path,
+    force: bool,
 ) -> "Summary":
     from replay.capture.from_kafka import capture_kafka
     from replay.capture.from_log import capture_log

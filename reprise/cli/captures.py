@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from replay.block_events import BlockEvents
     from replay.capture.reader import Capture
     from replay.chains import Chains
-    from schemas.progress import Stopped, Tell
+    from schemas.progress import StopCheck, Tell
 
 _PARTIAL = (
     "the range begins after its log did: chains that were stored before are known from their first"
@@ -28,7 +28,7 @@ def is_capture(file: Path) -> bool:
 
 
 def steps_of(
-    capture: "Capture", of_publishers: dict[str, object], tell: "Tell", stopped: "Stopped"
+    capture: "Capture", of_publishers: dict[str, object], tell: "Tell", stopped: "StopCheck"
 ) -> "BlockEvents":
     """The events of a capture of either kind."""
     from replay.block_events import BlockEvents

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         AccountDocument,
         GapsDocument,
         IncarnationDocument,
+        PublisherFilter,
         PublisherGapsDocument,
-        Wanted,
     )
 
 _KINDS = ("lost", "repaired", "incomplete")
@@ -73,13 +73,13 @@ def gaps(
 
     Exit code 1 where it cannot be had, or a capture cannot be read to its end.
     """  # noqa: D301
-    from query_api.gaps import Wanted
+    from query_api.gaps import PublisherFilter
 
     by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
     source = kafka if by_flag else None
     if sum(one is not None for one in (file, url, data, source)) > 1:
         raise click.UsageError("Expected one of --url, --data, --kafka and FILE, got several")
-    wanted, is_whole = Wanted(tenant, model, instance), True
+    wanted, is_whole = PublisherFilter(tenant, model, instance), True
     try:
         if file is not None:
             document, is_whole = _of_capture(file, wanted)
@@ -98,13 +98,15 @@ def gaps(
         context.exit(1)
 
 
-def _asked(url: str, wanted: "Wanted") -> "GapsDocument":
+def _asked(url: str, wanted: "PublisherFilter") -> "GapsDocument":
     from query_api.gaps import GapsDocument
 
     return asked(url, "/gaps", wanted._asdict(), GapsDocument)
 
 
-def _of_log(data: Path | None, kafka: KafkaSettings | None, wanted: "Wanted") -> "GapsDocument":
+def _of_log(
+    data: Path | None, kafka: KafkaSettings | None, wanted: "PublisherFilter"
+) -> "GapsDocument":
     from query_api.gaps import LedgerView, gaps_document
     from query_api.ports import positions_text
     from streams.audit.ledgers import ledgers_of_log, ledgers_of_topic
@@ -122,7 +124,7 @@ def _of_log(data: Path | None, kafka: KafkaSettings | None, wanted: "Wanted") ->
     return gaps_document(views, positions_text(found.positions), wanted)
 
 
-def _of_capture(file: Path, wanted: "Wanted") -> "tuple[GapsDocument, bool]":
+def _of_capture(file: Path, wanted: "PublisherFilter") -> "tuple[GapsDocument, bool]":
     """The document, and whether the capture was read to its end."""
     from query_api.gaps import LedgerView, gaps_document
     from query_api.ports import positions_text

@@ -21,7 +21,7 @@ from schemas.extras import need
 if TYPE_CHECKING:
     from lab.miss_ratio.miss_ratio import MissRatios
     from lab.miss_ratio.report import Analysis
-    from schemas.progress import Stopped
+    from schemas.progress import StopCheck
 
     Sizes = tuple[str, ...]
 
@@ -145,7 +145,7 @@ class CaptureReading(NamedTuple):
     name: str
     sample: float
     windows: tuple[float, ...]
-    stopped: "Stopped"
+    stopped: "StopCheck"
 
 
 def _check_outputs(plot: Path | None, outputs: tuple[Path | None, ...]) -> None:
@@ -207,7 +207,7 @@ def _read_trace(
     name: str,
     sample: float,
     sizes: "Sizes",
-    stopped: "Stopped",
+    stopped: "StopCheck",
     *,
     block_size: object,
     ignore_unknown: bool,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from replay.capture.reader import Capture
 
 
-class Sending(NamedTuple):
+class SendOptions(NamedTuple):
     """The options.
 
     Attributes:
@@ -46,7 +46,7 @@ def say_notes(capture: "Capture") -> None:
         )
 
 
-def publish(file: Path, sending: Sending) -> tuple[bool, bool]:
+def publish(file: Path, sending: SendOptions) -> tuple[bool, bool]:
     """Sends a capture out; whether it is intact, and whether all was sent.
 
     Raises:

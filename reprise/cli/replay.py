@@ -16,7 +16,7 @@ from query_api.access.settings import check_loopback
 from reprise.bounds import OPTION_HOURS_MAX
 from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.process import begin_service
-from reprise.cli.publishing import Sending, publish, say_notes
+from reprise.cli.publishing import SendOptions, publish, say_notes
 from reprise.cli.registration_options import registration_options, registrations_of
 from reprise.settings import log_level_from, seed_from
 from schemas.errors import RepriseError
@@ -145,7 +145,7 @@ def replay(
     try:
         seed = seed_from(os.environ)
         if as_publisher is not None:
-            sending = Sending(
+            sending = SendOptions(
                 as_publisher, replay_socket or "", only, wait_s, stay_s, speed, renumber
             )
             is_whole, ended = publish(file, sending)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import aiohttp
 
 from reprise.bounds import WATCH_S
-from reprise.discovery.membership import Source
+from reprise.discovery.membership import PodSource
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import SETTINGS_FILE_BYTES_MAX
@@ -24,8 +24,8 @@ API_SERVER_S: Final = 30.0  # of a list; and beyond the end of a watch
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PATHS: Final = {
-    Source.PODS: "/api/v1/namespaces/{}/pods",
-    Source.SLICES: "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
+    PodSource.PODS: "/api/v1/namespaces/{}/pods",
+    PodSource.SLICES: "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
 }
 
 
@@ -111,7 +111,7 @@ class ApiServer:
 
     @asynccontextmanager
     async def ask(
-        self, source: Source, parameters: Mapping[str, str], *, is_watch: bool = False
+        self, source: PodSource, parameters: Mapping[str, str], *, is_watch: bool = False
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A list, or a watch; its body is still to be read.
 

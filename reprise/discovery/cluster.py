@@ -17,7 +17,7 @@ import aiohttp
 from reprise.bounds import WATCH_S
 from reprise.discovery.api_server import ApiError, ApiServer
 from reprise.discovery.engines import part
-from reprise.discovery.membership import Source
+from reprise.discovery.membership import PodSource
 from schemas.limits import MIB
 
 DISCOVERED_PODS_MAX: Final = 65_536  # of a listing; beyond it nothing is changed, which is logged
@@ -63,7 +63,7 @@ class Follower:
         failures: requests that failed.
     """
 
-    def __init__(self, source: Source, server: ApiServer, sink: Sink) -> None:
+    def __init__(self, source: PodSource, server: ApiServer, sink: Sink) -> None:
         self.is_listed = False
         self.relists = self.failures = 0
         self._source = source

@@ -14,7 +14,7 @@ from reprise.discovery.engines import Engine
 DISCOVERED_DELETED_MAX: Final = 4_096  # objects that are known to be gone; the oldest are forgotten
 
 
-class Source(Enum):
+class PodSource(Enum):
     """Who tells of pods; what comes first counts first."""
 
     PODS = "pods"
@@ -31,28 +31,30 @@ class Membership:
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self._told: dict[Source, dict[str, dict[str, Engine]]] = {one: {} for one in Source}
+        self._told: dict[PodSource, dict[str, dict[str, Engine]]] = {one: {} for one in PodSource}
         self._known: dict[str, Engine] = {}
         self._gone_at: dict[str, float] = {}  # of those that nobody says are there
         self._was_ready: set[str] = set()
         # An object that is gone never comes back: an event that says so comes too late.
         self._deleted: OrderedDict[str, None] = OrderedDict()
 
-    def listed(self, source: Source, objects: Mapping[str, Iterable[Engine]], now: float) -> None:
+    def listed(
+        self, source: PodSource, objects: Mapping[str, Iterable[Engine]], now: float
+    ) -> None:
         """All that there is, by the uid of the object that says so: what is not named is gone."""
         self._told[source] = {
             uid: {engine.uid: engine for engine in engines} for uid, engines in objects.items()
         }
         self._join(now)
 
-    def changed(self, source: Source, uid: str, engines: Iterable[Engine], now: float) -> None:
+    def changed(self, source: PodSource, uid: str, engines: Iterable[Engine], now: float) -> None:
         """What one object says now; nothing: it says that no engine is there."""
         if uid in self._deleted:
             return
         self._told[source][uid] = {engine.uid: engine for engine in engines}
         self._join(now)
 
-    def deleted(self, source: Source, uid: str, now: float) -> None:
+    def deleted(self, source: PodSource, uid: str, now: float) -> None:
         """An object is there no more."""
         self._told[source].pop(uid, None)
         self._deleted[uid] = None
@@ -85,7 +87,7 @@ class Membership:
 
     def _join(self, now: float) -> None:
         found: dict[str, Engine] = {}
-        for source in reversed(Source):
+        for source in reversed(PodSource):
             for engines in self._told[source].values():
                 found |= engines
                 # A Service may know earlier than the kubelet's status whether it is ready.

@@ -10,7 +10,7 @@ RankKey = tuple[str, str, str, int]
 """Tenant, model, instance and rank: what `POST /unregister` can name."""
 
 
-class Plan(NamedTuple):
+class RegistrationPlan(NamedTuple):
     """Bodies of `POST /unregister`, to be sent first, and of `POST /register`."""
 
     unregister: list[dict[str, Any]]
@@ -19,7 +19,7 @@ class Plan(NamedTuple):
 
 def make_plan(
     wanted: Iterable[Mapping[str, Any]], services: Sequence[Service], namespace: str
-) -> Plan:
+) -> RegistrationPlan:
     """Cost O(both).
 
     Args:
@@ -49,7 +49,7 @@ def make_plan(
             }
         )
     register = [body for key, body in sorted(bodies.items()) if key not in kept]
-    return Plan(unregister, register)
+    return RegistrationPlan(unregister, register)
 
 
 def _key(body: Mapping[str, Any]) -> RankKey:

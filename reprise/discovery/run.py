@@ -9,7 +9,7 @@ from reprise.discovery.api_server import ApiServer, ApiSettings
 from reprise.discovery.cluster import Follower
 from reprise.discovery.membership import Membership
 from reprise.discovery.registrar import Registrar
-from reprise.discovery.service import Discovery, Said, Told, readers
+from reprise.discovery.service import Discovery, MembershipSink, PodComplaints, readers
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +30,10 @@ async def run_discovery(
         ConfigurationError: the API server's authority cannot be read.
     """
     changed = asyncio.Event()
-    membership, said = Membership(grace_s), Said()
+    membership, said = Membership(grace_s), PodComplaints()
     async with ApiServer(settings, namespace, selector) as server:
         followers = [
-            Follower(source, server, Told(source, read, membership, said, changed.set))
+            Follower(source, server, MembershipSink(source, read, membership, said, changed.set))
             for source, read in readers().items()
         ]
         discovery = Discovery(namespace, membership, followers, Registrar(url), changed, said)

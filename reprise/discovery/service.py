@@ -20,7 +20,7 @@ from reprise.discovery.engines import (
     read_slice,
 )
 from reprise.discovery.facts import Facts, ask_facts
-from reprise.discovery.membership import Membership, Source
+from reprise.discovery.membership import Membership, PodSource
 from reprise.discovery.plan import make_plan
 from reprise.discovery.registrar import Registrar
 from schemas.errors import EndpointError
@@ -40,15 +40,15 @@ class Counts(NamedTuple):
     failed: int
 
 
-class Told:
+class MembershipSink:
     """A `Sink`: what a source says becomes membership."""
 
     def __init__(
         self,
-        source: Source,
+        source: PodSource,
         read: Callable[[Object], list[Engine]],
         membership: Membership,
-        said: "Said",
+        said: "PodComplaints",
         when_changed: Callable[[], None],
     ) -> None:
         self._source = source
@@ -86,7 +86,7 @@ class Told:
             return []
 
 
-class Said:
+class PodComplaints:
     """What is wrong with pods, as `Complaints` logs it: once, while it lasts."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Discovery:
         followers: list[Follower],
         registrar: Registrar,
         changed: asyncio.Event,
-        said: Said,
+        said: PodComplaints,
     ) -> None:
         self._namespace = namespace
         self._membership = membership
@@ -208,9 +208,9 @@ def read_pods(found: Object) -> list[Engine]:
     return [] if engine is None else [engine]
 
 
-def readers() -> dict[Source, Callable[[Object], list[Engine]]]:
+def readers() -> dict[PodSource, Callable[[Object], list[Engine]]]:
     """How objects of each source are read."""
-    return {Source.PODS: read_pods, Source.SLICES: read_slice}
+    return {PodSource.PODS: read_pods, PodSource.SLICES: read_slice}
 
 
 def _uid(found: Object) -> str:

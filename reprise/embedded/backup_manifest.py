@@ -19,7 +19,7 @@ from storage.files import read_file
 from streams.kernel import open_kernel
 from streams.table.driver import recover
 from streams.table.fold import Fold
-from streams.table.recovery import Action
+from streams.table.recovery import RecoveryAction
 from streams.table.store import TableStore
 from streams.table.table import Table
 from streams.table.verification import context_digests
@@ -59,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, CopiedFile]
 
 
-class Found(NamedTuple):
+class BackupState(NamedTuple):
     """What a start finds.
 
     Attributes:
@@ -75,7 +75,7 @@ class Found(NamedTuple):
     digests: dict[str, str]
 
 
-def recover_copy(data: Path, seed: int) -> Found:
+def recover_copy(data: Path, seed: int) -> BackupState:
     """Brings the table up to the log, as a start does. Cost O(entries).
 
     Raises:
@@ -91,7 +91,7 @@ def recover_copy(data: Path, seed: int) -> Found:
         ) from error
 
 
-def _recovered(data: Path, seed: int) -> Found:
+def _recovered(data: Path, seed: int) -> BackupState:
     with_table = (data / "table").exists()
     if with_table:
         store = TableStore(data / "table")
@@ -110,7 +110,9 @@ def _recovered(data: Path, seed: int) -> Found:
             table.close()
     finally:
         log.close()
-    return Found(not with_table or plan.action is Action.RESUME, seed, position, digests)
+    return BackupState(
+        not with_table or plan.action is RecoveryAction.RESUME, seed, position, digests
+    )
 
 
 def read_manifest(backup: Path) -> Manifest:

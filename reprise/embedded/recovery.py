@@ -13,7 +13,7 @@ from schemas.conditions import Conditions, Level, Part
 from schemas.errors import DamagedError, DiskError, StorageError
 from schemas.limits import LOG_RETRY_S
 from streams.table.driver import recover
-from streams.table.recovery import Action
+from streams.table.recovery import RecoveryAction
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class EmbeddedRecovery:
             recovered.records,
             len(fold.registrations),
         )
-        if recovered.plan.action is Action.ADOPT:
+        if recovered.plan.action is RecoveryAction.ADOPT:
             self._losses.found(
                 "the log has lost its end or is gone, and `reprise verify` can no longer prove what"
                 " was before"

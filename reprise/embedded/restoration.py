@@ -9,7 +9,7 @@ from typing import Final
 from reprise import __version__
 from reprise.embedded.backup_manifest import (
     MANIFEST,
-    Found,
+    BackupState,
     Manifest,
     check_room,
     expect_none,
@@ -113,7 +113,7 @@ def _copy_file(backup: Path, source: Path, target: Path, size_bytes: int) -> Non
             left -= len(block)
 
 
-def _compare(found: Found, manifest: Manifest) -> None:
+def _compare(found: BackupState, manifest: Manifest) -> None:
     ours, theirs = found.digests, manifest.digests
     if found.position == manifest.position and ours == theirs:
         return

@@ -19,7 +19,7 @@ from schemas.positions import Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.ledger import Ledger
-from streams.table.scope_states import FreshUntil, ScopeStates, Source
+from streams.table.scope_states import ConfirmationSource, FreshUntil, ScopeStates
 
 ROLE: Final = "embedded"
 
@@ -46,7 +46,7 @@ class EmbeddedView(TableView):
         self._intake = intake
         self._losses = losses
         self._conditions = intake.conditions
-        self._source = Source(0, intake.heartbeats.bridge)
+        self._source = ConfirmationSource(0, intake.heartbeats.bridge)
 
     # The table, as `TableView` asks for it
 

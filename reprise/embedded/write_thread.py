@@ -25,7 +25,7 @@ from functools import partial
 from bridge.engine_http.load_watch import (
     LoadWatch,
     OnSamples,
-    Scraped,
+    ScrapedPublisher,
     ignore_samples,
     scraped,
 )
@@ -112,7 +112,7 @@ class WriteThread:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def _scraped(self) -> dict[PublisherKey, Scraped]:
+    def _scraped(self) -> dict[PublisherKey, ScrapedPublisher]:
         registered = list(self._folding.fold.registrations.values())
         return scraped(self._intake.pump.followed, (one.registration for one in registered))
 

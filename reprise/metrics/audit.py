@@ -5,7 +5,7 @@ from typing import Final, Protocol
 from schemas.metric_family import Family, counter
 
 
-class KeptAnswers(Protocol):
+class AnswerStore(Protocol):
     """What keeps them: a log on the disk, or a topic."""
 
     @property
@@ -24,7 +24,7 @@ class KeptAnswers(Protocol):
         ...
 
 
-AUDIT: Final[tuple[Family[KeptAnswers], ...]] = (
+AUDIT: Final[tuple[Family[AnswerStore], ...]] = (
     counter(
         "reprise_audit_written",
         "Answers to queries that were written to the log of answers, or are about to be.",

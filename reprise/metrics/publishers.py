@@ -36,7 +36,7 @@ def _labels(publisher: PublisherKey) -> tuple[str, str, str, str]:
     return (stream.tenant_id, stream.instance_id, stream.model_name, str(publisher.dp_rank))
 
 
-class Received(NamedTuple):
+class ReceivedTraffic(NamedTuple):
     """What came in by the sockets.
 
     Attributes:
@@ -64,13 +64,13 @@ def received(
     *,
     dropped_later: Mapping[tuple[PublisherKey, str], int] | None = None,
     states: Mapping[PublisherKey, str] | None = None,
-) -> Received:
+) -> ReceivedTraffic:
     """Reads what there is now. Cost O(publishers).
 
     Args:
         pump: of the publishers.
         dropped_later: what was dropped behind the sequencer.
-        states: see `Received`.
+        states: see `ReceivedTraffic`.
     """
     found, inbox, receiver = pump.counters(), pump.inbox, pump.subscriber
     dropped = Counter(dropped_later or {})
@@ -83,7 +83,7 @@ def received(
             cursors[publisher] = followed.sequencer.stream.cursor
     for publisher, count in inbox.dropped().items():
         dropped[publisher, "inbox_full"] += count
-    return Received(
+    return ReceivedTraffic(
         counters=found,
         cursors=cursors,
         connected={publisher: receiver.connected(publisher) for publisher in found},
@@ -96,8 +96,8 @@ def received(
     )
 
 
-def _counted(value: "Callable[[PublisherCounters], int]") -> Callable[[Received], Samples]:
-    def samples(found: Received) -> Samples:
+def _counted(value: "Callable[[PublisherCounters], int]") -> Callable[[ReceivedTraffic], Samples]:
+    def samples(found: ReceivedTraffic) -> Samples:
         return [
             (_labels(publisher), float(value(counted)))
             for publisher, counted in found.counters.items()
@@ -106,20 +106,20 @@ def _counted(value: "Callable[[PublisherCounters], int]") -> Callable[[Received]
     return samples
 
 
-def _passed_over(found: Received) -> Samples:
+def _passed_over(found: ReceivedTraffic) -> Samples:
     for publisher, counted in found.counters.items():
         for reason, count in dict(counted.passed_over).items():  # another thread counts
             yield (*_labels(publisher), reason), count
 
 
-def _dropped(found: Received) -> Samples:
+def _dropped(found: ReceivedTraffic) -> Samples:
     for (publisher, reason), count in sorted(found.dropped.items()):
         yield (*_labels(publisher), reason), count
     if found.unregistered:
         yield (*_NO_PUBLISHER, "unregistered"), found.unregistered
 
 
-RECEIVED: Final[tuple[Family[Received], ...]] = (
+RECEIVED: Final[tuple[Family[ReceivedTraffic], ...]] = (
     counters(
         "reprise_bridge_messages",
         "Messages received from the publisher, usable or not.",
@@ -286,7 +286,7 @@ STANDINGS: Final[tuple[Family[Standings], ...]] = (
     ),
 )
 
-Folded = Mapping[PublisherKey, PublisherState]
+PublisherStates = Mapping[PublisherKey, PublisherState]
 KnownLedgers: TypeAlias = "Mapping[PublisherKey, Ledger]"
 
 
@@ -306,7 +306,7 @@ LEDGERS: Final[tuple[Family[KnownLedgers], ...]] = (
     ),
 )
 
-FOLDED: Final[tuple[Family[Folded], ...]] = (
+FOLDED: Final[tuple[Family[PublisherStates], ...]] = (
     gauges(
         "reprise_publisher_degraded",
         "1 while batches of the publisher are known to be missing from the table.",

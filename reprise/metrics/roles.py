@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from reprise.metrics.audit import AUDIT, KeptAnswers
+from reprise.metrics.audit import AUDIT, AnswerStore
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.http import HTTP
 from reprise.metrics.load import LOAD
@@ -19,12 +19,12 @@ from reprise.metrics.publishers import (
     RECEIVED,
     REPLAY,
     STANDINGS,
-    Received,
+    ReceivedTraffic,
     received,
 )
 from reprise.metrics.relay import RELAY
 from reprise.metrics.replica import LAG, REPLICA
-from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
+from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, WrittenPartition
 from reprise.metrics.tracing import TRACING
 from reprise.metrics.worker import CHECKPOINTS, CRASHES, RECORDS, RESTARTS, ROUTING_RESTARTS
 from routing.metrics import ROUTING, RoutingState
@@ -56,7 +56,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
 
     def tables() -> Tables:
         written = (table.written_rows, table.written_bytes, table.generations)
-        return {0: Written(folding.fold, folding.flushed_offset, *written)}
+        return {0: WrittenPartition(folding.fold, folding.flushed_offset, *written)}
 
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(conditions, internal_errors))
@@ -97,7 +97,7 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     def internal_errors() -> int:
         return bridge.faults + (0 if lmcache is None else lmcache.faults)
 
-    def incoming() -> Received:
+    def incoming() -> ReceivedTraffic:
         publishers = bridge.status().publishers
         return received(
             bridge.pump,
@@ -135,7 +135,7 @@ def worker_metrics(worker: "Worker", routing: "RoutingWorker") -> CollectorRegis
     def tables() -> Tables:
         owned = {} if worker.tables is None else dict(worker.tables.owned)
         return {
-            number: Written(
+            number: WrittenPartition(
                 partition.table.fold,
                 partition.table.flushed,
                 partition.table.written_rows,
@@ -166,7 +166,7 @@ def worker_metrics(worker: "Worker", routing: "RoutingWorker") -> CollectorRegis
 def replica_collector(
     replica: "Replica",
     routing: RoutingState | None = None,
-    audit: KeptAnswers | None = None,
+    audit: AnswerStore | None = None,
     lmcache: "ReplicaLmcache | None" = None,
 ) -> RoleCollector:
     """Of a query replica; `audit` is what keeps its answers, if they are kept, and `lmcache` the

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from streams.table.fold import Fold
 
 
-class Written(NamedTuple):
+class WrittenPartition(NamedTuple):
     """One partition's fold, and what was written of its table."""
 
     fold: "Fold"
@@ -21,11 +21,11 @@ class Written(NamedTuple):
     generations: int
 
 
-Tables = Mapping[int, Written]
+Tables = Mapping[int, WrittenPartition]
 """By partition; the embedded log is partition 0."""
 
 
-class Recovers(Protocol):
+class RecoverySource(Protocol):
     """What recovers when it starts."""
 
     @property
@@ -34,7 +34,7 @@ class Recovers(Protocol):
         ...
 
 
-def _each(value: Callable[[Written], float]) -> Callable[[Tables], Samples]:
+def _each(value: Callable[[WrittenPartition], float]) -> Callable[[Tables], Samples]:
     def samples(tables: Tables) -> Samples:
         return [((str(number),), float(value(table))) for number, table in sorted(tables.items())]
 
@@ -110,7 +110,7 @@ TABLES: Final[tuple[Family[Tables], ...]] = (
     ),
 )
 
-RECOVERY: Final[tuple[Family[Recovers], ...]] = (
+RECOVERY: Final[tuple[Family[RecoverySource], ...]] = (
     gauge(
         "reprise_recovery_seconds",
         "Seconds the last recovery or reading of the table took.",

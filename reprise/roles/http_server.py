@@ -21,7 +21,7 @@ from reprise.http.listening import bind
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
-from reprise.roles.leaving import Leaving
+from reprise.roles.leaving import ReplicaLeave
 from reprise.roles.service import Service
 from schemas.limits import OPEN_FILES_MAX
 
@@ -59,7 +59,7 @@ class _Server(ConnectionsServer):
         plain: PlainAnswers | None,
         tls: Tls | None,
         told: _Moments,
-        leaving: Leaving | None,
+        leaving: ReplicaLeave | None,
     ) -> None:
         super().__init__(config, connections, plain, tls)
         self._told = told
@@ -129,7 +129,7 @@ class Server:
         *,
         when_serving: Callable[[str], None] = lambda base_url: None,
         when_stopping: Callable[[], None] = lambda: None,
-        leaving: Leaving | None = None,
+        leaving: ReplicaLeave | None = None,
     ) -> None:
         """Starts the service, serves the app, stops the service.
 

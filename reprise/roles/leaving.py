@@ -44,7 +44,7 @@ class LeaveSettings(msgspec.Struct, frozen=True, kw_only=True):
     shared: Path
 
 
-class Leaving:
+class ReplicaLeave:
     """One leave of one replica."""
 
     def __init__(

@@ -49,7 +49,7 @@ from reprise.metrics.roles import (
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
-from reprise.roles.leaving import LeaveSettings, Leaving
+from reprise.roles.leaving import LeaveSettings, ReplicaLeave
 from reprise.settings import DEFAULT_SEED, check_act_period, check_audit_rate
 from reprise.tracing.opening import Tracing, tracing_of
 from routing.decisions.router import Router, RouterSettings
@@ -378,7 +378,7 @@ def _serve(
         guard=guard,
         tracer=tracing.tracer,
     )
-    leaving = Leaving(settings.leave, server.port) if settings.leave is not None else None
+    leaving = ReplicaLeave(settings.leave, server.port) if settings.leave is not None else None
     server.run(app, beside, when_serving=when_serving, leaving=leaving)
     if refusals:
         raise refusals[0]

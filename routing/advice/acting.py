@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from routing.advice.advice import Action
+from routing.advice.advice import AdvisedAction
 from schemas.command_records import CommandState
 from schemas.limits import (
     ACT_COMMANDS_MAX,
@@ -44,7 +44,7 @@ assert ACT_BACKOFF_FIRST_S <= ACT_BACKOFF_MAX_S < ACT_REMEMBERED_S, "a back-off 
 EMPTY: Final = "empty"
 
 
-class Suppressed(StrEnum):
+class SuppressionReason(StrEnum):
     """Why an advice is not carried out; see the module for the first ones."""
 
     UNDER_WAY = "under_way"
@@ -81,7 +81,7 @@ class Act(NamedTuple):
     """
 
     command_id: str
-    action: Action
+    action: AdvisedAction
     prefix: int
     source: str
     target: str
@@ -185,27 +185,27 @@ class PastActs:
         doubled = rules.backoff_first_s * 2.0 ** min(times - 1, 32)
         return self._now < last_at + min(doubled, rules.backoff_max_s)
 
-    def why_not(self, prefix: int, target: str) -> Suppressed | None:
+    def why_not(self, prefix: int, target: str) -> SuppressionReason | None:
         """Why a prefix is not brought to an instance now; None where nothing is against it."""
         act = self._last.get((prefix, target))
         if act is not None:
             if self._is_under_way(act):
-                return Suppressed.UNDER_WAY
+                return SuppressionReason.UNDER_WAY
             if self._now - act.at < self._rules.horizon_s:
-                return Suppressed.REPEATED
+                return SuppressionReason.REPEATED
         if self.is_backing_off(target):
-            return Suppressed.BACKING_OFF
+            return SuppressionReason.BACKING_OFF
         if self.under_way >= self._rules.at_once:
-            return Suppressed.AT_ONCE
+            return SuppressionReason.AT_ONCE
         if self._begun >= self._rules.rate:
-            return Suppressed.RATE
+            return SuppressionReason.RATE
         return None
 
     def copied(self) -> dict[int, frozenset[str]]:
         """By prefix, the instances that count as holders since it was copied there."""
         found: dict[int, frozenset[str]] = {}
         for (prefix, target), act in self._last.items():
-            if act.action is not Action.COPY:
+            if act.action is not AdvisedAction.COPY:
                 continue
             is_recent = self._now - act.at < self._rules.horizon_s
             if self._is_under_way(act) or (act.is_done and is_recent):
@@ -234,7 +234,7 @@ def with_prefixes(
 
 def source_of(
     preferred: Sequence[str], target: str, past: PastActs, takes_commands: Iterable[str]
-) -> str | Suppressed:
+) -> str | SuppressionReason:
     """The instance that is to send a prefix to the target.
 
     Args:
@@ -246,6 +246,6 @@ def source_of(
     able = set(takes_commands)
     sources = [one for one in preferred if one != target and one in able]
     if not sources:
-        return Suppressed.NO_WORKER
+        return SuppressionReason.NO_WORKER
     ready = next((one for one in sources if not past.is_backing_off(one)), None)
-    return Suppressed.BACKING_OFF if ready is None else ready
+    return SuppressionReason.BACKING_OFF if ready is None else ready

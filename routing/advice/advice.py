@@ -44,7 +44,7 @@ ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, th
 LOCATION: Final = "LocalCPUBackend"
 """Of LMCache: the only one that its workers copy to, and the one that is pinned in."""
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class AdviceRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,14 +58,14 @@ class AdviceRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         checked_min: promised hits that must have been checked before a prefix is pinned.
     """
 
-    hot_rate: Positive = 0.1
-    load_ratio: Positive = 1.2
-    gain_ratio: Positive = 2.0
-    window_s: Positive = 300.0
+    hot_rate: PositiveFloat = 0.1
+    load_ratio: PositiveFloat = 1.2
+    gain_ratio: PositiveFloat = 2.0
+    window_s: PositiveFloat = 300.0
     checked_min: Annotated[int, msgspec.Meta(ge=1)] = 10
 
 
-class Action(StrEnum):
+class AdvisedAction(StrEnum):
     """What is advised."""
 
     COPY = "copy"
@@ -73,7 +73,7 @@ class Action(StrEnum):
     NONE = "none"
 
 
-class Why(StrEnum):
+class AdviceReason(StrEnum):
     """Why it is."""
 
     OVERLOAD = "overload"
@@ -135,8 +135,8 @@ class Advice(msgspec.Struct, frozen=True):
     targets: tuple[Target, ...]
     gain_s: float
     cost_s: float
-    action: Action
-    why: Why
+    action: AdvisedAction
+    why: AdviceReason
     command: str = ""
     sources: tuple[Target, ...] = ()
 
@@ -145,8 +145,8 @@ class _Plan(NamedTuple):
     """What one prefix alone is worth."""
 
     held: HeldPrefix
-    why: Why
-    action: Action = Action.NONE
+    why: AdviceReason
+    action: AdvisedAction = AdvisedAction.NONE
     target: Target | None = None
     gain_s: float = 0.0
     cost_s: float = 0.0
@@ -188,11 +188,11 @@ def advise(
     plans = [(_planned(one, known, prompts, rules, frozenset()), one) for one in hot]
     for plan, held in sorted(plans, key=lambda one: (-one[0].gain_s, one[1].prefix.prefix)):
         name, final = held.prefix.prefix, plan
-        if plan.action is Action.COPY and _is_related(name, copied, parents):
-            final = plan._replace(action=Action.NONE, why=Why.COVERED, target=None)
+        if plan.action is AdvisedAction.COPY and _is_related(name, copied, parents):
+            final = plan._replace(action=AdvisedAction.NONE, why=AdviceReason.COVERED, target=None)
         elif plan.target in taken:
             final = _planned(held, known, prompts, rules, taken)
-        if final.action is Action.COPY and final.target is not None:
+        if final.action is AdvisedAction.COPY and final.target is not None:
             taken.add(final.target)
             copied.add(name)
         found.append(_advice(final, known))
@@ -208,9 +208,9 @@ def _planned(
 ) -> _Plan:
     holders = [known[target] for target in held.holders if target in known]
     if not holders:
-        return _Plan(held, Why.NOBODY_HOLDS_IT)
+        return _Plan(held, AdviceReason.NOBODY_HOLDS_IT)
     copy = _copied(held, holders, known, prompts, rules, frozenset(taken))
-    if copy.action is Action.COPY:
+    if copy.action is AdvisedAction.COPY:
         return copy
     pin = _pinned(held, min(holders, key=lambda one: (one.load, one.target)), rules)
     return pin or copy
@@ -226,7 +226,7 @@ def _copied(
 ) -> _Plan:
     mean = math.fsum(one.load for one in known.values()) / len(known)
     if not _is_overloaded(held, holders, mean, len(known), prompts, rules):
-        return _Plan(held, Why.NO_OVERLOAD)
+        return _Plan(held, AdviceReason.NO_OVERLOAD)
     tokens = held.prefix.tokens
     targets = [
         one
@@ -238,7 +238,7 @@ def _copied(
         and (one.capacity is None or one.capacity >= tokens)
     ]
     if not targets:
-        return _Plan(held, Why.NO_TARGET)
+        return _Plan(held, AdviceReason.NO_TARGET)
     moved = held.prefix.rate * rules.window_s / (len(holders) + 1)
     worth = []
     for one in targets:
@@ -247,8 +247,8 @@ def _copied(
         worth.append((moved * _computed_s(one.costs, tokens), cost, one))
     gain, cost, best = max(worth, key=lambda found: (found[0] - found[1], -found[2].load))
     if gain <= rules.gain_ratio * cost:
-        return _Plan(held, Why.NOT_WORTH_IT, gain_s=gain, cost_s=cost)
-    return _Plan(held, Why.OVERLOAD, Action.COPY, best.target, gain, cost)
+        return _Plan(held, AdviceReason.NOT_WORTH_IT, gain_s=gain, cost_s=cost)
+    return _Plan(held, AdviceReason.OVERLOAD, AdvisedAction.COPY, best.target, gain, cost)
 
 
 def _is_overloaded(
@@ -275,7 +275,7 @@ def _pinned(held: HeldPrefix, holder: Instance, rules: AdviceRules) -> _Plan | N
     cost = prefix.tokens * holder.reuse / holder.costs.prefill_tokens_per_s
     if gain <= rules.gain_ratio * cost:
         return None
-    return _Plan(held, Why.DROPPED, Action.PIN, holder.target, gain, cost)
+    return _Plan(held, AdviceReason.DROPPED, AdvisedAction.PIN, holder.target, gain, cost)
 
 
 def _computed_s(costs: Costs, tokens: int) -> float:
@@ -321,10 +321,10 @@ def _advice(plan: _Plan, known: dict[Target, Instance]) -> Advice:
     )
 
 
-def _command(action: Action, prefix: HotPrefix, source: Target, target: Target) -> str:
+def _command(action: AdvisedAction, prefix: HotPrefix, source: Target, target: Target) -> str:
     """As it is sent to a service that gives commands to LMCache's workers."""
     body: dict[str, Any] = {"prefix_hash": str(prefix.prefix)}
-    if action is Action.COPY:
+    if action is AdvisedAction.COPY:
         body["old_position"] = [source.instance_id, LOCATION]
         body["new_position"] = [target.instance_id, LOCATION]
         body["should_copy"] = True

@@ -8,7 +8,7 @@ from time import time
 from typing import Final, NamedTuple, Protocol
 
 from query_api.ports import View
-from routing.advice.acting import Act, Suppressed, with_prefixes
+from routing.advice.acting import Act, SuppressionReason, with_prefixes
 from routing.advice.advice import (
     Advice,
     AdviceRules,
@@ -27,7 +27,7 @@ from schemas.routing_records import DecidedScope, Target
 from streams.kernel.interface import ReadOnlyKernel
 
 
-class Done(NamedTuple):
+class AdviceContext(NamedTuple):
     """What advice takes into account beside what the table says.
 
     Attributes:
@@ -39,7 +39,7 @@ class Done(NamedTuple):
     is_target: Callable[[DecidedScope, str], bool]
 
 
-NOTHING_DONE: Final = Done({}, lambda scope, instance_id: True)
+NOTHING_DONE: Final = AdviceContext({}, lambda scope, instance_id: True)
 
 
 class Acting(Protocol):
@@ -49,16 +49,16 @@ class Acting(Protocol):
         """What was done by advice within ACT_REMEMBERED_S, by anybody, the latest first."""
         ...
 
-    def held_back(self) -> Mapping[PrefixKey, Suppressed]:
+    def held_back(self) -> Mapping[PrefixKey, SuppressionReason]:
         """Why what was advised at the last look was not done, where it was not."""
         ...
 
-    def done(self) -> Done:
+    def done(self) -> AdviceContext:
         """What the next advice takes into account of it."""
         ...
 
 
-def advised(view: View, router: Router, done: Done = NOTHING_DONE) -> list[Advice]:
+def advised(view: View, router: Router, done: AdviceContext = NOTHING_DONE) -> list[Advice]:
     """The advice of all scopes. From any thread. Cost O(counters), and of each scope
     O(ADVICE_PREFIXES_MAX * instances).
     """

@@ -10,7 +10,7 @@ from console.settings import setting
 from routing.costs import Costs
 from routing.decisions.router import RouterSettings
 from routing.policies.assignments import parse_assignments
-from routing.policies.decide import OfDegraded, Rules
+from routing.policies.decide import DegradedPolicy, Rules
 from routing.policies.table import DEFAULT_POLICY, POLICIES, PolicyError, parse_policy
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -24,7 +24,9 @@ def routing_options(command: CommandT) -> CommandT:
     @_degraded_option
     @_select_option
     @wraps(command)
-    def with_settings(*, policy: str, costs: Costs, degraded: OfDegraded, **options: Any) -> Any:
+    def with_settings(
+        *, policy: str, costs: Costs, degraded: DegradedPolicy, **options: Any
+    ) -> Any:
         settings = RouterSettings(policy, costs, Rules(degraded=degraded))
         return command(routing=settings, **options)
 
@@ -46,8 +48,8 @@ def _to_costs(context: click.Context, parameter: click.Parameter, text: str) -> 
         raise click.BadParameter(str(error)) from error
 
 
-def _to_degraded(context: click.Context, parameter: click.Parameter, text: str) -> OfDegraded:
-    return OfDegraded(text)
+def _to_degraded(context: click.Context, parameter: click.Parameter, text: str) -> DegradedPolicy:
+    return DegradedPolicy(text)
 
 
 _policy_option = setting(
@@ -76,8 +78,8 @@ _degraded_option = setting(
     key="routing.degraded",
     is_seldom_set=True,
     envvar="REPRISE_DEGRADED",
-    type=click.Choice([one.value for one in OfDegraded]),
-    default=OfDegraded.ZERO.value,
+    type=click.Choice([one.value for one in DegradedPolicy]),
+    default=DegradedPolicy.ZERO.value,
     show_default=True,
     callback=_to_degraded,
     help="What POST /route makes of an instance of which events were lost: keep it as it is, take"

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from routing.bounds import ROUTE_REPEAT_S
-from routing.decisions.interface import Routed, RouteRequest
+from routing.decisions.interface import RoutedDecision, RouteRequest
 from routing.sizes import decision_bytes, text_bytes
 from schemas.limits import MIB
 
@@ -18,7 +18,7 @@ ROUTE_EXPLAINED_MAX: Final = 256  # candidates of an answer that is given again 
 
 
 class _Answer(NamedTuple):
-    routed: Routed
+    routed: RoutedDecision
     question: tuple[object, ...]
     size_bytes: int
 
@@ -36,14 +36,14 @@ class KeptAnswers:
         self._tenants: dict[str, dict[str, int]] = {}  # decisions by request, then by tenant
         self._candidates = self._bytes = 0
 
-    def find(self, asked: RouteRequest, now: float) -> tuple[Routed, bool] | None:
+    def find(self, asked: RouteRequest, now: float) -> tuple[RoutedDecision, bool] | None:
         """What was answered to a request of that id, and whether it asked for the same."""
         found = self._answers.get((asked.scope.tenant_id, asked.request_id))
         if found is None or now - found.routed.decision.time > ROUTE_REPEAT_S:
             return None
         return found.routed, found.question == _question_of(asked)
 
-    def keep(self, asked: RouteRequest, routed: Routed) -> None:
+    def keep(self, asked: RouteRequest, routed: RoutedDecision) -> None:
         """For when the request comes again; what is too old goes, as does what has no room."""
         now, decision = routed.decision.time, routed.decision
         if not asked.explain or len(decision.candidates) > ROUTE_EXPLAINED_MAX:
@@ -99,7 +99,7 @@ class KeptAnswers:
             del self._tenants[name[1]]
 
 
-def _size_of(routed: Routed) -> int:
+def _size_of(routed: RoutedDecision) -> int:
     """Bytes, about."""
     return decision_bytes(routed.decision) + text_bytes(*routed.endpoints)
 
@@ -112,7 +112,7 @@ def _question_of(asked: RouteRequest) -> tuple[object, ...]:
     return asked.scope, asked.prompt_tokens, asked.prefixes[-8:], asked.phase, names
 
 
-def _without_others(routed: Routed) -> Routed:
+def _without_others(routed: RoutedDecision) -> RoutedDecision:
     """With the candidates alone that were chosen: what the answer needs without `explain`."""
     decision = routed.decision
     places = sorted({place for place in (decision.chosen, decision.decode) if place >= 0})

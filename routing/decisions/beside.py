@@ -22,7 +22,7 @@ BATCH_REQUESTS = 8
 """That an engine is taken to have room for at once, at least."""
 
 
-class Usual(NamedTuple):
+class TypicalRequest(NamedTuple):
     """What a request of the model is like, for those of which nothing else is known.
 
     Attributes:
@@ -37,7 +37,7 @@ class Usual(NamedTuple):
     stay_s: float = 0.0
 
 
-class Beside(msgspec.Struct):
+class UnbookedLoad(msgspec.Struct):
     """What is at a target, and not booked.
 
     Attributes:
@@ -61,7 +61,7 @@ class Beside(msgspec.Struct):
         """How many wait then."""
         return max(self.waiting - self.gone - self.per_s * max(now - self.at, 0.0), 0.0)
 
-    def added_to(self, booked: Load, now: float, usual: Usual) -> Load:
+    def added_to(self, booked: Load, now: float, usual: TypicalRequest) -> Load:
         """What is booked at the target, and this."""
         sample, waiting = self.sample, self.waiting_at(now)
         each_s = usual.stay_s / max(sample.running or 0, BATCH_REQUESTS)
@@ -80,14 +80,14 @@ class Beside(msgspec.Struct):
         )
 
 
-def beside(sample: LoadSample, bookings: OverlaidBookings) -> Beside:
+def beside(sample: LoadSample, bookings: OverlaidBookings) -> UnbookedLoad:
     """What a sample says beside what is booked."""
     booked, tokens = bookings.queued_at(sample.target, sample.observed_at)
     waiting, left = sample.waiting or 0, sample.prefill_tokens or 0
     there = (sample.running or 0) + waiting
     known = bookings.load(sample.target, sample.observed_at).requests
     waiting = max(waiting - booked, 0)
-    return Beside(
+    return UnbookedLoad(
         sample.observed_at,
         max(there - known, waiting),
         waiting,
@@ -96,7 +96,7 @@ def beside(sample: LoadSample, bookings: OverlaidBookings) -> Beside:
     )
 
 
-class BesideBooked:
+class UnbookedLoads:
     """Of the newest sample of each target; at most LOAD_TARGETS_MAX, the oldest goes. O(1) each,
     but for what `OverlaidBookings.queued_at` costs a sample.
     """
@@ -106,7 +106,7 @@ class BesideBooked:
         bookings: what is booked.
         """
         self._bookings = bookings
-        self._known: OrderedDict[Target, Beside] = OrderedDict()
+        self._known: OrderedDict[Target, UnbookedLoad] = OrderedDict()
 
     def __len__(self) -> int:
         """Of how many targets."""
@@ -143,7 +143,7 @@ class BesideBooked:
         """Whoever has its name next is another one."""
         self._known.pop(target, None)
 
-    def of(self, sample: LoadSample) -> Beside:
+    def of(self, sample: LoadSample) -> UnbookedLoad:
         """What that sample says beside what is booked: as it was when it came, where it is the
         newest.
         """

@@ -5,10 +5,10 @@ from typing import Final, NamedTuple
 
 from routing.bounds import REQUEST_STAY_S
 from routing.costs import Costs
-from routing.decisions.beside import Usual
+from routing.decisions.beside import TypicalRequest
 from routing.decisions.decoding import Place
 from routing.decisions.interface import Offered, PostedLoad, RouteRequest
-from routing.decisions.live import Carried, LiveLoad
+from routing.decisions.live import LiveLoad, TargetLoad
 from routing.decisions.targets import KnownTarget, RankKey, Roster, Targets
 from routing.interface import Candidate
 from schemas.routing_records import DecidedScope, LoadSample, LoadSource, Phase, Target
@@ -43,7 +43,7 @@ class Candidates(NamedTuple):
 
     found: list[Candidate]
     endpoints: tuple[str, ...]
-    carried: list[Carried]
+    carried: list[TargetLoad]
     known: Sequence[KnownTarget]
     roles: Sequence[str]
     output_tokens: int
@@ -124,11 +124,11 @@ def gather(
     )
 
 
-def usual_of(costs: Costs, roster: Roster | None = None) -> Usual:
+def usual_of(costs: Costs, roster: Roster | None = None) -> TypicalRequest:
     """A request before there was a decision that says what they take."""
     compute_s = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
     stay_s = REQUEST_STAY_S if roster is None else roster.stay_s
-    return Usual(compute_s, MEAN_PROMPT_TOKENS, compute_s / MEAN_PROMPT_TOKENS, stay_s)
+    return TypicalRequest(compute_s, MEAN_PROMPT_TOKENS, compute_s / MEAN_PROMPT_TOKENS, stay_s)
 
 
 def _places_of(
@@ -189,7 +189,7 @@ def _offered(
 def _candidate(
     key: RankKey,
     match: InstanceMatch | None,
-    carried: Carried,
+    carried: TargetLoad,
     target: KnownTarget,
     is_allowed: bool,
     soon: int,

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from routing.costs import UNLIMITED
-from routing.decisions.live import Carried
+from routing.decisions.live import TargetLoad
 from routing.decisions.targets import KnownTarget
 from routing.estimates.decode import DecodeTerms
 from routing.interface import Candidate
-from routing.policies.decide import Decided
+from routing.policies.decide import DecisionResult
 from routing.policies.decode_choice import (
     DecodeParameters,
     Decoder,
@@ -17,13 +17,13 @@ from routing.policies.decode_choice import (
     rank_decoders,
 )
 from routing.policies.refusal import Prediction, RefusalRule, refuse_at_arrival
-from schemas.routing_records import Phase, Reason, Refused
+from schemas.routing_records import Phase, Reason, Refusal
 
 ROLES = ("combined", "decode")
 """Those who decode."""
 
 
-class DecodeAsked(NamedTuple):
+class DecodeTask(NamedTuple):
     """What is to be decoded.
 
     Attributes:
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
     candidate: Candidate
     known: KnownTarget
-    carried: Carried
+    carried: TargetLoad
     terms: DecodeTerms
     role: str
 
@@ -66,11 +66,11 @@ class Decoding(NamedTuple):
     place: int
     tbt_s: dict[int, float]
     is_separate: bool
-    refused: Refused = Refused.NO
+    refused: Refusal = Refusal.NO
     move_s: float = 0.0
 
 
-def choose_decoder(asked: DecodeAsked, places: Sequence[Place], prefill: Decided) -> Decoding:
+def choose_decoder(asked: DecodeTask, places: Sequence[Place], prefill: DecisionResult) -> Decoding:
     """The decoder of a request whose prompt is computed as `prefill` says. Cost O(n log n)."""
     computing = None
     prefill_s = 0.0
@@ -86,7 +86,7 @@ def choose_decoder(asked: DecodeAsked, places: Sequence[Place], prefill: Decided
     there = [one for one in there if not one.candidate.is_failing] or there
     decoders = [_decoder(place, computing) for place in there]
     if not decoders:
-        return Decoding(-1, {}, is_separate=False, refused=Refused.NO_CANDIDATE)
+        return Decoding(-1, {}, is_separate=False, refused=Refusal.NO_CANDIDATE)
     request = DecodeRequest(
         asked.prompt_tokens, asked.output_tokens, prefill_s, asked.tbt_slo_s, asked.tie
     )
@@ -100,7 +100,7 @@ def choose_decoder(asked: DecodeAsked, places: Sequence[Place], prefill: Decided
     place = indices[best.decoder.instance_id, best.decoder.dp_rank]
     if best.reasons:
         late = Reason.SLO in best.reasons
-        refused = Refused.DECODE_PREDICTED if late else Refused.OVERLOADED
+        refused = Refusal.DECODE_PREDICTED if late else Refusal.OVERLOADED
         return Decoding(-1, times, is_separate=False, refused=refused)
     prediction = Prediction(
         ttft_s=0.0,
@@ -111,7 +111,7 @@ def choose_decoder(asked: DecodeAsked, places: Sequence[Place], prefill: Decided
         is_idle=best.decoder.running == 0,
     )
     refused = refuse_at_arrival(RefusalRule.PREDICT, prediction)
-    if refused is not Refused.NO:
+    if refused is not Refusal.NO:
         return Decoding(-1, times, is_separate=False, refused=refused)
     apart = asked.phase is Phase.PAIR and computing is not None
     if apart:

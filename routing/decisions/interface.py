@@ -5,7 +5,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from routing.policies.chunk_plan import Plan
+from routing.policies.chunk_plan import ChunkPlan
 from schemas.identities import PrefixScope, Rank, Text
 from schemas.positions import Seconds
 from schemas.routing_records import Count, Decision, Fraction, Phase, TokenCount
@@ -84,7 +84,7 @@ class RouteRequest(NamedTuple):
     context: str = ""
 
 
-class Routed(NamedTuple):
+class RoutedDecision(NamedTuple):
     """A decision, and what an answer says beside it.
 
     Attributes:
@@ -101,4 +101,4 @@ class Routed(NamedTuple):
     retry_after_s: float
     load_age_s: float | None
     endpoints: tuple[str, ...]
-    plan: Plan | None = None
+    plan: ChunkPlan | None = None

@@ -14,13 +14,13 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from routing.by_target import ByTarget
-from routing.decisions.beside import BesideBooked, Usual
+from routing.decisions.beside import TypicalRequest, UnbookedLoads
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.mean_work import MeanWork
 from routing.decisions.recent import RecentDecision, RecentDecisions
 from routing.fold.booking import DecisionKey
 from routing.fold.bookings import Reported
-from routing.fold.failures import Failing
+from routing.fold.failures import FailureState
 from routing.fold.fold import Changes, RoutingFold
 from routing.fold.place import NO_LOAD, Load
 from routing.overlay.bookings import OverlaidBookings
@@ -34,19 +34,19 @@ from schemas.routing_records import (
     DecidedScope,
     Decision,
     DecisionsRecord,
+    FeedbackReport,
     LoadRecord,
     LoadSample,
-    Outcome,
     OutcomeEvent,
     OutcomesRecord,
     RoutingRecord,
     Target,
-    Unregistered,
+    UnregisteredEngine,
     UnregisteredEngines,
 )
 
 
-class Report(Enum):
+class ReportKind(Enum):
     """What a report is to this service."""
 
     NEW = "new"
@@ -55,7 +55,7 @@ class Report(Enum):
     """Of a decision that the log has yet to bring."""
 
 
-class Carried(NamedTuple):
+class TargetLoad(NamedTuple):
     """What a target carries.
 
     Attributes:
@@ -76,12 +76,12 @@ class Carried(NamedTuple):
     others: float = 0.0
 
 
-NOTHING: Final = Carried(0.0, 0, 0, 0, None)
+NOTHING: Final = TargetLoad(0.0, 0, 0, 0, None)
 
 
-def _carried_of(booked: Load, sample: LoadSample | None, others: float) -> Carried:
+def _carried_of(booked: Load, sample: LoadSample | None, others: float) -> TargetLoad:
     wait, requests, pending, active, decoding, tokens = booked
-    return Carried(wait, requests, pending, active, sample, tokens, decoding, others)
+    return TargetLoad(wait, requests, pending, active, sample, tokens, decoding, others)
 
 
 class LiveLoad:
@@ -106,7 +106,7 @@ class LiveLoad:
         self._sessions = OverlaidSessions(self._own)
         self._samples = OverlaidSamples()
         # What this process has come to know, whoever decided it; no log has it.
-        self._beside = BesideBooked(self._bookings)
+        self._beside = UnbookedLoads(self._bookings)
         self._mean_work = MeanWork()
         self._recent_work: ByTarget[RecentWork] = ByTarget()
         self._recent = RecentDecisions()
@@ -152,7 +152,7 @@ class LiveLoad:
             if offset <= fold.offset:
                 return
             new: list[Decision] = []
-            gone: list[Unregistered] = []
+            gone: list[UnregisteredEngine] = []
             if isinstance(record, DecisionsRecord):
                 seen = self._bookings.has_seen
                 new = [one for one in record.decisions if not seen(record.run, one.number)]
@@ -216,21 +216,23 @@ class LiveLoad:
         with self._lock:
             self._recent.note(run, decision)
 
-    def report(self, run: int, outcome: Outcome) -> Report:
+    def report(self, run: int, outcome: FeedbackReport) -> ReportKind:
         """A report to this service."""
         with self._lock:
             self._bookings.advance(outcome.time)
             self._own.begin()
             found = self._bookings.report(run, outcome)
             if found is None:
-                return Report.REPEATED
+                return ReportKind.REPEATED
             self._own.expect(_name_of(run, outcome))
             now = self._bookings.clock
             for booking, _ in found:
                 self._failures.reported(now, booking, outcome.event)
                 self._predictions.reported(run, now, outcome)
             self._note_reported(found)
-            return Report.NEW if self._bookings.has_seen(run, outcome.number) else Report.EARLY
+            return (
+                ReportKind.NEW if self._bookings.has_seen(run, outcome.number) else ReportKind.EARLY
+            )
 
     def note(self, samples: Iterable[LoadSample]) -> None:
         """What targets carry."""
@@ -239,7 +241,7 @@ class LiveLoad:
                 if self._samples.note(sample):
                     self._beside.note(sample)
 
-    def forget(self, engines: Iterable[Unregistered], now: float) -> int:
+    def forget(self, engines: Iterable[UnregisteredEngine], now: float) -> int:
         """Engines that are registered no more; how many of their bookings were released."""
         engines = list(engines)
         with self._lock:
@@ -274,14 +276,14 @@ class LiveLoad:
             self._recent.report(booking.run, outcome)
             self._beside.begun(booking, outcome.event)
 
-    def _forget(self, engines: Iterable[Unregistered]) -> None:
+    def _forget(self, engines: Iterable[UnregisteredEngine]) -> None:
         for one in engines:
             self._beside.forget(one.target)
             self._recent_work.pop(one.target)
 
     # What is asked
 
-    def usual(self, tenant_id: str, model_name: str, default: Usual) -> Usual:
+    def usual(self, tenant_id: str, model_name: str, default: TypicalRequest) -> TypicalRequest:
         """What a request of a model is like, by the last decisions; the default before them."""
         with self._lock:
             return self._mean_work.usual(tenant_id, model_name, default)
@@ -327,9 +329,9 @@ class LiveLoad:
         self,
         targets: Sequence[Target],
         now: float,
-        usual: Usual,
+        usual: TypicalRequest,
         said: dict[Target, LoadSample],
-    ) -> list[Carried]:
+    ) -> list[TargetLoad]:
         """What each target carries. Cost O(targets).
 
         Args:
@@ -351,9 +353,9 @@ class LiveLoad:
         target: Target,
         booked: Load,
         now: float,
-        usual: Usual,
+        usual: TypicalRequest,
         said: LoadSample | None,
-    ) -> Carried:
+    ) -> TargetLoad:
         sample = said or self._samples.newest(target, now)
         work = self._recent_work.get(target)
         if sample is None and work is None and booked is NO_LOAD:
@@ -403,7 +405,7 @@ class LiveLoad:
                 return frozenset()
             return frozenset(one for one in targets if self._failures.is_left_out(one, now))
 
-    def failing(self, now: float) -> list[tuple[Target, Failing]]:
+    def failing(self, now: float) -> list[tuple[Target, FailureState]]:
         """Those that get single requests on trial alone, sorted."""
         with self._lock:
             return [(target, copy(one)) for target, one in self._failures.failing(now)]
@@ -417,7 +419,7 @@ class LiveLoad:
             }
 
 
-def _name_of(run: int, outcome: Outcome) -> tuple[int, int, OutcomeEvent, float]:
+def _name_of(run: int, outcome: FeedbackReport) -> tuple[int, int, OutcomeEvent, float]:
     """By which a report of this service is known when the log brings it: another one has another
     clock.
     """

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Final
 
 from routing.bounds import LOAD_MODELS_MAX
-from routing.decisions.beside import Usual
+from routing.decisions.beside import TypicalRequest
 from schemas.routing_records import Decision
 
 _WINDOW: Final = 50
@@ -39,7 +39,7 @@ class MeanWork:
         if len(self._means) > LOAD_MODELS_MAX:
             self._means.popitem(last=False)
 
-    def usual(self, tenant_id: str, model_name: str, default: Usual) -> Usual:
+    def usual(self, tenant_id: str, model_name: str, default: TypicalRequest) -> TypicalRequest:
         """A request; the default before the first decision."""
         known = self._means.get((tenant_id, model_name))
         return default if known is None else default._replace(compute_s=known[1], tokens=known[2])

@@ -3,7 +3,7 @@
 import msgspec
 
 from routing.decisions.candidates import Candidates
-from routing.decisions.live import Carried
+from routing.decisions.live import TargetLoad
 from schemas.routing_records import Decision, Target
 
 
@@ -36,6 +36,6 @@ def with_places(
     )
 
 
-def _capacity_of(carried: Carried) -> int:
+def _capacity_of(carried: TargetLoad) -> int:
     """By the word of its newest sample; 0 where that says nothing."""
     return (carried.sample.kv_capacity_tokens or 0) if carried.sample is not None else 0

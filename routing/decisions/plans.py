@@ -6,9 +6,9 @@ from routing.costs import Costs
 from routing.decisions.candidates import Candidates
 from routing.decisions.folded import FoldedRouting
 from routing.decisions.interface import RouteRequest
-from routing.estimates.links import LinkClass, Links, fetch_path
-from routing.policies.chunk_plan import TOO_LONG, UNCACHED_LEAST, Plan, PlanNode, plan
-from routing.policies.decide import Decided
+from routing.estimates.links import LinkClass, PathSpeeds, fetch_path
+from routing.policies.chunk_plan import TOO_LONG, UNCACHED_LEAST, ChunkPlan, PlanNode, plan
+from routing.policies.decide import DecisionResult
 
 ACTIVATIONS_OF_A_TOKEN: Final = 16 * 1024
 """Of a token, from a stage to the next: a hidden size of 8,192, two bytes each."""
@@ -16,11 +16,11 @@ ACTIVATIONS_OF_A_TOKEN: Final = 16 * 1024
 
 def advised_plan(
     asked: RouteRequest,
-    decided: Decided,
+    decided: DecisionResult,
     candidates: Candidates,
     costs: Costs,
     folded: FoldedRouting,
-) -> Plan | None:
+) -> ChunkPlan | None:
     """The plan for a prompt that takes one instance too long; None for nearly all others. Cost O(1)
     where it does not, else O(candidates).
     """
@@ -58,5 +58,5 @@ def advised_plan(
     )
 
 
-def _speeds(links: Links) -> dict[LinkClass, float]:
+def _speeds(links: PathSpeeds) -> dict[LinkClass, float]:
     return {link: links.bytes_per_s(fetch_path(link)) for link in LinkClass}

@@ -14,12 +14,12 @@ from schemas.limits import KIB, MIB
 from schemas.routing_records import (
     Decision,
     DecisionsRecord,
+    FeedbackReport,
     LoadRecord,
     LoadSample,
-    Outcome,
     OutcomesRecord,
     RoutingRecord,
-    Unregistered,
+    UnregisteredEngine,
     UnregisteredEngines,
 )
 
@@ -29,7 +29,7 @@ ROUTING_RECORD_BYTES: Final = 512 * KIB  # of a record, which has one decision a
 RECORD_ITEMS: Final = 64
 """Decisions or reports in one record, at the most: one of 64 candidates has some KiB."""
 
-_Item = tuple[int, Decision] | tuple[int, Outcome] | LoadSample | Unregistered
+_Item = tuple[int, Decision] | tuple[int, FeedbackReport] | LoadSample | UnregisteredEngine
 
 
 class RoutingQueue:
@@ -58,7 +58,7 @@ class RoutingQueue:
         """A decision of this service."""
         self._push([(run, decision)])
 
-    def push_outcomes(self, outcomes: Iterable[tuple[int, Outcome]]) -> None:
+    def push_outcomes(self, outcomes: Iterable[tuple[int, FeedbackReport]]) -> None:
         """Reports, each with the run that it is about."""
         self._push(outcomes)
 
@@ -66,7 +66,7 @@ class RoutingQueue:
         """What targets carry."""
         self._push(samples)
 
-    def push_unregistered(self, engines: Iterable[Unregistered]) -> None:
+    def push_unregistered(self, engines: Iterable[UnregisteredEngine]) -> None:
         """Engines without events that are registered no more."""
         self._push(engines)
 
@@ -113,7 +113,7 @@ def items_of(record: RoutingRecord) -> int:
 
 def _size_of(item: _Item) -> int:
     """Bytes, about."""
-    if isinstance(item, LoadSample | Unregistered):
+    if isinstance(item, LoadSample | UnregisteredEngine):
         return OBJECT_SIZE + target_bytes(item.target)
     content = item[1]
     if isinstance(content, Decision):
@@ -122,22 +122,22 @@ def _size_of(item: _Item) -> int:
 
 
 def _name_of(item: _Item) -> tuple[type, int]:
-    if isinstance(item, LoadSample | Unregistered):
+    if isinstance(item, LoadSample | UnregisteredEngine):
         return type(item), 0
     return type(item[1]), item[0]
 
 
 def _record_of(items: list[_Item], now: float) -> RoutingRecord:
     decisions: list[Decision] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[FeedbackReport] = []
     samples: list[LoadSample] = []
-    engines: list[Unregistered] = []
+    engines: list[UnregisteredEngine] = []
     run = 0
     for item in items:
         if isinstance(item, LoadSample):
             samples.append(item)
             continue
-        if isinstance(item, Unregistered):
+        if isinstance(item, UnregisteredEngine):
             engines.append(item)
             continue
         run, content = item

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from routing.fold.booking import DecisionKey
 from schemas.limits import RECENT_DECISIONS_MAX
-from schemas.routing_records import Decision, Outcome
+from schemas.routing_records import Decision, FeedbackReport
 
 RECENT_CANDIDATES_MAX: Final = 65_536  # of all recent decisions, some 300 bytes each
 
@@ -26,7 +26,7 @@ class RecentDecision(NamedTuple):
     place: int
     run: int
     decision: Decision
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[FeedbackReport, ...]
 
 
 class RecentDecisions:
@@ -56,7 +56,7 @@ class RecentDecisions:
             _, oldest = self._known.popitem(last=False)
             self._candidates -= len(oldest.decision.candidates)
 
-    def report(self, run: int, outcome: Outcome) -> None:
+    def report(self, run: int, outcome: FeedbackReport) -> None:
         """What came of one; nothing where it is not kept."""
         key = (run, outcome.number)
         known = self._known.get(key)

@@ -19,16 +19,23 @@ from routing.decisions.candidates import (
     is_in_the_future,
     usual_of,
 )
-from routing.decisions.decoding import DecodeAsked, choose_decoder
-from routing.decisions.interface import Routed, RouteRequest
-from routing.decisions.live import Carried, LiveLoad, Report
+from routing.decisions.decoding import DecodeTask, choose_decoder
+from routing.decisions.interface import RoutedDecision, RouteRequest
+from routing.decisions.live import LiveLoad, ReportKind, TargetLoad
 from routing.decisions.placing import with_places
 from routing.decisions.plans import advised_plan
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.targets import Targets, unregistered_of
 from routing.decisions.wanted_tokens import WantedTokens
 from routing.interface import Choice, Parameters, Rank, Request
-from routing.policies.decide import Asked, Decided, Rules, decide, terms_of, with_terms
+from routing.policies.decide import (
+    DecisionRequest,
+    DecisionResult,
+    Rules,
+    decide,
+    terms_of,
+    with_terms,
+)
 from routing.policies.hot_classes import CLASS_BLOCKS, HotClasses
 from routing.policies.inflight import LmetricParameters
 from routing.policies.ranking import tie_of
@@ -38,13 +45,13 @@ from schemas.registration import Registration
 from schemas.routing_records import (
     DecidedScope,
     Decision,
+    FeedbackReport,
     LoadSample,
-    Outcome,
     OutcomeEvent,
     PartitionPosition,
     Phase,
     PrefixMark,
-    Refused,
+    Refusal,
     Target,
     marks_at,
     parse_decision_id,
@@ -75,8 +82,8 @@ class RouterSettings(NamedTuple):
     rules: Rules = Rules()
 
 
-class Told(NamedTuple):
-    """A report as a client makes it; see `schemas.routing_records.Outcome`.
+class ClientReport(NamedTuple):
+    """A report as a client makes it; see `schemas.routing_records.FeedbackReport`.
 
     Attributes:
         tenant_id: of the request, where it is named by its own id; None: whose it is, if it is one.
@@ -86,13 +93,13 @@ class Told(NamedTuple):
 
     decision_id: str | None
     request_id: str | None
-    outcome: Outcome
+    outcome: FeedbackReport
     at: float | None
     tenant_id: str | None = None
     tenants: frozenset[str] | None = None
 
 
-class Taken(NamedTuple):
+class FeedbackCounts(NamedTuple):
     """How many reports were new, had been made before, or are of no decision that is known."""
 
     accepted: int = 0
@@ -166,7 +173,7 @@ class Router:
 
     # Decisions
 
-    def route(self, asked: RouteRequest) -> Routed:
+    def route(self, asked: RouteRequest) -> RoutedDecision:
         """Decides. The same request id within ROUTE_REPEAT_S gets the same decision, booked once.
 
         One that asks for something else is decided anew, and what was booked under that id is taken
@@ -186,7 +193,7 @@ class Router:
                 self._take_back(routed.decision, now)
         routed = self._decide(asked, now)
         if asked.reserve:
-            if routed.decision.refused is Refused.NO:
+            if routed.decision.refused is Refusal.NO:
                 self.live.book(self.run, routed.decision)
                 self.answers.keep(asked, routed)
             else:
@@ -198,7 +205,7 @@ class Router:
 
     def _take_back(self, decision: Decision, now: float) -> None:
         """What was booked is not to be: its request goes elsewhere, by a decision that follows."""
-        outcome = Outcome(
+        outcome = FeedbackReport(
             decision.number,
             OutcomeEvent.CANCELLED,
             now,
@@ -209,7 +216,7 @@ class Router:
             self.live.report(self.run, outcome)
             self.queue.push_outcomes([(self.run, outcome)])
 
-    def _decide(self, asked: RouteRequest, now: float) -> Routed:
+    def _decide(self, asked: RouteRequest, now: float) -> RoutedDecision:
         policy = self._known_policy(asked.policy)
         candidates = gather(asked, self._targets, self.live, self._settings.costs, now)
         number, self._number = self._number, self._number + 1
@@ -220,7 +227,7 @@ class Router:
             tenant = asked.scope.tenant_id
             last = self.live.last_of_session(tenant, asked.session_id, now)
         decided = decide(
-            Asked(
+            DecisionRequest(
                 request,
                 policy.rank,
                 policy.parameters,
@@ -242,7 +249,7 @@ class Router:
             sample = candidates.carried[place].sample
             age = None if sample is None else max(now - sample.observed_at, 0.0)
         after, endpoints = decided.retry_after_s, candidates.endpoints
-        return Routed(self.run, decision, after, age, endpoints, plan)
+        return RoutedDecision(self.run, decision, after, age, endpoints, plan)
 
     def _rules_of(self, asked: RouteRequest) -> Rules:
         """What leaves candidates out; for a request that is there already, nothing they carry."""
@@ -252,8 +259,8 @@ class Router:
         return rules._replace(kv_usage_max=NEVER, wait_max_s=NEVER, waiting_max=int(NEVER))
 
     def _placed(
-        self, asked: RouteRequest, candidates: Candidates, decided: Decided, tie: int
-    ) -> tuple[int, int, Decided]:
+        self, asked: RouteRequest, candidates: Candidates, decided: DecisionResult, tie: int
+    ) -> tuple[int, int, DecisionResult]:
         """Who computes and who decodes, as indices, by what the request asks for."""
         phase = asked.phase
         if phase in (Phase.COMBINED, Phase.PREFILL):
@@ -261,7 +268,7 @@ class Router:
         if phase is Phase.PAIR and decided.chosen < 0:
             return -1, -1, decided
         output = asked.expected_output_tokens
-        wanted = DecodeAsked(
+        wanted = DecodeTask(
             phase,
             asked.prompt_tokens,
             candidates.output_tokens if output is None else output,
@@ -277,7 +284,7 @@ class Router:
         if decoding.place < 0:
             return -1, -1, decided._replace(chosen=-1, refused=decoding.refused, retry_after_s=1.0)
         if phase is Phase.DECODE:
-            return -1, decoding.place, decided._replace(chosen=-1, refused=Refused.NO)
+            return -1, decoding.place, decided._replace(chosen=-1, refused=Refusal.NO)
         if decoding.place == decided.chosen:
             return decided.chosen, -1, decided
         if decoding.is_separate:
@@ -316,7 +323,7 @@ class Router:
         policy: "_Policy",
         request: Request,
         candidates: Candidates,
-        decided: Decided,
+        decided: DecisionResult,
         now: float,
     ) -> Decision:
         view = self._view
@@ -390,7 +397,7 @@ class Router:
             for key, target, load in zip(roster.keys, roster.targets, carried, strict=True)
         ]
 
-    def carried(self, targets: Sequence[Target] | None = None) -> list[tuple[Target, Carried]]:
+    def carried(self, targets: Sequence[Target] | None = None) -> list[tuple[Target, TargetLoad]]:
         """What these carry; None: every target that something is known of, sorted."""
         targets = self.live.targets() if targets is None else targets
         usual = usual_of(self._settings.costs)
@@ -399,11 +406,11 @@ class Router:
 
     # What came of decisions
 
-    def take(self, told: Sequence[Told]) -> Taken:
+    def take(self, told: Sequence[ClientReport]) -> FeedbackCounts:
         """Reports of clients; each is applied here at once, and written for the others."""
         now = self._clock()
         accepted = repeated = unknown = 0
-        new: list[tuple[int, Outcome]] = []
+        new: list[tuple[int, FeedbackReport]] = []
         for one in told:
             key = self._decision_of(one)
             if key is None:
@@ -418,7 +425,7 @@ class Router:
                 traceparent=traceparent,
                 tracestate=tracestate,
             )
-            if self.live.report(run, outcome) is Report.REPEATED:
+            if self.live.report(run, outcome) is ReportKind.REPEATED:
                 repeated += 1
             else:
                 accepted += 1
@@ -426,9 +433,9 @@ class Router:
                 if outcome.event is OutcomeEvent.FAILED and run == self.run:
                     self.answers.forget_number(number)
         self.queue.push_outcomes(new)
-        return Taken(accepted, repeated, unknown)
+        return FeedbackCounts(accepted, repeated, unknown)
 
-    def traces_of(self, told: Iterable[Told]) -> list[str]:
+    def traces_of(self, told: Iterable[ClientReport]) -> list[str]:
         """The contexts of the decisions that these are about, as far as they are known, each once.
         Cost O(reports), a microsecond or two each.
         """
@@ -437,7 +444,7 @@ class Router:
         traces.pop("", None)
         return list(traces)
 
-    def _decision_of(self, told: Told) -> tuple[int, int] | None:
+    def _decision_of(self, told: ClientReport) -> tuple[int, int] | None:
         if told.decision_id is not None:
             key = parse_decision_id(told.decision_id)
             if key is None or not self.live.knows_run(key[0]):

@@ -18,7 +18,7 @@ from schemas.answer_states import DAMAGED_ROWS, LOST_BATCHES, Doubt
 from schemas.identities import PublisherKey
 from schemas.memory import SegmentStanding
 from schemas.registration import Registration
-from schemas.routing_records import Target, Unregistered
+from schemas.routing_records import Target, UnregisteredEngine
 
 ROSTERS_KEPT: Final = 256  # lists of candidates that requests have named, for TARGETS_KEPT_S
 
@@ -255,7 +255,7 @@ def _is_engine(registration: Registration) -> bool:
 
 def unregistered_of(
     gone: Iterable[Registration], registered: Iterable[Registration]
-) -> list[Unregistered]:
+) -> list[UnregisteredEngine]:
     """Which engines serve a model no more: what was sent there counts no more, for it may be
     another process that is registered under that name next.
 
@@ -271,8 +271,8 @@ def unregistered_of(
     return [one for one in found if one not in left]
 
 
-def _serving(one: Registration) -> Unregistered:
-    return Unregistered(Target(one.tenant_id, one.instance_id, one.dp_rank), one.model_name)
+def _serving(one: Registration) -> UnregisteredEngine:
+    return UnregisteredEngine(Target(one.tenant_id, one.instance_id, one.dp_rank), one.model_name)
 
 
 def _known(service: ServiceView, pressure: float) -> KnownTarget:

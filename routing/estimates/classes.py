@@ -42,7 +42,7 @@ def class_of(
     return ClassKey(tenant_id, model_name, labels.get(CLASS_LABEL) or instance_id)
 
 
-class Recent(Generic[KeyT, ValueT]):
+class RecentValues(Generic[KeyT, ValueT]):
     """The values that were used last. Reading one is no use of it: reads are in no log.
 
     Attributes:

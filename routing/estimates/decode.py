@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from routing.bounds import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX
 from routing.estimates.accuracy import Accuracy, is_time
-from routing.estimates.classes import ClassKey, ModelKey, Recent
+from routing.estimates.classes import ClassKey, ModelKey, RecentValues
 from routing.estimates.regression import Regression, Three, begin
 
 OUTPUT_TOKENS_FIRST: Final = 256.0
@@ -117,10 +117,12 @@ class DecodeFits:
         forgotten: int = 0,
     ) -> None:
         self.unusable = 0
-        self._classes: Recent[ClassKey, DecodeClass] = Recent(
+        self._classes: RecentValues[ClassKey, DecodeClass] = RecentValues(
             ESTIMATED_CLASSES_MAX, items or (), forgotten
         )
-        self._outputs: Recent[ModelKey, OutputMeans] = Recent(ESTIMATED_MODELS_MAX, outputs or ())
+        self._outputs: RecentValues[ModelKey, OutputMeans] = RecentValues(
+            ESTIMATED_MODELS_MAX, outputs or ()
+        )
 
     @property
     def forgotten(self) -> int:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from routing.bounds import ESTIMATED_CLASSES_MAX, ESTIMATED_MODELS_MAX
 from routing.costs import Costs
-from routing.estimates.classes import ClassKey, ModelKey, Recent
+from routing.estimates.classes import ClassKey, ModelKey, RecentValues
 from routing.estimates.decode import (
     DecodeClass,
     DecodeFits,
@@ -26,9 +26,9 @@ from routing.estimates.links import (
     KV_BYTES_PER_TOKEN,
     Correction,
     LinkRow,
-    Links,
-    Moved,
     Path,
+    PathSpeeds,
+    TokenMove,
 )
 from routing.estimates.prefill import PrefillClass, PrefillFits, PrefillRow
 from routing.pieces import pieces_of
@@ -47,7 +47,7 @@ class EstimatesError(RepriseError):
     """A stored state cannot be used; fold the outcomes again."""
 
 
-class Observed(NamedTuple):
+class ObservedOutcome(NamedTuple):
     """What came of a decision, as far as it is known now; None for what is not known.
 
     It may be given in parts, as outcomes come: the first token, then the end. Each time is used
@@ -80,7 +80,7 @@ class Observed(NamedTuple):
     queue_s: float | None = None
     prefill_s: float | None = None
     ttft_s: float | None = None
-    moves: tuple[Moved, ...] = ()
+    moves: tuple[TokenMove, ...] = ()
     kv_bytes: int = KV_BYTES_PER_TOKEN
     output_tokens: int | None = None
     decode_s: float | None = None
@@ -131,16 +131,16 @@ class Estimates:
 
     def __init__(self, speeds: Mapping[Path, float] | None = None) -> None:
         """Args:
-        speeds: as `Links` takes them; they are settings, and in no dump.
+        speeds: as `PathSpeeds` takes them; they are settings, and in no dump.
         """
         self._speeds = speeds
         self._ignored = 0
         self._unusable = 0
         self.prefill = PrefillFits()
         self.decode = DecodeFits()
-        self._links: Recent[str, Links] = Recent(ESTIMATED_TENANTS_MAX)
+        self._links: RecentValues[str, PathSpeeds] = RecentValues(ESTIMATED_TENANTS_MAX)
 
-    def note(self, observed: Observed) -> None:
+    def note(self, observed: ObservedOutcome) -> None:
         """What came of a decision."""
         if not observed.is_usable:
             self._ignored += 1
@@ -176,9 +176,9 @@ class Estimates:
         """Seconds for each token of an output of the model, on average."""
         return self.decode.output_token_s(ModelKey(tenant_id, model_name))
 
-    def links(self, tenant_id: str) -> Links:
+    def links(self, tenant_id: str) -> PathSpeeds:
         """The speeds of paths, by what the tenant's outcomes say; only to be asked."""
-        return self._links.get(tenant_id) or Links(self._speeds)
+        return self._links.get(tenant_id) or PathSpeeds(self._speeds)
 
     def counters(self) -> dict[str, int]:
         """What was dropped: `classes_forgotten`, `outcomes_unusable` (impossible numbers),
@@ -250,14 +250,14 @@ class Estimates:
         self._unusable = state.unusable
         self.prefill = PrefillFits(state.prefill, prefill_forgotten)
         self.decode = DecodeFits(state.decode, state.outputs, decode_forgotten)
-        known = [(tenant, Links(self._speeds, items)) for tenant, items in state.links]
-        self._links = Recent(ESTIMATED_TENANTS_MAX, known, links_forgotten)
+        known = [(tenant, PathSpeeds(self._speeds, items)) for tenant, items in state.links]
+        self._links = RecentValues(ESTIMATED_TENANTS_MAX, known, links_forgotten)
 
     def digest(self) -> int:
         """XXH3-64 of the dump."""
         return xxhash.xxh3_64_intdigest(self.dump())
 
-    def _note_first_token(self, observed: Observed) -> None:
+    def _note_first_token(self, observed: ObservedOutcome) -> None:
         if observed.ttft_s is not None and observed.expected_s is not None:
             key, prior = observed.key, observed.prior
             self.prefill.note_promise(key, prior, observed.expected_s, observed.ttft_s)
@@ -266,7 +266,7 @@ class Estimates:
         if observed.moves and rest is not None:
             if prefill_s is not None:
                 moved = rest - prefill_s
-                links = self._links.use(tenant, lambda: Links(self._speeds))
+                links = self._links.use(tenant, lambda: PathSpeeds(self._speeds))
                 links.note(observed.moves, observed.kv_bytes, max(moved, 0.0))
             rest -= self.links(tenant).seconds(observed.moves, observed.kv_bytes)
         if prefill_s is None:
@@ -275,7 +275,7 @@ class Estimates:
             tokens = observed.prompt_tokens, observed.cached_tokens
             self.prefill.note(observed.key, observed.prior, *tokens, prefill_s)
 
-    def _without_waiting(self, observed: Observed) -> float | None:
+    def _without_waiting(self, observed: ObservedOutcome) -> float | None:
         """The time to the first token but for the queue; None where that is not known. Who was to
         begin at once is taken to have done so.
         """
@@ -285,7 +285,7 @@ class Estimates:
             return observed.ttft_s - observed.queue_s
         return None if observed.expected_queue_s else observed.ttft_s
 
-    def _note_decoding(self, observed: Observed) -> None:
+    def _note_decoding(self, observed: ObservedOutcome) -> None:
         model = ModelKey(observed.key.tenant_id, observed.key.model_name)
         self.decode.note_output(model, observed.output_tokens, observed.decode_s)
         if observed.tbt_s is None or observed.decode_key is None:

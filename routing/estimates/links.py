@@ -95,7 +95,7 @@ def link_between(one: Mapping[str, str], other: Mapping[str, str]) -> LinkClass:
     return nearest
 
 
-class Moved(NamedTuple):
+class TokenMove(NamedTuple):
     """So many tokens had to take a path."""
 
     path: Path
@@ -129,7 +129,7 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True):
 LinkItems = list[tuple[Path, Correction]]
 
 
-class Links:
+class PathSpeeds:
     """The speeds of all paths; there are at most as many as tiers and classes make.
 
     Attributes:
@@ -147,7 +147,7 @@ class Links:
         self._settings = {**BYTES_PER_S, **(settings or {})}
         self._corrections = dict(items or ())
 
-    def note(self, moves: Sequence[Moved], kv_bytes: int, seconds: float) -> None:
+    def note(self, moves: Sequence[TokenMove], kv_bytes: int, seconds: float) -> None:
         """These moves took so long together, one after the other.
 
         Args:
@@ -176,7 +176,7 @@ class Links:
         known = self._corrections.get(path)
         return self._set(path) if known is None else self._set(path) / known.ratio
 
-    def seconds(self, moves: Sequence[Moved], kv_bytes: int) -> float:
+    def seconds(self, moves: Sequence[TokenMove], kv_bytes: int) -> float:
         """How long these moves take, one after the other."""
         return _in_order(one.tokens * kv_bytes / self.bytes_per_s(one.path) for one in moves)
 

@@ -19,7 +19,7 @@ import msgspec
 from routing.bounds import ESTIMATED_CLASSES_MAX
 from routing.costs import UNLIMITED, Costs
 from routing.estimates.accuracy import Accuracy, is_time
-from routing.estimates.classes import ClassKey, Recent
+from routing.estimates.classes import ClassKey, RecentValues
 from routing.estimates.regression import Regression, Three, begin
 
 ALL: Final = ""
@@ -92,7 +92,7 @@ class PrefillFits:
 
     def __init__(self, items: PrefillItems | None = None, forgotten: int = 0) -> None:
         self.unusable = 0
-        self._classes: Recent[ClassKey, PrefillClass] = Recent(
+        self._classes: RecentValues[ClassKey, PrefillClass] = RecentValues(
             ESTIMATED_CLASSES_MAX, items or (), forgotten
         )
 

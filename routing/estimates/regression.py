@@ -15,11 +15,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
+FiniteFloat = Annotated[float, Meta(ge=-1e300, le=1e300)]
 NotNegative = Annotated[float, Meta(ge=0.0, le=1e300)]
-Positive = Annotated[float, Meta(gt=0.0, le=1e300)]
-Three = tuple[Finite, Finite, Finite]
-Six = tuple[Finite, Finite, Finite, Finite, Finite, Finite]
+PositiveFloat = Annotated[float, Meta(gt=0.0, le=1e300)]
+Three = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
+Six = tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]
 
 COUNT_NEEDED: Final = 30
 """Outcomes before the fit is believed; below them the beginning holds."""
@@ -56,14 +56,14 @@ class Regression(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         is_shifted: whether residuals are on one side: what was learnt does not hold any more.
     """
 
-    scales: tuple[Positive, Positive, Positive]
+    scales: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
     starts: Three
     values: Three
     information: Six
     moments: Three
     count: Annotated[int, Meta(ge=0)] = 0
-    variance: Positive = _VARIANCE_FIRST
-    drift: Finite = 0.0
+    variance: PositiveFloat = _VARIANCE_FIRST
+    drift: FiniteFloat = 0.0
     is_shifted: bool = False
 
     @property

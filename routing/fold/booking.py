@@ -5,9 +5,15 @@ from typing import Final
 
 import msgspec
 
-from routing.fold.lessons import Lesson, lesson_of
+from routing.fold.lessons import Expectation, lesson_of
 from routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
-from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
+from schemas.routing_records import (
+    Decision,
+    FeedbackReport,
+    OutcomeEvent,
+    Target,
+    UnregisteredEngine,
+)
 
 # It is a fold, so these bounds are the same for every reader.
 BOOKING_EXPIRY_S: Final = 300.0  # without a report: reprise_routing_expired_total
@@ -53,7 +59,7 @@ class Booking(msgspec.Struct, array_like=True):
     output: int
     seen: int = 0
     first_at: float = 0.0
-    lesson: Lesson | None = None
+    lesson: Expectation | None = None
     model_name: str = ""
     decode_s: float = 0.0
 
@@ -98,9 +104,9 @@ class Booking(msgspec.Struct, array_like=True):
             size += text_bytes(lesson.model_name, lesson.class_name, lesson.decode_class)
         return size + target_bytes(self.target) + target_bytes(self.decode)
 
-    def is_at(self, engines: Container[Unregistered]) -> bool:
+    def is_at(self, engines: Container[UnregisteredEngine]) -> bool:
         """Whether one of these computes or decodes it."""
-        return any(Unregistered(one, self.model_name) in engines for one in self.targets)
+        return any(UnregisteredEngine(one, self.model_name) in engines for one in self.targets)
 
     def has(self, event: OutcomeEvent) -> bool:
         """Whether it was reported."""
@@ -111,7 +117,7 @@ BITS: Final = {event: 1 << place for place, event in enumerate(OutcomeEvent)}
 """Of the events in `seen`."""
 
 
-def happened_at(outcome: Outcome, booking: Booking, clock: float) -> float:
+def happened_at(outcome: FeedbackReport, booking: Booking, clock: float) -> float:
     """When that was: whatever its client's clock says, between its decision and now."""
     return max(min(outcome.time, clock), booking.time)
 

@@ -23,7 +23,13 @@ from routing.bounds import BOOKINGS_BYTES_MAX, BOOKINGS_MAX
 from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
 from routing.fold.place import Load, Places
 from routing.fold.record_clock import RecordClock
-from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target, Unregistered
+from schemas.routing_records import (
+    Decision,
+    FeedbackReport,
+    OutcomeEvent,
+    Target,
+    UnregisteredEngine,
+)
 
 # It is a fold, so these bounds are the same for every reader.
 EXPIRIES_KEPT: Final = 1024  # of bookings that have ended, beside as many as are open: memory
@@ -42,7 +48,7 @@ class Reported(NamedTuple):
     """A report that was new, and what it was of."""
 
     booking: Booking
-    outcome: Outcome
+    outcome: FeedbackReport
 
 
 class Bookings:
@@ -72,7 +78,7 @@ class Bookings:
         self._requests: dict[str, dict[str, DecisionKey]] = {}  # by request, then by tenant
         self._expiry: list[tuple[float, int, int]] = []
         self._last: OrderedDict[int, int] = OrderedDict()  # number of each run's last decision
-        self._early: OrderedDict[DecisionKey, tuple[float, list[Outcome]]] = OrderedDict()
+        self._early: OrderedDict[DecisionKey, tuple[float, list[FeedbackReport]]] = OrderedDict()
 
     @property
     def clock(self) -> float:
@@ -138,7 +144,7 @@ class Bookings:
         _, early = self._early.pop(key, (0.0, []))
         return [found for outcome in early for found in self.report(run, outcome)]
 
-    def report(self, run: int, outcome: Outcome) -> list[Reported]:
+    def report(self, run: int, outcome: FeedbackReport) -> list[Reported]:
         """Something came of a decision; what was new of it."""
         key = (run, outcome.number)
         booking = self._bookings.get(key)
@@ -159,7 +165,7 @@ class Bookings:
             self.places.release(booking, at=at)
         return [Reported(booking, outcome)]
 
-    def release(self, engines: Iterable[Unregistered]) -> list[Booking]:
+    def release(self, engines: Iterable[UnregisteredEngine]) -> list[Booking]:
         """These are registered no more, and what is registered under their names next has nothing
         of what was booked there; the bookings that ended by it. Cost O(bookings).
         """
@@ -196,7 +202,7 @@ class Bookings:
             self._last.popitem(last=False)
         return True
 
-    def _keep_early(self, key: DecisionKey, outcome: Outcome) -> None:
+    def _keep_early(self, key: DecisionKey, outcome: FeedbackReport) -> None:
         """A report may be told to another service than the one that decided, and come first."""
         run, number = key
         if number <= self._last.get(run, -1):
@@ -243,7 +249,7 @@ class Bookings:
             named = self._requests.setdefault(booking.request_id, {})
             named[booking.tenant_id] = booking.key
 
-    def _move(self, booking: Booking, outcome: Outcome) -> None:
+    def _move(self, booking: Booking, outcome: FeedbackReport) -> None:
         """The client sent it elsewhere than it was told."""
         if outcome.instance_id is None or booking.target is None:
             return
@@ -330,7 +336,7 @@ class Bookings:
         if booking is not None:
             self._end(booking)
 
-    def take_early(self, key: DecisionKey) -> list[Outcome]:
+    def take_early(self, key: DecisionKey) -> list[FeedbackReport]:
         """The reports that wait for a decision, which wait no more."""
         return self._early.pop(key, (0.0, []))[1]
 
@@ -343,7 +349,7 @@ class Bookings:
         else:
             self._early.pop(key, None)
 
-    def early(self) -> Iterable[tuple[DecisionKey, list[Outcome]]]:
+    def early(self) -> Iterable[tuple[DecisionKey, list[FeedbackReport]]]:
         """All reports that wait for their decisions."""
         return ((key, outcomes) for key, (_, outcomes) in self._early.items())
 
@@ -386,6 +392,6 @@ class BookingsState(msgspec.Struct, frozen=True, array_like=True):
     bookings: tuple[Booking, ...]
     free_at: tuple[tuple[Target, float], ...]
     last: tuple[tuple[int, int], ...]
-    early: tuple[tuple[int, int, float, tuple[Outcome, ...]], ...]
+    early: tuple[tuple[int, int, float, tuple[FeedbackReport, ...]], ...]
     writer: tuple[int, float] = (0, 0.0)
     released: int = 0

@@ -25,7 +25,7 @@ import msgspec
 from routing.bounds import FAILING_ENDS_KEPT, LOAD_MODELS_MAX
 from routing.by_target import ByTarget
 from routing.fold.booking import Booking
-from schemas.routing_records import Decision, OutcomeEvent, Target, Unregistered
+from schemas.routing_records import Decision, OutcomeEvent, Target, UnregisteredEngine
 
 FAILING_RUN: Final = 3  # requests that fail in a row, at least, before an engine is left out
 FAILING_CHANCE: Final = 0.001  # or as many as are as seldom, where they fail at the others, too
@@ -38,7 +38,7 @@ ModelKey = tuple[str, str]
 """Tenant and model."""
 
 
-class Failing(msgspec.Struct, array_like=True):
+class FailureState(msgspec.Struct, array_like=True):
     """What is remembered of a target that failed.
 
     Attributes:
@@ -90,7 +90,7 @@ class Failures:
 
     def __init__(self) -> None:
         self.left_out = 0
-        self._known: ByTarget[Failing] = ByTarget()
+        self._known: ByTarget[FailureState] = ByTarget()
         self._ends: OrderedDict[ModelKey, deque[End]] = OrderedDict()
 
     def decided(self, now: float, decision: Decision) -> None:
@@ -125,7 +125,7 @@ class Failures:
     ) -> None:
         one = self._find(target)
         if one is None or not one.is_known(now):
-            one = Failing()
+            one = FailureState()
         is_trial = one.is_failing(now)
         if is_trial and sent_at < one.since:
             return
@@ -161,7 +161,7 @@ class Failures:
         if is_end:
             one.broken = 0
 
-    def _is_worse(self, now: float, one: Failing, target: Target, model: ModelKey) -> bool:
+    def _is_worse(self, now: float, one: FailureState, target: Target, model: ModelKey) -> bool:
         """Whether it fails more in a row than by chance, by how often the model's others fail."""
         run = max(one.run, one.broken)
         if run < FAILING_RUN:
@@ -188,17 +188,17 @@ class Failures:
         if len(self._ends) > LOAD_MODELS_MAX:
             self._ends.popitem(last=False)
 
-    def forget(self, engines: Iterable[Unregistered]) -> None:
+    def forget(self, engines: Iterable[UnregisteredEngine]) -> None:
         """Whoever has their names next are others."""
         for target, _ in engines:
             self._drop(target)
 
     # What an overlay does otherwise: see `routing.overlay.failures`
 
-    def _find(self, target: Target) -> Failing | None:
+    def _find(self, target: Target) -> FailureState | None:
         return self._known.get(target)
 
-    def _change(self, target: Target, one: Failing) -> Failing:
+    def _change(self, target: Target, one: FailureState) -> FailureState:
         """What is to be changed of a target."""
         return one
 
@@ -212,7 +212,7 @@ class Failures:
 
     # What is asked
 
-    def find(self, target: Target) -> Failing | None:
+    def find(self, target: Target) -> FailureState | None:
         """What is remembered of a target; not to be changed."""
         return self._find(target)
 
@@ -239,7 +239,7 @@ class Failures:
         one = self._find(target)
         return one is not None and now < one.until and one.is_failing(now)
 
-    def failing(self, now: float) -> list[tuple[Target, Failing]]:
+    def failing(self, now: float) -> list[tuple[Target, FailureState]]:
         """Those that are left out, but for trials, sorted. Cost O(targets that failed)."""
         found = [(target, one) for target, one in self._known.items() if one.is_failing(now)]
         return sorted(found, key=lambda item: item[0])
@@ -269,5 +269,5 @@ class FailuresState(msgspec.Struct, frozen=True, array_like=True):
     """See `Failures.state`; its encoding is canonical."""
 
     left_out: int = 0
-    targets: tuple[tuple[Target, Failing], ...] = ()
+    targets: tuple[tuple[Target, FailureState], ...] = ()
     ends: tuple[tuple[ModelKey, tuple[End, ...]], ...] = ()

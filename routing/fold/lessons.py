@@ -6,21 +6,21 @@ import msgspec
 
 from routing.costs import Costs
 from routing.estimates.classes import ClassKey
-from routing.estimates.estimates import Observed
-from routing.estimates.links import KV_BYTES_PER_TOKEN, LOAD, READ, Moved
+from routing.estimates.estimates import ObservedOutcome
+from routing.estimates.links import KV_BYTES_PER_TOKEN, LOAD, READ, TokenMove
 from routing.policies.decide import costs_of_model
 from schemas.identities import Text
 from schemas.routing_records import (
     CandidateRecord,
     CostModel,
     Decision,
-    Outcome,
+    FeedbackReport,
     OutcomeEvent,
     TokenCount,
 )
 
 
-class Lesson(msgspec.Struct, frozen=True, array_like=True):
+class Expectation(msgspec.Struct, frozen=True, array_like=True):
     """What a report of a decision is compared with.
 
     Attributes:
@@ -47,14 +47,14 @@ class Lesson(msgspec.Struct, frozen=True, array_like=True):
     kv_tokens: int
 
 
-def lesson_of(decision: Decision) -> Lesson | None:
+def lesson_of(decision: Decision) -> Expectation | None:
     """That of a decision; None where nobody computes a prompt, or a fetch would spoil it."""
     if decision.chosen < 0 or not decision.costs:
         return None
     one: CandidateRecord = decision.candidates[decision.chosen]
     if one.fetch_from:
         return None
-    return Lesson(
+    return Expectation(
         decision.scope.model_name,
         decision.class_name or one.instance_id,
         decision.decode_class,
@@ -70,15 +70,15 @@ def lesson_of(decision: Decision) -> Lesson | None:
 
 
 def observed_of(
-    lesson: Lesson,
-    outcome: Outcome,
+    lesson: Expectation,
+    outcome: FeedbackReport,
     *,
     tenant_id: str,
     prompt: int,
     cached: int,
     since_s: float,
     decode_s: float,
-) -> Observed:
+) -> ObservedOutcome:
     """A report as estimates take it.
 
     Args:
@@ -92,16 +92,16 @@ def observed_of(
     """
     key = ClassKey(tenant_id, lesson.model_name, lesson.class_name)
     if outcome.event in _USELESS:
-        return Observed(key, is_usable=False)
+        return ObservedOutcome(key, is_usable=False)
     is_first = outcome.event is OutcomeEvent.FIRST_TOKEN
     ttft = outcome.ttft_s
     if ttft is None and is_first and since_s > 0.0:
         ttft = since_s
     prompt = prompt if outcome.prompt_tokens is None else outcome.prompt_tokens
-    moves = (Moved(LOAD, lesson.loaded), Moved(READ, lesson.read))
+    moves = (TokenMove(LOAD, lesson.loaded), TokenMove(READ, lesson.read))
     is_end = outcome.event is OutcomeEvent.COMPLETED
     decoder = lesson.decode_class or lesson.class_name
-    return Observed(
+    return ObservedOutcome(
         key,
         _prior(lesson.prior),
         prompt_tokens=prompt,

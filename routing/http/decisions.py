@@ -23,7 +23,7 @@ from schemas.limits import RECENT_DECISIONS_MAX
 from schemas.routing_records import (
     CandidateRecord,
     Decision,
-    Outcome,
+    FeedbackReport,
     decision_id,
     parse_decision_id,
 )
@@ -202,7 +202,7 @@ def _placed(decision: Decision, index: int) -> PlacedDocument | None:
     return PlacedDocument(instance_id=one.instance_id, dp_rank=one.dp_rank)
 
 
-def _outcome(outcomes: tuple[Outcome, ...]) -> OutcomeDocument | None:
+def _outcome(outcomes: tuple[FeedbackReport, ...]) -> OutcomeDocument | None:
     """All reports as one: of each thing that was told, what was told last."""
     if not outcomes:
         return None

@@ -9,21 +9,21 @@ from typing import Any, Final
 
 import msgspec
 
-from query_api.unknown_scopes import Unknown
+from query_api.unknown_scopes import ScopeMismatch
 from routing.bounds import RETRY_AFTER_MAX_S
-from routing.decisions.interface import Routed
-from routing.decisions.live import Carried
-from routing.decisions.router import Router, Taken
-from routing.fold.failures import Failing
-from routing.policies.chunk_plan import Plan
-from routing.policies.decide import OfDegraded
-from schemas.routing_records import CandidateRecord, Decision, Refused, Target, decision_id
+from routing.decisions.interface import RoutedDecision
+from routing.decisions.live import TargetLoad
+from routing.decisions.router import FeedbackCounts, Router
+from routing.fold.failures import FailureState
+from routing.policies.chunk_plan import ChunkPlan
+from routing.policies.decide import DegradedPolicy
+from schemas.routing_records import CandidateRecord, Decision, Refusal, Target, decision_id
 
 _REFUSALS: Final = {
-    Refused.NO_CANDIDATE: "no candidate is there",
-    Refused.OVERLOADED: "every candidate has more to do than it may",
-    Refused.SLO_UNREACHABLE: "no candidate is expected to meet the objective",
-    Refused.DECODE_PREDICTED: "no candidate is expected to decode in time when the prompt is done",
+    Refusal.NO_CANDIDATE: "no candidate is there",
+    Refusal.OVERLOADED: "every candidate has more to do than it may",
+    Refusal.SLO_UNREACHABLE: "no candidate is expected to meet the objective",
+    Refusal.DECODE_PREDICTED: "no candidate is expected to decode in time when the prompt is done",
 }
 _HARMLESS: Final = frozenset({"degraded"})
 _NONE: Final[frozenset[str]] = frozenset()
@@ -214,7 +214,7 @@ MODELS: Final = (
 
 
 def route_document(
-    routed: Routed, *, explain: bool, unknown: Unknown | None = None
+    routed: RoutedDecision, *, explain: bool, unknown: ScopeMismatch | None = None
 ) -> RouteDocument:
     """The answer of a decision; `unknown` where nobody has what was asked for."""
     decision = routed.decision
@@ -237,7 +237,7 @@ def route_document(
     return document
 
 
-def _prefill(routed: Routed) -> PrefillDocument | None:
+def _prefill(routed: RoutedDecision) -> PrefillDocument | None:
     decision = routed.decision
     if decision.chosen < 0:
         return None
@@ -270,7 +270,7 @@ def _prefill(routed: Routed) -> PrefillDocument | None:
     )
 
 
-def _decode(routed: Routed) -> DecodeDocument | None:
+def _decode(routed: RoutedDecision) -> DecodeDocument | None:
     decision = routed.decision
     if decision.decode < 0:
         return None
@@ -281,7 +281,7 @@ def _decode(routed: Routed) -> DecodeDocument | None:
 
 def candidate_document(one: CandidateRecord, decision: Decision) -> CandidateDocument:
     """One candidate of a decision."""
-    harmless = _NONE if decision.degraded == OfDegraded.DROP else _HARMLESS
+    harmless = _NONE if decision.degraded == DegradedPolicy.DROP else _HARMLESS
     left_out = not harmless.issuperset(one.reasons)
     terms = {
         "queue": 1000.0 * one.queue_s,
@@ -300,19 +300,21 @@ def candidate_document(one: CandidateRecord, decision: Decision) -> CandidateDoc
     )
 
 
-def refusal_document(routed: Routed, unknown: Unknown | None = None) -> RefusalDocument:
+def refusal_document(
+    routed: RoutedDecision, unknown: ScopeMismatch | None = None
+) -> RefusalDocument:
     """The answer of a decision that nobody is chosen by; `unknown` as in `route_document`."""
     decision = routed.decision
     candidates = [candidate_document(one, decision) for one in decision.candidates]
     keyed = [one for one in candidates if one.key is not None]
     best = min(keyed, key=lambda one: one.key or 0.0) if keyed else None
     after = None
-    if decision.refused is not Refused.NO_CANDIDATE:
+    if decision.refused is not Refusal.NO_CANDIDATE:
         after = 1000.0 * routed.retry_after_s
     text = _REFUSALS[decision.refused]
     if unknown is not None:
         text += f": no engine has {unknown.text}"
-    elif decision.refused is Refused.NO_CANDIDATE:
+    elif decision.refused is Refusal.NO_CANDIDATE:
         reasons = Counter(reason for one in candidates for reason in one.reasons)
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         text += f": of {len(candidates)} engines, {counts}" if counts else ": no engine fits"
@@ -320,7 +322,7 @@ def refusal_document(routed: Routed, unknown: Unknown | None = None) -> RefusalD
     return RefusalDocument(text, decision.refused.value, after, best, candidates, plan)
 
 
-def _plan(plan: Plan | None) -> PlanDocument | None:
+def _plan(plan: ChunkPlan | None) -> PlanDocument | None:
     if plan is None:
         return None
     return PlanDocument(
@@ -332,12 +334,12 @@ def _plan(plan: Plan | None) -> PlanDocument | None:
     )
 
 
-def retry_after(routed: Routed) -> int:
+def retry_after(routed: RoutedDecision) -> int:
     """Whole seconds."""
     return min(max(math.ceil(routed.retry_after_s), 1), RETRY_AFTER_MAX_S)
 
 
-def feedback_document(taken: Taken) -> FeedbackDocument:
+def feedback_document(taken: FeedbackCounts) -> FeedbackDocument:
     """The answer of `/feedback`."""
     return FeedbackDocument(*taken)
 
@@ -365,7 +367,7 @@ def routing_document(
     return RoutingDocument(position, digest, under_way, targets, counts)
 
 
-def _target(target: Target, carried: Carried, failing: Failing | None) -> TargetDocument:
+def _target(target: Target, carried: TargetLoad, failing: FailureState | None) -> TargetDocument:
     sample = carried.sample
     return TargetDocument(
         *target,

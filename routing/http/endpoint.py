@@ -7,7 +7,7 @@ from typing import Final
 from query_api.http.errors import RequestError
 from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
-from query_api.http.post_endpoint import TYPE_HEADERS, Answered, Posted, PostEndpoint
+from query_api.http.post_endpoint import TYPE_HEADERS, PostAnswer, PostEndpoint, PostRequest
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.queries import is_known
 from query_api.http.traces import context_of
@@ -25,7 +25,7 @@ from routing.http.documents import (
 from routing.http.requests import read_feedback, read_load, read_route
 from routing.http.traces import note_route, take_traced
 from routing.policies.table import PolicyError
-from schemas.routing_records import Refused
+from schemas.routing_records import Refusal
 from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
 
 ROUTE: Final = "/route"
@@ -61,7 +61,7 @@ class RoutingEndpoint(PostEndpoint):
         self._unknown = unknown
         self._tracer = tracer
         self._decided = metrics.queries(ROUTE)
-        self._answers: dict[str, Callable[[Posted], Answered]] = {
+        self._answers: dict[str, Callable[[PostRequest], PostAnswer]] = {
             ROUTE: self._route,
             FEEDBACK: self._feedback,
             LOAD: self._load,
@@ -72,17 +72,17 @@ class RoutingEndpoint(PostEndpoint):
         """See `PostEndpoint`."""
         return frozenset(self._answers)
 
-    async def answer(self, posted: Posted) -> Answered:
+    async def answer(self, posted: PostRequest) -> PostAnswer:
         """See `PostEndpoint`."""
         check_origin("POST", posted.headers)
         return self._answers[posted.path](posted)
 
-    def _route(self, posted: Posted) -> Answered:
+    def _route(self, posted: PostRequest) -> PostAnswer:
         # Kept with the decision whether tracing is on or not: others may have it on.
         with self._tracer.begin(SpanName.ROUTE, context_of(posted.headers)) as span:
             return self._decide(posted, span)
 
-    def _decide(self, posted: Posted, span: Span) -> Answered:
+    def _decide(self, posted: PostRequest, span: Span) -> PostAnswer:
         started = perf_counter()
         view = self._view
         asked = read_route(
@@ -108,25 +108,25 @@ class RoutingEndpoint(PostEndpoint):
             why = self._unknown.note(asked.scope)
         if why is not None:
             headers.append((HEADER, why.text.encode()))
-        if decision.refused is Refused.NO:
+        if decision.refused is Refusal.NO:
             document = route_document(routed, explain=asked.explain, unknown=why)
             status, body = 200, encode(document, posted.wire)
         else:
-            status = 503 if decision.refused is Refused.NO_CANDIDATE else 429
+            status = 503 if decision.refused is Refusal.NO_CANDIDATE else 429
             if status == 429:
                 headers.append((b"retry-after", b"%d" % retry_after(routed)))
             body = encode(refusal_document(routed, why), posted.wire)
         self._decided.count((perf_counter() - started, asked.prompt_tokens, decision.held))
-        return Answered(status, headers, body)
+        return PostAnswer(status, headers, body)
 
-    def _feedback(self, posted: Posted) -> Answered:
+    def _feedback(self, posted: PostRequest) -> PostAnswer:
         told = read_feedback(posted.body, posted.wire, posted.access)
         taken = take_traced(self._tracer, self._router, told, posted.headers)
         body = encode(feedback_document(taken), posted.wire)
-        return Answered(202, [TYPE_HEADERS[posted.wire]], body)
+        return PostAnswer(202, [TYPE_HEADERS[posted.wire]], body)
 
-    def _load(self, posted: Posted) -> Answered:
+    def _load(self, posted: PostRequest) -> PostAnswer:
         samples = read_load(posted.body, posted.wire, self._router.now(), posted.access)
         self._router.observe(samples)
         body = encode(LoadDocument(len(samples)), posted.wire)
-        return Answered(202, [TYPE_HEADERS[posted.wire]], body)
+        return PostAnswer(202, [TYPE_HEADERS[posted.wire]], body)

@@ -21,15 +21,15 @@ from query_api.http.requests.refusals import body_refusal
 from query_api.http.wire import Field, Wire, header, malformed
 from routing.decisions.candidates import is_in_the_future, sample_of
 from routing.decisions.interface import Offered, PostedLoad, RouteRequest
-from routing.decisions.router import Told
+from routing.decisions.router import ClientReport
 from schemas.events import extra_key
 from schemas.identities import PrefixScope, Rank
 from schemas.limits import BLOCK_SIZE_MAX, MIB, NAME_BYTES_MAX
 from schemas.positions import Seconds
 from schemas.routing_records import (
+    FeedbackReport,
     LoadSample,
     LoadSource,
-    Outcome,
     OutcomeEvent,
     Phase,
     Target,
@@ -403,7 +403,7 @@ def _first_repeated(names: Sequence[Hashable]) -> int:
 # /feedback and /load
 
 
-def read_feedback(body: bytes, wire: Wire, access: Access = OPEN) -> list[Told]:
+def read_feedback(body: bytes, wire: Wire, access: Access = OPEN) -> list[ClientReport]:
     """The body of `POST /feedback`.
 
     Raises:
@@ -417,7 +417,7 @@ def read_feedback(body: bytes, wire: Wire, access: Access = OPEN) -> list[Told]:
     return [_told(one, index, access) for index, one in enumerate(reports)]
 
 
-def _told(one: FeedbackBody, index: int, access: Access) -> Told:
+def _told(one: FeedbackBody, index: int, access: Access) -> ClientReport:
     if (one.decision_id is None) == (one.request_id is None):
         given = "neither" if one.decision_id is None else "both"
         text = f"expected one of decision_id and request_id, got {given}"
@@ -428,7 +428,7 @@ def _told(one: FeedbackBody, index: int, access: Access) -> Told:
         text = f"cached_tokens must be at most prompt_tokens, which is {one.prompt_tokens}"
         more = f", got: {one.cached_tokens}"
         raise RequestError("out_of_range", text, field="cached_tokens", index=index, more=more)
-    outcome = Outcome(
+    outcome = FeedbackReport(
         0,
         one.event.outcome,
         0.0,
@@ -446,7 +446,7 @@ def _told(one: FeedbackBody, index: int, access: Access) -> Told:
     tenant_id = one.tenant_id
     if access.tenants is not None and (tenant_id or one.decision_id is None):
         tenant_id = access.tenant_of(tenant_id)
-    return Told(one.decision_id, one.request_id, outcome, one.at, tenant_id, access.tenants)
+    return ClientReport(one.decision_id, one.request_id, outcome, one.at, tenant_id, access.tenants)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -13,13 +13,13 @@ from query_api.traces import (
     STATE,
     TENANT,
 )
-from routing.decisions.interface import Routed, RouteRequest
-from routing.decisions.router import Router, Taken, Told
-from schemas.routing_records import Refused, decision_id
+from routing.decisions.interface import RoutedDecision, RouteRequest
+from routing.decisions.router import ClientReport, FeedbackCounts, Router
+from schemas.routing_records import Refusal, decision_id
 from schemas.tracing import Attribute, Span, SpanName, Tracer
 
 
-def route_attributes(routed: Routed) -> dict[str, Attribute]:
+def route_attributes(routed: RoutedDecision) -> dict[str, Attribute]:
     """What the span of a decision says. Cost O(partitions)."""
     decision = routed.decision
     attributes: dict[str, Attribute] = {
@@ -47,17 +47,19 @@ def route_attributes(routed: Routed) -> dict[str, Attribute]:
     return attributes
 
 
-def note_route(span: Span, asked: RouteRequest, routed: Routed) -> None:
+def note_route(span: Span, asked: RouteRequest, routed: RoutedDecision) -> None:
     """Has the span of a decision say what was decided; a refusal has a name of its own."""
     decision = routed.decision
     span.note(route_attributes(routed))
-    if decision.refused is not Refused.NO:
+    if decision.refused is not Refusal.NO:
         span.rename(SpanName.REFUSED)
     if decision.context != asked.context:
         span.link(decision.context)  # the same request was decided before
 
 
-def take_traced(tracer: Tracer, router: Router, told: Sequence[Told], headers: Headers) -> Taken:
+def take_traced(
+    tracer: Tracer, router: Router, told: Sequence[ClientReport], headers: Headers
+) -> FeedbackCounts:
     """Has the router take reports, in a span that is linked to the decision of each.
 
     Args:

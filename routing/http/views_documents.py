@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from routing.advice.acting import Act, Suppressed
-from routing.advice.advice import Action, Advice
+from routing.advice.acting import Act, SuppressionReason
+from routing.advice.advice import Advice, AdvisedAction
 from routing.decisions.wanted_tokens import PrefixKey
 from routing.http.models import (
     ActDocument,
@@ -210,7 +210,7 @@ def _prefix(one: HotPrefix, holders: Sequence[PrefixHolder]) -> PrefixDocument:
 def advice_document(
     advice: Iterable[Advice],
     acts: Sequence[Act] | None = None,
-    held_back: Mapping[PrefixKey, Suppressed] = MappingProxyType({}),
+    held_back: Mapping[PrefixKey, SuppressionReason] = MappingProxyType({}),
 ) -> AdvicesDocument:
     """The answer of `GET /advice`, in the given order.
 
@@ -242,7 +242,7 @@ def _act(one: Act) -> ActDocument:
     )
 
 
-def _advice(one: Advice, held_back: Suppressed | None) -> AdviceDocument:
+def _advice(one: Advice, held_back: SuppressionReason | None) -> AdviceDocument:
     return AdviceDocument(
         **one.prefix.scope._asdict(),
         prefix_hash=str(one.prefix.prefix),
@@ -255,7 +255,7 @@ def _advice(one: Advice, held_back: Suppressed | None) -> AdviceDocument:
         action=one.action.value,
         why=one.why.value,
         command=one.command,
-        held_back="" if held_back is None or one.action is Action.NONE else held_back.value,
+        held_back="" if held_back is None or one.action is AdvisedAction.NONE else held_back.value,
     )
 
 

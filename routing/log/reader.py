@@ -18,7 +18,7 @@ from logs.fold_follower import FoldFollower, FollowedLog
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from routing.decisions.live import LiveLoad
-from routing.log.recovery import ROUTING_LOG, ROUTING_PARTITION, Recovered, recover_fold
+from routing.log.recovery import ROUTING_LOG, ROUTING_PARTITION, RecoveredFold, recover_fold
 from schemas.codec import decode_routing
 
 ROUTING_READ_WAIT_S: Final = 0.02  # until it is looked again whether a long question is answered
@@ -36,7 +36,7 @@ class RoutingReader(FoldFollower):
         *,
         make_consumer: Callable[[], Consumer] | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
-        recover: Callable[[], Awaitable[Recovered]] | None = None,
+        recover: Callable[[], Awaitable[RecoveredFold]] | None = None,
         read_past: Callable[[int], Awaitable[list[LogEntry]]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -27,7 +27,7 @@ ROUTING_LOG: Final = FoldedLog(
 logger = logging.getLogger(__name__)
 
 
-class Recovered(NamedTuple):
+class RecoveredFold(NamedTuple):
     """What a fold begins with.
 
     Attributes:
@@ -44,7 +44,7 @@ class Recovered(NamedTuple):
     newer: NewerVersionError | None = None
 
 
-async def recover_fold(options: ClientOptions, topics: RoutingTopics) -> Recovered:
+async def recover_fold(options: ClientOptions, topics: RoutingTopics) -> RecoveredFold:
     """Reads the last checkpoint, and where the log stands.
 
     Raises:
@@ -85,6 +85,6 @@ def _fold_of(reader: ChunkReader) -> tuple[RoutingFold, NewerVersionError | None
     return RoutingFold(), reader.newer
 
 
-def place_fold(fold: RoutingFold, bounds: LogBounds) -> Recovered:
+def place_fold(fold: RoutingFold, bounds: LogBounds) -> RecoveredFold:
     """Where the log is to be folded on; see `logs.checkpoint.start_behind`."""
-    return Recovered(fold, start_behind(fold, bounds, ROUTING_LOG), bounds.end)
+    return RecoveredFold(fold, start_behind(fold, bounds, ROUTING_LOG), bounds.end)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from logs.source import Entry, RecordSource
+from logs.source import RecordSource, WindowEntry
 from routing.decisions.queue import RoutingQueue, items_of
 from schemas.routing_records import RoutingRecord, encode_routing
 from schemas.topics import encode_run
@@ -28,9 +28,9 @@ class RoutingSource(RecordSource[RoutingRecord]):
         """See `RecordSource`."""
         return [(items_of(record), record) for record in self.queue.take(self._clock())]
 
-    def encode(self, item: RoutingRecord) -> Entry:
+    def encode(self, item: RoutingRecord) -> WindowEntry:
         """See `RecordSource`."""
-        return Entry(encode_run(item.run), encode_routing(item))
+        return WindowEntry(encode_run(item.run), encode_routing(item))
 
 
 class WaitingSource(RoutingSource):
@@ -38,6 +38,6 @@ class WaitingSource(RoutingSource):
     of the window. After an outage that would set the time of the fold back.
     """
 
-    def encode(self, item: RoutingRecord) -> Entry:
+    def encode(self, item: RoutingRecord) -> WindowEntry:
         """See `RecordSource`."""
         return super().encode(msgspec.structs.replace(item, time=self._clock()))

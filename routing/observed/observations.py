@@ -22,7 +22,7 @@ from routing.observed.sessions import Sessions, SessionsState
 from routing.pieces import array_header, pieces_of
 from schemas.codec import check_state_version
 from schemas.errors import RecordFormatError
-from schemas.routing_records import Decision, Outcome, Unregistered
+from schemas.routing_records import Decision, FeedbackReport, UnregisteredEngine
 
 OBSERVATIONS_VERSION: Final = 1
 
@@ -104,7 +104,7 @@ class Observations:
         for gone in self.open.add(promise):
             self.totals.note_end(now, gone, None)
 
-    def reported(self, run: int, outcome: Outcome) -> None:
+    def reported(self, run: int, outcome: FeedbackReport) -> None:
         """What came of a decision; what was told before, and of one that has ended, is passed over.
 
         Args:
@@ -124,7 +124,7 @@ class Observations:
             self.totals.note_end(self.clock, promise, outcome.event)
             self.open.close(promise)
 
-    def forget(self, gone: Iterable[Unregistered]) -> None:
+    def forget(self, gone: Iterable[UnregisteredEngine]) -> None:
         """Engines that are registered no more: nothing is known of what they hold."""
         for one in gone:
             self.predicted.forget(*one)
@@ -175,7 +175,7 @@ class Observations:
         one.sessions.restore(state.sessions)
         return one
 
-    def _note_cached(self, promise: Promise, outcome: Outcome) -> None:
+    def _note_cached(self, promise: Promise, outcome: FeedbackReport) -> None:
         if outcome.cached_tokens is None or promise.has_cached:
             return
         promise.has_cached = True
@@ -186,7 +186,7 @@ class Observations:
         self.totals.note_cached(self.clock, promise, tokens, outcome.prompt_tokens)
         self.hot.confirmed(promise, tokens.actual)
 
-    def _note_ttft(self, promise: Promise, outcome: Outcome) -> None:
+    def _note_ttft(self, promise: Promise, outcome: FeedbackReport) -> None:
         if outcome.ttft_s is None or promise.has_ttft or not promise.ttft_s or promise.moved:
             return
         promise.has_ttft = True

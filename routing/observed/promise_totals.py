@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from routing.observed.promises import IndexCause, Kept, Promise, bucket
+from routing.observed.promises import IndexCause, Promise, PromiseTokens, bucket
 from schemas.routing_records import OutcomeEvent
 
 # It is a fold, so these bounds are the same for every reader. What is dropped:
@@ -50,7 +50,7 @@ class PromiseKey(NamedTuple):
     instance_id: str
 
 
-class Served(NamedTuple):
+class ServedInstance(NamedTuple):
     """What was sent to one instance of a model, whatever policy chose it."""
 
     tenant_id: str
@@ -70,7 +70,7 @@ class Totals(msgspec.Struct, array_like=True):
         failed, cancelled: that ended so.
         miscounted: of whose prompt the engine has another length than the decision.
         prompt, promised, actual, predicted, fetched, unpromised, workload, routing, index,
-            not_fetched, not_predicted: tokens, see `Kept`.
+            not_fetched, not_predicted: tokens, see `PromiseTokens`.
         stale, degraded, unconfirmed, evicted: tokens, of `index` without `not_predicted`.
         timed: that had a time to the first token, and were promised one.
         in_p90: of these, those that took no longer than the 90th percentile promised.
@@ -120,7 +120,7 @@ class Totals(msgspec.Struct, array_like=True):
             else:
                 setattr(self, name, mine + more)
 
-    def note_tokens(self, tokens: Kept, cause: IndexCause) -> None:
+    def note_tokens(self, tokens: PromiseTokens, cause: IndexCause) -> None:
         """An engine has told its hits of one prompt."""
         self.reported += 1
         self.prompt += tokens.prompt
@@ -163,14 +163,14 @@ def _microseconds(seconds: float) -> int:
     return round(min(seconds, PROMISE_TTFT_S_MAX) * 1e6)
 
 
-class Recent(NamedTuple):
+class RecentTotals(NamedTuple):
     """Sums over the latest minutes of an instance that have any, and how many these are."""
 
     totals: Totals
     minutes: int
 
 
-NOT_SERVED: Final = Recent(Totals(), 0)
+NOT_SERVED: Final = RecentTotals(Totals(), 0)
 """Of who was sent nothing."""
 
 
@@ -210,7 +210,7 @@ class PromiseTotals:
             row.refused += not key.instance_id
 
     def note_cached(
-        self, time: float, promise: Promise, tokens: Kept, engine_prompt: int | None
+        self, time: float, promise: Promise, tokens: PromiseTokens, engine_prompt: int | None
     ) -> None:
         """An engine has told its hits, and perhaps how long the prompt was."""
         for row in self._rows(time, key_of(promise)):
@@ -243,19 +243,19 @@ class PromiseTotals:
                     found.setdefault(key, Totals()).add(row)
         return found
 
-    def latest(self, reported: int, since: float) -> dict[Served, Recent]:
+    def latest(self, reported: int, since: float) -> dict[ServedInstance, RecentTotals]:
         """The sums of each instance over its latest minutes: two, or as many as have so many
         reported requests, and none before the one in which that time lies. So whatever was wrong
         before is forgotten once so many requests went well. Cost O(rows).
         """
-        found: dict[Served, Recent] = {}
+        found: dict[ServedInstance, RecentTotals] = {}
         for minute, rows in sorted(self._minutes.items(), reverse=True):
             if (minute + 1) * _MINUTE <= since:
                 break
-            of_minute: dict[Served, list[Totals]] = {}
+            of_minute: dict[ServedInstance, list[Totals]] = {}
             for key, row in rows.items():
                 if key.instance_id:
-                    served = Served(key.tenant_id, key.model_name, key.instance_id)
+                    served = ServedInstance(key.tenant_id, key.model_name, key.instance_id)
                     of_minute.setdefault(served, []).append(row)
             for served, its in of_minute.items():
                 totals, minutes = found.get(served, NOT_SERVED)
@@ -264,7 +264,7 @@ class PromiseTotals:
                 totals = Totals() if not minutes else totals
                 for row in its:
                     totals.add(row)
-                found[served] = Recent(totals, minutes + 1)
+                found[served] = RecentTotals(totals, minutes + 1)
         return found
 
     def series(self, since: float = 0.0) -> list[tuple[float, Totals]]:

@@ -32,7 +32,7 @@ from routing.bounds import DECISION_MARKS_MAX
 from routing.sizes import MARK_SIZE, OBJECT_SIZE, target_bytes, text_bytes
 from schemas.answer_states import AnswerState
 from schemas.limits import QUERY_TOKENS_MAX
-from schemas.routing_records import DecidedScope, Decision, Outcome, PrefixMark, Target
+from schemas.routing_records import DecidedScope, Decision, FeedbackReport, PrefixMark, Target
 
 
 class IndexCause(StrEnum):
@@ -116,7 +116,7 @@ class Promise(msgspec.Struct, array_like=True):
         names += target_bytes(self.target) + target_bytes(self.decode)
         return OBJECT_SIZE + MARK_SIZE * len(self.marks) + names
 
-    def note_place(self, outcome: Outcome) -> bool:
+    def note_place(self, outcome: FeedbackReport) -> bool:
         """Whether the outcome is the first to say that the request went elsewhere than told."""
         if self.moved or outcome.instance_id is None:
             return False
@@ -159,7 +159,7 @@ def promise_of(run: int, time: float, decision: Decision) -> Promise | None:
     )
 
 
-class Kept(msgspec.Struct, frozen=True):
+class PromiseTokens(msgspec.Struct, frozen=True):
     """What became of the prompt's tokens; all counts are of tokens.
 
     Attributes:
@@ -187,7 +187,7 @@ class Kept(msgspec.Struct, frozen=True):
     not_predicted: int
 
 
-def kept(promise: Promise, cached: int) -> Kept:
+def kept(promise: Promise, cached: int) -> PromiseTokens:
     """What became of the tokens, where the engine says that so many of them were cached.
 
     See the module for the formulas.
@@ -202,7 +202,7 @@ def kept(promise: Promise, cached: int) -> Kept:
     known = max(promised, actual)
     routing = max(best - known, 0)
     index = max(promised - actual, 0)
-    return Kept(
+    return PromiseTokens(
         prompt,
         promised,
         actual,

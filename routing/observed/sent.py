@@ -9,7 +9,7 @@ completed               they are, from now on, where the engine publishes no eve
 from routing.observed.predicted import PredictedHolders, predicted_s
 from routing.observed.promises import Promise
 from schemas.limits import APPROXIMATE_S
-from schemas.routing_records import Outcome, OutcomeEvent
+from schemas.routing_records import FeedbackReport, OutcomeEvent
 
 
 def hold(holders: PredictedHolders, now: float, promise: Promise) -> None:
@@ -32,7 +32,12 @@ def hold(holders: PredictedHolders, now: float, promise: Promise) -> None:
 
 
 def follow(
-    holders: PredictedHolders, now: float, promise: Promise, outcome: Outcome, *, is_moved: bool
+    holders: PredictedHolders,
+    now: float,
+    promise: Promise,
+    outcome: FeedbackReport,
+    *,
+    is_moved: bool,
 ) -> None:
     """Something was reported of it; `is_moved`: and that it went elsewhere, for the first time."""
     event = outcome.event

@@ -45,12 +45,12 @@ from routing.overlay.own_records import OWN_RECORDS_MAX, OwnRecords, Stamps
 from schemas.routing_records import (
     Decision,
     DecisionsRecord,
-    Outcome,
+    FeedbackReport,
     OutcomeEvent,
     OutcomesRecord,
     RoutingRecord,
     Target,
-    Unregistered,
+    UnregisteredEngine,
     UnregisteredEngines,
 )
 
@@ -144,9 +144,9 @@ class OverlaidBookings:
         self._here = Bookings(self._places)
         self._hidden: dict[DecisionKey, Booking] = {}
         self._hidden_places = Places(self._free_at)
-        self._told: dict[DecisionKey, dict[OutcomeEvent, Outcome]] = {}
+        self._told: dict[DecisionKey, dict[OutcomeEvent, FeedbackReport]] = {}
         self._told_last: Stamps[DecisionKey] = Stamps(own, OWN_RECORDS_MAX)
-        self._unregistered: Stamps[Unregistered] = Stamps(own, LOAD_TARGETS_MAX)
+        self._unregistered: Stamps[UnregisteredEngine] = Stamps(own, LOAD_TARGETS_MAX)
         # What counts here though the log has brought it: the log's clock was far behind.
         self._kept: set[DecisionKey] = set()
         self._ahead_s = 0.0  # that the log's clock is ahead of this process's
@@ -184,7 +184,7 @@ class OverlaidBookings:
                 self._free_at[target] = max(free_at, booking.time) + booking.work_s
         return found
 
-    def report(self, run: int, outcome: Outcome) -> list[Reported] | None:
+    def report(self, run: int, outcome: FeedbackReport) -> list[Reported] | None:
         """A report to this process; what was new of it, nothing of one whose decision has yet to
         come. None where it says nothing new.
         """
@@ -214,7 +214,7 @@ class OverlaidBookings:
         self._note_told(key, outcome)
         return found
 
-    def _end(self, booking: Booking, outcome: Outcome) -> Reported:
+    def _end(self, booking: Booking, outcome: FeedbackReport) -> Reported:
         """A booking of the base ends here, by a report: no copy of it is needed."""
         self._hide(booking)
         self._note_told(booking.key, outcome)
@@ -226,19 +226,19 @@ class OverlaidBookings:
         ended.seen |= BITS[outcome.event]
         return Reported(ended, outcome)
 
-    def _tell(self, run: int, outcome: Outcome) -> list[Reported]:
+    def _tell(self, run: int, outcome: FeedbackReport) -> list[Reported]:
         self._places.is_told = True
         try:
             return self._here.report(run, outcome)
         finally:
             self._places.is_told = False
 
-    def _note_told(self, key: DecisionKey, outcome: Outcome) -> None:
+    def _note_told(self, key: DecisionKey, outcome: FeedbackReport) -> None:
         if key in self._told or len(self._told) < OWN_RECORDS_MAX:
             self._told.setdefault(key, {}).setdefault(outcome.event, outcome)
             self._told_last.put(key)
 
-    def unregister(self, engines: Sequence[Unregistered]) -> int:
+    def unregister(self, engines: Sequence[UnregisteredEngine]) -> int:
         """These are registered no more, as this process says; how many bookings ended."""
         gone = frozenset(engines)
         for booking in self.base.all():
@@ -318,7 +318,7 @@ class OverlaidBookings:
         self._here.leave(key)
         return self._derive(key, self._here.take_early(key))
 
-    def _come_reported(self, key: DecisionKey, outcome: Outcome) -> list[Reported]:
+    def _come_reported(self, key: DecisionKey, outcome: FeedbackReport) -> list[Reported]:
         """The base has a report, or keeps it for a decision that is not back."""
         if key not in self._kept and (key in self._hidden or self._is_at_unregistered(key)):
             self._derive(key)
@@ -343,7 +343,7 @@ class OverlaidBookings:
     def _is_known(self, reported: Reported) -> bool:
         return reported.outcome.event in self._told.get(reported.booking.key, ())
 
-    def _derive(self, key: DecisionKey, early: Iterable[Outcome] = ()) -> list[Reported]:
+    def _derive(self, key: DecisionKey, early: Iterable[FeedbackReport] = ()) -> list[Reported]:
         """The copy of a booking of the base is made again; what is new to this process of reports
         that had been told here before their decision.
         """
@@ -478,7 +478,7 @@ class OverlaidBookings:
         """Whether that decision is booked and has not ended."""
         return self.get((run, number)) is not None
 
-    def is_unregistered(self, engine: Unregistered) -> bool:
+    def is_unregistered(self, engine: UnregisteredEngine) -> bool:
         """Whether this process has said so, and the log has yet to."""
         return engine in self._unregistered
 

@@ -6,11 +6,11 @@ from copy import copy
 from typing import Final
 
 from routing.bounds import FAILING_ENDS_KEPT, LOAD_MODELS_MAX, LOAD_TARGETS_MAX
-from routing.fold.failures import End, Failing, Failures, ModelKey
+from routing.fold.failures import End, Failures, FailureState, ModelKey
 from routing.overlay.own_records import OwnRecords, Stamps
-from schemas.routing_records import Target, Unregistered
+from schemas.routing_records import Target, UnregisteredEngine
 
-_FINE: Final = Failing()
+_FINE: Final = FailureState()
 
 
 class OverlaidFailures(Failures):
@@ -37,7 +37,7 @@ class OverlaidFailures(Failures):
         for model in self._models.leaving():
             self._ends.pop(model, None)
 
-    def forget(self, engines: Iterable[Unregistered]) -> None:
+    def forget(self, engines: Iterable[UnregisteredEngine]) -> None:
         """See `Failures`; the log has yet to say so."""
         for target, _ in engines:
             if self._find(target) is not None:
@@ -47,16 +47,16 @@ class OverlaidFailures(Failures):
         """See `Failures`."""
         return len(self._known) + len(self.base)
 
-    def failing(self, now: float) -> list[tuple[Target, Failing]]:
+    def failing(self, now: float) -> list[tuple[Target, FailureState]]:
         """See `Failures`."""
         below = [one for one in self.base.failing(now) if self._known.get(one[0]) is None]
         return sorted([*super().failing(now), *below], key=lambda item: item[0])
 
-    def _find(self, target: Target) -> Failing | None:
+    def _find(self, target: Target) -> FailureState | None:
         here = self._known.get(target)
         return self.base.find(target) if here is None else here
 
-    def _change(self, target: Target, one: Failing) -> Failing:
+    def _change(self, target: Target, one: FailureState) -> FailureState:
         changed = copy(one)
         self._known.put(target, changed)
         for gone in self._targets.put(target):

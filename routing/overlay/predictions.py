@@ -18,10 +18,10 @@ from routing.overlay.own_records import OwnRecords, Stamps
 from schemas.routing_records import (
     DecidedScope,
     Decision,
-    Outcome,
+    FeedbackReport,
     PrefixMark,
     Target,
-    Unregistered,
+    UnregisteredEngine,
 )
 
 
@@ -40,7 +40,7 @@ class OverlaidPredictions:
         self._holders = _OwnHolders(own)
         self._promises: dict[DecisionKey, Promise] = {}
         self._stamps: Stamps[DecisionKey] = Stamps(own, PROMISES_OPEN_MAX)
-        self._unregistered: Stamps[Unregistered] = Stamps(own, LOAD_TARGETS_MAX)
+        self._unregistered: Stamps[UnregisteredEngine] = Stamps(own, LOAD_TARGETS_MAX)
 
     def decided(self, run: int, now: float, decision: Decision) -> None:
         """An own decision, told last."""
@@ -49,7 +49,7 @@ class OverlaidPredictions:
             sent.hold(self._holders, now, promise)
             self._keep(promise)
 
-    def reported(self, run: int, now: float, outcome: Outcome) -> None:
+    def reported(self, run: int, now: float, outcome: FeedbackReport) -> None:
         """Something new was reported here, and told last."""
         promise = self._promises.get((run, outcome.number))
         if promise is None:
@@ -66,13 +66,13 @@ class OverlaidPredictions:
             self._promises[key] = promise
             self._stamps.put(key)
 
-    def forget(self, engines: Iterable[Unregistered]) -> None:
+    def forget(self, engines: Iterable[UnregisteredEngine]) -> None:
         """These serve their model no more; the log has yet to say so."""
         for one in engines:
             self._holders.forget(*one)
             self._unregistered.put(one)
 
-    def forgotten(self, engines: Iterable[Unregistered]) -> None:
+    def forgotten(self, engines: Iterable[UnregisteredEngine]) -> None:
         """The log says so."""
         for one in engines:
             self._unregistered.discard(one)
@@ -89,7 +89,7 @@ class OverlaidPredictions:
         found = self.base.predicted.longest(scope, prefixes, now, but=self._holders.absent)
         if self._unregistered:
             model, gone = scope.model_name, self._unregistered
-            found = {one: found[one] for one in found if Unregistered(one, model) not in gone}
+            found = {one: found[one] for one in found if UnregisteredEngine(one, model) not in gone}
         if len(self._holders):
             for target, blocks in self._holders.longest(scope, prefixes, now).items():
                 found[target] = max(found.get(target, 0), blocks)

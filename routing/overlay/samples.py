@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from routing.bounds import LOAD_SAMPLE_S
 from routing.fold.samples import Samples
-from schemas.routing_records import LoadSample, Target, Unregistered
+from schemas.routing_records import LoadSample, Target, UnregisteredEngine
 
 
 class OverlaidSamples:
@@ -17,7 +17,7 @@ class OverlaidSamples:
     def __init__(self) -> None:
         self.base = Samples()
         self._own = Samples()
-        self._unregistered: dict[Unregistered, float] = {}  # here, and not by the log yet
+        self._unregistered: dict[UnregisteredEngine, float] = {}  # here, and not by the log yet
 
     @property
     def dropped(self) -> int:
@@ -45,7 +45,7 @@ class OverlaidSamples:
             if own is not None and base is not None and own.observed_at <= base.observed_at:
                 self._own.forget(sample.target)
 
-    def forget(self, engines: Iterable[Unregistered], now: float) -> None:
+    def forget(self, engines: Iterable[UnregisteredEngine], now: float) -> None:
         """These are registered no more; the log has yet to say so."""
         before = self._unregistered
         self._unregistered = {one: at for one, at in before.items() if at > now - LOAD_SAMPLE_S}
@@ -53,7 +53,7 @@ class OverlaidSamples:
             self._unregistered[one] = now
             self._own.forget(one.target)
 
-    def forgotten(self, engines: Iterable[Unregistered]) -> None:
+    def forgotten(self, engines: Iterable[UnregisteredEngine]) -> None:
         """The log says so; own samples that are left are of their successors, unless the log alone
         knew of it.
         """

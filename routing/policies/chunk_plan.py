@@ -47,7 +47,7 @@ class PlanNode(NamedTuple):
     labels: Mapping[str, str] = MappingProxyType({})
 
 
-class Plan(NamedTuple):
+class ChunkPlan(NamedTuple):
     """The advice.
 
     Attributes:
@@ -115,7 +115,7 @@ def plan(
     ttft_slo_s: float = 0.0,
     block: int,
     hop: Hop,
-) -> Plan | None:
+) -> ChunkPlan | None:
     """The least number of stages that meets the objective, else the quickest one; None where one
     instance is quick enough, there is little to compute, or others are not idle, or not quicker.
 
@@ -133,7 +133,7 @@ def plan(
     if single_ttft_s <= limit or prompt - cached <= UNCACHED_LEAST:
         return None
     idle = _nearest_first([one for one in nodes if one.wait_s <= 0.0])
-    best: Plan | None = None
+    best: ChunkPlan | None = None
     for stages in STAGES:
         if stages > len(idle):
             break
@@ -144,7 +144,7 @@ def plan(
         if seconds < (best.expected_ttft_s if best else single_ttft_s):
             members = tuple(node for _, node in idle[:stages])
             reason = f"one instance takes {single_ttft_s:.1f} s of {limit:g} s"
-            best = Plan(reason, members, ends, seconds, single_ttft_s)
+            best = ChunkPlan(reason, members, ends, seconds, single_ttft_s)
             if seconds <= limit:
                 break
     return best

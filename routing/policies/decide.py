@@ -21,14 +21,14 @@ from routing.bounds import RETRY_AFTER_MAX_S
 from routing.costs import Costs
 from routing.interface import Candidate, Choice, Rank, Request
 from routing.observed.sessions import with_affinity
-from schemas.routing_records import CandidateRecord, CostModel, Reason, Refused, Target
+from schemas.routing_records import CandidateRecord, CostModel, Reason, Refusal, Target
 
 QUEUE_WAIT_MAX_S: Final = 30.0  # a candidate that would begin later is left out: `queue_full`
 QUEUE_WAITING_MAX: Final = 1024  # or one with more requests that wait
 KV_USAGE_MAX: Final = 0.95  # of a candidate's KV cache; above it is left out: `memory`
 
 
-class OfDegraded(StrEnum):
+class DegradedPolicy(StrEnum):
     """What is made of a candidate whose publisher has lost something."""
 
     KEEP = "keep"
@@ -41,19 +41,19 @@ class Rules(NamedTuple):
     """What leaves a candidate out before the policy sees it.
 
     Attributes:
-        degraded: see `OfDegraded`.
+        degraded: see `DegradedPolicy`.
         kv_usage_max: of its KV cache, 0 to 1.
         wait_max_s: until it would begin.
         waiting_max: requests that wait there, by its own word.
     """
 
-    degraded: OfDegraded = OfDegraded.ZERO
+    degraded: DegradedPolicy = DegradedPolicy.ZERO
     kv_usage_max: float = KV_USAGE_MAX
     wait_max_s: float = QUEUE_WAIT_MAX_S
     waiting_max: int = QUEUE_WAITING_MAX
 
 
-class Decided(NamedTuple):
+class DecisionResult(NamedTuple):
     """What came of it.
 
     Attributes:
@@ -68,12 +68,12 @@ class Decided(NamedTuple):
     candidates: tuple[CandidateRecord, ...]
     costs: tuple[CostModel, ...]
     chosen: int
-    refused: Refused = Refused.NO
+    refused: Refusal = Refusal.NO
     predicted_s: float = 0.0
     retry_after_s: float = 0.0
 
 
-class Asked(NamedTuple):
+class DecisionRequest(NamedTuple):
     """What is to be decided.
 
     Attributes:
@@ -101,7 +101,7 @@ _POLICY: Final = (Reason.POLICY.value,)
 _DEGRADED_POLICY: Final = (Reason.DEGRADED.value, Reason.POLICY.value)
 
 
-def decide(asked: Asked, candidates: Sequence[Candidate], costs: Costs) -> Decided:
+def decide(asked: DecisionRequest, candidates: Sequence[Candidate], costs: Costs) -> DecisionResult:
     """Chooses among the candidates, which are sorted by instance and rank. Cost O(candidates).
 
     Args:
@@ -129,10 +129,10 @@ def decide(asked: Asked, candidates: Sequence[Candidate], costs: Costs) -> Decid
             chosen = place
         records.append(_record(one, choice, terms, models, is_late=is_late))
     if chosen >= 0:
-        return Decided(tuple(records), models.all(), chosen, predicted_s=judged.predicted_s)
+        return DecisionResult(tuple(records), models.all(), chosen, predicted_s=judged.predicted_s)
     after = min(judged.retry_after_s, RETRY_AFTER_MAX_S)
-    refused = Refused.SLO_UNREACHABLE
-    return Decided(tuple(records), models.all(), -1, refused, judged.predicted_s, after)
+    refused = Refusal.SLO_UNREACHABLE
+    return DecisionResult(tuple(records), models.all(), -1, refused, judged.predicted_s, after)
 
 
 def _sort_out(
@@ -171,7 +171,7 @@ def reason_of(one: Candidate, rules: Rules) -> Reason | None:
         return Reason.UNREACHABLE
     if one.is_failing:
         return Reason.FAILING
-    if one.is_degraded and rules.degraded is OfDegraded.DROP:
+    if one.is_degraded and rules.degraded is DegradedPolicy.DROP:
         return Reason.DEGRADED
     if one.kv_usage > rules.kv_usage_max:
         return Reason.MEMORY
@@ -181,7 +181,7 @@ def reason_of(one: Candidate, rules: Rules) -> Reason | None:
 
 
 def _discounted(one: Candidate, rules: Rules) -> Candidate:
-    if rules.degraded is OfDegraded.ZERO:
+    if rules.degraded is DegradedPolicy.ZERO:
         return one._replace(cached=0, gpu=0, disk=0, predicted=0)
     return one
 
@@ -229,7 +229,7 @@ class _Judged(NamedTuple):
     retry_after_s: float
 
 
-def _judge(choices: Sequence[Choice], asked: Asked, costs: Costs) -> _Judged:
+def _judge(choices: Sequence[Choice], asked: DecisionRequest, costs: Costs) -> _Judged:
     prompt, slo = asked.request.prompt_tokens, asked.ttft_slo_s
     by_name: dict[tuple[str, int], tuple[Choice, Terms, bool]] = {}
     chosen: Choice | None = None
@@ -348,15 +348,15 @@ def _refuse_all(
     reasons: Sequence[Reason | None],
     rules: Rules,
     models: _CostModels,
-) -> Decided:
+) -> DecisionResult:
     """Nobody was left for the policy."""
     records = tuple(
         _left_out(one, reason, models) for one, reason in zip(candidates, reasons, strict=True)
     )
     busy = [one for one, reason in zip(candidates, reasons, strict=True) if reason not in _HARD]
     if not busy:
-        return Decided(records, models.all(), -1, Refused.NO_CANDIDATE)
+        return DecisionResult(records, models.all(), -1, Refusal.NO_CANDIDATE)
     over = min(max(one.wait_s - rules.wait_max_s, 1.0) for one in busy)
     wait = min(one.wait_s for one in busy)
     after = min(over, RETRY_AFTER_MAX_S)
-    return Decided(records, models.all(), -1, Refused.OVERLOADED, wait, after)
+    return DecisionResult(records, models.all(), -1, Refusal.OVERLOADED, wait, after)

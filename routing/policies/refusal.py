@@ -16,7 +16,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from routing.estimates.decode import DecodeTerms
-from schemas.routing_records import Refused
+from schemas.routing_records import Refusal
 
 REFUSED_RETRY_S_MAX: Final = 60  # after which a client that was refused is told to come again
 
@@ -42,7 +42,7 @@ class Decoding(NamedTuple):
     tokens: int
 
 
-class Computing(NamedTuple):
+class PromptInProgress(NamedTuple):
     """A request whose prompt waits or is computed: when it will be done, and its tokens."""
 
     ends_in_s: float
@@ -66,7 +66,10 @@ class Population(NamedTuple):
 
 
 def population_in(
-    decoding: Sequence[Decoding], computing: Sequence[Computing], in_s: float, decode_s: float
+    decoding: Sequence[Decoding],
+    computing: Sequence[PromptInProgress],
+    in_s: float,
+    decode_s: float,
 ) -> Population:
     """Who will be decoded in so many seconds, where each decode takes the mean.
 
@@ -104,7 +107,7 @@ def decode_time_s(mean_s: float, output_tokens: float, tbt_slo_s: float) -> floa
     return max(mean_s, output_tokens * tbt_slo_s)
 
 
-def times_ahead(computing: Sequence[Computing], in_s: float, decode_s: float) -> list[float]:
+def times_ahead(computing: Sequence[PromptInProgress], in_s: float, decode_s: float) -> list[float]:
     """At which times a request that comes in so many seconds needs room: then, and up to when the
     last prompt will have been computed that was there before it; at most for as long as it is
     decoded itself. A short prompt would take, otherwise, the room of a long one that came first.
@@ -136,8 +139,8 @@ class Prediction(NamedTuple):
     is_idle: bool = False
 
 
-def refuse_at_arrival(rule: RefusalRule, one: Prediction, decode_load: float = 1.0) -> Refused:
-    """Why it is refused when it comes; `Refused.NO` where it is not.
+def refuse_at_arrival(rule: RefusalRule, one: Prediction, decode_load: float = 1.0) -> Refusal:
+    """Why it is refused when it comes; `Refusal.NO` where it is not.
 
     Args:
         rule: by what it is.
@@ -147,12 +150,12 @@ def refuse_at_arrival(rule: RefusalRule, one: Prediction, decode_load: float = 1
     """
     share = SHED_LOAD if one.priority < 0 and not one.is_idle else 1.0
     if _load(one.ttft_s, one.ttft_slo_s) > share:
-        return Refused.SLO_UNREACHABLE
+        return Refusal.SLO_UNREACHABLE
     if rule is RefusalRule.NOW:
-        return Refused.NO
+        return Refusal.NO
     tbt_s = one.tbt_now_s if rule is RefusalRule.EARLY else one.tbt_then_s
     is_full = _load(tbt_s, one.tbt_slo_s) > share * decode_load
-    return Refused.DECODE_PREDICTED if is_full else Refused.NO
+    return Refusal.DECODE_PREDICTED if is_full else Refusal.NO
 
 
 def is_refused_at_decoding(rule: RefusalRule, tbt_s: float, tbt_slo_s: float) -> bool:

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from routing.decisions.interface import Routed
-from routing.decisions.live import NOTHING, Carried
+from routing.decisions.interface import RoutedDecision
+from routing.decisions.live import NOTHING, TargetLoad
 from routing.select.workers import Partition
 from schemas.routing_records import Decision, Target
 from streams.kernel.interface import InstanceMatch
@@ -107,10 +107,10 @@ def walks_of(matches: Sequence[InstanceMatch]) -> Walks:
 
 
 def selection_document(
-    routed: Routed,
+    routed: RoutedDecision,
     partition: Partition,
     matches: Sequence[InstanceMatch],
-    carried: Mapping[Target, Carried],
+    carried: Mapping[Target, TargetLoad],
     *,
     selection_id: str,
 ) -> SelectionDocument:
@@ -145,7 +145,7 @@ def selection_document(
     )
 
 
-def reservation_document(routed: Routed, partition: Partition) -> ReservationDocument:
+def reservation_document(routed: RoutedDecision, partition: Partition) -> ReservationDocument:
     """Of a decision that somebody was chosen by."""
     decision = routed.decision
     one = decision.candidates[decision.chosen]
@@ -160,7 +160,7 @@ def reservation_document(routed: Routed, partition: Partition) -> ReservationDoc
 
 
 def load_rows(
-    partition: Partition, carried: Mapping[Target, Carried], decision: Decision | None = None
+    partition: Partition, carried: Mapping[Target, TargetLoad], decision: Decision | None = None
 ) -> list[LoadRow]:
     """What each rank carries, and would with the prompt of the decision, if there is one."""
     prompt, uncached = 0, {}

@@ -17,8 +17,8 @@ from query_api.http.wire import Headers, Wire, encode
 from query_api.ports import PublisherRegistry, View, positions_text
 from query_api.traces import query_attributes
 from routing.bounds import ROUTE_REPEAT_S
-from routing.decisions.interface import Offered, Routed, RouteRequest
-from routing.decisions.router import Router, Told
+from routing.decisions.interface import Offered, RoutedDecision, RouteRequest
+from routing.decisions.router import ClientReport, Router
 from routing.http.documents import refusal_document, retry_after
 from routing.http.traces import note_route, take_traced
 from routing.select.bodies import (
@@ -41,7 +41,7 @@ from routing.select.documents import (
 )
 from routing.select.workers import Catalogue, Partition
 from schemas.limits import MIB
-from schemas.routing_records import Outcome, OutcomeEvent, Refused
+from schemas.routing_records import FeedbackReport, OutcomeEvent, Refusal
 from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
 
 SELECTIONS_MAX: Final = 4096  # that are not booked yet; a forgotten one gets 404: of="selections"
@@ -53,7 +53,7 @@ Key = tuple[str, str, str]
 _OK: Final[dict[str, object]] = {"status": "ok"}
 
 
-class Kept(NamedTuple):
+class OpenSelection(NamedTuple):
     """What was selected and is not booked yet: the request, to the one that was chosen alone."""
 
     request: RouteRequest
@@ -86,7 +86,7 @@ class SelectService:
         self._view = view
         self._router = router
         self._tracer = tracer
-        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+        self._kept: OrderedDict[Key, OpenSelection] = OrderedDict()
         self._kept_bytes = 0  # of prefix hashes
 
     def select(self, body: bytes, headers: Headers = (), *, reserve: bool) -> Response:
@@ -101,7 +101,7 @@ class SelectService:
         request = _in_trace(request, span)
         carried = dict(self._router.carried(partition.targets))
         routed = self._decide(request, span)
-        if routed.decision.refused is not Refused.NO:
+        if routed.decision.refused is not Refusal.NO:
             return _refusal(routed)
         if not reserve and request.request_id:
             self._keep((*partition[:2], request.request_id), request, partition, routed)
@@ -109,14 +109,16 @@ class SelectService:
         found = selection_document(routed, partition, request.matches, carried, selection_id=name)
         return respond(found, Wire.JSON)
 
-    def _keep(self, key: Key, request: RouteRequest, partition: Partition, routed: Routed) -> None:
+    def _keep(
+        self, key: Key, request: RouteRequest, partition: Partition, routed: RoutedDecision
+    ) -> None:
         decision = routed.decision
         one = decision.candidates[decision.chosen]
         only = Offered(one.instance_id, one.dp_rank, endpoint=routed.endpoints[decision.chosen])
         request = request._replace(candidates=(only,), reserve=True, is_placed=True)
         now = time.monotonic()
         self._forget(key)
-        self._kept[key] = Kept(request, partition, now)
+        self._kept[key] = OpenSelection(request, partition, now)
         self._kept_bytes += len(request.prefixes)
         while self._kept:
             oldest, kept = next(iter(self._kept.items()))
@@ -127,13 +129,13 @@ class SelectService:
             self._forget(oldest)
             self._router.live.forgotten["selections"] += not is_old
 
-    def _forget(self, key: Key) -> Kept | None:
+    def _forget(self, key: Key) -> OpenSelection | None:
         kept = self._kept.pop(key, None)
         if kept is not None:
             self._kept_bytes -= len(kept.request.prefixes)
         return kept
 
-    def _decide(self, request: RouteRequest, span: Span) -> Routed:
+    def _decide(self, request: RouteRequest, span: Span) -> RoutedDecision:
         routed = self._router.route(request)
         if span.is_recorded:
             note_route(span, request, routed)
@@ -149,7 +151,7 @@ class SelectService:
         with self._tracer.begin(SpanName.ROUTE, parent, [selected]) as span:
             return self._reserve(asked, kept, span)
 
-    def _reserve(self, asked: ReservationBody, kept: Kept | None, span: Span) -> Response:
+    def _reserve(self, asked: ReservationBody, kept: OpenSelection | None, span: Span) -> Response:
         if asked.worker_id is None:
             if kept is None or time.monotonic() - kept.at > ROUTE_REPEAT_S:
                 text = f"Expected a selection of the last {ROUTE_REPEAT_S:g} s, got:"
@@ -161,7 +163,7 @@ class SelectService:
             request = self._explicit(asked, partition, (str(asked.worker_id), asked.dp_rank or 0))
         request = _in_trace(request, span)
         routed = self._decide(request, span)
-        if routed.decision.refused is not Refused.NO:
+        if routed.decision.refused is not Refusal.NO:
             return _refusal(routed)
         (only,) = request.candidates or ()
         chosen = routed.decision.candidates[routed.decision.chosen]
@@ -189,7 +191,7 @@ class SelectService:
 
     def report(self, selection_id: str, event: OutcomeEvent, headers: Headers = ()) -> Response:
         """What became of a reservation."""
-        told = [Told(None, selection_id, Outcome(0, event, 0.0), None)]
+        told = [ClientReport(None, selection_id, FeedbackReport(0, event, 0.0), None)]
         taken = take_traced(self._tracer, self._router, told, headers)
         if taken.unknown:
             raise _unknown(selection_id)
@@ -276,10 +278,10 @@ def _allowed(asked: SelectBody, partition: Partition) -> tuple[Offered, ...]:
     return tuple(one for one in found if (one.instance_id, one.dp_rank) == target)
 
 
-def _refusal(routed: Routed) -> Response:
+def _refusal(routed: RoutedDecision) -> Response:
     """503 where nobody is there, 429 where nobody has room."""
     document = refusal_document(routed)
-    if routed.decision.refused is Refused.NO_CANDIDATE:
+    if routed.decision.refused is Refusal.NO_CANDIDATE:
         return respond(document, Wire.JSON, 503)
     answer = respond(document, Wire.JSON, 429)
     answer.headers["retry-after"] = str(retry_after(routed))

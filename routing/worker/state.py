@@ -16,7 +16,7 @@ from brokers.interface import EpochProducer
 from brokers.options import ClientOptions
 from routing.bounds import ROUTING_CHUNKS_MAX
 from routing.fold.chunks import chunks_of
-from routing.log.recovery import ROUTING_PARTITION, Recovered, recover_fold
+from routing.log.recovery import ROUTING_PARTITION, RecoveredFold, recover_fold
 from schemas.errors import StorageError
 from schemas.limits import TABLE_PRODUCER_STOP_S
 from schemas.topics import RoutingTopics
@@ -34,7 +34,7 @@ class RoutingStateTopic:
         self._topics = topics
         self._producer: EpochProducer | None = None
 
-    async def take(self) -> Recovered:
+    async def take(self) -> RecoveredFold:
         """Takes the partition from whoever has it, and reads what there is.
 
         Raises:

@@ -25,7 +25,7 @@ from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError, NewerVersionError
 from schemas.limits import SHUTDOWN_S
 from schemas.tracing import NO_TRACER, Tracer
-from streams.worker.runner import AppRunner, Folded, LoopSpoiledError, wait_for
+from streams.worker.runner import AppRunner, FoldedTopic, LoopSpoiledError, wait_for
 from streams.worker.worker import StreamsSettings
 
 ROUTING_FOLD_S: Final = 0.2  # routing records are gathered before they are folded: nobody waits
@@ -57,7 +57,7 @@ class RoutingWorker(AppRunner):
             ConfigurationError: the settings cannot be used.
         """
         kafka = settings.kafka
-        folded = Folded(
+        folded = FoldedTopic(
             "Routing",
             kafka.group("routing"),
             kafka.routing.log.name,

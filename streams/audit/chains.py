@@ -20,11 +20,11 @@ from schemas.answer_records import GivenAnswer
 Vector = tuple[int, ...]
 """An offset for each partition, by rising partition; -1 for nothing."""
 
-Source = tuple[str, int]
+AnswerSource = tuple[str, int]
 """A replica, and one run of it."""
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """A record of answers in the topic, or some of its answers.
 
     Attributes:
@@ -36,7 +36,7 @@ class Place(NamedTuple):
     partition: int
     offset: int
     high: Vector
-    source: Source
+    source: AnswerSource
     only: frozenset[int] | None = None
 
 
@@ -45,16 +45,16 @@ def is_behind(vector: Vector, other: Vector) -> bool:
     return any(mine < theirs for mine, theirs in zip(vector, other, strict=True))
 
 
-def by_rising_sum(place: Place) -> tuple[int, int, int]:
+def by_rising_sum(place: RecordPlace) -> tuple[int, int, int]:
     """A key by which whatever is before another in a chain is before it."""
     return sum(place.low), place.partition, place.offset
 
 
 class _Chain:
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.places: list[RecordPlace] = []
 
-    def takes(self, place: Place) -> bool:
+    def takes(self, place: RecordPlace) -> bool:
         """Whether the place may stand at the end. Records of one run may overlap a little, where
         answers are given on several threads.
         """
@@ -68,13 +68,13 @@ class _Chain:
         return self.places[-1].high
 
 
-def chains_of(places: Iterable[Place]) -> list[list[Place]]:
+def chains_of(places: Iterable[RecordPlace]) -> list[list[RecordPlace]]:
     """Puts each place into a chain, the one of its own run where that takes it.
 
     Cost O(places * chains).
     """
     chains: list[_Chain] = []
-    own: dict[Source, _Chain] = {}
+    own: dict[AnswerSource, _Chain] = {}
     for place in sorted(places, key=by_rising_sum):
         chain = own.get(place.source)
         if chain is None or not chain.takes(place):

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-from logs.source import Entry, RecordSource
+from logs.source import RecordSource, WindowEntry
 from schemas.answer_records import encode_answers
 from schemas.topics import encode_run
 from streams.kernel.interface import AuditQueue
@@ -45,7 +45,7 @@ class AnswersSource(RecordSource[tuple[int, bytes]]):
         """See `RecordSource`: chunks of answers."""
         return [(chunk[0], chunk) for chunk in self.queue.take()]
 
-    def encode(self, item: tuple[int, bytes]) -> Entry:
+    def encode(self, item: tuple[int, bytes]) -> WindowEntry:
         """See `RecordSource`."""
         value = encode_answers(self._run_number, self._seed, *item, replica=self._replica)
-        return Entry(self.key, value)
+        return WindowEntry(self.key, value)

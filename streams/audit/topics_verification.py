@@ -21,8 +21,8 @@ from schemas.errors import ConfigurationError, RecordError, RecordFormatError
 from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX, TAIL_REACH_S
 from schemas.positions import LogBounds
-from streams.audit.chains import Place, Vector, bounds_of, by_rising_sum, chains_of, vector_of
-from streams.audit.verification import Numbers, Verified, answer_again, check_seed
+from streams.audit.chains import RecordPlace, Vector, bounds_of, by_rising_sum, chains_of, vector_of
+from streams.audit.verification import Numbers, VerificationResult, answer_again, check_seed
 from streams.kernel import open_kernel
 from streams.table.fold import NO_OFFSET, Fold
 
@@ -75,11 +75,11 @@ class TopicsVerification:
     def __init__(self, answers: Sequence[PartitionLog], events: Sequence[PartitionLog]) -> None:
         self._answers = answers
         self._events = events
-        self._verified = Verified()
-        self._places: defaultdict[int, list[Place]] = defaultdict(list)  # by seed
+        self._verified = VerificationResult()
+        self._places: defaultdict[int, list[RecordPlace]] = defaultdict(list)  # by seed
         self.folds = 0
 
-    async def run(self, on_progress: Tell = silent) -> Verified:
+    async def run(self, on_progress: Tell = silent) -> VerificationResult:
         """Verifies all of them. Cost O(answers + records of the log * chains); memory O(records of
         answers).
 
@@ -91,7 +91,7 @@ class TopicsVerification:
         for seed in sorted(self._places):
             places = self._places[seed]
             while places:
-                late: list[Place] = []
+                late: list[RecordPlace] = []
                 for chain in chains_of(places):
                     late += await self._verify(seed, chain, on_progress)
                 places = late
@@ -132,7 +132,7 @@ class TopicsVerification:
         if provable:
             low, high = bounds_of(provable)
             source = (record.replica, record.run)
-            self._places[record.seed].append(Place(low, partition, offset, high, source))
+            self._places[record.seed].append(RecordPlace(low, partition, offset, high, source))
 
     def _vector_of(self, given: GivenAnswer) -> Vector:
         vector = vector_of(given, len(self._events))
@@ -159,10 +159,12 @@ class TopicsVerification:
 
     # What is so
 
-    async def _verify(self, seed: int, chain: list[Place], on_progress: Tell) -> list[Place]:
+    async def _verify(
+        self, seed: int, chain: list[RecordPlace], on_progress: Tell
+    ) -> list[RecordPlace]:
         """Verifies what rises of a chain; returns what must be looked at from the beginning."""
         self.folds += 1
-        table, verified, late = _Table(seed, self._events), self._verified, list[Place]()
+        table, verified, late = _Table(seed, self._events), self._verified, list[RecordPlace]()
         async for place, record, given in self._by_sum(chain):
             vector = self._vector_of(given)
             if self._why_beyond(vector):
@@ -177,12 +179,12 @@ class TopicsVerification:
         return late
 
     async def _by_sum(
-        self, chain: list[Place]
-    ) -> AsyncIterator[tuple[Place, AnswersRecord, GivenAnswer]]:
+        self, chain: list[RecordPlace]
+    ) -> AsyncIterator[tuple[RecordPlace, AnswersRecord, GivenAnswer]]:
         """Answers by the sum of their offsets, which rises where each of them does. What is held at
         once are the records that overlap: those of some windows.
         """
-        waiting: list[tuple[int, int, Place, AnswersRecord, GivenAnswer]] = []
+        waiting: list[tuple[int, int, RecordPlace, AnswersRecord, GivenAnswer]] = []
         number = 0
         for place in sorted(chain, key=by_rising_sum):
             while waiting and waiting[0][0] < sum(place.low):
@@ -200,7 +202,7 @@ class TopicsVerification:
             yield heappop(waiting)[2:]
 
 
-def verify_topics(settings: KafkaSettings, on_progress: Tell = silent) -> Verified:
+def verify_topics(settings: KafkaSettings, on_progress: Tell = silent) -> VerificationResult:
     """Verifies the answers that are in Kafka now, in no consumer group.
 
     Raises:
@@ -210,7 +212,7 @@ def verify_topics(settings: KafkaSettings, on_progress: Tell = silent) -> Verifi
     return read_once(settings, _verify_topics(settings, on_progress))
 
 
-async def _verify_topics(settings: KafkaSettings, on_progress: Tell) -> Verified:
+async def _verify_topics(settings: KafkaSettings, on_progress: Tell) -> VerificationResult:
     options = client_options(settings)
     named = (settings.answers.name, settings.topics.events.name)
 

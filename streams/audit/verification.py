@@ -26,7 +26,7 @@ from schemas.errors import PastError, RecordError, RecordFormatError
 from schemas.identities import Offset, PrefixScope, StreamKey
 from schemas.limits import AUDIT_SHOWN_MAX, BLOCK_SIZE_MAX, TABLE_FLUSH_CHANGES_MAX
 from streams.audit.log import DIRECTORY, ReadOnlyAnswers
-from streams.history.past import Flushed, Past
+from streams.history.past import FlushPoint, Past
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel, ReadOnlyKernel
@@ -51,7 +51,7 @@ class Disagreement(NamedTuple):
     detail: str = ""
 
 
-class Verified:
+class VerificationResult:
     """What came of all answers.
 
     Attributes:
@@ -141,7 +141,7 @@ class Numbers:
         return sum(max(last - first + 1 - n, 0) for first, last, n in self._read.values())
 
 
-class Rederived:
+class RisingFolds:
     """Folds of the log up to rising positions.
 
     Args:
@@ -155,7 +155,7 @@ class Rederived:
         self._seed = seed
         self._past = None if history is None else Past(history, lambda: log, self._make_kernel)
         self._fold: Fold | None = None
-        self._began = Flushed(None, NO_OFFSET)
+        self._began = FlushPoint(None, NO_OFFSET)
         self._entries: Iterator[LogEntry] = iter(())
         self._ahead: LogEntry | None = None
 
@@ -190,7 +190,7 @@ class Rederived:
         """See `Past.was_built_anew_at`."""
         return self._past is not None and self._past.was_built_anew_at(position)
 
-    def _kernel_from(self, flushed: Flushed, position: Offset) -> ReadOnlyKernel:
+    def _kernel_from(self, flushed: FlushPoint, position: Offset) -> ReadOnlyKernel:
         fold = self._fold
         if (
             fold is None
@@ -206,7 +206,7 @@ class Rederived:
             self._ahead = next(self._entries, None)
         return fold.kernel
 
-    def _flush_before(self, position: Offset) -> Flushed:
+    def _flush_before(self, position: Offset) -> FlushPoint:
         if self._past is not None:
             return self._past.flush_before(position)
         if self._log.complete_from > 0:
@@ -215,9 +215,9 @@ class Rederived:
                 f"Expected a log from its beginning, where there is no history; it is complete only"
                 f" from {self._log.complete_from}, and position {position} needs what was before",
             )
-        return Flushed(None, NO_OFFSET)
+        return FlushPoint(None, NO_OFFSET)
 
-    def _begin(self, flushed: Flushed) -> Fold:
+    def _begin(self, flushed: FlushPoint) -> Fold:
         self._fold = None  # its memory is given back before the next one takes as much
         if self._past is None:
             fold = Fold(self._make_kernel())
@@ -250,7 +250,7 @@ class AnswersVerification:
 
     Args:
         answers: the former.
-        log, history: see `Rederived`.
+        log, history: see `RisingFolds`.
     """
 
     def __init__(
@@ -259,11 +259,13 @@ class AnswersVerification:
         self._answers = answers
         self._log = log
         self._history = history
-        self._verified = Verified()
+        self._verified = VerificationResult()
         # By seed: the first position in each record, and where the record is.
         self._records: defaultdict[int, list[tuple[int, Offset]]] = defaultdict(list)
 
-    def run(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> Verified:
+    def run(
+        self, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> VerificationResult:
         """Verifies all of them. Cost O(answers + records of the log); memory O(records of answers).
 
         Args:
@@ -275,7 +277,7 @@ class AnswersVerification:
         self._survey()
         verified = self._verified
         for seed in sorted(self._records):
-            rederived = Rederived(self._log, self._history, seed)
+            rederived = RisingFolds(self._log, self._history, seed)
             for record, given in self._by_position(seed):
                 self._check(record, given, rederived)
                 on_progress(verified.done, verified.answers)
@@ -322,7 +324,7 @@ class AnswersVerification:
         while waiting:
             yield heappop(waiting)[2:]
 
-    def _check(self, record: AnswersRecord, given: GivenAnswer, rederived: Rederived) -> None:
+    def _check(self, record: AnswersRecord, given: GivenAnswer, rederived: RisingFolds) -> None:
         verified = self._verified
         try:
             kernel = rederived.kernel_at(_offset_of(given))
@@ -376,7 +378,7 @@ def _offset_of(given: GivenAnswer) -> Offset:
 
 def verify_answers(
     data: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
-) -> Verified:
+) -> VerificationResult:
     """Verifies the answers in a data directory, beside a running service or not.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import PastError
-from schemas.events import Removed, Stored
+from schemas.events import RemovedBlocks, StoredBlocks
 from schemas.identities import MEDIA, ModelContext, Offset, PrefixScope, StreamKey
 from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.records import BridgeRecord, EventsRecord
@@ -252,7 +252,7 @@ def _change(
     engine_time = 0.0
     if isinstance(record, EventsRecord):
         engine_time = record.engine_time
-        kinds = Stored if what == "stored" else Removed
+        kinds = StoredBlocks if what == "stored" else RemovedBlocks
         if key is not None:
             needle = key.to_bytes(8, "little")
             for event in decode_record_events(record):

@@ -15,12 +15,12 @@ from logs.interface import LogEntry, ReadableLog
 from schemas.clock import REAL_CLOCK
 from schemas.codec import decode_log_record, decode_record_events, decode_row_body
 from schemas.errors import PastError, RecordError, StorageError
-from schemas.events import Cleared, Stored
+from schemas.events import ClearedBlocks, StoredBlocks
 from schemas.identities import ModelContext, Offset
 from schemas.limits import GIB, HISTORY_ANSWER_S
 from schemas.records import BridgeRecord, EventsRecord
-from streams.history.rows_as_of import RowsAsOf, Wanted
-from streams.history.store import HistoryStore, Run, RunBounds
+from streams.history.rows_as_of import RowsAsOf, StreamFilter
+from streams.history.store import FlushRun, HistoryStore, RunBounds
 from streams.kernel import change_selection
 from streams.kernel.changes import engine_key
 from streams.kernel.interface import Kernel
@@ -54,10 +54,10 @@ class Blocks(NamedTuple):
     lora_name: str
 
 
-class Flushed(NamedTuple):
+class FlushPoint(NamedTuple):
     """Where a fold begins: a flush of a run; no run: nothing, before the log's first record."""
 
-    run: Run | None
+    run: FlushRun | None
     covers: int
 
 
@@ -110,7 +110,7 @@ class Past:
     def fold_as_of(
         self,
         position: Offset,
-        wanted: Wanted,
+        wanted: StreamFilter,
         *,
         blocks: Blocks | None = None,
         kernel: Kernel | None = None,
@@ -142,7 +142,7 @@ class Past:
             return self._folded(flushed, position, wanted, blocks, kernel)
 
     @contextmanager
-    def _kept(self, flushed: Flushed, position: int) -> Iterator[None]:
+    def _kept(self, flushed: FlushPoint, position: int) -> Iterator[None]:
         """Raises PastError where retention has dropped meanwhile what the body has read."""
         try:
             yield
@@ -151,15 +151,15 @@ class Past:
             raise
         self._check_kept(flushed, position)
 
-    def _check_kept(self, flushed: Flushed, position: int) -> None:
+    def _check_kept(self, flushed: FlushPoint, position: int) -> None:
         if self._log().complete_from > flushed.covers + 1:
             raise self._too_old(position)
 
     def _folded(
         self,
-        flushed: Flushed,
+        flushed: FlushPoint,
         position: Offset,
-        wanted: Wanted,
+        wanted: StreamFilter,
         blocks: Blocks | None,
         kernel: Kernel | None,
     ) -> Fold:
@@ -176,7 +176,7 @@ class Past:
         fold.kernel.take_changes()
         return fold
 
-    def _is_all_registered(self, flushed: Flushed, wanted: Wanted, lora_name: str) -> bool:
+    def _is_all_registered(self, flushed: FlushPoint, wanted: StreamFilter, lora_name: str) -> bool:
         """Whether everybody's part in answers comes of a registration: of others it depends on any
         block that they hold.
         """
@@ -196,7 +196,7 @@ class Past:
                 registered.add(key[1:])
         return states <= registered
 
-    def _tail(self, covers: int, position: int, wanted: Wanted) -> list[LogEntry]:
+    def _tail(self, covers: int, position: int, wanted: StreamFilter) -> list[LogEntry]:
         """The records after a flush, up to a position, of the streams that are wanted."""
         deadline = self._clock() + HISTORY_ANSWER_S
         tail, size_bytes = [], 0
@@ -217,7 +217,9 @@ class Past:
                 )
         return tail
 
-    def fold_through(self, position: Offset, wanted: Wanted) -> tuple[Fold, Iterator[LogEntry]]:
+    def fold_through(
+        self, position: Offset, wanted: StreamFilter
+    ) -> tuple[Fold, Iterator[LogEntry]]:
         """A fold as of the flush before a position, and the records from there up to it, of the
         streams that are wanted, for the caller to fold.
 
@@ -242,7 +244,7 @@ class Past:
 
         return fold, kept()
 
-    def fold_at(self, flushed: Flushed, wanted: Wanted) -> Fold:
+    def fold_at(self, flushed: FlushPoint, wanted: StreamFilter) -> Fold:
         """The fold as of a flush, of the streams that are wanted, to be folded on by the caller.
         Cost O(entries).
 
@@ -278,7 +280,7 @@ class Past:
         )
         return min((covers for covers in found if covers is not None), default=self.end() - 1)
 
-    def flush_before(self, position: int) -> Flushed:
+    def flush_before(self, position: int) -> FlushPoint:
         """The flush from which the position is folded.
 
         Raises:
@@ -289,7 +291,7 @@ class Past:
             return flushed
         if log.complete_from > 0:
             raise self._too_old(position)
-        return Flushed(None, NO_OFFSET)
+        return FlushPoint(None, NO_OFFSET)
 
     def _too_old(self, position: int) -> PastError:
         return PastError(
@@ -298,7 +300,7 @@ class Past:
             f" {self.partition}:{self.oldest(position)}, got: {self.partition}:{position}",
         )
 
-    def flushes_before_again(self, position: int) -> list[Flushed]:
+    def flushes_before_again(self, position: int) -> list[FlushPoint]:
         """The same of the tables before, the newest first, where one after the other was built anew
         at the position, of a log that had lost its beginning: all have answered there, and they
         need not agree.
@@ -313,15 +315,15 @@ class Past:
         runs = [tables[-1][0]] if len(tables) > 1 else self._runs()
         return any(one.was_built_anew_at(position) for one in runs)
 
-    def _tables_at(self, position: int) -> list[tuple[RunBounds, Flushed]]:
-        tables: list[tuple[RunBounds, Flushed]] = []
+    def _tables_at(self, position: int) -> list[tuple[RunBounds, FlushPoint]]:
+        tables: list[tuple[RunBounds, FlushPoint]] = []
         for bounds, flushed in self._flushes_before(position):
             if tables and not tables[-1][0].was_built_anew_at(position):
                 break
             tables.append((bounds, flushed))
         return tables
 
-    def _flushes_before(self, position: int) -> Iterator[tuple[RunBounds, Flushed]]:
+    def _flushes_before(self, position: int) -> Iterator[tuple[RunBounds, FlushPoint]]:
         complete_from = self._log().complete_from
         runs = [
             bounds
@@ -334,7 +336,7 @@ class Past:
         for bounds in [*reversed(live), *again]:
             covers = self._store.flush_before(bounds.run, position)
             if covers is not None and covers + 1 >= complete_from:
-                yield bounds, Flushed(bounds.run, covers)
+                yield bounds, FlushPoint(bounds.run, covers)
 
     def _runs(self) -> list[RunBounds]:
         return [one for one in self._store.runs(self.partition) if one.seed == self._seed]
@@ -342,9 +344,9 @@ class Past:
     def _load(
         self,
         fold: Fold,
-        run: Run,
+        run: FlushRun,
         covers: int,
-        wanted: Wanted,
+        wanted: StreamFilter,
         selection: ChangeSelection | None = None,
     ) -> None:
         reader = RowReader(fold.kernel, strict=True)
@@ -359,7 +361,7 @@ class Past:
         )
 
 
-def is_wanted(encoded: bytes, wanted: Wanted) -> bool:
+def is_wanted(encoded: bytes, wanted: StreamFilter) -> bool:
     """Whether a record changes what is asked for; what cannot be decoded does not."""
     try:
         record = decode_log_record(encoded)
@@ -379,10 +381,10 @@ def _keys_of(entry: LogEntry) -> bytes:
         return b""  # the fold skips it, too
     named = []
     for event in events:
-        if isinstance(event, Cleared):
+        if isinstance(event, ClearedBlocks):
             continue
         hashes = event.hashes
-        if isinstance(event, Stored):
+        if isinstance(event, StoredBlocks):
             # What an engine calls by an object's alias decides where the object is found.
             named.append(event.aliases)
             if event.parent is not None:

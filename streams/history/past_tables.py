@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from schemas.identities import Offset, PublisherKey
 from schemas.positions import Position, PublisherState
-from schemas.registration import Registered
+from schemas.registration import LiveRegistration
 from streams.history.past import Blocks, Past
-from streams.history.rows_as_of import Wanted
+from streams.history.rows_as_of import StreamFilter
 from streams.kernel.interface import Kernel
-from streams.table.scope_states import ScopeStates, Source
+from streams.table.scope_states import ConfirmationSource, ScopeStates
 
 HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory of its scope
 
@@ -30,9 +30,9 @@ class PastTable(NamedTuple):
     kernel: Kernel
     positions: tuple[Position, ...]
     publishers: Mapping[PublisherKey, PublisherState]
-    registrations: Mapping[PublisherKey, Registered]
+    registrations: Mapping[PublisherKey, LiveRegistration]
     states: ScopeStates
-    sources: frozenset[Source]
+    sources: frozenset[ConfirmationSource]
 
 
 class PastTables:
@@ -52,7 +52,7 @@ class PastTables:
     def as_of(
         self,
         positions: Sequence[Position],
-        wanted: Wanted,
+        wanted: StreamFilter,
         *,
         name: Hashable,
         blocks: Blocks | None = None,
@@ -78,17 +78,17 @@ class PastTables:
             return table
 
     def _made(
-        self, positions: Sequence[Position], wanted: Wanted, blocks: Blocks | None
+        self, positions: Sequence[Position], wanted: StreamFilter, blocks: Blocks | None
     ) -> PastTable:
         kernel, states = self._make_kernel(), ScopeStates()
         publishers: dict[PublisherKey, PublisherState] = {}
-        registrations: dict[PublisherKey, Registered] = {}
-        sources: set[Source] = set()
+        registrations: dict[PublisherKey, LiveRegistration] = {}
+        sources: set[ConfirmationSource] = set()
         for past, (partition, offset) in zip(self.pasts, positions, strict=True):
             fold = past.fold_as_of(Offset(offset), wanted, blocks=blocks, kernel=kernel)
             publishers |= fold.publishers
             registrations |= fold.registrations
-            sources |= {Source(partition, bridge) for bridge in fold.bridges}
+            sources |= {ConfirmationSource(partition, bridge) for bridge in fold.bridges}
             for publisher, state in fold.publishers.items():
                 states.put(publisher, state, partition)
             for publisher, registered in fold.registrations.items():

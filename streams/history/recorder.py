@@ -23,7 +23,7 @@ from schemas.limits import KIB
 from schemas.positions import LogBounds
 from storage.rocksdb import new_batch
 from streams.bounds import HISTORY_RETRY_S
-from streams.history.store import HistoryStore, Run, context_key, flush_key, plain_key
+from streams.history.store import FlushRun, HistoryStore, context_key, flush_key, plain_key
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
 
@@ -75,7 +75,7 @@ class HistoryRecorder:
         self._seed = seed
         self._partition = partition
         self._clock = clock
-        self._run: Run | None = None
+        self._run: FlushRun | None = None
         self._table: StoredTable | None = None
         self._since = self._complete_from = 0
         self._forget_waiting()
@@ -195,7 +195,7 @@ class HistoryRecorder:
             if last.last < covered or self._rewritten(table, last.run, last.last):
                 self._copy(table, newer_than=last.last)
 
-    def _rewritten(self, table: StoredTable, run: Run, covers: int) -> set[bytes]:
+    def _rewritten(self, table: StoredTable, run: FlushRun, covers: int) -> set[bytes]:
         """What the keys of those contexts begin with whose rows are of another generation than
         those that the run has as of a flush.
         """

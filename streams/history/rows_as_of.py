@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 
 from schemas.identities import StreamKey, is_waiting
-from streams.history.store import HistoryStore, Run
+from streams.history.store import FlushRun, HistoryStore
 from streams.kernel.selection import ChangeSelection
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind
 
-Wanted = Callable[[StreamKey], bool]
+StreamFilter = Callable[[StreamKey], bool]
 """Of which streams the rows are wanted."""
 
 
@@ -26,9 +26,9 @@ class RowsAsOf:
     def __init__(
         self,
         store: HistoryStore,
-        run: Run,
+        run: FlushRun,
         covers: int,
-        wanted: Wanted,
+        wanted: StreamFilter,
         selection: ChangeSelection | None = None,
     ) -> None:
         self._store = store

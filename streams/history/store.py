@@ -43,7 +43,7 @@ _BEGUN: Final = struct.Struct("<QQQ")
 _U32: Final = struct.Struct("<I")
 
 
-class Run(NamedTuple):
+class FlushRun(NamedTuple):
     """An unbroken sequence of flushes of one partition's table."""
 
     partition: int
@@ -66,7 +66,7 @@ class RunBounds(NamedTuple):
         first, last: flushes, by what they cover.
     """
 
-    run: Run
+    run: FlushRun
     seed: int
     since: int
     begun_at: int
@@ -80,17 +80,17 @@ class RunBounds(NamedTuple):
         return self.since > 0 and self.begun_at == position + 1
 
 
-def plain_key(run: Run, key: bytes, offset: int) -> bytes:
+def plain_key(run: FlushRun, key: bytes, offset: int) -> bytes:
     """Where a row that is of no context stands, as of a flush."""
     return _PLAIN + run.prefix + _LENGTH.pack(len(key)) + key + _OFFSET.pack(offset + 1)
 
 
-def flush_key(run: Run, offset: int) -> bytes:
+def flush_key(run: FlushRun, offset: int) -> bytes:
     """Where the mark of a flush stands."""
     return _FLUSH + run.prefix + _OFFSET.pack(offset + 1)
 
 
-def context_key(run: Run, key: bytes) -> bytes:
+def context_key(run: FlushRun, key: bytes) -> bytes:
     """Where a context's row stands; `key` is the table's."""
     return _ROW + run.prefix + key[1:]
 
@@ -142,14 +142,14 @@ class HistoryStore:
 
     # Writing
 
-    def begin_run(self, partition: int, seed: int, *, since: int, begun_at: int) -> Run:
+    def begin_run(self, partition: int, seed: int, *, since: int, begun_at: int) -> FlushRun:
         """A new run of a partition, behind all others; see `RunBounds`.
 
         Raises:
             DiskError: it was not begun.
         """
         numbers = [found.run.number for found in self._runs(partition)]
-        run = Run(partition, max(numbers, default=0) + 1)
+        run = FlushRun(partition, max(numbers, default=0) + 1)
         batch = new_batch()
         batch.put(_RUN + run.prefix, _BEGUN.pack(seed, since, begun_at))
         self.write(batch)
@@ -195,7 +195,7 @@ class HistoryStore:
             for bounds in self._runs(partition):
                 self._drop_run(bounds.run)
 
-    def _drop_run(self, run: Run) -> int:
+    def _drop_run(self, run: FlushRun) -> int:
         flushes = sum(1 for _ in self._db.scan(_FLUSH + run.prefix, _FLUSH + run.prefix))
         batch = new_batch()
         for kind in (_RUN, _FLUSH, _ROW, _PLAIN):
@@ -204,7 +204,7 @@ class HistoryStore:
         self._db.write(batch)
         return flushes
 
-    def _drop_flushes(self, run: Run, floor: int) -> int:
+    def _drop_flushes(self, run: FlushRun, floor: int) -> int:
         batch = new_batch()
         for prefix in self.context_prefixes(run):
             context = rows.parse_context_prefix(prefix)
@@ -252,7 +252,7 @@ class HistoryStore:
         found = []
         prefix = _RUN + _NUMBERS.pack(partition, 0)[:4]
         for key, value in self._db.scan(prefix, prefix):
-            run = Run(*_NUMBERS.unpack(key[1:]))
+            run = FlushRun(*_NUMBERS.unpack(key[1:]))
             marks = _FLUSH + run.prefix
             first = next((_offset_of(mark) for mark, _ in self._db.scan(marks, marks)), None)
             last = self._db.last_key_before(rows.end_of(marks))
@@ -263,7 +263,7 @@ class HistoryStore:
                 found.append(RunBounds(run, seed, since, begun_at, first, _offset_of(last)))
         return found
 
-    def newest_run(self, partition: int = 0) -> Run | None:
+    def newest_run(self, partition: int = 0) -> FlushRun | None:
         """The last that was begun, with a flush or without.
 
         Raises:
@@ -273,7 +273,7 @@ class HistoryStore:
             runs = self._runs(partition)
         return runs[-1].run if runs else None
 
-    def flush_before(self, run: Run, offset: int) -> int | None:
+    def flush_before(self, run: FlushRun, offset: int) -> int | None:
         """What the last flush at or below the offset covers; None where there is none."""
         with disk_errors("read the history", self.path):
             key = self._db.last_key_before(flush_key(run, offset))
@@ -281,18 +281,18 @@ class HistoryStore:
             return None
         return _offset_of(key)
 
-    def flushes(self, run: Run, start: int) -> Iterator[int]:
+    def flushes(self, run: FlushRun, start: int) -> Iterator[int]:
         """What each flush from `start` on covers."""
         with disk_errors("read the history", self.path):
             for key, _ in self._db.scan(flush_key(run, start), _FLUSH + run.prefix):
                 yield _offset_of(key)
 
-    def covered_row(self, run: Run, covers: int) -> bytes | None:
+    def covered_row(self, run: FlushRun, covers: int) -> bytes | None:
         """The `covered` row of a flush."""
         with disk_errors("read the history", self.path):
             return self._db.get(flush_key(run, covers))
 
-    def context_prefixes(self, run: Run) -> Iterator[bytes]:
+    def context_prefixes(self, run: FlushRun) -> Iterator[bytes]:
         """What the table's keys of each context's rows begin with. Cost O(contexts) seeks."""
         start = _ROW + run.prefix
         with disk_errors("read the history", self.path):
@@ -307,7 +307,9 @@ class HistoryStore:
                 cursor.seek(rows.end_of(context_key(run, prefix)))
             cursor.status()
 
-    def context_rows(self, run: Run, prefix: bytes, covers: int) -> Iterator[tuple[bytes, bytes]]:
+    def context_rows(
+        self, run: FlushRun, prefix: bytes, covers: int
+    ) -> Iterator[tuple[bytes, bytes]]:
         """The rows of a context that counted at a flush, under the table's keys, in order."""
         with disk_errors("read the history", self.path):
             generation = self._generation(run, prefix, covers)
@@ -319,20 +321,20 @@ class HistoryStore:
                     return
                 yield rows.CONTEXT + key[1 + _NUMBERS.size :], value
 
-    def all_rows_of(self, run: Run, context: ModelContext) -> Iterator[bytes]:
+    def all_rows_of(self, run: FlushRun, context: ModelContext) -> Iterator[bytes]:
         """All rows of a context that are kept, of every generation."""
         start = context_key(run, rows.context_prefix(context))
         with disk_errors("read the history", self.path):
             for _, value in self._db.scan(start, start):
                 yield value
 
-    def _generation(self, run: Run, prefix: bytes, covers: int) -> int:
+    def _generation(self, run: FlushRun, prefix: bytes, covers: int) -> int:
         key = rows.mark_key(rows.parse_context_prefix(prefix))
         value = self._plain_as_of(run, key, covers)
         return rows.parse_mark(key, rows.decode_row(key, value).body) if value else 0
 
     def plain_rows(
-        self, run: Run, covers: int, first_bytes: Iterable[bytes]
+        self, run: FlushRun, covers: int, first_bytes: Iterable[bytes]
     ) -> Iterator[tuple[bytes, bytes]]:
         """The other rows whose keys begin so, as they were at a flush. Cost O(such keys) seeks."""
         wanted = tuple(first_bytes)
@@ -343,7 +345,7 @@ class HistoryStore:
                     if value:
                         yield key, value
 
-    def _plain_keys(self, run: Run) -> Iterator[bytes]:
+    def _plain_keys(self, run: FlushRun) -> Iterator[bytes]:
         """Each one once."""
         start = _PLAIN + run.prefix
         cursor = self._db.cursor()
@@ -357,7 +359,7 @@ class HistoryStore:
             cursor.seek(plain_key(run, key, 2**64 - 2) + b"\0")
         cursor.status()
 
-    def _plain_as_of(self, run: Run, key: bytes, covers: int) -> bytes | None:
+    def _plain_as_of(self, run: FlushRun, key: bytes, covers: int) -> bytes | None:
         end = plain_key(run, key, covers)
         found = self._db.last_key_before(end)
         if found is None or found[: -_OFFSET.size] != end[: -_OFFSET.size]:

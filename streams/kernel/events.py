@@ -3,7 +3,7 @@
 import msgspec
 
 from schemas.errors import EventsFormatError
-from schemas.events import BlockEvent, Cleared, Removed, decode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, decode_events
 from schemas.limits import HOLD_COUNT_MAX
 
 
@@ -24,13 +24,13 @@ def read_events(encoded: bytes) -> list[BlockEvent]:
 
 def _check(event: BlockEvent) -> None:
     """What the types of `schemas.events` do not say."""
-    if isinstance(event, Cleared):
+    if isinstance(event, ClearedBlocks):
         return
     if len(event.hashes) % 8:
         raise EventsFormatError(f"Expected 8-byte hashes, got {len(event.hashes)} bytes")
     if not 0 <= event.group < 2**32:
         raise EventsFormatError(f"Expected a 32-bit group, got `{event.group}`")
-    if isinstance(event, Removed):
+    if isinstance(event, RemovedBlocks):
         if not 0 <= event.left <= HOLD_COUNT_MAX:
             raise EventsFormatError(f"Expected at most {HOLD_COUNT_MAX} left, got `{event.left}`")
         return

@@ -341,13 +341,13 @@ class ReadOnlyKernel(Protocol):
         A block is left out until its publisher removes it, clears, or announces it so that it can
         be used. Reasons: `unknown_parent`, `unresolved`, `block_size:<what it has>`, `token_count`,
         `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`, those of the bridge
-        (`Stored.left_out`), and `overflow` where there was no room for more, until the publisher
-        clears. Of `copies_unknown` it is not known whether the publisher holds them (it has removed
-        them as often as it has surely stored them, and has announced them more often): answers
-        count the first ones, a 64th of LEFT_OUT_BLOCKS_MAX, until they are removed as often as they
-        were announced. Those of `groups_differ` are counted, too: some cache groups hold them, and
-        others that form prefixes do not. `objects_wait` are a pool's objects that wait for an
-        engine to announce their blocks.
+        (`StoredBlocks.left_out`), and `overflow` where there was no room for more, until the
+        publisher clears. Of `copies_unknown` it is not known whether the publisher holds them (it
+        has removed them as often as it has surely stored them, and has announced them more often):
+        answers count the first ones, a 64th of LEFT_OUT_BLOCKS_MAX, until they are removed as often
+        as they were announced. Those of `groups_differ` are counted, too: some cache groups hold
+        them, and others that form prefixes do not. `objects_wait` are a pool's objects that wait
+        for an engine to announce their blocks.
         """
         ...
 

@@ -15,8 +15,8 @@ import xxhash
 from schemas.events import (
     SPARSE_SPEC_KINDS,
     TOKEN_HASH_SEED,
-    Removed,
-    Stored,
+    RemovedBlocks,
+    StoredBlocks,
     is_placeholder,
 )
 from schemas.identities import (
@@ -401,9 +401,9 @@ class ReferenceKernel:
             if event.sequence <= after:
                 continue
             moves.begin(event.sequence)
-            if isinstance(event, Stored):
+            if isinstance(event, StoredBlocks):
                 self._store(publisher, owner, event, moves)
-            elif isinstance(event, Removed):
+            elif isinstance(event, RemovedBlocks):
                 self._remove(publisher, owner, event, moves)
             elif event.medium is not None:
                 self._clear_medium(publisher, owner, event.medium, moves)
@@ -431,7 +431,7 @@ class ReferenceKernel:
         read_events(events)
 
     def _store(
-        self, publisher: PublisherId, owner: _Publisher, event: Stored, moves: Moves
+        self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, moves: Moves
     ) -> None:
         hashes = _u64s(event.hashes)
         keys = [engine_key(value, event.group) for value in hashes]
@@ -462,7 +462,7 @@ class ReferenceKernel:
                 self._join(owner.domain, scope, value)
 
     def _store_tokens(
-        self, publisher: PublisherId, owner: _Publisher, event: Stored, keys: list[int]
+        self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, keys: list[int]
     ) -> bool:
         """False where the blocks follow on one that the publisher does not hold."""
         scope = owner.scope(event.lora_name)
@@ -489,7 +489,7 @@ class ReferenceKernel:
             key = GROUPS_MASK ^ one
             self._change(publisher, owner, scope, Change(key, key, owner.dp_rank, 0, Op.SET, 1))
 
-    def _locals(self, event: Stored) -> Iterator[int]:
+    def _locals(self, event: StoredBlocks) -> Iterator[int]:
         """The hash of each block alone."""
         if event.token_hashes:
             yield from _u64s(event.token_hashes)
@@ -505,7 +505,7 @@ class ReferenceKernel:
         self,
         publisher: PublisherId,
         owner: _Publisher,
-        event: Stored,
+        event: StoredBlocks,
         keys: list[int],
         moves: Moves,
     ) -> None:
@@ -522,7 +522,7 @@ class ReferenceKernel:
         self,
         publisher: PublisherId,
         owner: _Publisher,
-        event: Stored,
+        event: StoredBlocks,
         key: int,
         alias: int,
         moves: Moves,
@@ -644,7 +644,7 @@ class ReferenceKernel:
         self,
         publisher: PublisherId,
         owner: _Publisher,
-        event: Stored,
+        event: StoredBlocks,
         key: int,
         scope: PrefixScope,
         prefix: int,
@@ -679,7 +679,12 @@ class ReferenceKernel:
             self._take_in(publisher, owner, event, key)
 
     def _leave_out(
-        self, publisher: PublisherId, owner: _Publisher, event: Stored, keys: list[int], reason: str
+        self,
+        publisher: PublisherId,
+        owner: _Publisher,
+        event: StoredBlocks,
+        keys: list[int],
+        reason: str,
     ) -> None:
         """Keeps that the publisher holds these, and that no answer counts them: until it removes
         them, clears, or announces them so that they can be used.
@@ -703,7 +708,9 @@ class ReferenceKernel:
             change = Change(key, key, owner.dp_rank, tier, Op.SET, count + 1)
             self._change(publisher, owner, scope, change)
 
-    def _take_in(self, publisher: PublisherId, owner: _Publisher, event: Stored, key: int) -> None:
+    def _take_in(
+        self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, key: int
+    ) -> None:
         """The block is found now: what was left out of it may be further copies, as an engine has
         them that removes each. Not so of a conflict, which is another block of this name.
         """
@@ -795,7 +802,7 @@ class ReferenceKernel:
         self._record(owner.context(scope), change)
 
     def _remove(
-        self, publisher: PublisherId, owner: _Publisher, event: Removed, moves: Moves
+        self, publisher: PublisherId, owner: _Publisher, event: RemovedBlocks, moves: Moves
     ) -> None:
         tier = tier_of(event.medium, shared=event.shared)
         remove = self._set_left if event.whole or event.left else self._remove_one
@@ -814,7 +821,7 @@ class ReferenceKernel:
                 self._forget_aliases(publisher, owner, entry, moves)
 
     def _remove_one(
-        self, publisher: PublisherId, owner: _Publisher, event: Removed, key: int
+        self, publisher: PublisherId, owner: _Publisher, event: RemovedBlocks, key: int
     ) -> bool:
         """One copy less; False where there is none."""
         tier = tier_of(event.medium, shared=event.shared)
@@ -833,7 +840,7 @@ class ReferenceKernel:
         return True
 
     def _set_left(
-        self, publisher: PublisherId, owner: _Publisher, event: Removed, key: int
+        self, publisher: PublisherId, owner: _Publisher, event: RemovedBlocks, key: int
     ) -> bool:
         """So many copies are left, which the publisher says: of what it surely holds, else of what
         it may hold, else of what is left out. What is left out beside what it holds stays where
@@ -1183,7 +1190,7 @@ def _u64s(encoded: bytes) -> list[int]:
     return [int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)]
 
 
-def _shows_group(event: Stored, refusal: str | None) -> bool:
+def _shows_group(event: StoredBlocks, refusal: str | None) -> bool:
     """Whether a stored event shows that its group forms prefixes, though it may not be usable: not
     one whose tokens do not cover its blocks, as those of a sparse group may not.
     """
@@ -1191,7 +1198,7 @@ def _shows_group(event: Stored, refusal: str | None) -> bool:
     return not (is_sparse or is_placeholder(event) or event.aliases)
 
 
-def _refusal(owner: _Publisher, event: Stored, blocks: int, seed: int) -> str | None:
+def _refusal(owner: _Publisher, event: StoredBlocks, blocks: int, seed: int) -> str | None:
     """The counter under which a stored event is dropped, or None."""
     if event.spec_kind in SPARSE_SPEC_KINDS:
         return "skipped_group"

@@ -14,7 +14,7 @@ import msgspec
 
 from schemas.codec import UNUSABLE, decode_log_record, decode_record_events
 from schemas.errors import RecordError
-from schemas.events import BlockEvent, Stored
+from schemas.events import BlockEvent, StoredBlocks
 from schemas.identities import StreamKey
 from schemas.memory import MemoryRecord
 from schemas.records import EventsRecord, HeartbeatRecord, Record, RegisteredRecord
@@ -26,7 +26,7 @@ assert TAIL_KEY_NESTING_MAX < 100, "extra keys are shown within Python's recursi
 _encoder: Final = msgspec.json.Encoder()
 
 
-class Entry(NamedTuple):
+class PlacedRecord(NamedTuple):
     """A record where it stands; `value` is None for a message without one."""
 
     partition: int
@@ -50,7 +50,9 @@ class StreamFilter(NamedTuple):
         )
 
 
-def record_line(entry: Entry, wanted: StreamFilter, *, compact: bool = False) -> bytes | None:
+def record_line(
+    entry: PlacedRecord, wanted: StreamFilter, *, compact: bool = False
+) -> bytes | None:
     """The entry as one line of JSON, without its end; None where the filter excludes it.
 
     What cannot be decoded says nothing of its stream, so no filter excludes it.
@@ -130,7 +132,7 @@ def _event_fields(event: BlockEvent, *, compact: bool) -> dict[str, Any]:
     if "hashes" in fields:
         hashes = _numbers("Q", fields["hashes"])
         fields["hashes"] = len(hashes) if compact else [str(number) for number in hashes]
-    if isinstance(event, Stored):
+    if isinstance(event, StoredBlocks):
         tokens = _numbers("I", event.tokens)
         fields["tokens"] = len(tokens) if compact else tokens
         if event.token_hashes:

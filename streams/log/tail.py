@@ -23,7 +23,7 @@ from logs.topic import read_once
 from schemas.identities import Offset
 from schemas.limits import TAIL_REACH_S
 from storage.rocksdb import LOG, Database, disk_errors
-from streams.log.record_lines import Entry, StreamFilter, record_line
+from streams.log.record_lines import PlacedRecord, StreamFilter, record_line
 
 TAIL_POLL_S: Final = 0.25  # between two looks for new records: the age of what it prints
 TAIL_RECORDS_MAX: Final = 500  # read at once and printed, before the next ones
@@ -94,7 +94,7 @@ async def events_partitions(settings: KafkaSettings, clients: ClientOptions) -> 
 
 async def kafka_batches(
     clients: ClientOptions, places: list[Partition], options: TailOptions
-) -> AsyncGenerator[list[Entry], None]:
+) -> AsyncGenerator[list[PlacedRecord], None]:
     """The records of partitions, some at a time; in each in order."""
     async with opened_reader(clients, committed=False) as reader:
         reader.assign(places)
@@ -107,7 +107,7 @@ async def kafka_batches(
                 timeout_ms=int(TAIL_POLL_S * 1000), max_records=TAIL_RECORDS_MAX
             )
             yield [
-                Entry(place.partition, message.offset, message.value)
+                PlacedRecord(place.partition, message.offset, message.value)
                 for place, messages in found.items()
                 for message in messages
                 if options.follow or message.offset < ends[place]
@@ -126,7 +126,7 @@ def tail_embedded(data: Path, options: TailOptions, write: Write) -> None:
             return
 
 
-def _embedded_batches(path: Path, options: TailOptions) -> Iterator[list[Entry]]:
+def _embedded_batches(path: Path, options: TailOptions) -> Iterator[list[PlacedRecord]]:
     ReadOnlyLog(path).close()  # a reader that follows takes a log for whole whose files are gone
     open_log = _FollowedLog if options.follow else _WholeLog
     with tempfile.TemporaryDirectory(prefix="reprise-tail-") as scratch:
@@ -135,7 +135,7 @@ def _embedded_batches(path: Path, options: TailOptions) -> Iterator[list[Entry]]
             position = Offset(0) if options.from_beginning else log.end_offset
             while True:
                 found = islice(log.read(position), TAIL_RECORDS_MAX)
-                entries = [Entry(0, offset, value) for offset, value in found]
+                entries = [PlacedRecord(0, offset, value) for offset, value in found]
                 if entries:
                     position = Offset(entries[-1].offset + 1)
                     yield entries
@@ -186,7 +186,7 @@ class _Printer:
         self._write = write
         self._left = options.limit
 
-    def print(self, entries: Iterable[Entry]) -> bool:
+    def print(self, entries: Iterable[PlacedRecord]) -> bool:
         """Writes the entries' lines; False once the limit is reached."""
         lines: list[bytes] = []
         for entry in entries:

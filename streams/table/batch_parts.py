@@ -4,11 +4,11 @@ import msgspec
 
 from schemas.codec import decode_record_events
 from schemas.events import encode_events
-from schemas.positions import Begun, PublisherState
+from schemas.positions import PartialBatch, PublisherState
 from schemas.records import EventsRecord, Part, SequencedRecord
 
 
-def _is_of(record: EventsRecord, part: Part, state: PublisherState, begun: Begun) -> bool:
+def _is_of(record: EventsRecord, part: Part, state: PublisherState, begun: PartialBatch) -> bool:
     """Whether the part is one of the batch that was begun."""
     is_next = record.first_sequence == state.sequence + 1
     return is_next and (part.total, record.engine_time) == (begun.total, begun.engine_time)
@@ -22,7 +22,7 @@ def is_folded(record: SequencedRecord, state: PublisherState) -> bool:
     return _is_of(record, record.part, state, begun) and record.part.end <= begun.events
 
 
-def goes_on(record: EventsRecord, state: PublisherState, begun: Begun | None) -> bool:
+def goes_on(record: EventsRecord, state: PublisherState, begun: PartialBatch | None) -> bool:
     """Whether the record has what follows on what is folded of its batch. A batch that is missing
     as a whole shows otherwise.
     """
@@ -34,7 +34,7 @@ def goes_on(record: EventsRecord, state: PublisherState, begun: Begun | None) ->
     return _is_of(record, part, state, begun) and part.first <= begun.events
 
 
-def events_after(record: EventsRecord, state: PublisherState, begun: Begun | None) -> bytes:
+def events_after(record: EventsRecord, state: PublisherState, begun: PartialBatch | None) -> bytes:
     """The record's events, encoded, without what is folded of the batch that was begun."""
     part = record.part
     if begun is None or part is msgspec.UNSET or part.first >= begun.events:

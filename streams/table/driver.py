@@ -12,7 +12,7 @@ from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import StorageError
 from schemas.limits import KIB, MAINTAINED_ENTRIES, TABLE_FLUSH_CHANGES_MAX
 from streams.table.fold import INTERNAL_ERROR, NO_OFFSET
-from streams.table.recovery import Plan
+from streams.table.recovery import RecoveryPlan
 from streams.table.releasing import release_some
 from streams.table.skip_log import SkipLog, SkippedRecord
 from streams.table.table import Table
@@ -231,10 +231,10 @@ class FoldDriver:
         self._on_flush(error)
 
 
-class Recovered(NamedTuple):
+class RecoveryResult(NamedTuple):
     """What a recovery did, and how many records were folded."""
 
-    plan: Plan
+    plan: RecoveryPlan
     records: int
 
 
@@ -244,7 +244,7 @@ def recover(
     *,
     flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX,
     clock: Clock = REAL_CLOCK,
-) -> Recovered:
+) -> RecoveryResult:
     """Brings a table without a topic up to the end of its log, from whatever its rows and the log
     still have. On return its rows cover the end of the log.
 
@@ -262,4 +262,4 @@ def recover(
     run_without_loop(driver.fold(log.read(plan.start)))
     if table.fold.offset != NO_OFFSET:
         run_without_loop(driver.flush())
-    return Recovered(plan, driver.counters["records"])
+    return RecoveryResult(plan, driver.counters["records"])

@@ -6,8 +6,8 @@ Rules, in the order in which they are applied to a record:
 2. Its (incarnation, last sequence) is not above the publisher's cursor: it is a duplicate, or late;
    skipped and counted. So a log that delivers a record twice gives the state of one that delivers
    it once. Where only the record's beginning has been folded, the kernel skips those events. Of a
-   batch that is spread over records, what was folded is skipped by its number (`Begun`); the cursor
-   moves with the last of them.
+   batch that is spread over records, what was folded is skipped by its number (`PartialBatch`); the
+   cursor moves with the last of them.
 3. Its incarnation is newer: whatever the publisher held is dropped first, `reset` record or none.
 4. Its first sequence is not the one after the cursor, and no `gap` record said so: the log itself
    has a hole (old records retired, the table lost). Counted, and the publisher is degraded. So it
@@ -47,9 +47,9 @@ from schemas.identities import OBJECTS_WAIT, ModelContext, Offset, PrefixScope, 
 from schemas.limits import OTHER_RANKS_MAX
 from schemas.memory import MemoryRecord, SegmentKey, SegmentState
 from schemas.positions import (
-    Begun,
     Confirmation,
     Heartbeat,
+    PartialBatch,
     Proof,
     PublisherState,
     media_of_next,
@@ -59,13 +59,13 @@ from schemas.records import (
     GapRecord,
     HeartbeatRecord,
     LogRecord,
+    PublisherReport,
     RegisteredRecord,
-    Report,
     ResetRecord,
     SequencedRecord,
     UnregisteredRecord,
 )
-from schemas.registration import Registered
+from schemas.registration import LiveRegistration
 from streams.bounds import BRIDGES_REMEMBERED_MAX
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.batch_parts import events_after, goes_on, is_folded
@@ -89,7 +89,7 @@ INTERNAL_ERROR = "internal_error"
 """Reason of a record on which the fold itself failed."""
 
 
-class Unproven(msgspec.Struct, frozen=True):
+class UnprovenState(msgspec.Struct, frozen=True):
     """What a fold that has not seen the log's beginning does not know.
 
     Attributes:
@@ -102,7 +102,7 @@ class Unproven(msgspec.Struct, frozen=True):
     unregistered: tuple[PublisherKey, ...] = ()
 
 
-ALL_PROVEN = Unproven()
+ALL_PROVEN = UnprovenState()
 """Of a fold that has seen the log from its beginning."""
 
 
@@ -112,8 +112,8 @@ class TableChanges(NamedTuple):
     offset: Offset
     contexts: list[tuple[ModelContext, bytes]]
     publishers: dict[PublisherKey, PublisherState | None]
-    registrations: dict[PublisherKey, Registered | None]
-    unproven: Unproven | None = None
+    registrations: dict[PublisherKey, LiveRegistration | None]
+    unproven: UnprovenState | None = None
     bridges: Mapping[str, Heartbeat | None] = MappingProxyType({})
     ledgers: Mapping[PublisherKey, Ledger | None] = MappingProxyType({})
     segments: Mapping[SegmentKey, SegmentState | None] = MappingProxyType({})
@@ -144,7 +144,7 @@ class Fold:
         self._partition = partition
         self.offset = NO_OFFSET
         self.publishers: dict[PublisherKey, PublisherState] = {}
-        self.registrations: dict[PublisherKey, Registered] = {}
+        self.registrations: dict[PublisherKey, LiveRegistration] = {}
         self.unproven = ALL_PROVEN
         self.counters: Counter[str] = Counter()
         self.when_left_out: Callable[[PublisherKey, Mapping[str, int]], None] = lambda *_: None
@@ -262,7 +262,7 @@ class Fold:
         publisher: PublisherKey,
         state: PublisherState,
         record: EventsRecord,
-        begun: Begun | None,
+        begun: PartialBatch | None,
     ) -> bool:
         """Returns whether parts of its first batch are missing."""
         events = events_after(record, state, begun)
@@ -290,7 +290,7 @@ class Fold:
         elif record.part is not msgspec.UNSET:
             if record.first_sequence > state.sequence + 1:
                 state.engine_time = 0.0  # nothing is known of the batch before
-            state.begun = Begun(record.part.end, record.part.total, record.engine_time)
+            state.begun = PartialBatch(record.part.end, record.part.total, record.engine_time)
         degraded_since = state.degraded_since
         if cleared is not None and degraded_since is not None and cleared > degraded_since:
             state.degraded_since, state.degraded_at = None, 0.0
@@ -397,7 +397,7 @@ class Fold:
             del self.bridges[oldest]
             self._changed_bridges[oldest] = None
 
-    def _is_foreign(self, bridge: str, report: Report) -> bool:
+    def _is_foreign(self, bridge: str, report: PublisherReport) -> bool:
         """Whether the bridge gives up a publisher that another one has taken over meanwhile."""
         if report.reason != Doubt.NOT_FOLLOWED:
             return False
@@ -424,14 +424,14 @@ class Fold:
         registration = record.registration
         if not registration.has_events:
             self._end_part(publisher)  # an earlier registration may have had one
-            self.registrations[publisher] = Registered(registration, offset)
+            self.registrations[publisher] = LiveRegistration(registration, offset)
             self._changed_registrations[publisher] = None
             return
         routable = not registration.is_pool
         self.kernel.register(
             self._handle(publisher), registration.lora_name, routable, registration.is_shard
         )
-        self.registrations[publisher] = Registered(record.registration, offset)
+        self.registrations[publisher] = LiveRegistration(record.registration, offset)
         self.states.register(publisher, True)
         self._changed_registrations[publisher] = None
         if registered is None and offset < self.unproven.before:
@@ -450,7 +450,7 @@ class Fold:
             self._put(publisher, state)
 
     def _put_unproven(self, unregistered: tuple[PublisherKey, ...]) -> None:
-        self.unproven = Unproven(self.unproven.before, unregistered)
+        self.unproven = UnprovenState(self.unproven.before, unregistered)
         self._unproven_changed = True
 
     def _unregister(self, offset: Offset, publisher: PublisherKey) -> None:
@@ -502,15 +502,15 @@ class Fold:
         changes, so that whoever goes on from any later rows does the same.
         """
         assert not self.registrations, "a fold is distrusted before it folds"
-        self.unproven = Unproven(before)
+        self.unproven = UnprovenState(before)
         self._unproven_changed = True
 
     def restore(
         self,
         offset: Offset,
         publishers: dict[PublisherKey, PublisherState],
-        registrations: dict[PublisherKey, Registered],
-        unproven: Unproven = ALL_PROVEN,
+        registrations: dict[PublisherKey, LiveRegistration],
+        unproven: UnprovenState = ALL_PROVEN,
         bridges: Mapping[str, Heartbeat] = MappingProxyType({}),
         ledgers: Mapping[PublisherKey, Ledger] = NO_LEDGERS,
         segments: Mapping[SegmentKey, SegmentState] = MappingProxyType({}),

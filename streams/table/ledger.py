@@ -227,7 +227,7 @@ def _bounded(kind: Kind, incarnations: list[Incarnation]) -> Iterator[Incarnatio
         yield one.with_account(kind, account.without_first(gone)) if gone else one
 
 
-class Spans(NamedTuple):
+class NumberSpans(NamedTuple):
     """What is known of an incarnation's numbers.
 
     Attributes:
@@ -242,7 +242,7 @@ class Spans(NamedTuple):
     intervals: list[tuple[int, int]]
 
 
-def spans_of(incarnation: Incarnation, state: PublisherState | None) -> Spans:
+def spans_of(incarnation: Incarnation, state: PublisherState | None) -> NumberSpans:
     """Cost O(intervals).
 
     Args:
@@ -269,7 +269,7 @@ def spans_of(incarnation: Incarnation, state: PublisherState | None) -> Spans:
         at = one.last + 1
     if at <= last:
         intervals.append((at, last))
-    return Spans(first, max(last, first - 1), seen, intervals)
+    return NumberSpans(first, max(last, first - 1), seen, intervals)
 
 
 class Ledgers:

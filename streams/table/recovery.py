@@ -18,10 +18,10 @@ The rows are those of the table topic where there is one, copied to this disk, e
 
 **What the log no longer proves is degraded.** A rebuild from a log that has lost its beginning, or
 that was lost and started over, cannot tell what a publisher holds that was registered before: the
-fold is given that (`Plan.unproven_before`, `Fold.distrust`), stores it with its first rows, and
-degrades each such publisher at its registration. So a kill at any moment forgets nothing. A log of
-our own keeps the records of live registrations, so that each stands where it was made; those of a
-topic are rewritten now and then, so where one of them stands proves nothing.
+fold is given that (`RecoveryPlan.unproven_before`, `Fold.distrust`), stores it with its first rows,
+and degrades each such publisher at its registration. So a kill at any moment forgets nothing. A log
+of our own keeps the records of live registrations, so that each stands where it was made; those of
+a topic are rewritten now and then, so where one of them stands proves nothing.
 
 After ADOPT the rows are right, but a later rebuild will not have what the log lost: it counts as
 complete only from there on.
@@ -36,7 +36,7 @@ from schemas.positions import LogBounds
 EVERY_OFFSET: Final = Offset(2**63 - 1)
 
 
-class Action(StrEnum):
+class RecoveryAction(StrEnum):
     """What to do with a table; see the module."""
 
     RESUME = "resume"
@@ -45,7 +45,7 @@ class Action(StrEnum):
     ADOPT = "adopt"
 
 
-class Plan(NamedTuple):
+class RecoveryPlan(NamedTuple):
     """A decision.
 
     Attributes:
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
         unproven_before: registrations below it prove nothing; see the module. 0 for none.
     """
 
-    action: Action
+    action: RecoveryAction
     start: Offset
     reason: str
     unproven_before: Offset = Offset(0)
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 
 def plan_recovery(
     *, covered: Offset | None, same_seed: bool, log: LogBounds, own_log: bool, published: bool
-) -> Plan:
+) -> RecoveryPlan:
     """The decision, from offsets alone; see the module.
 
     Args:
@@ -74,8 +74,8 @@ def plan_recovery(
     """
     start = Offset(0 if covered is None else covered + 1)
     lost_its_end = covered is not None and start > log.end
-    rebuild = Plan(
-        Action.REBUILD,
+    rebuild = RecoveryPlan(
+        RecoveryAction.REBUILD,
         Offset(0 if own_log else log.start),
         "the table is empty",
         _unproven_before(log, lost_its_end=lost_its_end, own_log=own_log),
@@ -86,12 +86,14 @@ def plan_recovery(
         return rebuild._replace(reason="the table was made with another hash seed")
     covers = f"the table covers {covered}"
     if lost_its_end and own_log:
-        return Plan(Action.ADOPT, start, f"the log ends at {log.end}, {covers}")
+        return RecoveryPlan(RecoveryAction.ADOPT, start, f"the log ends at {log.end}, {covers}")
     if not log.start <= start <= log.end:
         return rebuild._replace(reason=f"{covers}, the log has {log.start} to {log.end - 1}")
     if not published:
-        return Plan(Action.PUBLISH, start, f"the topic was lost, this disk covers {covered}")
-    return Plan(Action.RESUME, start, covers)
+        return RecoveryPlan(
+            RecoveryAction.PUBLISH, start, f"the topic was lost, this disk covers {covered}"
+        )
+    return RecoveryPlan(RecoveryAction.RESUME, start, covers)
 
 
 def _unproven_before(log: LogBounds, *, lost_its_end: bool, own_log: bool) -> Offset:

@@ -16,14 +16,14 @@ Scope = tuple[str, str, int, str]
 """Tenant, model, block size, salt: what the publishers of a query's scope have in common."""
 
 
-class Source(NamedTuple):
+class ConfirmationSource(NamedTuple):
     """Who confirms publishers of one partition of the log: a bridge, by its heartbeats there."""
 
     partition: int
     bridge: str
 
 
-FreshUntil = Mapping[Source, float]
+FreshUntil = Mapping[ConfirmationSource, float]
 """Until when the last heartbeat of each source counts; the clock is the caller's."""
 
 
@@ -68,7 +68,7 @@ class _Summary(NamedTuple):
 
     degraded: int
     unconfirmed: int
-    confirmed: dict[Source, int]
+    confirmed: dict[ConfirmationSource, int]
 
 
 _UNKNOWN = _Known()
@@ -210,7 +210,7 @@ class ScopeStates:
         else:
             self._summaries.pop(scope, None)
 
-    def _source_of(self, known: _Known) -> Source | Doubt:
+    def _source_of(self, known: _Known) -> ConfirmationSource | Doubt:
         """Who confirms the publisher, or why nobody does."""
         confirmation = known.confirmation
         if not self._is_registered(known) or confirmation is None:
@@ -220,7 +220,7 @@ class ScopeStates:
         if not confirmation.reason and known.unsure:
             return Doubt(known.unsure)
         if not confirmation.reason:
-            return Source(known.partition, confirmation.bridge)
+            return ConfirmationSource(known.partition, confirmation.bridge)
         try:
             return Doubt(confirmation.reason)
         except ValueError:  # of a newer bridge

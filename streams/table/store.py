@@ -1,7 +1,7 @@
 """The rows of a table on this disk, in RocksDB, as bytes (`streams.table.rows.format`).
 
 A worker's store is a copy of its partition of the table topic: rows go to the topic first, then
-here, unchanged, with facts that only this disk has (`Local`) under keys that no row has.
+here, unchanged, with facts that only this disk has (`LocalCopy`) under keys that no row has.
 """
 
 import logging
@@ -37,7 +37,7 @@ _LOCAL_KEY: Final = b"L"
 """No row's key begins with it."""
 
 
-class Local(msgspec.Struct, frozen=True):
+class LocalCopy(msgspec.Struct, frozen=True):
     """What a worker's store remembers of its copy of the topic.
 
     Attributes:
@@ -49,7 +49,7 @@ class Local(msgspec.Struct, frozen=True):
     written_at: Seconds
 
 
-_local_decoder: Final = msgspec.msgpack.Decoder(Local)
+_local_decoder: Final = msgspec.msgpack.Decoder(LocalCopy)
 
 
 class TableStore:
@@ -158,7 +158,7 @@ class TableStore:
         if covered is not None:
             yield covered
 
-    def local(self) -> Local | None:
+    def local(self) -> LocalCopy | None:
         """What is remembered of the topic, or None where this is no complete copy of one."""
         value = self.get(_LOCAL_KEY)
         if value is None:
@@ -167,7 +167,7 @@ class TableStore:
 
     # Writing
 
-    def commit(self, written: Iterable[RowWrite], local: Local | None = None) -> None:
+    def commit(self, written: Iterable[RowWrite], local: LocalCopy | None = None) -> None:
         """Puts rows in one WriteBatch: all of them are there afterwards, or none.
 
         Args:

@@ -44,14 +44,14 @@ from schemas.positions import LogBounds
 from streams.bounds import STORE_GENERATION_DELTAS
 from streams.table.fold import NO_OFFSET, Fold, TableChanges
 from streams.table.history_interface import NO_HISTORY, RowHistory
-from streams.table.recovery import Action, Plan, plan_recovery
+from streams.table.recovery import RecoveryAction, RecoveryPlan, plan_recovery
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowWrite
 from streams.table.rows.reader import RowReader
 from streams.table.rows.rewriting import Rewriting
 from streams.table.rows.writer import Flush, RowWriter
 from streams.table.skip_log import SkippedRecord, log_left_out
-from streams.table.store import Local, StoredRows, TableStore
+from streams.table.store import LocalCopy, StoredRows, TableStore
 from streams.table.threads import in_thread
 from streams.table.topic_copy import TopicCopy
 from streams.table.topic_interface import TableTopic
@@ -150,7 +150,7 @@ class Table:
 
     # Opening
 
-    async def open(self, log: LogBounds, *, now: float) -> Plan:
+    async def open(self, log: LogBounds, *, now: float) -> RecoveryPlan:
         """Brings the table to where its rows are, and decides where folding starts.
 
         May be retried after an error that can pass.
@@ -182,27 +182,27 @@ class Table:
         # Step 4.
         self._start, self.flushed = plan.start, self.fold.offset
         match plan.action:
-            case Action.REBUILD:
+            case RecoveryAction.REBUILD:
                 corrupt += self._clear(plan)
-            case Action.PUBLISH:
+            case RecoveryAction.PUBLISH:
                 await self._publish(now)
-            case Action.ADOPT:
+            case RecoveryAction.ADOPT:
                 assert self._log is not None, "only a log of our own is adopted"
                 self._log.advance_to(plan.start)
-        if plan.action is Action.REBUILD:
+        if plan.action is RecoveryAction.REBUILD:
             self._history.begin(self._store, log)
         else:
             self._history.resume(self._store, log)
         reasons = (plan.reason, self._store.damage, why_copied, corrupt)
         return plan._replace(reason="; ".join(filter(None, reasons)))
 
-    async def _loaded(self, log: LogBounds, *, published: bool) -> tuple[Plan, str]:
+    async def _loaded(self, log: LogBounds, *, published: bool) -> tuple[RecoveryPlan, str]:
         """`_load`; beside the loop where there is one, which sends heartbeats meanwhile."""
         if self._topic is None:
             return self._load(log, published)
         return await in_thread(self._load, log, published)
 
-    def _load(self, log: LogBounds, published: bool) -> tuple[Plan, str]:
+    def _load(self, log: LogBounds, published: bool) -> tuple[RecoveryPlan, str]:
         """Decides, and loads this disk's rows where they count.
 
         Returns:
@@ -210,7 +210,7 @@ class Table:
         """
         own_log = self._log is not None
 
-        def plan(covered: Offset | None, *, same_seed: bool = True) -> Plan:
+        def plan(covered: Offset | None, *, same_seed: bool = True) -> RecoveryPlan:
             return plan_recovery(
                 covered=covered,
                 same_seed=same_seed,
@@ -222,7 +222,7 @@ class Table:
         try:
             seed = self._store.seed()
             decided = plan(self._store.covered(), same_seed=seed in (None, self.fold.kernel.seed))
-            if decided.action is not Action.REBUILD:
+            if decided.action is not RecoveryAction.REBUILD:
                 self._load_rows(seed_written=seed is not None)
         except RowCorruptError as error:
             corrupt = str(error)
@@ -255,7 +255,7 @@ class Table:
             seed_written=seed_written,
         )
 
-    def _clear(self, plan: Plan) -> str:
+    def _clear(self, plan: RecoveryPlan) -> str:
         """Begins an empty table, of another name where it has a topic: its first flush removes
         every row of the old one there. Returns what became of the old rows.
         """
@@ -466,7 +466,7 @@ class Table:
         # Step 2.
         if self._topic is not None:
             offsets = await self._topic.write(written, ahead)
-            local = Local(offsets[-1], now)
+            local = LocalCopy(offsets[-1], now)
         # Step 3.
         self._failed = True
         if ahead:

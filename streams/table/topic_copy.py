@@ -4,7 +4,7 @@ from schemas.errors import RowCorruptError
 from schemas.limits import TABLE_COPY_AGE_MAX_S
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
-from streams.table.store import Local, TableStore
+from streams.table.store import LocalCopy, TableStore
 from streams.table.topic_interface import TableTopic
 
 
@@ -64,7 +64,7 @@ class TopicCopy:
                     return False
             self._store.commit(found)
         if position is not None:
-            self._store.commit([], Local(position, now))
+            self._store.commit([], LocalCopy(position, now))
         return table is None or position is not None
 
     async def _is_empty(self, start: int) -> bool:

@@ -10,7 +10,8 @@ partitions:
   dropped where it is of another generation of the group;
 - its batch has a buffer that a rebalance does not clear: the body compares generations itself;
 - the batch is acknowledged after the body, however that ends. No exception may leave it, for the
-  actor would be restarted and the batch be lost: it goes to `Outcome.fail`, and the app ends.
+  actor would be restarted and the batch be lost: it goes to `AttemptOutcome.fail`, and the app
+  ends.
 
 What is overridden, most of it private (`tests/unit/streams/worker/test_seams.py` compares names and
 parameters with the pinned versions):
@@ -54,7 +55,7 @@ parameters with the pinned versions):
     `_create_directories`
         none are needed.
     `_crash`
-        passed to `Outcome.crash`.
+        passed to `AttemptOutcome.crash`.
 
 Tables of Faust's own are not used: their recovery waits for the last offset of the changelog, and a
 transaction ends in a record that no consumer is given; nor do they fence, or write rows and offset
@@ -97,7 +98,7 @@ from schemas.topics import TRACEPARENT_HEADER
 from schemas.tracing import read_traceparent
 from streams.bounds import WORKER_POLL_S, WORKER_STALL_CHECK_S
 from streams.worker.gathering import Gathering
-from streams.worker.outcome import Outcome
+from streams.worker.outcome import AttemptOutcome
 from streams.worker.owner import PartitionOwner
 from streams.worker.stall_watch import StallWatch
 
@@ -353,7 +354,7 @@ class WorkerApp(faust.App):
     ) -> None:
         """Must be called on the running loop."""
         self.owner = owner
-        self.outcome = Outcome()
+        self.outcome = AttemptOutcome()
         self._options = options
         self._group = group
         self._session_timeout_s = session_timeout_s

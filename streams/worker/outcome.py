@@ -17,7 +17,7 @@ class FaustCrashedError(RepriseError):
     """
 
 
-class Outcome:
+class AttemptOutcome:
     """The first error of an attempt, and whether its consumer is gone. Made on the app's loop.
 
     Attributes:

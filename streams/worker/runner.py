@@ -63,7 +63,7 @@ _FATAL: Final = (
 """Waiting does not repair these."""
 
 
-class Folded(NamedTuple):
+class FoldedTopic(NamedTuple):
     """What an app folds.
 
     Attributes:
@@ -98,7 +98,7 @@ class AppRunner(ABC):
     """
 
     def __init__(
-        self, kafka: KafkaSettings, folded: Folded, conditions: Conditions, outage: Outage
+        self, kafka: KafkaSettings, folded: FoldedTopic, conditions: Conditions, outage: Outage
     ) -> None:
         """Args:
         kafka: how to reach it.

@@ -38,7 +38,7 @@ from streams.worker.gaps import check_gap
 logger = logging.getLogger(__name__)
 
 
-class Owned(NamedTuple):
+class OwnedPartition(NamedTuple):
     """A partition of this worker. Whoever holds the lock may fold and write it."""
 
     table: Table
@@ -77,7 +77,7 @@ class PartitionTables:
         tracer: of the process.
         clock: of it.
         """
-        self.owned: dict[int, Owned] = {}
+        self.owned: dict[int, OwnedPartition] = {}
         self.counters: Counter[str] = Counter()
         self._skip_log = SkipLog(clock.monotonic)
         self._wanted: frozenset[int] | None = None
@@ -187,7 +187,7 @@ class PartitionTables:
             clock=self._clock.monotonic,
             unix=self._clock.unix,
         )
-        self.owned[partition] = Owned(table, driver, topic, asyncio.Lock())
+        self.owned[partition] = OwnedPartition(table, driver, topic, asyncio.Lock())
         logger.info(
             "Opened the table of partition %d in %.2f s: %s (%s), folding from %d",
             partition,
@@ -276,7 +276,9 @@ class PartitionTables:
         traces = (entry.traceparent for entry in entries if isinstance(entry, TracedEntry))
         self._tracer.batch(SpanName.FOLD, began_ns, traces, attributes)
 
-    async def _fold_owned(self, partition: int, owned: Owned, entries: Sequence[LogEntry]) -> None:
+    async def _fold_owned(
+        self, partition: int, owned: OwnedPartition, entries: Sequence[LogEntry]
+    ) -> None:
         expected, begin = owned.table.next_offset, 0
         for index, entry in enumerate(entries):
             if entry.offset > expected:

@@ -13,7 +13,7 @@ from schemas.limits import WORKER_FLUSH_S, WORKER_SESSION_S
 from schemas.tracing import NO_TRACER, Tracer
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.worker.runner import AppRunner, Folded
+from streams.worker.runner import AppRunner, FoldedTopic
 from streams.worker.tables import PartitionTables
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Worker(AppRunner):
         kafka = settings.kafka
         conditions = Conditions(clock.unix, logger)
         conditions.set(Part.RECOVERY, "starting", "starting", Level.UNAVAILABLE, logged=False)
-        folded = Folded(
+        folded = FoldedTopic(
             "Worker",
             kafka.group("streams"),
             kafka.topics.events.name,

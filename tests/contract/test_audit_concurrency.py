@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from logs.embedded import EmbeddedLog
-from query_api.http.audit import AnswerAudit, Stepped
+from query_api.http.audit import AnswerAudit, SteppedAnswer
 from query_api.http.requests.queries import Query, answer_query
 from schemas.answer_records import encode_answers
 from schemas.answer_states import AnswerState
@@ -100,7 +100,7 @@ def test_what_is_kept_while_records_are_folded_is_what_the_log_says(
         begun = audit.begin(kernel)
         assert begun is not None
         scope, matches = answer_query(kernel, query)
-        encoded = audit.end(begun, kernel, Stepped(False, query, scope, matches))
+        encoded = audit.end(begun, kernel, SteppedAnswer(False, query, scope, matches))
         if encoded is not None:
             audit.push(encoded, AnswerState.EXACT)
         asked[1] += 1

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from logs.embedded import EmbeddedLog
-from query_api.http.audit import AnswerAudit, Stepped
+from query_api.http.audit import AnswerAudit, SteppedAnswer
 from query_api.http.requests.queries import Query, answer_query
 from schemas.answer_records import encode_answers
 from schemas.answer_states import AnswerState
 from schemas.events import paired_key
 from streams.audit.log import AnswersLog
 from streams.audit.queue import open_audit_queue
-from streams.audit.verification import AnswersVerification, Verified
+from streams.audit.verification import AnswersVerification, VerificationResult
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.interface import AuditQueue, BodyForm
 from streams.table.fold import Fold
@@ -65,13 +65,13 @@ def ask(kernel: Kernel, queue: AuditQueue, tokens: list[int]) -> list[int]:
     begun = audit.begin(kernel)
     assert begun is not None
     scope, matches = answer_query(kernel, query)
-    encoded = audit.end(begun, kernel, Stepped(False, query, scope, matches))
+    encoded = audit.end(begun, kernel, SteppedAnswer(False, query, scope, matches))
     if encoded is not None:
         audit.push(encoded, AnswerState.EXACT)
     return [one.longest for one in matches]
 
 
-def verified(queue: AuditQueue, log: EmbeddedLog, directory: Path) -> Verified:
+def verified(queue: AuditQueue, log: EmbeddedLog, directory: Path) -> VerificationResult:
     answers = AnswersLog(directory / "answers")
     answers.append([encode_answers(1, SEED, *chunk) for chunk in queue.take()])
     found = AnswersVerification(answers, log, None).run()

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import MEDIA, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.interface import COUNTERS
@@ -96,10 +96,10 @@ def _any_event(choose: random.Random) -> BlockEvent:
     medium, shared = choose.choice(MEDIA), choose.random() < 0.2
     match choose.randrange(12):
         case 0:
-            return Cleared(sequence=1)
+            return ClearedBlocks(sequence=1)
         case 1 | 2 | 3 | 4:
-            return Removed(sequence=1, hashes=hashes, medium=medium, shared=shared)
-    return Stored(
+            return RemovedBlocks(sequence=1, hashes=hashes, medium=medium, shared=shared)
+    return StoredBlocks(
         sequence=1,
         hashes=prompt_hashes(PROMPT[:length], lora_name),
         tokens=prompt_tokens(PROMPT[:length]),
@@ -270,9 +270,9 @@ def test_a_query_beside_a_writer_sees_one_state(kernel: Kernel) -> None:
     hashes = prompt_hashes(prompt)
     tokens = prompt_tokens(prompt)
     store: list[BlockEvent] = [
-        Stored(sequence=1, hashes=hashes, tokens=tokens, block_size=BLOCK_SIZE)
+        StoredBlocks(sequence=1, hashes=hashes, tokens=tokens, block_size=BLOCK_SIZE)
     ]
-    remove: list[BlockEvent] = [Removed(sequence=1, hashes=hashes)]
+    remove: list[BlockEvent] = [RemovedBlocks(sequence=1, hashes=hashes)]
 
     def read(kernel: Kernel) -> None:
         for match in kernel.query(scope_of(""), tokens, b"", None):
@@ -300,11 +300,11 @@ def test_a_long_write_leaves_the_interpreter_to_other_threads(write: str) -> Non
     blocks = 300_000
     hashes = array("Q", range(blocks)).tobytes()
     tokens = array("I", range(blocks * BLOCK_SIZE)).tobytes()
-    stored = Stored(sequence=1, hashes=hashes, tokens=tokens, block_size=BLOCK_SIZE)
+    stored = StoredBlocks(sequence=1, hashes=hashes, tokens=tokens, block_size=BLOCK_SIZE)
     kernel.apply(publisher, encode_events([stored]), -1)
     [context] = [view.context for view in kernel.contexts()]
-    clears = encode_events([Cleared(sequence=2)])
-    removed = encode_events([Removed(sequence=2, hashes=hashes)])
+    clears = encode_events([ClearedBlocks(sequence=2)])
+    removed = encode_events([RemovedBlocks(sequence=2, hashes=hashes)])
     writes: dict[str, Callable[[], object]] = {
         "an event that clears": lambda: kernel.apply(publisher, clears, -1),
         "clear": lambda: kernel.clear(publisher),

@@ -8,9 +8,9 @@ import xxhash
 from schemas.errors import EventsFormatError
 from schemas.events import (
     TOKEN_HASH_SEED,
-    Cleared,
-    Removed,
-    Stored,
+    ClearedBlocks,
+    RemovedBlocks,
+    StoredBlocks,
     encode_events,
     extra_key,
 )
@@ -48,7 +48,10 @@ class Bench:
         return self.kernel.open_publisher(stream, rank)
 
     def apply(
-        self, publisher: PublisherId, *events: Stored | Removed | Cleared, after: int = -1
+        self,
+        publisher: PublisherId,
+        *events: StoredBlocks | RemovedBlocks | ClearedBlocks,
+        after: int = -1,
     ) -> None:
         self.kernel.apply(publisher, encode_events([*events]), after)
 
@@ -56,7 +59,7 @@ class Bench:
         self.apply(publisher, stored(prompt, **fields))
 
     def remove(self, publisher: PublisherId, hashes: bytes, medium: Medium = Medium.GPU) -> None:
-        self.apply(publisher, Removed(sequence=1, hashes=hashes, medium=medium))
+        self.apply(publisher, RemovedBlocks(sequence=1, hashes=hashes, medium=medium))
 
     def ask(self, prompt: Prompt, scope: PrefixScope = SCOPE, key: bytes = b"") -> dict[str, int]:
         """Longest match of each instance, in blocks."""
@@ -83,7 +86,7 @@ class Bench:
         return self.kernel.stats()["blocks"]
 
 
-def stored(prompt: Prompt, *, start: int = 0, lora_name: str = "", **fields: Any) -> Stored:
+def stored(prompt: Prompt, *, start: int = 0, lora_name: str = "", **fields: Any) -> StoredBlocks:
     """The blocks of a prompt from `start` on, as an engine announces them."""
     values: dict[str, Any] = {
         "sequence": 1,
@@ -93,7 +96,7 @@ def stored(prompt: Prompt, *, start: int = 0, lora_name: str = "", **fields: Any
         "block_size": BLOCK_SIZE,
         "lora_name": lora_name,
     }
-    return Stored(**(values | fields))
+    return StoredBlocks(**(values | fields))
 
 
 @pytest.fixture(params=["reference", "rust", "rust, which clears later"])
@@ -339,8 +342,8 @@ def test_sparse_groups_are_counted_and_left_out(bench: Bench) -> None:
     publisher = bench.publisher()
     bench.store(publisher, ABC, spec_kind="sliding_window", group=1)
     bench.store(publisher, ABC, spec_kind="mamba", group=64)
-    bench.apply(publisher, Removed(sequence=1, hashes=prompt_hashes(ABC), group=1))
-    bench.apply(publisher, Removed(sequence=1, hashes=prompt_hashes(ABC), group=64))
+    bench.apply(publisher, RemovedBlocks(sequence=1, hashes=prompt_hashes(ABC), group=1))
+    bench.apply(publisher, RemovedBlocks(sequence=1, hashes=prompt_hashes(ABC), group=64))
     assert bench.counted() == {"skipped_group": 9, "unknown_removed": 3}
     for kind in ("", "full_attention", "mla_attention", "sink_full_attention"):
         bench.store(publisher, ABC, spec_kind=kind, group=2)
@@ -379,7 +382,7 @@ def test_a_placeholder_brings_a_known_block_to_another_medium(bench: Bench) -> N
     assert bench.counted() == {"stored": 4, "unresolved": 1}
 
 
-def placeholder(prompt: Prompt, sequence: int = 1, **fields: Any) -> Stored:
+def placeholder(prompt: Prompt, sequence: int = 1, **fields: Any) -> StoredBlocks:
     """The blocks of a prompt on the CPU, without their tokens."""
     defaults: dict[str, Any] = {"tokens": b"", "block_size": 0, "medium": Medium.CPU}
     return stored(prompt, **(defaults | {"sequence": sequence, "parent": None} | fields))
@@ -402,7 +405,7 @@ def test_a_block_that_one_batch_removes_and_announces_again_has_moved(bench: Ben
     bench.store(publisher, ABC)
     bench.store(publisher, ABC, lora_name="adapter")
     gone = prompt_hashes(ABC), prompt_hashes(ABC, "adapter")
-    removed = [Removed(sequence=2, hashes=hashes) for hashes in gone]
+    removed = [RemovedBlocks(sequence=2, hashes=hashes) for hashes in gone]
     again = [placeholder(ABC, 2), placeholder(ABC, 2, lora_name="adapter")]
     bench.apply(publisher, *removed, *again)
     for scope in (SCOPE, scope_of("adapter")):
@@ -416,7 +419,7 @@ def test_a_block_that_one_batch_removes_and_announces_again_has_moved(bench: Ben
 def test_a_block_of_a_group_has_moved_within_that_group(bench: Bench) -> None:
     publisher = bench.publisher()
     bench.store(publisher, ABC, group=1)
-    removed = Removed(sequence=2, hashes=prompt_hashes(ABC), group=1)
+    removed = RemovedBlocks(sequence=2, hashes=prompt_hashes(ABC), group=1)
     bench.apply(publisher, removed, placeholder(ABC, 2), placeholder(ABC, 2, group=1))
     [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
     assert (match.gpu, match.cpu) == (0, 3 * BLOCK_SIZE)
@@ -427,7 +430,7 @@ def test_a_block_has_moved_within_its_batch_only(bench: Bench) -> None:
     """Else the table would depend on how batches were packed into records."""
     publisher = bench.publisher()
     bench.store(publisher, ABC)
-    removed = Removed(sequence=2, hashes=prompt_hashes(ABC))
+    removed = RemovedBlocks(sequence=2, hashes=prompt_hashes(ABC))
     bench.apply(publisher, removed, placeholder(ABC, 3))
     bench.apply(publisher, placeholder(ABC, 2))
     assert bench.ask(ABC) == {}
@@ -437,7 +440,7 @@ def test_a_block_has_moved_within_its_batch_only(bench: Bench) -> None:
 def test_what_another_publisher_removed_has_not_moved_here(bench: Bench) -> None:
     bench.store(bench.publisher("b"), ABC)
     publisher = bench.publisher("a")
-    removed = Removed(sequence=2, hashes=prompt_hashes(ABC))
+    removed = RemovedBlocks(sequence=2, hashes=prompt_hashes(ABC))
     bench.apply(publisher, removed, placeholder(ABC, 2))
     assert bench.counted() == {"stored": 3, "unknown_removed": 3, "unresolved": 3}
 
@@ -445,7 +448,7 @@ def test_what_another_publisher_removed_has_not_moved_here(bench: Bench) -> None
 def test_a_block_that_is_held_under_the_key_wins_over_one_that_was_removed(bench: Bench) -> None:
     publisher = bench.publisher()
     bench.store(publisher, (0,))
-    removed = Removed(sequence=2, hashes=prompt_hashes((0,)))
+    removed = RemovedBlocks(sequence=2, hashes=prompt_hashes((0,)))
     other = stored((1,), sequence=2, hashes=prompt_hashes((0,)))
     bench.apply(publisher, removed, other, placeholder((0,), 2))
     [match] = bench.kernel.query(SCOPE, prompt_tokens((1,)), b"", None)
@@ -457,7 +460,7 @@ def test_a_block_that_is_named_by_its_prefix_hash_is_found_by_it(bench: Bench) -
     publisher = bench.publisher()
     bench.kernel.register(publisher, "", True)
     chunks = [7, 2**63 + 5, 9]
-    named = Stored(
+    named = StoredBlocks(
         sequence=1,
         hashes=u64s(chunks),
         block_size=BLOCK_SIZE,
@@ -484,7 +487,7 @@ def test_a_prefix_hash_is_the_same_block_as_one_of_these_tokens(bench: Bench) ->
     bench.store(bench.publisher(), ABC)
     other = bench.publisher("b")
     named = u64s(list(prefix_hashes(prompt_tokens(ABC), BLOCK_SIZE, seed=SEED)))
-    bench.apply(other, Stored(sequence=1, hashes=named, block_size=BLOCK_SIZE, by_hash=True))
+    bench.apply(other, StoredBlocks(sequence=1, hashes=named, block_size=BLOCK_SIZE, by_hash=True))
     assert bench.ask(ABC) == {"a": 3, "b": 3}
     assert bench.blocks() == 3
     bench.remove(other, named[8:16])
@@ -494,7 +497,7 @@ def test_a_prefix_hash_is_the_same_block_as_one_of_these_tokens(bench: Bench) ->
 def test_blocks_may_follow_on_one_that_was_named_by_its_prefix_hash(bench: Bench) -> None:
     publisher = bench.publisher()
     first, *_ = prefix_hashes(prompt_tokens(ABC), BLOCK_SIZE, seed=SEED)
-    named = Stored(sequence=1, hashes=u64s([first]), block_size=BLOCK_SIZE, by_hash=True)
+    named = StoredBlocks(sequence=1, hashes=u64s([first]), block_size=BLOCK_SIZE, by_hash=True)
     bench.apply(publisher, named, stored(ABC, start=1, parent=first))
     assert bench.ask(ABC) == {"a": 3}
 
@@ -502,7 +505,7 @@ def test_blocks_may_follow_on_one_that_was_named_by_its_prefix_hash(bench: Bench
 def test_in_two_groups_a_prefix_hash_is_one_block(bench: Bench) -> None:
     publisher = bench.publisher()
     for group in (0, 1):
-        named = Stored(
+        named = StoredBlocks(
             sequence=1, hashes=u64s([5]), block_size=BLOCK_SIZE, by_hash=True, group=group
         )
         bench.apply(publisher, named)
@@ -607,12 +610,12 @@ def test_cleared_drops_all_tiers_and_writes_one_change(bench: Bench) -> None:
     bench.store(publisher, ABC, medium=Medium.DISK)
     bench.store(bench.publisher("b"), (0,))
     bench.kernel.take_changes()
-    bench.apply(publisher, Cleared(sequence=2))
+    bench.apply(publisher, ClearedBlocks(sequence=2))
     assert bench.ask(ABC) == {"b": 1}
     assert bench.counted()["cleared"] == 6
     [(_, changes)] = bench.kernel.take_changes()
     assert changes == Change(0, 0, 0, 0, Op.CLEAR, 0).encode()
-    bench.apply(publisher, Cleared(sequence=3))
+    bench.apply(publisher, ClearedBlocks(sequence=3))
     assert bench.kernel.pending_changes() == 0
 
 
@@ -658,7 +661,7 @@ def test_what_was_cleared_is_hidden_at_once_however_much_it_is(bench: Bench) -> 
     for instance in "ab":
         bench.apply(bench.publisher(instance), *map(stored, prompts))
     bench.store(bench.publisher("a", rank=1), (2000,))
-    bench.apply(bench.publisher("a"), Cleared(sequence=2))
+    bench.apply(bench.publisher("a"), ClearedBlocks(sequence=2))
     assert [bench.ask(prompt) for prompt in prompts] == 20 * [{"a": 0, "b": 401}]
     assert bench.blocks() == 20 * 401 + 1
     assert [bench.ask(prompt) for prompt in prompts] == 20 * [{"a": 0, "b": 401}]
@@ -670,7 +673,7 @@ def test_the_last_clear_that_was_folded_is_returned(bench: Bench) -> None:
 
     def applied(*sequences: int, after: int) -> int | None:
         events = [stored(ABC, sequence=sequence) for sequence in sequences]
-        cleared = [Cleared(sequence=sequence) for sequence in sequences]
+        cleared = [ClearedBlocks(sequence=sequence) for sequence in sequences]
         return kernel.apply(publisher, encode_events([*events, *cleared]), after)
 
     assert applied(3, 4, after=-1) == 4
@@ -682,12 +685,14 @@ def test_the_last_clear_that_was_folded_is_returned(bench: Bench) -> None:
     assert applied(9, 7, after=7) == 9
     assert applied(2**64 - 1, after=2**63 - 1) == 2**64 - 1
     assert applied(-(2**63) + 1, after=-(2**63)) == -(2**63) + 1
-    only_stored = encode_events([stored(ABC), Removed(sequence=8, hashes=prompt_hashes((0,)))])
+    only_stored = encode_events(
+        [stored(ABC), RemovedBlocks(sequence=8, hashes=prompt_hashes((0,)))]
+    )
     assert kernel.apply(publisher, only_stored, -1) is None
 
 
 def test_a_clear_of_nothing_is_returned_too(bench: Bench) -> None:
-    cleared = encode_events([Cleared(sequence=5)])
+    cleared = encode_events([ClearedBlocks(sequence=5)])
     assert bench.kernel.apply(bench.publisher(), cleared, -1) == 5
     assert bench.kernel.pending_changes() == 0
 
@@ -696,7 +701,7 @@ def test_checking_events_folds_none_of_them(bench: Bench) -> None:
     publisher = bench.publisher()
     bench.store(publisher, ABC)
     before = (bench.kernel.counters(), bench.kernel.stats(), bench.kernel.pending_changes())
-    encoded = encode_events([stored((1, 2), sequence=9), Cleared(sequence=9)])
+    encoded = encode_events([stored((1, 2), sequence=9), ClearedBlocks(sequence=9)])
     bench.kernel.check_events(encoded)
     for wrong in [encoded[:cut] for cut in range(len(encoded))] + [encoded + b"\0"]:
         with pytest.raises(EventsFormatError, match=r"^Expected"):
@@ -721,7 +726,7 @@ def test_a_kernel_says_which_one_it_is(bench: Bench) -> None:
 
 def test_an_error_in_the_last_event_leaves_all_as_it_was(bench: Bench) -> None:
     publisher = bench.publisher()
-    encoded = encode_events([stored(ABC), Removed(sequence=1, hashes=b"")])
+    encoded = encode_events([stored(ABC), RemovedBlocks(sequence=1, hashes=b"")])
     for cut in range(len(encoded)):
         with pytest.raises(EventsFormatError):
             bench.kernel.apply(publisher, encoded[:cut], -1)
@@ -813,7 +818,7 @@ def test_who_holds_only_shared_blocks_is_no_participant_on_any_medium(
     assert bench.kernel.knows(SCOPE) is True
     bench.remove(pool, prompt_hashes(ABC), medium=medium)
     assert bench.kernel.knows(SCOPE) is False
-    gone = Removed(sequence=1, hashes=prompt_hashes(ABC), medium=medium, shared=True)
+    gone = RemovedBlocks(sequence=1, hashes=prompt_hashes(ABC), medium=medium, shared=True)
     bench.apply(pool, gone)
     bench.store(pool, (0,), medium=medium)
     assert bench.kernel.knows(SCOPE) is True

@@ -4,7 +4,7 @@ is answered, and of what is not the kernel says so.
 
 import pytest
 
-from schemas.events import Cleared, Removed
+from schemas.events import ClearedBlocks, RemovedBlocks
 from schemas.identities import COPIES_UNKNOWN, Medium
 from streams.kernel import native_available, open_kernel
 from streams.kernel.interface import PublisherId
@@ -102,12 +102,14 @@ def test_a_block_that_is_announced_once_is_in_no_doubt(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        Cleared(sequence=2),
-        Cleared(sequence=2, medium=Medium.GPU),
-        Removed(sequence=2, hashes=prompt_hashes(PAIR), whole=True),
+        ClearedBlocks(sequence=2),
+        ClearedBlocks(sequence=2, medium=Medium.GPU),
+        RemovedBlocks(sequence=2, hashes=prompt_hashes(PAIR), whole=True),
     ],
 )
-def test_it_is_over_with(bench: Bench, end: Cleared | Removed, is_removed: bool) -> None:
+def test_it_is_over_with(
+    bench: Bench, end: ClearedBlocks | RemovedBlocks, is_removed: bool
+) -> None:
     publisher = bench.publisher()
     announce(bench, publisher, PAIR, 5)
     if is_removed:
@@ -123,7 +125,7 @@ def test_it_is_over_with(bench: Bench, end: Cleared | Removed, is_removed: bool)
 def leave(bench: Bench, publisher: PublisherId, left: int, prompt: Prompt = (0, 1)) -> None:
     """The publisher removes a copy, and says how many are left."""
     hashes = prompt_hashes(prompt)
-    bench.apply(publisher, Removed(sequence=1, hashes=hashes, whole=not left, left=left))
+    bench.apply(publisher, RemovedBlocks(sequence=1, hashes=hashes, whole=not left, left=left))
 
 
 @pytest.mark.parametrize("stores", [1, 2, 5])
@@ -215,7 +217,7 @@ def test_where_there_is_no_room_it_is_known_until_a_clear(bench: Bench) -> None:
         bench.remove(publisher, hashes)
     assert bench.kernel.left_out(publisher) == [(COPIES_UNKNOWN, MAX), ("overflow", 1)]
     assert bench.blocks() == KEPT
-    bench.apply(publisher, Cleared(sequence=2))
+    bench.apply(publisher, ClearedBlocks(sequence=2))
     assert bench.kernel.left_out(publisher) == []
 
 

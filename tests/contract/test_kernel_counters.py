@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from schemas.events import Cleared, Removed, Stored, encode_events
+from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium, StreamKey
 from schemas.limits import HOLD_COUNT_MAX
 from streams.kernel import Kernel, native_available, open_kernel
@@ -40,23 +40,23 @@ def opened(kernel: Kernel) -> PublisherId:
     return kernel.open_publisher(StreamKey(*SCOPE[:2], BLOCK_SIZE, "", "a"), 0)
 
 
-def stored(prompt: Prompt = ABC, **fields: Any) -> Stored:
+def stored(prompt: Prompt = ABC, **fields: Any) -> StoredBlocks:
     values: dict[str, Any] = {
         "sequence": 1,
         "hashes": prompt_hashes(prompt),
         "tokens": prompt_tokens(prompt),
         "block_size": BLOCK_SIZE,
     }
-    return Stored(**(values | fields))
+    return StoredBlocks(**(values | fields))
 
 
-def objects(prompt: Prompt = ABC, backend: int = 0) -> Stored:
+def objects(prompt: Prompt = ABC, backend: int = 0) -> StoredBlocks:
     keys = [object_key(prompt[: i + 1], backend) for i in range(len(prompt))]
     return stored(prompt, tokens=b"", hashes=u64s(keys), aliases=prompt_hashes(prompt), shared=True)
 
 
-def removed(prompt: Prompt = ABC, **fields: Any) -> Removed:
-    return Removed(sequence=1, hashes=prompt_hashes(prompt), **fields)
+def removed(prompt: Prompt = ABC, **fields: Any) -> RemovedBlocks:
+    return RemovedBlocks(sequence=1, hashes=prompt_hashes(prompt), **fields)
 
 
 def clear(kernel: Kernel) -> None:
@@ -74,7 +74,7 @@ def fill_count(kernel: Kernel) -> None:
     kernel.load(context_of("", "a"), full.encode())
 
 
-Step = Stored | Removed | Cleared | Callable[[Kernel], None]
+Step = StoredBlocks | RemovedBlocks | ClearedBlocks | Callable[[Kernel], None]
 
 CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
     "stored": ([stored()], {"stored": 3}),
@@ -87,12 +87,12 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
         {"stored": 6, "repeated": 3, "removed": 6, "unknown_removed": 3},
     ),
     "cleared by an event": (
-        [stored(), stored(medium=Medium.DISK), Cleared(sequence=1)],
+        [stored(), stored(medium=Medium.DISK), ClearedBlocks(sequence=1)],
         {"stored": 6, "cleared": 6},
     ),
     "cleared by a call": ([stored(), stored(), clear], {"stored": 6, "repeated": 3, "cleared": 3}),
     "cleared with the publisher": ([stored(), unregister], {"stored": 3, "cleared": 3}),
-    "cleared of nothing": ([clear, Cleared(sequence=1), unregister], {}),
+    "cleared of nothing": ([clear, ClearedBlocks(sequence=1), unregister], {}),
     "an unknown parent": ([stored(parent=5)], {"unknown_parent": 3}),
     "a parent of another adapter": (
         [stored((0,)), stored((1, 2), parent=prompt_key((0,)), lora_name="adapter")],
@@ -215,7 +215,7 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
         {"unusable": 3, "left_out_removed": 3, "unknown_removed": 1},
     ),
     "cleared of one medium": (
-        [stored(), stored(medium=Medium.CPU), Cleared(sequence=1, medium=Medium.CPU)],
+        [stored(), stored(medium=Medium.CPU), ClearedBlocks(sequence=1, medium=Medium.CPU)],
         {"stored": 6, "cleared": 3},
     ),
     "removed with all copies": (
@@ -227,7 +227,7 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
         {"unknown_parent": 3, "left_out_removed": 2, "unknown_removed": 2},
     ),
     "left out, and cleared": (
-        [stored(parent=5), Cleared(sequence=1)],
+        [stored(parent=5), ClearedBlocks(sequence=1)],
         {"unknown_parent": 3, "cleared": 3},
     ),
     "left out, more than is kept": (
@@ -239,7 +239,7 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
         {"stored": 2, "hold_count_overflow": 1},
     ),
     "nothing in an event": (
-        [stored((), hashes=b"", tokens=b""), Removed(sequence=1, hashes=b"")],
+        [stored((), hashes=b"", tokens=b""), RemovedBlocks(sequence=1, hashes=b"")],
         {},
     ),
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.events import Cleared, Stored, encode_events
+from schemas.events import ClearedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium, PrefixScope, PublisherKey, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.hashing import prefix_hashes
@@ -40,7 +40,7 @@ def store(
     """Each number of the prompt is a block of its own."""
     publisher = kernel.open_publisher(key, rank)
     tokens = u32s([token for block in prompt for token in (block, block)])
-    event = Stored(
+    event = StoredBlocks(
         sequence=1,
         hashes=u64s(names),
         tokens=tokens,
@@ -142,7 +142,7 @@ def test_a_handle_of_one_who_is_gone_is_nobodys(kernel: Kernel) -> None:
 def test_what_was_cleared_is_held_no_more(kernel: Kernel) -> None:
     gone = store(kernel, stream("a"), PROMPT, NAMES)
     store(kernel, stream("b"), PROMPT, NAMES)
-    kernel.apply(gone, encode_events([Cleared(sequence=2)]), -1)
+    kernel.apply(gone, encode_events([ClearedBlocks(sequence=2)]), -1)
     assert ask(kernel, NAMES) == {("b", 0): 8}
     store(kernel, stream("a"), PROMPT[:2], NAMES[:2])
     assert ask(kernel, NAMES) == {("a", 0): 2, ("b", 0): 8}

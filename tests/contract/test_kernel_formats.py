@@ -9,7 +9,7 @@ import xxhash
 
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import EventsFormatError
-from schemas.events import Stored, encode_events
+from schemas.events import StoredBlocks, encode_events
 from schemas.identities import StreamKey
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
@@ -32,7 +32,7 @@ def test_hashes_of_all_lengths_are_those_of_xxhash(name: str, seed: int) -> None
     kernel = open_kernel(seed, name=name)
     extras = [bytes(j * 7 % 251 for j in range(length)) for length in range(3000)]
     events = [
-        Stored(
+        StoredBlocks(
             sequence=0,
             hashes=i.to_bytes(8, "little"),
             tokens=b"abcd",

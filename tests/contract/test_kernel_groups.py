@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.events import Cleared, Removed
+from schemas.events import ClearedBlocks, RemovedBlocks
 from schemas.identities import GROUPS_DIFFER, Medium
 from streams.kernel import native_available, open_kernel
 from streams.kernel.interface import PublisherId
@@ -23,9 +23,9 @@ def bench(request: pytest.FixtureRequest) -> Bench:
     return Bench(open_kernel(SEED, name=name, cleared_at_once=0 if clears_later else None))
 
 
-def removed(start: int = 0, group: int = 0, medium: Medium = Medium.GPU) -> Removed:
+def removed(start: int = 0, group: int = 0, medium: Medium = Medium.GPU) -> RemovedBlocks:
     hashes = prompt_hashes(ABC, start=start)
-    return Removed(sequence=1, hashes=hashes, group=group, medium=medium)
+    return RemovedBlocks(sequence=1, hashes=hashes, group=group, medium=medium)
 
 
 def differing(bench: Bench, publisher: PublisherId) -> int:
@@ -83,7 +83,7 @@ def test_a_group_is_known_until_a_clear_though_it_holds_nothing(bench: Bench) ->
     assert (differing(bench, publisher), bench.kernel.stats()["entries"]) == (0, 0)
     bench.store(publisher, ABC)
     assert differing(bench, publisher) == 3
-    bench.apply(publisher, Cleared(sequence=2))
+    bench.apply(publisher, ClearedBlocks(sequence=2))
     assert (differing(bench, publisher), bench.kernel.contexts()) == (0, [])
     bench.store(publisher, ABC)
     assert differing(bench, publisher) == 0
@@ -97,7 +97,7 @@ def test_tiers_differ_apart_and_a_clear_of_one_forgets_no_group(bench: Bench) ->
     assert differing(bench, publisher) == 3
     bench.apply(publisher, placeholder(ABC, group=1))
     assert differing(bench, publisher) == 0
-    bench.apply(publisher, Cleared(sequence=2, medium=Medium.GPU))
+    bench.apply(publisher, ClearedBlocks(sequence=2, medium=Medium.GPU))
     bench.apply(publisher, removed(1, group=1, medium=Medium.CPU))
     assert (bench.ask(ABC), differing(bench, publisher)) == ({"a": 3}, 2)
 
@@ -116,7 +116,7 @@ def test_a_group_whose_blocks_cannot_be_used_has_none_of_the_others(
     publisher = bench.publisher()
     bench.store(publisher, ABC)
     bench.store(publisher, (7,), group=1, **fields)
-    bench.apply(publisher, Removed(sequence=1, hashes=prompt_hashes((7,)), group=1))
+    bench.apply(publisher, RemovedBlocks(sequence=1, hashes=prompt_hashes((7,)), group=1))
     assert differing(bench, publisher) == 3
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.events import Cleared, Stored
+from schemas.events import ClearedBlocks, StoredBlocks
 from schemas.identities import COPIES_UNKNOWN, Medium
 from streams.kernel import native_available, open_kernel
 from streams.kernel.reference import LEFT_OUT_REASONS_MAX
@@ -22,7 +22,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
     return Bench(open_kernel(SEED, name=request.param, left_out_max=MAX))
 
 
-REFUSED: dict[str, list[Stored]] = {
+REFUSED: dict[str, list[StoredBlocks]] = {
     "unknown_parent": [stored(ABC, parent=5)],
     "unresolved": [stored(ABC, tokens=b"", block_size=0)],
     f"block_size:{2 * BLOCK_SIZE}": [stored(ABC, block_size=2 * BLOCK_SIZE)],
@@ -50,7 +50,7 @@ def test_it_is_known_by_its_reason_and_shown_nowhere_else(bench: Bench, reason: 
 
 ENDS: dict[str, Callable[[Bench, Any], object]] = {
     "its removal": lambda bench, one: bench.remove(one, prompt_hashes(ABC)),
-    "a clear": lambda bench, one: bench.apply(one, Cleared(sequence=2)),
+    "a clear": lambda bench, one: bench.apply(one, ClearedBlocks(sequence=2)),
     "a new incarnation": lambda bench, one: bench.kernel.clear(one),
     "that it can be used": lambda bench, one: bench.store(one, ABC),
 }
@@ -155,7 +155,7 @@ def test_what_has_no_room_is_known_until_a_clear(bench: Bench) -> None:
     for number in range(MAX + 2):
         bench.remove(publisher, u64s([number]))
     assert bench.kernel.left_out(publisher) == [("overflow", 1)]
-    bench.apply(publisher, Cleared(sequence=2))
+    bench.apply(publisher, ClearedBlocks(sequence=2))
     assert bench.kernel.left_out(publisher) == []
 
 

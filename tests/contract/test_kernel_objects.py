@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import EventsFormatError
-from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import OBJECTS_WAIT, Medium, StreamKey, aliases_scope, waiting_scope
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.changes import CHANGE_BYTES
@@ -73,7 +73,7 @@ def pooled(request: pytest.FixtureRequest) -> Pooled:
     return made
 
 
-def announced(prompt: Prompt = ABC, lora_name: str = "", **fields: Any) -> Stored:
+def announced(prompt: Prompt = ABC, lora_name: str = "", **fields: Any) -> StoredBlocks:
     """By an engine, with its tokens."""
     values: dict[str, Any] = {
         "sequence": 1,
@@ -82,14 +82,14 @@ def announced(prompt: Prompt = ABC, lora_name: str = "", **fields: Any) -> Store
         "block_size": BLOCK_SIZE,
         "lora_name": lora_name,
     }
-    return Stored(**(values | fields))
+    return StoredBlocks(**(values | fields))
 
 
-def evicted(prompt: Prompt = ABC) -> Removed:
-    return Removed(sequence=1, hashes=prompt_hashes(prompt))
+def evicted(prompt: Prompt = ABC) -> RemovedBlocks:
+    return RemovedBlocks(sequence=1, hashes=prompt_hashes(prompt))
 
 
-def objects(prompt: Prompt = ABC, backend: int = 0, **fields: Any) -> Stored:
+def objects(prompt: Prompt = ABC, backend: int = 0, **fields: Any) -> StoredBlocks:
     """One for each block, named by the engine's hashes."""
     values: dict[str, Any] = {
         "sequence": 1,
@@ -99,11 +99,11 @@ def objects(prompt: Prompt = ABC, backend: int = 0, **fields: Any) -> Stored:
         "medium": Medium.CPU,
         "shared": True,
     }
-    return Stored(**(values | fields))
+    return StoredBlocks(**(values | fields))
 
 
-def dropped(prompt: Prompt = ABC, backend: int = 0, medium: Medium = Medium.CPU) -> Removed:
-    return Removed(sequence=1, hashes=names(prompt, backend), medium=medium, shared=True)
+def dropped(prompt: Prompt = ABC, backend: int = 0, medium: Medium = Medium.CPU) -> RemovedBlocks:
+    return RemovedBlocks(sequence=1, hashes=names(prompt, backend), medium=medium, shared=True)
 
 
 def names(prompt: Prompt, backend: int = 0) -> bytes:
@@ -142,7 +142,7 @@ def test_whichever_comes_first_the_digest_is_the_same(pooled: Pooled) -> None:
 def test_an_object_stays_until_the_pool_drops_it(pooled: Pooled) -> None:
     pooled.apply("engine", announced())
     pooled.apply(POOL, objects())
-    pooled.apply("engine", Cleared(sequence=2))
+    pooled.apply("engine", ClearedBlocks(sequence=2))
     assert pooled.longest() == {"engine": 3}
     pooled.apply(POOL, dropped((0, 1)))
     assert pooled.longest() == {"engine": 0}
@@ -229,7 +229,7 @@ def test_an_engines_hash_is_not_taken_for_a_prefix_hash(pooled: Pooled) -> None:
 
 
 def test_who_names_blocks_by_prefix_hashes_announces_no_tokens(pooled: Pooled) -> None:
-    named = Stored(sequence=1, hashes=prompt_hashes(ABC), block_size=BLOCK_SIZE, by_hash=True)
+    named = StoredBlocks(sequence=1, hashes=prompt_hashes(ABC), block_size=BLOCK_SIZE, by_hash=True)
     pooled.apply("other", named)
     pooled.apply(POOL, objects())
     assert pooled.waiting() == 3
@@ -245,10 +245,10 @@ def test_hashes_on_which_engines_disagree_join_nothing(pooled: Pooled) -> None:
     assert pooled.waiting() == 1
     pooled.apply("engine", announced((0,)))
     assert pooled.waiting() == 1
-    pooled.apply("other", Cleared(sequence=1))
+    pooled.apply("other", ClearedBlocks(sequence=1))
     pooled.apply("engine", announced((0,)))
     assert pooled.waiting() == 0
-    pooled.apply("engine", Cleared(sequence=1))
+    pooled.apply("engine", ClearedBlocks(sequence=1))
     assert pooled.longest((0,)) == {"engine": 1}
 
 
@@ -260,9 +260,9 @@ def test_an_object_is_joined_within_its_adapter(pooled: Pooled) -> None:
     pooled.apply("other", announced(lora_name="adapter"))
     assert pooled.waiting() == 0
     assert pooled.longest(lora_name="adapter") == {"other": 3}
-    pooled.apply("other", Removed(sequence=1, hashes=prompt_hashes((0, 1), "adapter")))
+    pooled.apply("other", RemovedBlocks(sequence=1, hashes=prompt_hashes((0, 1), "adapter")))
     assert pooled.longest(lora_name="adapter") == {"other": 3}
-    pooled.apply("other", Removed(sequence=1, hashes=prompt_hashes(ABC, "adapter")[16:]))
+    pooled.apply("other", RemovedBlocks(sequence=1, hashes=prompt_hashes(ABC, "adapter")[16:]))
     pooled.apply(POOL, dropped())
     assert pooled.longest(lora_name="adapter") == {}
 
@@ -271,7 +271,7 @@ def test_a_hash_that_an_engine_has_of_another_adapter_names_no_block(pooled: Poo
     """The engine's entry is of another scope, with other slots than those that are looked at."""
     pooled.apply("engine", announced(lora_name="adapter", hashes=prompt_hashes(ABC)))
     pooled.apply("other", announced((5, 6)))
-    pooled.apply("other", Removed(sequence=1, hashes=prompt_hashes((5, 6))))
+    pooled.apply("other", RemovedBlocks(sequence=1, hashes=prompt_hashes((5, 6))))
     pooled.apply(POOL, objects())
     assert pooled.waiting() == 3
     pooled.apply("other", announced())
@@ -325,10 +325,10 @@ def test_an_adapter_whose_name_leaves_no_room_waits_for_nobody(pooled: Pooled) -
 
 def test_a_pool_that_clears_waits_for_nothing_any_more(pooled: Pooled) -> None:
     pooled.apply("engine", announced((0,)))
-    pooled.apply(POOL, objects(), Cleared(sequence=1))
+    pooled.apply(POOL, objects(), ClearedBlocks(sequence=1))
     assert pooled.waiting() == 0
     assert pooled.counted()["cleared"] == 3
-    pooled.apply("engine", announced(), Cleared(sequence=1))
+    pooled.apply("engine", announced(), ClearedBlocks(sequence=1))
     assert pooled.longest() == {"engine": 0}
     pooled.apply(POOL, objects())
     assert pooled.waiting() == 3
@@ -401,7 +401,7 @@ def test_what_waits_is_known_to_the_pool_until_it_is_joined_or_dropped(pooled: P
     assert waits(pooled) == {OBJECTS_WAIT: 3}
     pooled.apply(POOL, dropped(), dropped(medium=Medium.DISK))
     assert waits(pooled) == {}
-    pooled.apply(POOL, objects((1,)), Cleared(sequence=1))
+    pooled.apply(POOL, objects((1,)), ClearedBlocks(sequence=1))
     assert waits(pooled) == {}
 
 
@@ -458,13 +458,13 @@ def test_what_engines_call_a_block_stays_while_any_medium_has_it(pooled: Pooled)
     pooled.apply("engine", announced())
     pooled.apply(POOL, objects(), objects(backend=1, medium=Medium.DISK))
     pooled.apply("engine", evicted())
-    pooled.apply(POOL, Cleared(sequence=1, medium=Medium.CPU))
+    pooled.apply(POOL, ClearedBlocks(sequence=1, medium=Medium.CPU))
     pooled.apply(POOL, objects(backend=2))
     assert (pooled.longest(), pooled.waiting()) == ({"engine": 3}, 0)
-    pooled.apply(POOL, Cleared(sequence=1, medium=Medium.CPU))
-    pooled.apply(POOL, Cleared(sequence=1, medium=Medium.DISK), objects())
+    pooled.apply(POOL, ClearedBlocks(sequence=1, medium=Medium.CPU))
+    pooled.apply(POOL, ClearedBlocks(sequence=1, medium=Medium.DISK), objects())
     assert (pooled.longest(), pooled.waiting()) == ({"engine": 3}, 0), "one batch"
-    pooled.apply(POOL, Cleared(sequence=1, medium=Medium.CPU))
+    pooled.apply(POOL, ClearedBlocks(sequence=1, medium=Medium.CPU))
     pooled.apply(POOL, objects())
     assert (pooled.longest(), pooled.waiting()) == ({"engine": 0}, 3)
     assert pooled.counted()["cleared"] == 12

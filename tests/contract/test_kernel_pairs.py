@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from schemas.events import Removed, Stored, encode_events, extra_key, paired_key, split_key
+from schemas.events import (
+    RemovedBlocks,
+    StoredBlocks,
+    encode_events,
+    extra_key,
+    paired_key,
+    split_key,
+)
 from schemas.identities import Medium, PrefixScope, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.hashing import prefix_hashes
@@ -58,7 +65,7 @@ def store(
         "block_size": size,
         "extra_keys": tuple(keys[first:]) if any(keys) else (),
     }
-    kernel.apply(of, encode_events([Stored(**values | fields)]), -1)
+    kernel.apply(of, encode_events([StoredBlocks(**values | fields)]), -1)
 
 
 def test_a_key_of_a_pair_is_told_from_every_other() -> None:
@@ -69,7 +76,7 @@ def test_a_key_of_a_pair_is_told_from_every_other() -> None:
 
 
 def remove(kernel: Kernel, of: PublisherId, *hashes: int) -> None:
-    event = Removed(sequence=1, hashes=struct.pack(f"<{len(hashes)}Q", *hashes))
+    event = RemovedBlocks(sequence=1, hashes=struct.pack(f"<{len(hashes)}Q", *hashes))
     kernel.apply(of, encode_events([event]), -1)
 
 

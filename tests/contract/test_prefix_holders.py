@@ -4,7 +4,7 @@ import pytest
 
 from routing.http.models import PrefixHolder
 from routing.http.prefix_holders import holders_in
-from schemas.events import Removed, Stored, encode_events
+from schemas.events import RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium
 from schemas.routing_records import DecidedScope
 from streams.kernel import Kernel, native_available, open_kernel
@@ -21,7 +21,7 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
     return open_kernel(1337, name=request.param)
 
 
-def apply(kernel: Kernel, instance: str, rank: int, *events: Stored | Removed) -> None:
+def apply(kernel: Kernel, instance: str, rank: int, *events: StoredBlocks | RemovedBlocks) -> None:
     publisher = kernel.open_publisher(STREAM._replace(instance_id=instance), rank)
     kernel.register(publisher, "", True)
     kernel.apply(publisher, encode_events([*events]), -1)

@@ -13,9 +13,9 @@ from schemas.identities import ModelContext
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, PublisherState
 from schemas.records import NEWEST_VERSION, encode_record
-from schemas.registration import Registered, Registration
+from schemas.registration import LiveRegistration, Registration
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
-from streams.table.fold import Unproven
+from streams.table.fold import UnprovenState
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowPlace
 from tests.building import (
@@ -163,13 +163,13 @@ class Records:
                 return key, self._mutated(msgspec.msgpack.encode(state))
             case 1:
                 key = rows.publisher_key(rows.REGISTRATION, one.publisher)
-                return key, self._mutated(msgspec.msgpack.encode(Registered(one, 3)))
+                return key, self._mutated(msgspec.msgpack.encode(LiveRegistration(one, 3)))
             case 2:
                 key = rows.bridge_key(f"bridge-{self._random.randrange(40)}")
                 beat = msgspec.msgpack.encode(Heartbeat(1.0, 2.0))
                 return key, self._mutated(beat)
             case 3:
-                unproven = Unproven(3, (one.publisher,))
+                unproven = UnprovenState(3, (one.publisher,))
                 return rows.UNPROVEN_KEY, self._mutated(msgspec.msgpack.encode(unproven))
             case 4:
                 segment = SegmentKey("host", f"kvcached_{self._random.randrange(40)}")

@@ -17,7 +17,7 @@ import zmq
 
 from bridge.publisher.anchor import Anchor
 from bridge.publisher.replay_client import END_SEQUENCE, Replayer, ReplaySocket
-from bridge.wire import KINDS, DecodedBatch, Source, open_source
+from bridge.wire import KINDS, DecodedBatch, MessageDecoder, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.codec import decode_record_events
@@ -70,7 +70,7 @@ class Vector(NamedTuple):
     replayed: bool
     with_topic: bool
 
-    def source(self, packer: ArrayPacker) -> Source:
+    def source(self, packer: ArrayPacker) -> MessageDecoder:
         """A decoder for its publisher."""
         return open_source(self.registration, packer)
 

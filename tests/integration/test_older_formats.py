@@ -16,7 +16,7 @@ import pytest
 
 from bridge.delivery.spool import Spool
 from lmcache_adapter.commands.embedded import EmbeddedCommands
-from lmcache_adapter.controller.member import Reachable
+from lmcache_adapter.controller.member import WorkerAddress
 from logs.checkpoint import read_checkpoint
 from logs.embedded import ReadOnlyLog
 from query_api.replica.registry_table import RegistryTable
@@ -211,7 +211,7 @@ def test_the_checkpoint_of_routing_is_a_fold_of_its_log(made: Path, expected: Ex
 
 
 def test_what_became_of_commands_is_known(made: Path) -> None:
-    async def nobody(instance_id: str) -> Mapping[int, Reachable]:
+    async def nobody(instance_id: str) -> Mapping[int, WorkerAddress]:
         return {}
 
     commands = EmbeddedCommands(made / "data" / "commands", nobody)

@@ -3,13 +3,13 @@
 import pytest
 
 from lab.benchmarks.scaling.fleet import run
-from lab.benchmarks.scaling.fleet_report import Plan
+from lab.benchmarks.scaling.fleet_report import FleetPlan
 from streams.kernel import native_available
 
 
 @pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
 def test_a_small_fleet_is_followed_by_two_services_and_all_is_found() -> None:
-    plan = Plan(
+    plan = FleetPlan(
         publishers=20,
         seconds=6,
         period_s=1.0,

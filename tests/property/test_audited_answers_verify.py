@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from query_api.http.audit import AnswerAudit, Stepped
+from query_api.http.audit import AnswerAudit, SteppedAnswer
 from query_api.http.requests.queries import Query, answer_hash_query, answer_query
 from schemas.answer_records import encode_answers
 from schemas.answer_states import AnswerState
@@ -22,7 +22,7 @@ from schemas.codec import decode_answers
 from schemas.identities import Offset
 from streams.audit.log import AnswersLog
 from streams.audit.queue import open_audit_queue
-from streams.audit.verification import AnswersVerification, Verified
+from streams.audit.verification import AnswersVerification, VerificationResult
 from streams.kernel.interface import AuditQueue, BodyForm, Kernel
 from streams.table.fold import Fold
 from tests.building import prefix_hashes, u32s, u64s
@@ -94,7 +94,7 @@ class Asker:
         assert begun is not None
         scope, matches = (answer_hash_query if by_hash else answer_query)(kernel, query)
         self.given += 1
-        encoded = audit.end(begun, kernel, Stepped(by_hash, query, scope, matches))
+        encoded = audit.end(begun, kernel, SteppedAnswer(by_hash, query, scope, matches))
         if encoded is not None:
             audit.push(encoded, AnswerState.EXACT)
 
@@ -146,7 +146,7 @@ def audited(
         service.close()
 
 
-def verified(service: RecordedService, answers: AnswersLog) -> Verified:
+def verified(service: RecordedService, answers: AnswersLog) -> VerificationResult:
     return AnswersVerification(answers, service.log, service.history).run()
 
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from bridge.wire.parts import EventRun, split_run
 from schemas.events import (
     BlockEvent,
-    Cleared,
-    Stored,
+    ClearedBlocks,
+    StoredBlocks,
     decode_run,
     encode_events,
     encode_run,
 )
 from schemas.identities import Medium, ModelContext, Offset, PublisherKey
-from schemas.positions import Begun, PublisherState
+from schemas.positions import PartialBatch, PublisherState
 from schemas.records import Part
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
 from streams.kernel.changes import CHANGE_BYTES
@@ -45,7 +45,7 @@ def of_one_batch(events: Sequence[BlockEvent], sequence: int = SEQUENCE) -> list
     return [msgspec.structs.replace(event, sequence=sequence) for event in events]
 
 
-def of_stream(event: Stored) -> Stored:
+def of_stream(event: StoredBlocks) -> StoredBlocks:
     return msgspec.structs.replace(event, block_size=BLOCK_SIZE)
 
 
@@ -126,9 +126,9 @@ def test_a_part_is_no_larger_than_it_must_be(batch: list[BlockEvent], bytes_max:
     assert all(count for count, _ in parts)
     events = [decode_run(run, count) for count, run in parts]
     for run, (_, encoded) in zip(events, parts, strict=True):
-        blocks = [len(event.hashes) // 8 for event in run if not isinstance(event, Cleared)]
+        blocks = [len(event.hashes) // 8 for event in run if not isinstance(event, ClearedBlocks)]
         is_placeholder_with_others = any(
-            isinstance(event, Stored) and not event.tokens for event in run
+            isinstance(event, StoredBlocks) and not event.tokens for event in run
         )
         if len(encoded) > bytes_max and len(run) > 1:
             assert is_placeholder_with_others
@@ -209,7 +209,7 @@ def test_each_event_is_folded_once_whoever_writes_which_parts(seed: int) -> None
 def test_the_cursor_moves_with_the_last_part() -> None:
     events = chain(9)
     fold = Fold(open_kernel(7))
-    wanted = [(-1, Begun(3, 9, 0.0)), (-1, Begun(6, 9, 0.0)), (0, None)]
+    wanted = [(-1, PartialBatch(3, 9, 0.0)), (-1, PartialBatch(6, 9, 0.0)), (0, None)]
     for record, (sequence, begun) in zip(records_of(events, [3, 6]), wanted, strict=True):
         fold.apply(Offset(fold.offset + 1), record)
         state = fold.publishers[PUBLISHER]
@@ -223,7 +223,7 @@ def test_a_part_that_comes_again_is_a_duplicate() -> None:
     again = fold.apply(Offset(1), first)
     assert again is not None
     assert again.reason == "duplicate_record"
-    assert fold.publishers[PUBLISHER].begun == Begun(3, 9, 0.0)
+    assert fold.publishers[PUBLISHER].begun == PartialBatch(3, 9, 0.0)
     fold.apply(Offset(2), second)
     assert seen(fold) == seen(folded(events_record(0, 0, chain(9))))
 

@@ -19,7 +19,7 @@ from schemas.routing_records import (
     OutcomesRecord,
     RoutingRecord,
     Target,
-    Unregistered,
+    UnregisteredEngine,
     UnregisteredEngines,
     encode_routing,
 )
@@ -71,7 +71,7 @@ def history(chance: random.Random) -> Iterator[RoutingRecord]:
             )
             yield OutcomesRecord(run=run, time=now, outcomes=reports)
         elif chance.randrange(4) == 0:
-            gone = Unregistered(Target("default", chance.choice(NAMES), 0), "m")
+            gone = UnregisteredEngine(Target("default", chance.choice(NAMES), 0), "m")
             yield UnregisteredEngines(run=0, time=now, engines=(gone,))
         else:
             target = Target("default", chance.choice(NAMES), 0)

@@ -20,12 +20,12 @@ from query_api.http.requests.registrations import read_registration
 from query_api.http.wire import Wire
 from schemas import codec
 from schemas.command_records import (
-    Action,
+    BlockPlace,
     ClosedRecord,
+    CommandAction,
+    CommandOutcome,
     CommandRecord,
     CommandWorker,
-    Outcome,
-    Place,
     ResultRecord,
     encode_command,
 )
@@ -40,19 +40,19 @@ from schemas.records import (
     RegisteredRecord,
     ResetRecord,
     UnregisteredRecord,
-    Unusable,
+    UnusableRun,
     encode_record,
 )
-from schemas.registration import Registered
+from schemas.registration import LiveRegistration
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
 from streams.kernel import native_available, open_kernel
-from streams.log.record_lines import Entry, StreamFilter, record_line
-from streams.table.fold import INTERNAL_ERROR, Fold, Unproven
+from streams.log.record_lines import PlacedRecord, StreamFilter, record_line
+from streams.table.fold import INTERNAL_ERROR, Fold, UnprovenState
 from streams.table.ledger import Account, Incarnation, Interval, Ledger
 from streams.table.rows import bodies
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowPlace
-from streams.table.store import Local
+from streams.table.store import LocalCopy
 from tests.fakes import registration
 from tests.strategies import event_lists
 
@@ -79,7 +79,7 @@ RECORDS = [
         encode_events([]),
         repaired="missed",
         incomplete=4,
-        unusable=(Unusable(3, 3, "bad_hashes"), Unusable(4, 4, "undecodable", True)),
+        unusable=(UnusableRun(3, 3, "bad_hashes"), UnusableRun(4, 4, "undecodable", True)),
     ),
     encode_record(ResetRecord(**ENVELOPE, incarnation=2, first_sequence=-1, last_sequence=-1)),
     encode_record(GapRecord(**ENVELOPE, **CURSOR, reason="spool_full")),
@@ -92,17 +92,17 @@ COMMANDS = [
     encode_command(
         CommandRecord(
             command_id="Move1",
-            action=Action.MOVE,
+            action=CommandAction.MOVE,
             instance_id="a",
             location="L",
             tokens=bytes(8),
-            target=Place("b", "LocalCPUBackend"),
+            target=BlockPlace("b", "LocalCPUBackend"),
             workers=(CommandWorker(0, "10.0.0.7:8200"), CommandWorker(3)),
             issued_at=5.0,
         )
     ),
     encode_command(
-        ResultRecord(command_id="Move1", worker_id=3, outcome=Outcome.OK, tokens=2, at=6.0)
+        ResultRecord(command_id="Move1", worker_id=3, outcome=CommandOutcome.OK, tokens=2, at=6.0)
     ),
     encode_command(ClosedRecord(command_id="Move1", reason="why", at=7.0)),
 ]
@@ -155,7 +155,7 @@ ENTRY, ROW = (EntryError,), (RowCorruptError, RowVersionError)
 DECODERS = [
     Decoder("record", decode_record_with_events, (RecordError,), RECORDS),
     Decoder("command", fold_command, (RecordError,), COMMANDS),
-    Decoder("answer to a command", lambda frame: read_reply(Action.PIN, frame), (), REPLIES),
+    Decoder("answer to a command", lambda frame: read_reply(CommandAction.PIN, frame), (), REPLIES),
     Decoder("events", decode_events, (RecordError,), [encode_events([])]),
     Decoder("publisher", codec.decode_publisher, ENTRY, [KEY]),
     Decoder(
@@ -204,11 +204,19 @@ DECODERS = [
         ROW,
         [msgspec.msgpack.encode(PublisherState(incarnation=1, sequence=3, degraded_since=2))],
     ),
-    Decoder("registered", body(Registered), ROW, [msgspec.msgpack.encode(Registered(ONE, 3))]),
     Decoder(
-        "unproven", body(Unproven), ROW, [msgspec.msgpack.encode(Unproven(3, (ONE.publisher,)))]
+        "registered",
+        body(LiveRegistration),
+        ROW,
+        [msgspec.msgpack.encode(LiveRegistration(ONE, 3))],
     ),
-    Decoder("local", body(Local), ROW, [msgspec.msgpack.encode(Local(3, 1.0))]),
+    Decoder(
+        "unproven",
+        body(UnprovenState),
+        ROW,
+        [msgspec.msgpack.encode(UnprovenState(3, (ONE.publisher,)))],
+    ),
+    Decoder("local", body(LocalCopy), ROW, [msgspec.msgpack.encode(LocalCopy(3, 1.0))]),
 ]
 ids = [decoder.name for decoder in DECODERS]
 
@@ -304,7 +312,7 @@ def test_what_decodes_can_be_folded_shown_and_stored(
     fold = Fold(open_kernel(1337, name=kernel))
     for offset, encoded in enumerate([*hostile, events_record(encode_events(events)), *hostile]):
         fold.apply(offset, encoded)  # type: ignore[arg-type]
-        line = record_line(Entry(0, offset, encoded), StreamFilter())
+        line = record_line(PlacedRecord(0, offset, encoded), StreamFilter())
         assert line is not None
         json.loads(line)
     changes = fold.take_changes()

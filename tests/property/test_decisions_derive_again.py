@@ -15,7 +15,7 @@ from routing.decisions.interface import Offered, PostedLoad, RouteRequest
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router, RouterSettings
-from routing.policies.decide import OfDegraded, Rules
+from routing.policies.decide import DegradedPolicy, Rules
 from routing.policies.table import POLICIES
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
 from schemas.codec import decode_routing
@@ -26,7 +26,7 @@ from schemas.routing_records import (
     Decision,
     DecisionsRecord,
     Phase,
-    Refused,
+    Refusal,
     encode_routing,
 )
 from streams.kernel.interface import InstanceMatch, RankMatch
@@ -51,7 +51,7 @@ class Clock:
         return self.now
 
 
-def world(chance: random.Random, clock: Clock, degraded: OfDegraded) -> Router:
+def world(chance: random.Random, clock: Clock, degraded: DegradedPolicy) -> Router:
     """A router over instances of which some are away, degraded, or of another class."""
     table = FakeTable()
     for number, name in enumerate(NAMES):
@@ -128,7 +128,7 @@ def posted(chance: random.Random) -> PostedLoad | None:
 def decisions(seed: int) -> tuple[int, list[Decision]]:
     """Those of one router, one after the other, as they come back from the log."""
     chance, clock = random.Random(seed), Clock()
-    router = world(chance, clock, chance.choice(tuple(OfDegraded)))
+    router = world(chance, clock, chance.choice(tuple(DegradedPolicy)))
     made = []
     for _ in range(8):
         clock.now += chance.choice((0.0, 0.01, 1.5))
@@ -165,7 +165,7 @@ def test_the_worlds_have_all_that_a_decision_may_be() -> None:
                 fetched += bool(one.fetch_from)
                 predicted += one.predicted > 0
     assert reasons >= {"not_allowed", "unreachable", "degraded", "memory", "queue_full", "slo"}
-    assert refused == {one.value for one in Refused}
+    assert refused == {one.value for one in Refusal}
     assert policies == set(POLICIES)
     assert phases == {one.value for one in Phase}
     assert min(fetched, predicted, costs, by_session) > 0
@@ -224,7 +224,7 @@ def test_one_bit_that_was_changed_is_found(seed: int) -> None:
         ({"chosen": 99}, "chosen"),
         ({"decode": 99}, "decode"),
         ({"degraded": "x"}, "degraded"),
-        ({"refused": Refused.OVERLOADED}, "refused"),
+        ({"refused": Refusal.OVERLOADED}, "refused"),
     ],
 )
 def test_a_record_that_cannot_be_is_named(changes: dict[str, Any], field: str) -> None:

@@ -5,7 +5,7 @@ from itertools import takewhile
 
 import pytest
 
-from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import MEDIA, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.interface import PublisherId
@@ -44,7 +44,7 @@ class History:
         match self.random.random():
             case chance if chance < 0.05:
                 held.clear()
-                event = Cleared(sequence=0)
+                event = ClearedBlocks(sequence=0)
             case chance if chance < 0.4:
                 gone = [name for name in names if self.random.random() < 0.3]
                 for name in gone:
@@ -52,10 +52,10 @@ class History:
                         held[name] -= 1
                         if not held[name]:
                             del held[name]
-                event = Removed(sequence=0, hashes=u64s(gone))
+                event = RemovedBlocks(sequence=0, hashes=u64s(gone))
             case _:
                 tokens = u32s([token for block in chain[:length] for token in (block, block)])
-                event = Stored(
+                event = StoredBlocks(
                     sequence=0,
                     hashes=u64s(names),
                     parent=None,

@@ -15,7 +15,7 @@ import pytest
 from bridge.wire import DecodedBatch, open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import EventError, LeftOutError, ToleratedError
-from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from streams.kernel import array_packer, open_kernel
 from tests.unit.bridge.messages import Captured, captured_messages, frames_of, registration
 
@@ -51,7 +51,7 @@ def with_more(event: Any, value: object, choose: random.Random) -> Any:
 
 
 def told(event: BlockEvent) -> bytes:
-    return b"" if isinstance(event, Cleared) else event.hashes
+    return b"" if isinstance(event, ClearedBlocks) else event.hashes
 
 
 @pytest.mark.parametrize("captured", CAPTURED, ids=[one.name for one in CAPTURED])
@@ -69,14 +69,14 @@ def test_what_is_added_to_an_event_leaves_no_ghosts_and_no_silence(
             batch = decode(captured, [more], packed=choose.random() < 0.5)
             assert [told(one) for one in batch.events] == [told(one) for one in plain.events], where
             (error, *others) = batch.dropped
-            if plain.dropped or (isinstance(batch.events[0], Stored) and not is_empty):
+            if plain.dropped or (isinstance(batch.events[0], StoredBlocks) and not is_empty):
                 assert isinstance(error, LeftOutError | ToleratedError), where
                 assert any(isinstance(one, LeftOutError) for one in batch.dropped), where
-                assert isinstance(batch.events[0], Stored), where
+                assert isinstance(batch.events[0], StoredBlocks), where
                 assert batch.events[0].left_out, where
             else:
                 assert batch.events == plain.events, where
-                may_be_less = isinstance(batch.events[0], Cleared) and not is_empty
+                may_be_less = isinstance(batch.events[0], ClearedBlocks) and not is_empty
                 assert type(error) is (EventError if may_be_less else ToleratedError), where
                 assert not others, where
 
@@ -108,10 +108,10 @@ def test_nothing_is_left_of_it_once_all_is_removed(kernel_name: str, seed: int) 
         ]
         held += decode(captured, events, packed=True).events
     kernel.apply(publisher, encode_events(held), -1)
-    stored = [event for event in held if isinstance(event, Stored)]
+    stored = [event for event in held if isinstance(event, StoredBlocks)]
     assert any(event.left_out for event in stored), f"seed {seed}"
     removals: list[BlockEvent] = [
-        Removed(
+        RemovedBlocks(
             sequence=3,
             hashes=event.hashes,
             medium=event.medium,

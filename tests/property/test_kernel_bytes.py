@@ -23,7 +23,7 @@ from query_api.http.requests.queries import (
 from query_api.http.wire import Wire, encode
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import EventsFormatError
-from schemas.events import Stored, encode_events
+from schemas.events import StoredBlocks, encode_events
 from schemas.identities import Medium, StreamKey
 from schemas.limits import BLOCK_SIZE_MAX
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
@@ -282,7 +282,7 @@ def holding(names: Sequence[str], salts: Sequence[str]) -> Kernel:
                 publisher = kernel.open_publisher(stream, rank)
                 kernel.register(publisher, "", True)
                 blocks = 3 + place * (1 + rank)
-                stored = Stored(
+                stored = StoredBlocks(
                     sequence=0,
                     hashes=b"".join(struct.pack("<Q", block + 1) for block in range(blocks)),
                     tokens=struct.pack(f"<{4 * blocks}I", *range(4 * blocks)),
@@ -420,7 +420,7 @@ def test_answers_follow_who_joins_and_leaves(wire: Wire, seed: int) -> None:
             kernel.register(publishers[key], "", True)
         if key in publishers and rng.random() < 0.3:
             blocks = rng.randrange(1, 11)
-            stored = Stored(
+            stored = StoredBlocks(
                 sequence=0,
                 hashes=b"".join(struct.pack("<Q", block + 1) for block in range(blocks)),
                 tokens=tokens[: 16 * blocks],

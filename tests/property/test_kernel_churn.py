@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import MEDIA, PrefixScope, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.interface import PublisherId
@@ -44,7 +44,7 @@ class Churn:
             hashes = u64s([hash((*prompt[: i + 1], -1)) % 2**64 for i in range(len(prompt))])
         for at in range(0, len(hashes), 8):
             self.held[instance].append((hashes[at : at + 8], tier))
-        return Stored(
+        return StoredBlocks(
             sequence=0,
             hashes=hashes,
             tokens=b"" if by_hash else tokens_of(prompt),
@@ -60,13 +60,13 @@ class Churn:
         self.random.shuffle(held)
         gone = [held.pop() for _ in range(int(len(held) * share))]
         return [
-            Removed(sequence=0, hashes=block, medium=MEDIA[tier % 3], shared=tier >= 3)
+            RemovedBlocks(sequence=0, hashes=block, medium=MEDIA[tier % 3], shared=tier >= 3)
             for block, tier in gone
         ]
 
     def clear(self, instance: int) -> list[BlockEvent]:
         self.held[instance].clear()
-        return [Cleared(sequence=0)]
+        return [ClearedBlocks(sequence=0)]
 
 
 def opened(kernel: Kernel) -> list[PublisherId]:
@@ -144,7 +144,7 @@ def test_both_kernels_agree_through_clears_in_many_scopes(seed: int) -> None:
         named = draw.sample(range(ADAPTERS), draw.choice([1, 10, ADAPTERS]))
         if chosen < 0.6:
             events: list[BlockEvent] = [
-                Stored(
+                StoredBlocks(
                     sequence=0,
                     hashes=u64s([1000 * turn + n]),
                     tokens=u32s([n] * BLOCK_SIZE),
@@ -154,7 +154,7 @@ def test_both_kernels_agree_through_clears_in_many_scopes(seed: int) -> None:
                 for n in named
             ]
         else:
-            events = [Cleared(sequence=0)]
+            events = [ClearedBlocks(sequence=0)]
         for kernel, opened_ in zip(kernels, publishers, strict=True):
             if chosen > 0.95:
                 kernel.unregister(opened_[instance])
@@ -183,13 +183,13 @@ def test_what_was_given_back_is_used_again() -> None:
         # 40_000 prompts of one block each, all gone again but every eighth.
         hashes = [turn * 100_000 + i for i in range(40_000)]
         events: list[BlockEvent] = [
-            Stored(sequence=0, hashes=u64s([h]), tokens=u32s([h] * 4), block_size=BLOCK_SIZE)
+            StoredBlocks(sequence=0, hashes=u64s([h]), tokens=u32s([h] * 4), block_size=BLOCK_SIZE)
             for h in hashes
         ]
         kernel.apply(publisher, encode_events(events), -1)
         kernel.apply(
             publisher,
-            encode_events([Removed(sequence=0, hashes=u64s([h for h in hashes if h % 8]))]),
+            encode_events([RemovedBlocks(sequence=0, hashes=u64s([h for h in hashes if h % 8]))]),
             -1,
         )
         kernel.take_changes()
@@ -211,9 +211,9 @@ def test_queries_beside_a_writer_see_whole_turns() -> None:
     prompt = [7] * 3000
     hashes = u64s(list(range(1, 3001)))
     store = encode_events(
-        [Stored(sequence=0, hashes=hashes, tokens=tokens_of(prompt), block_size=BLOCK_SIZE)]
+        [StoredBlocks(sequence=0, hashes=hashes, tokens=tokens_of(prompt), block_size=BLOCK_SIZE)]
     )
-    remove = encode_events([Removed(sequence=0, hashes=hashes)])
+    remove = encode_events([RemovedBlocks(sequence=0, hashes=hashes)])
     tokens = tokens_of(prompt)
     stop = threading.Event()
     wrong: list[object] = []

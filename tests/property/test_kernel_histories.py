@@ -12,7 +12,14 @@ from typing import NamedTuple
 import pytest
 import xxhash
 
-from schemas.events import TOKEN_HASH_SEED, BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.events import (
+    TOKEN_HASH_SEED,
+    BlockEvent,
+    ClearedBlocks,
+    RemovedBlocks,
+    StoredBlocks,
+    encode_events,
+)
 from schemas.identities import (
     ALIASES,
     COPIES_UNKNOWN,
@@ -84,7 +91,7 @@ def u64s_in(encoded: bytes) -> list[int]:
     return list(struct.unpack(f"<{len(encoded) // 8}Q", encoded))
 
 
-def names_group(hashed: int, event: Removed) -> bool:
+def names_group(hashed: int, event: RemovedBlocks) -> bool:
     """Whether the hash is by chance a name that kernels have for themselves: no engine stores a
     block under it, and what becomes of one is not specified.
     """
@@ -139,7 +146,7 @@ class History:
             keys[self.random.randrange(len(keys))] = 7
         return keys
 
-    def stored(self, stream: StreamKey) -> Stored:
+    def stored(self, stream: StreamKey) -> StoredBlocks:
         prompt = self.random.choice(self.prompts)
         lora_name = self.random.choice(LORA_NAMES)
         keys = self.keys(prompt, lora_name, has_own=stream.instance_id == INSTANCES[2])
@@ -165,7 +172,7 @@ class History:
                 fields |= {"extra_keys": (b"key"[: len(blocks) % 3],) * len(blocks)}
             case 7 if self.chance(2):
                 fields |= self.spoilt(blocks)
-        return Stored(
+        return StoredBlocks(
             **{
                 "sequence": self.sequence,
                 "parent": keys[start - 1] if start else None,
@@ -198,7 +205,7 @@ class History:
             ]
         )
 
-    def removed(self, held: list[Entry]) -> Removed:
+    def removed(self, held: list[Entry]) -> RemovedBlocks:
         """Some of what is held, whatever it is known by; now and then twice, or nothing."""
         tier = self.random.randrange(TIER_COUNT)
         keys = []
@@ -216,7 +223,7 @@ class History:
             keys += keys[:2]
         # By whichever group it is asked for, a key is that of the hash that it masks.
         group = self.random.choice((1, 63, 64)) if self.chance(3) else 0
-        return Removed(
+        return RemovedBlocks(
             sequence=self.sequence,
             hashes=u64s([engine_key(key, group) for key in keys]),
             group=group,
@@ -225,11 +232,11 @@ class History:
             **place_of(tier),  # type: ignore[arg-type]
         )
 
-    def moved(self, removed: Removed) -> Stored:
+    def moved(self, removed: RemovedBlocks) -> StoredBlocks:
         """What was removed, on another tier in the same batch."""
         hashes = [hashed for hashed in u64s_in(removed.hashes) if not names_group(hashed, removed)]
         is_object = self.chance(2)
-        return Stored(
+        return StoredBlocks(
             sequence=removed.sequence,
             hashes=u64s(hashes),
             aliases=u64s([hashed ^ OBJECT for hashed in hashes]) if is_object else b"",
@@ -258,13 +265,13 @@ class History:
             if gone:
                 place = place_of(tier)
                 events.append(
-                    Removed(sequence=self.sequence, hashes=u64s(gone), whole=True, **place)  # type: ignore[arg-type]
+                    RemovedBlocks(sequence=self.sequence, hashes=u64s(gone), whole=True, **place)  # type: ignore[arg-type]
                 )
         another = alias ^ self.random.choice((OBJECT, OBJECT | 1 << 59))
         place = place_of(self.random.randrange(TIER_COUNT))
         return [
             *events,
-            Stored(
+            StoredBlocks(
                 sequence=self.sequence,
                 hashes=u64s([another]),
                 aliases=u64s([alias]),
@@ -282,13 +289,13 @@ class History:
             match self.random.randrange(14):
                 case 0:
                     medium = self.random.choice((None, *MEDIA))
-                    events.append(Cleared(sequence=self.sequence, medium=medium))
+                    events.append(ClearedBlocks(sequence=self.sequence, medium=medium))
                 case 1 | 2 | 3 | 4:
                     events.append(self.removed(held))
                 case _:
                     events.append(self.stored(stream))
         first = events[0]
-        if isinstance(first, Removed) and self.chance(4):
+        if isinstance(first, RemovedBlocks) and self.chance(4):
             events.insert(1, self.moved(first))
         if self.chance(2):
             self.sequence += self.chance(2)

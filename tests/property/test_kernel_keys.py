@@ -10,7 +10,7 @@ import random
 import pytest
 import xxhash
 
-from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import MEDIA, ModelContext, PrefixScope, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.interface import ContextDump
@@ -76,7 +76,7 @@ class World:
         if by_hash:  # other keys than those of blocks with tokens
             keys = [key ^ 1 << 40 for key in keys]
         self.held[instance] |= dict.fromkeys((key, tier) for key in keys[start:])
-        return Stored(
+        return StoredBlocks(
             sequence=0,
             hashes=u64s(keys[start:]),
             parent=keys[start - 1] if start else None,
@@ -101,7 +101,7 @@ class World:
             keys += keys[:3]
             if keys:
                 medium, shared = MEDIA[tier % 3], tier >= 3
-                removed = Removed(sequence=0, hashes=u64s(keys), medium=medium, shared=shared)
+                removed = RemovedBlocks(sequence=0, hashes=u64s(keys), medium=medium, shared=shared)
                 events += [removed] if self.random.random() < 0.7 else [removed, removed]
         return events
 
@@ -197,7 +197,7 @@ def test_both_kernels_agree_whatever_blocks_are_called(
             events += world.remove(instance, 0.01 if is_growing else 0.4)
         if world.random.random() < (0.01 if is_growing else 0.04):
             world.held[instance].clear()
-            events = [Cleared(sequence=0), *events]
+            events = [ClearedBlocks(sequence=0), *events]
         world.apply(instance, events)
         world.gather(2000)
         if turn % 30 == 29:
@@ -210,7 +210,7 @@ def test_both_kernels_agree_whatever_blocks_are_called(
     assert world.dumps > 5
     assert world.found > 50
     for instance in range(len(INSTANCES)):
-        world.apply(instance, [Cleared(sequence=0)])
+        world.apply(instance, [ClearedBlocks(sequence=0)])
     world.check()
     world.check_sizes()
     assert world.rust.stats()["blocks"] == 0

@@ -9,8 +9,8 @@ import random
 
 import pytest
 
-from routing.decisions.beside import Usual
-from routing.decisions.live import LiveLoad, Report
+from routing.decisions.beside import TypicalRequest
+from routing.decisions.live import LiveLoad, ReportKind
 from routing.decisions.queue import RoutingQueue
 from routing.fold.fold import RoutingFold
 from schemas.routing_records import OutcomeEvent, RoutingRecord, Target
@@ -41,7 +41,7 @@ class Replica:
 
     def hear(self, key: tuple[int, int], event: OutcomeEvent, at: str | None, now: float) -> None:
         told = outcome(key[1], event, now, instance_id=at)
-        if self.live.report(key[0], told) is not Report.REPEATED:
+        if self.live.report(key[0], told) is not ReportKind.REPEATED:
             self.queue.push_outcomes([(key[0], told)])
 
     def write(self, now: float) -> None:
@@ -61,7 +61,7 @@ class Replica:
 
     def carried(self, now: float) -> list[tuple[int, ...]]:
         targets = [Target("default", name, 0) for name in NAMES]
-        found = self.live.carried(targets, now, Usual(0.0, 0.0, 0.0), {})
+        found = self.live.carried(targets, now, TypicalRequest(0.0, 0.0, 0.0), {})
         return [(one.requests, one.pending, one.kv_tokens, one.decoding) for one in found]
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from routing.decisions.beside import Usual
-from routing.decisions.live import LiveLoad, Report
+from routing.decisions.beside import TypicalRequest
+from routing.decisions.live import LiveLoad, ReportKind
 from routing.decisions.queue import RoutingQueue
 from routing.fold.booking import DecisionKey
 from routing.fold.bookings import EARLY_OUTCOME_S
@@ -28,7 +28,7 @@ from schemas.routing_records import (
     PrefixMark,
     RoutingRecord,
     Target,
-    Unregistered,
+    UnregisteredEngine,
     UnregisteredEngines,
     encode_routing,
 )
@@ -155,12 +155,12 @@ class Replica:
         self.world.now += 1e-6
         told = outcome(key[1], event, self.world.now, instance_id=at)
         answer = self.live.report(key[0], told)
-        if answer is Report.REPEATED:
+        if answer is ReportKind.REPEATED:
             return
         self.queue.push_outcomes([(key[0], told)])
         record = OutcomesRecord(run=key[0], time=self.world.now, outcomes=(told,))
         name = (*key, event, told.time)
-        self.own.append(Own(name, record, is_early=answer is Report.EARLY))
+        self.own.append(Own(name, record, is_early=answer is ReportKind.EARLY))
 
     def observe(self) -> None:
         """What an engine carries."""
@@ -175,7 +175,7 @@ class Replica:
         if target not in self.world.registered or self.world.seed % 3 == 0:
             return  # who says so again, or that it went there before, is not told apart
         self.world.registered.discard(target)
-        gone = Unregistered(target, "m")
+        gone = UnregisteredEngine(target, "m")
         self.live.forget([gone], self.world.now)
         self.queue.push_unregistered([gone])
         record = UnregisteredEngines(run=0, time=self.world.now, engines=(gone,))
@@ -224,7 +224,9 @@ class Replica:
     def loads(self) -> list[tuple[Shown, float]]:
         """Of each target, samples left out."""
         found = self.live._bookings
-        self.live.carried(TARGETS, self.world.now, Usual(0.0, 0.0, 0.0), {})  # it is that time
+        self.live.carried(
+            TARGETS, self.world.now, TypicalRequest(0.0, 0.0, 0.0), {}
+        )  # it is that time
         return shown(found.loads(TARGETS, self.world.now))
 
     def check(self) -> None:
@@ -254,7 +256,7 @@ class Replica:
         early = self.live.folded.fold.bookings.early()
         if self.world.seed % 3 == 0 or any(key[0] == self.run for key, _ in early):
             return False
-        return not any(one.is_early or isinstance(one.name, Unregistered) for one in self.own)
+        return not any(one.is_early or isinstance(one.name, UnregisteredEngine) for one in self.own)
 
 
 def shown(loads: list) -> list[tuple[Shown, float]]:  # type: ignore[type-arg]

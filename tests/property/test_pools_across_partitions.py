@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium, StreamKey
 from streams.kernel import Kernel, open_kernel
 from streams.table.rows.loader import net
@@ -58,17 +58,17 @@ def tokens_of(block: int) -> list[int]:
 
 def event_of(step: Step) -> BlockEvent:
     if step.what == "clear":
-        return Cleared(sequence=1)
+        return ClearedBlocks(sequence=1)
     hashes: Any = u64s([step.block + 1])
     if step.who != POOL:
         if step.what == "remove":
-            return Removed(sequence=1, hashes=hashes)
+            return RemovedBlocks(sequence=1, hashes=hashes)
         tokens = u32s(tokens_of(step.block))
-        return Stored(sequence=1, hashes=hashes, tokens=tokens, block_size=BLOCK)
+        return StoredBlocks(sequence=1, hashes=hashes, tokens=tokens, block_size=BLOCK)
     key = u64s([100 + 10 * step.block + step.shard])
     if step.what == "remove":
-        return Removed(sequence=1, hashes=key, medium=Medium.CPU, shared=True)
-    return Stored(
+        return RemovedBlocks(sequence=1, hashes=key, medium=Medium.CPU, shared=True)
+    return StoredBlocks(
         sequence=1, hashes=key, aliases=hashes, block_size=BLOCK, medium=Medium.CPU, shared=True
     )
 

@@ -18,7 +18,7 @@ from schemas.identities import Offset
 from schemas.positions import LogBounds
 from schemas.registration import Registration
 from streams.table.fold import Fold
-from streams.table.recovery import Action
+from streams.table.recovery import RecoveryAction
 from streams.table.rows.reader import RowReader
 from streams.table.table import Table
 from tests.building import cleared, events_record, registered_record, stored
@@ -293,10 +293,10 @@ def test_the_three_recoveries_give_one_table(
             world.flush()
         expected = state(world.table.fold)
         for fault, action in [
-            ("abort", Action.RESUME),
-            ("disk", Action.RESUME),
-            ("topic", Action.PUBLISH),
-            ("both", Action.REBUILD),
+            ("abort", RecoveryAction.RESUME),
+            ("disk", RecoveryAction.RESUME),
+            ("topic", RecoveryAction.PUBLISH),
+            ("both", RecoveryAction.REBUILD),
         ]:
             world.fault(fault)
             assert world.plan.action is action
@@ -339,7 +339,7 @@ def test_a_table_that_cannot_be_used_leaves_no_row_to_the_one_built_after_it(
     history.append(events_record(5, 5, [cleared(5)]))
     world.events.append(history[-1])
     world.fault("spoil")
-    assert world.plan.action is Action.REBUILD
+    assert world.plan.action is RecoveryAction.REBUILD
     world.flush()
     cold = RowReader(make_fold().kernel)
     world.topic.follow(cold)

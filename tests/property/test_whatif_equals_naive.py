@@ -6,8 +6,8 @@ import pytest
 
 from lab.whatif.outcome import latency_of
 from lab.whatif.policies.table import ALL_POLICIES
-from lab.whatif.run import Run
-from lab.whatif.setup import Announce, Leases, Refusal, Setup
+from lab.whatif.run import SimulationRun
+from lab.whatif.setup import Announcement, Leases, RefusalBasis, Setup
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
 from routing.costs import Costs
@@ -79,10 +79,10 @@ def setup_of(chance: random.Random) -> Setup:
         ),
         index_delay_s=chance.choice((0.0, 0.003, 0.5, 1e9)),
         index_loss=chance.choice((0.0, 0.0, 0.1, 0.5, 1.0)),
-        announce=chance.choice(tuple(Announce)),
+        announce=chance.choice(tuple(Announcement)),
         rate=chance.choice((1.0, 0.1, 7.0)),
         slo_ttft_s=chance.choice((None, None, 0.05, 0.5)),
-        refusal=chance.choice((Refusal.NOW, Refusal.NOW, Refusal.NONE)),
+        refusal=chance.choice((RefusalBasis.NOW, RefusalBasis.NOW, RefusalBasis.NONE)),
         load_age_s=chance.choice((0.0, 0.0, 0.02, 0.3, 1e9)),
         bookings=chance.choice((True, False)),
         estimate_error=chance.choice((0.0, 0.0, 0.3, 2.0)),
@@ -97,7 +97,7 @@ def test_a_run_equals_the_naive_one(kernel: str, seed: int) -> None:
         chance = random.Random(seed * 1000 + part)
         requests, setup = requests_of(chance), setup_of(chance)
         workload = Workload("random", BLOCK_SIZE, requests)
-        outcome = Run(setup, workload, kernel=kernel).outcome()
+        outcome = SimulationRun(setup, workload, kernel=kernel).outcome()
         naive = NaiveRun(setup, requests, BLOCK_SIZE)
         naive.run()
         names = sorted(naive.total)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.limits import HEARTBEAT_S
 from schemas.records import Part
 from tests.building import (
@@ -126,11 +126,11 @@ class WrittenPublisher:
     def _announce(self, events: Sequence[BlockEvent]) -> None:
         known = self.announced
         for event in events:
-            if isinstance(event, Cleared):
+            if isinstance(event, ClearedBlocks):
                 known.clear()
                 continue
             blocks = _blocks_of(event)
-            if isinstance(event, Removed):
+            if isinstance(event, RemovedBlocks):
                 known.remove(blocks)
             elif event.spec_kind != _SPARSE:
                 before = () if event.parent is None else known.usable.get(event.parent, ())
@@ -266,26 +266,26 @@ class WrittenPublisher:
 _SPARSE = "mamba"
 
 
-def _left_out(event: Stored) -> Stored:
-    return Stored(sequence=event.sequence, hashes=event.hashes, left_out="unknown_field")
+def _left_out(event: StoredBlocks) -> StoredBlocks:
+    return StoredBlocks(sequence=event.sequence, hashes=event.hashes, left_out="unknown_field")
 
 
-def _of_other_size(event: Stored) -> Stored:
+def _of_other_size(event: StoredBlocks) -> StoredBlocks:
     return msgspec.structs.replace(event, block_size=BLOCK // 2, tokens=event.tokens[::2])
 
 
-def _sparse(event: Stored) -> Stored:
+def _sparse(event: StoredBlocks) -> StoredBlocks:
     return msgspec.structs.replace(event, group=1, spec_kind=_SPARSE)
 
 
-def _reported(event: Stored) -> Stored:
+def _reported(event: StoredBlocks) -> StoredBlocks:
     return msgspec.structs.replace(event, reported=True)
 
 
 _ODD_STORES = (_left_out, _of_other_size, _sparse, _reported)
 
 
-def _blocks_of(event: Stored | Removed) -> list[int]:
+def _blocks_of(event: StoredBlocks | RemovedBlocks) -> list[int]:
     return [
         int.from_bytes(event.hashes[at : at + 8], "little") for at in range(0, len(event.hashes), 8)
     ]

@@ -36,8 +36,8 @@ from logs.loop_thread import LoopThread
 from query_api.replica.snapshot import Topic, TopicPartition
 from reprise.roles import serve
 from reprise.roles.serve import ReplicaService, ServeSettings
-from routing.decisions.interface import Routed, RouteRequest
-from routing.decisions.router import Router, Told
+from routing.decisions.interface import RoutedDecision, RouteRequest
+from routing.decisions.router import ClientReport, Router
 from routing.worker.worker import RoutingWorker
 from schemas.answer_states import AnswerState
 from schemas.codec import decode_routing
@@ -46,10 +46,10 @@ from schemas.identities import ModelContext, PrefixScope, StreamKey
 from schemas.limits import STALE_S
 from schemas.routing_records import (
     DecisionsRecord,
-    Outcome,
+    FeedbackReport,
     OutcomeEvent,
     OutcomesRecord,
-    Refused,
+    Refusal,
     decision_id,
 )
 from schemas.topics import RoutingTopics, Topics, encode_stream
@@ -507,7 +507,7 @@ class ClusterWorld(BridgeWorld):
         before = carried_by(service.router)
         routed = host.process.context.run(service.router.route, asked)
         decision = routed.decision
-        if decision.refused is not Refused.NO:
+        if decision.refused is not Refusal.NO:
             return
         instance = decision.target(decision.chosen).instance_id
         self.history.note(f"{host.name} sends {asked.request_id} to {instance}")
@@ -531,7 +531,7 @@ class ClusterWorld(BridgeWorld):
         self,
         host: ReplicaHost,
         router: Router,
-        routed: Routed,
+        routed: RoutedDecision,
         asked: RouteRequest,
         before: dict[str, int],
     ) -> None:
@@ -551,8 +551,8 @@ class ClusterWorld(BridgeWorld):
             return
         request = self.rng.choice(due)
         host, service = self.rng.choice(answering)
-        outcome = Outcome(request.key[1], request.left[0], 0.0)
-        told = Told(decision_id(*request.key), None, outcome, None)
+        outcome = FeedbackReport(request.key[1], request.left[0], 0.0)
+        told = ClientReport(decision_id(*request.key), None, outcome, None)
         live = service.router.live
         was_under_way = live.is_under_way(*request.key)
         before = carried_by(service.router)

@@ -41,7 +41,7 @@ from streams.kernel import open_kernel
 from streams.table import store
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import Fold
-from streams.table.scope_states import FreshUntil, Source
+from streams.table.scope_states import ConfirmationSource, FreshUntil
 from streams.table.table import Table
 from tests.simulation.crowd import (
     FAULTS_S,
@@ -138,7 +138,7 @@ class Service:
             as_of = self.heartbeats.write_news(self.sink)
             if as_of is not None:
                 await self.folded()
-                self.fresh_until = {Source(0, self.heartbeats.bridge): as_of + STALE_S}
+                self.fresh_until = {ConfirmationSource(0, self.heartbeats.bridge): as_of + STALE_S}
             await asyncio.sleep(HEARTBEAT_S)
 
     def standing(self, publisher: PublisherKey) -> Standing:

@@ -18,7 +18,7 @@ import pytest
 from lab.demo.compose import RESOLVE_S, Replicas, addresses, reachable
 from lab.demo.demo import COSTS
 from lab.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
-from lab.traffic.index_client import Candidate, Report, ServiceError
+from lab.traffic.index_client import Candidate, OutcomeReport, ServiceError
 from reprise.bounds import HTTP_GRACE_S, LEAVE_S
 from reprise.cli.bridge import bridge
 from reprise.cli.serve import serve
@@ -325,18 +325,18 @@ def test_outcomes_are_reported_to_the_replica_that_decided_and_decisions_go_on_w
     try:
         decided = [decide() for _ in range(4)]
         assert first.decided == second.decided == 2
-        replicas.feedback([Report(decision_id=one, event="completed") for one in decided])
+        replicas.feedback([OutcomeReport(decision_id=one, event="completed") for one in decided])
         for service in (first, second):
             assert len(service.reports) == 2
             for report in service.reports:
                 assert str(report["decision_id"]).startswith(service.url)
         second.failing = True
         assert all(decide().startswith(first.url) for _ in range(4))
-        replicas.feedback([Report(decision_id=one, event="failed") for one in decided])
+        replicas.feedback([OutcomeReport(decision_id=one, event="failed") for one in decided])
         assert len(first.reports) == 6, "those of the other one as well"
         first.failing = True
         with pytest.raises(ServiceError):
-            replicas.feedback([Report(decision_id=one, event="failed") for one in decided])
+            replicas.feedback([OutcomeReport(decision_id=one, event="failed") for one in decided])
     finally:
         replicas.close()
         first.close()

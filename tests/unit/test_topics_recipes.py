@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 import schemas
-from schemas.events import Cleared
+from schemas.events import ClearedBlocks
 from schemas.identities import Medium
-from schemas.records import EventsRecord, Unusable, encode_record
+from schemas.records import EventsRecord, UnusableRun, encode_record
 from schemas.routing_records import DecisionsRecord, OutcomesRecord, encode_routing
 from tests.building import STREAM, events_record, gap_record, removed, reset_record, stored
 from tests.routing import RUN, decision, outcome
@@ -70,13 +70,13 @@ def test_a_block_that_was_gone_is_counted_again() -> None:
     first = events_record(1, 1, [stored(1, [7], TOKENS)])
     for between, incarnation in (
         (events_record(2, 2, [removed(2, [7])]), 1),
-        (events_record(2, 2, [Cleared(sequence=2)]), 1),
-        (events_record(2, 2, [Cleared(sequence=2, medium=Medium.GPU)]), 1),
+        (events_record(2, 2, [ClearedBlocks(sequence=2)]), 1),
+        (events_record(2, 2, [ClearedBlocks(sequence=2, medium=Medium.GPU)]), 1),
         (reset_record(2), 2),
     ):
         last = events_record(9, 9, again, incarnation=incarnation)
         assert counted(first, between, last) == {("m", "00:00"): 2}
-    other = events_record(2, 2, [Cleared(sequence=2, medium=Medium.DISK)])
+    other = events_record(2, 2, [ClearedBlocks(sequence=2, medium=Medium.DISK)])
     assert counted(first, other, events_record(9, 9, again)) == {("m", "00:00"): 1}
 
 
@@ -107,7 +107,7 @@ def test_hit_rates_are_by_tenant() -> None:
 
 
 def test_losses_are_by_instance_and_reason() -> None:
-    unusable = (Unusable(5, 6, "undecodable", is_whole=True), Unusable(7, 7, "unknown_event"))
+    unusable = (UnusableRun(5, 6, "undecodable", is_whole=True), UnusableRun(7, 7, "unknown_event"))
     whole = msgspec.msgpack.decode(events_record(5, 7, []), type=EventsRecord)
     incomplete = encode_record(msgspec.structs.replace(whole, incomplete=7, unusable=unusable))
     found = fed("losses.py", gap_record(1, 4), incomplete, gap_record(1, 4), incomplete)

@@ -11,7 +11,7 @@ from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from lab.benchmarks.index.blocks import MODEL, stream_of
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName
-from schemas.events import Removed, Stored, encode_events
+from schemas.events import RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Offset
 from schemas.limits import MAINTAINED_ENTRIES
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
@@ -67,7 +67,7 @@ class TableRows:
         skipped = self.fold.apply(Offset(self.fold.offset + 1), record)
         assert skipped is None, skipped
 
-    def flush(self, events: Iterable[Stored | Removed]) -> list[RowWrite]:
+    def flush(self, events: Iterable[StoredBlocks | RemovedBlocks]) -> list[RowWrite]:
         """Folds one record with these events, and flushes."""
         self._sequence += 1
         numbered = [msgspec.structs.replace(event, sequence=self._sequence) for event in events]

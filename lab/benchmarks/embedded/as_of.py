@@ -29,7 +29,7 @@ from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import SEED, KernelName, Sizes
 from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
-from query_api.ports import Asked
+from query_api.ports import PastQuestion
 from schemas.events import BlockEvent, encode_events
 from schemas.positions import Position
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
@@ -111,7 +111,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
 def _asked(kept: _Kept) -> list[Figure]:
     past = kept.past
     assert past is not None
-    asked = Asked(SCOPE.tenant_id, SCOPE.model_name, SCOPE.block_size)
+    asked = PastQuestion(SCOPE.tenant_id, SCOPE.model_name, SCOPE.block_size)
     figures = []
     for back_s in BACK_S:
         if back_s >= len(kept.positions):

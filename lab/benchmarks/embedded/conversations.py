@@ -26,7 +26,7 @@ from lab.engines.cache import CacheSizes, Offload
 from lab.traffic.conversations import Conversations, Traffic
 from lab.traffic.shadows import (
     Choice,
-    Outcome,
+    ShadowOutcome,
     Shadows,
     by_longest_prefix,
     by_score,
@@ -76,7 +76,7 @@ def _drive(kernel: KernelName, load: Load) -> Drive:
         return drive(world, load, ByRoute(""))
 
 
-def _shadowed(load: Load, choose: Choice) -> list[Outcome]:
+def _shadowed(load: Load, choose: Choice) -> list[ShadowOutcome]:
     """What becomes of the requests in memory."""
     shadows = Shadows(ENGINES, CACHE, offload=Offload.ON_EVICTION, costs=COSTS, choose=choose)
     return [
@@ -91,7 +91,7 @@ def _in_turn(engines: int) -> Choice:
 
 
 def conversation_figures(
-    drives: Sequence[Drive], others: dict[str, list[list[Outcome]]]
+    drives: Sequence[Drive], others: dict[str, list[list[ShadowOutcome]]]
 ) -> list[Figure]:
     """A run of each is a seed."""
     found = _figures(

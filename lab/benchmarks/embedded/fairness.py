@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from lab.benchmarks.embedded.marker import Marker
 from lab.benchmarks.embedded.publisher import Publisher
-from lab.benchmarks.embedded.publisher_process import Sent
-from lab.benchmarks.embedded.service import Service, Watched, until
+from lab.benchmarks.embedded.publisher_process import SentPhase
+from lab.benchmarks.embedded.service import Service, WatchedService, until
 from lab.benchmarks.report.figures import Figure, percentile
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from lab.traffic.load import LoadPlan
@@ -133,9 +133,9 @@ def run_once(kernel: KernelName, flood: Flood | None) -> list[float]:
             return watch_beside(service, publisher, flood)
 
 
-def watch_beside(service: Watched, publisher: Publisher, flood: Flood) -> list[float]:
+def watch_beside(service: WatchedService, publisher: Publisher, flood: Flood) -> list[float]:
     """As `watch`, while the publisher sends its next phase; returns once that is folded."""
-    sent: list[Sent] = []
+    sent: list[SentPhase] = []
     sending = threading.Thread(target=lambda: sent.append(publisher.send()), daemon=True)
     waits_ms = watch(service, seconds=flood.seconds, then=sending)
     sending.join()
@@ -143,7 +143,9 @@ def watch_beside(service: Watched, publisher: Publisher, flood: Flood) -> list[f
     return waits_ms
 
 
-def watch(service: Watched, *, seconds: float, then: threading.Thread | None = None) -> list[float]:
+def watch(
+    service: WatchedService, *, seconds: float, then: threading.Thread | None = None
+) -> list[float]:
     """The milliseconds until each event of a neighbour was visible; `then` is started with it."""
     marker = Marker(round(seconds / MARK_S), every_s=MARK_S)
     try:

@@ -26,7 +26,7 @@ BOUND_SHARE: Final = 0.9
 PHASES: Final = ("stored", "removed")
 
 
-class Run:
+class IngestRun:
     """The figures of one service process, by phase: millions of blocks a second."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     return figures
 
 
-def _run_peer(plan: LoadPlan, prompts: list[list[int]]) -> Run:
-    run = Run()
+def _run_peer(plan: LoadPlan, prompts: list[list[int]]) -> IngestRun:
+    run = IngestRun()
     found = peer_ingest.run_once(plan, prompts, PHASES)
     for phase, one in zip(PHASES, found, strict=True):
         run.wall[phase] = one.blocks / one.seconds / 1e6
@@ -75,7 +75,7 @@ def _run_peer(plan: LoadPlan, prompts: list[list[int]]) -> Run:
     return run
 
 
-def _figures(runs: list[Run], phase: str, plan: LoadPlan, *, peer: str = "") -> list[Figure]:
+def _figures(runs: list[IngestRun], phase: str, plan: LoadPlan, *, peer: str = "") -> list[Figure]:
     shape = f"{peer}{phase}, {plan.blocks_per_event}-block events"
     note = f"{plan.blocks:,} blocks, one event a message" if phase == "stored" else ""
     if note and peer:
@@ -96,13 +96,13 @@ def _figures(runs: list[Run], phase: str, plan: LoadPlan, *, peer: str = "") -> 
     ]
 
 
-def run_once(kernel: KernelName, plan: LoadPlan) -> Run:
+def run_once(kernel: KernelName, plan: LoadPlan) -> IngestRun:
     """Publishes the plan into a new service.
 
     Raises:
         RuntimeError: something was lost, or the table is not what was published.
     """
-    run = Run()
+    run = IngestRun()
     with Service(kernel) as service, Publisher(plan) as publisher:
         publisher.connect(service)
         for phase in PHASES:

@@ -20,7 +20,7 @@ from lab.benchmarks.embedded.service import Service
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.routing.choosing import ByQuery, ByRoute
 from lab.benchmarks.routing.drive import Events, Load, drive, load_of
-from lab.benchmarks.routing.outcomes import Drive, Sent, figures_of, note_of, promise_errors
+from lab.benchmarks.routing.outcomes import Drive, SentRequest, figures_of, note_of, promise_errors
 from lab.benchmarks.routing.world import World
 from lab.benchmarks.sizes import SEED, KernelName, Sizes
 from lab.traffic.http_json import JsonConnection
@@ -263,7 +263,7 @@ def estimate_figures(driven: Drive, rows: Sequence[ModelRow], half: int) -> list
     ]
 
 
-def _promised(when: str, sent: Sequence[Sent], note: str = "") -> list[Figure]:
+def _promised(when: str, sent: Sequence[SentRequest], note: str = "") -> list[Figure]:
     known = _after(sent, OUTCOMES_NEEDED)
     errors = promise_errors(known)
     if not errors:
@@ -307,7 +307,7 @@ def _times(costs: Costs, factor: float) -> Costs:
     )
 
 
-def _after(sent: Sequence[Sent], outcomes: int) -> list[Sent]:
+def _after(sent: Sequence[SentRequest], outcomes: int) -> list[SentRequest]:
     """Those that were sent to an engine after so many others."""
     seen: dict[str, int] = {}
     found = []

@@ -6,8 +6,8 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from lab.benchmarks.embedded.publisher_process import Job, Sent
-from lab.benchmarks.embedded.service import Watched
+from lab.benchmarks.embedded.publisher_process import Job, SentPhase
+from lab.benchmarks.embedded.service import WatchedService
 from lab.traffic.load import LoadPlan
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Publisher:
         assert self._process.stdout is not None
         return msgspec.json.decode(self._process.stdout.readline(), type=kind)
 
-    def connect(self, service: Watched, *, first: int = 0) -> None:
+    def connect(self, service: WatchedService, *, first: int = 0) -> None:
         """Has the service follow every publisher, as instances `i0`, `i1`... from the first number
         on; returns once it does.
         """
@@ -72,9 +72,9 @@ class Publisher:
         """Returns once all of them are there."""
         self._hear(str)
 
-    def send(self) -> Sent:
+    def send(self) -> SentPhase:
         """Sends the next phase; returns when ZeroMQ has all of it."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
-        return self._hear(Sent)
+        return self._hear(SentPhase)

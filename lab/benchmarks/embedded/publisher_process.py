@@ -3,7 +3,7 @@
 `python -m lab.benchmarks.embedded.publisher_process JOB` prints a JSON line with its endpoints,
 encodes the stream, prints `ENCODED`, waits for a subscriber on each socket, and prints
 `SUBSCRIBED`. Each line on its standard input then sends the next phase from every socket, and
-prints a `Sent`.
+prints a `SentPhase`.
 
 A stream of the pattern `removed` or `cleared` has two phases, all that is stored and then the
 rest; any other has one.
@@ -31,7 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     blocks_per_s: float = 0.0
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
+class SentPhase(msgspec.Struct, frozen=True, kw_only=True):
     """One phase.
 
     Attributes:
@@ -84,7 +84,7 @@ def run(job: Job) -> None:
         seconds = time.monotonic() - started
         sent += step * len(phase.payloads)
         blocks = (phase.stored_blocks + phase.removed_blocks) * len(publishers)
-        _say(Sent(blocks=blocks, last_sequence=sent - step, started=started, seconds=seconds))
+        _say(SentPhase(blocks=blocks, last_sequence=sent - step, started=started, seconds=seconds))
     sys.stdin.read()
     for publisher in publishers:
         publisher.close(0)

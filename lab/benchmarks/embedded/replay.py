@@ -24,7 +24,14 @@ from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
 from lab.traffic.load import LoadPlan, encode_load
 from logs.embedded import EmbeddedLog
 from replay.as_records import CaptureRecords
-from replay.capture.format import Asked, Entry, Header, Kind, PublisherSource, encode_frames
+from replay.capture.format import (
+    CaptureEntry,
+    CaptureSelection,
+    Header,
+    Kind,
+    PublisherSource,
+    encode_frames,
+)
 from replay.capture.from_log import capture_log
 from replay.capture.reader import Capture
 from replay.capture.writer import CaptureWriter
@@ -145,7 +152,9 @@ def _log_bytes(place: Path) -> int:
 
 
 def _capture(place: Path) -> None:
-    capture_log(place / "data", place / "records", Asked(), created_by="bench", replace=True)
+    capture_log(
+        place / "data", place / "records", CaptureSelection(), created_by="bench", replace=True
+    )
 
 
 def _write_frames(path: Path, payloads: list[bytes]) -> None:
@@ -156,7 +165,7 @@ def _write_frames(path: Path, payloads: list[bytes]) -> None:
     with CaptureWriter(path, header) as writer:
         for number, payload in enumerate(payloads):
             value = encode_frames([b"", number.to_bytes(8, "big"), payload])
-            writer.add(Entry(0, number, number / MESSAGES_PER_S, value))
+            writer.add(CaptureEntry(0, number, number / MESSAGES_PER_S, value))
 
 
 def _fold(path: Path, kernel: KernelName) -> None:

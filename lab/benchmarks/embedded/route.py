@@ -24,7 +24,7 @@ from lab.benchmarks.embedded.service import MODEL, Service, thread_cpu_seconds
 from lab.benchmarks.report.figures import Figure, percentile
 from lab.benchmarks.routing import world
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
-from lab.traffic.index_client import Report, RouteAnswer
+from lab.traffic.index_client import OutcomeReport, RouteAnswer
 from routing.costs import Costs
 
 COUNTS: Final = (8, 64)
@@ -92,7 +92,7 @@ def _in_turn(bodies: list[bytes]) -> list[bytes]:
 # Many at once
 
 
-class Crowded(NamedTuple):
+class CrowdResult(NamedTuple):
     """What came of one run.
 
     Attributes:
@@ -121,7 +121,7 @@ class _Caller:
         self.client.send(request)
 
 
-def crowd(server: Server, pid: int, bodies: list[bytes], seconds: float) -> Crowded:
+def crowd(server: Server, pid: int, bodies: list[bytes], seconds: float) -> CrowdResult:
     """Asks for so long over new connections, all at once.
 
     Args:
@@ -159,11 +159,11 @@ def crowd(server: Server, pid: int, bodies: list[bytes], seconds: float) -> Crow
                 else:
                     ready.unregister(caller.client)
         cpu_s = thread_cpu_seconds(pid) - cpu_s
-    return Crowded(route_s, feedback_s, without_core_s, cpu_s / len(route_s + feedback_s))
+    return CrowdResult(route_s, feedback_s, without_core_s, cpu_s / len(route_s + feedback_s))
 
 
 def _report_of(routed: RouteAnswer) -> bytes:
-    report = Report(decision_id=routed.decision_id, event="completed", ttft_ms=20.0)
+    report = OutcomeReport(decision_id=routed.decision_id, event="completed", ttft_ms=20.0)
     return post_of(b"/feedback", msgspec.json.encode(report))
 
 
@@ -181,7 +181,7 @@ def _crowd_figures(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     return crowd_figures(runs)
 
 
-def crowd_figures(runs: list[Crowded]) -> list[Figure]:
+def crowd_figures(runs: list[CrowdResult]) -> list[Figure]:
     """Of the same, run after run."""
     rows = [
         ("CPU of a call", "us", [1e6 * one.cpu_s for one in runs]),

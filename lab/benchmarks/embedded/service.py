@@ -43,7 +43,7 @@ class _Digest(msgspec.Struct):
     contexts: list[_Context]
 
 
-class Watched(Protocol):
+class WatchedService(Protocol):
     """A service, or a replica of the distributed form."""
 
     def register(self, endpoint: str, instance_id: str) -> None:

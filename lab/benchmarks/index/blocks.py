@@ -8,7 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from lab.benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS
-from schemas.events import Removed, Stored, encode_events
+from schemas.events import RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import PrefixScope, StreamKey
 
 MODEL = "bench"
@@ -52,7 +52,7 @@ def chains(blocks: int, seed: int, chain_blocks: int = CHAIN_BLOCKS) -> Iterator
         yield Chain(random.randbytes(8 * count), bits.to_bytes(size_bytes, "little"))
 
 
-def stored_events(chain: Chain, per_event: int) -> list[Stored]:
+def stored_events(chain: Chain, per_event: int) -> list[StoredBlocks]:
     """The chain as stored events of `per_event` blocks, each hanging on the one before."""
     events = []
     for start in range(0, chain.blocks, per_event):
@@ -60,7 +60,7 @@ def stored_events(chain: Chain, per_event: int) -> list[Stored]:
         width = 4 * BLOCK_SIZE
         parent = chain.hashes[8 * (start - 1) : 8 * start] if start else b""
         events.append(
-            Stored(
+            StoredBlocks(
                 sequence=0,
                 hashes=hashes,
                 tokens=chain.tokens[width * start : width * (start + per_event)],
@@ -71,18 +71,18 @@ def stored_events(chain: Chain, per_event: int) -> list[Stored]:
     return events
 
 
-def removed_events(chain: Chain, per_event: int) -> list[Removed]:
+def removed_events(chain: Chain, per_event: int) -> list[RemovedBlocks]:
     """Removes the chain from its tail on, as engines do."""
     newest_first = array("Q", chain.hashes)[::-1].tobytes()
     width = 8 * per_event
     return [
-        Removed(sequence=0, hashes=newest_first[start : start + width])
+        RemovedBlocks(sequence=0, hashes=newest_first[start : start + width])
         for start in range(0, len(newest_first), width)
     ]
 
 
 def encoded_calls(
-    events: list[Stored] | list[Removed],
+    events: list[StoredBlocks] | list[RemovedBlocks],
     per_event: int,
     *,
     call_blocks: int = EVENTS_PER_CALL_BLOCKS,

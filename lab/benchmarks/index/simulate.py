@@ -13,7 +13,7 @@ from typing import Final
 
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import SEED, KernelName, Sizes
-from lab.whatif.run import Run
+from lab.whatif.run import SimulationRun
 from lab.whatif.setup import Setup
 from lab.whatif.workload import Workload
 from replay.traces.reader import DEFAULT_BLOCK_SIZE, read_trace
@@ -41,7 +41,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
         hit_rate = 0.0
         for _ in range(sizes.runs):
             started = process_time()
-            outcome = Run(Setup(policy=policy), workload, kernel=kernel).outcome()
+            outcome = SimulationRun(Setup(policy=policy), workload, kernel=kernel).outcome()
             runs.append(len(workload) / (process_time() - started))
             hit_rate = outcome.block_hit_rate
         figures.append(

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lab.benchmarks.embedded.publisher import Publisher
-from lab.benchmarks.embedded.publisher_process import Sent
+from lab.benchmarks.embedded.publisher_process import SentPhase
 from lab.benchmarks.embedded.query import INSTANCES, Server, plan_of, prompts_of
 from lab.benchmarks.embedded.service import MODEL, Service, until
 from lab.benchmarks.peers.dynamo import DynamoIndexer, describe, missing
@@ -45,7 +45,7 @@ class Pass(NamedTuple):
     sustained: bool
 
 
-class Asked(NamedTuple):
+class PeerServer(NamedTuple):
     """A server, and how it is told to follow the busy publisher."""
 
     contender: Contender
@@ -70,7 +70,7 @@ def _run_once(kernel: KernelName, sizes: Sizes) -> dict[str, Pass]:
     with ExitStack() as open_ones:
         service = open_ones.enter_context(Service(kernel))
         all_asked = [
-            Asked(
+            PeerServer(
                 our_contender(OURS, Server(service.address, service.pid)),
                 lambda publisher: publisher.connect(service, first=INSTANCES),
             )
@@ -89,7 +89,7 @@ def _run_once(kernel: KernelName, sizes: Sizes) -> dict[str, Pass]:
                 publisher.when_subscribed()
 
             contender = dynamo_contender(Server(dynamo.address, dynamo.pid))
-            all_asked.append(Asked(contender, follow))
+            all_asked.append(PeerServer(contender, follow))
         holding.connect(service)
         sent = holding.send()
         until(lambda: service.folded_sequence() >= sent.last_sequence, poll_s=0.05)
@@ -109,7 +109,7 @@ def wait_until_held(contenders: Sequence[Contender], prompts: list[list[int]]) -
     )
 
 
-def _pass(asked: Asked, prompts: list[list[int]], seconds: float) -> Pass:
+def _pass(asked: PeerServer, prompts: list[list[int]], seconds: float) -> Pass:
     one = asked.contender
     requests = [one.request(prompt[:TOKENS]) for prompt in prompts]
     alone = ask(one.server, requests, seconds, lambda: True)
@@ -122,7 +122,7 @@ def _pass(asked: Asked, prompts: list[list[int]], seconds: float) -> Pass:
     )
     with Publisher(load, blocks_per_s=2 * RATE) as busy:
         asked.follow(busy)
-        sent: list[Sent] = []
+        sent: list[SentPhase] = []
         sending = threading.Thread(target=lambda: sent.append(busy.send()), daemon=True)
         sending.start()
         time.sleep(LIVE_BLOCKS / RATE / 2)  # until it removes, too
@@ -131,7 +131,7 @@ def _pass(asked: Asked, prompts: list[list[int]], seconds: float) -> Pass:
     return Pass(alone, beside, sustained(sent[0], 2 * RATE))
 
 
-def sustained(sent: Sent, blocks_per_s: float) -> bool:
+def sustained(sent: SentPhase, blocks_per_s: float) -> bool:
     """Whether a phase took no longer than its rate says."""
     return sent.seconds <= RATE_SLACK * sent.blocks / blocks_per_s
 

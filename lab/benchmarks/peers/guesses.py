@@ -113,11 +113,11 @@ def _check(tree: ApproximateTree, index: Kernel, tokens: Sequence[int], packed: 
 
 # How far it is off
 
-Known = Callable[[int, Sequence[int], Sequence[int]], Mapping[str, int]]
+PrefixLookup = Callable[[int, Sequence[int], Sequence[int]], Mapping[str, int]]
 """What is known of a request's prompt: of its number, its tokens and its blocks' hashes."""
 
 
-class Guessed(NamedTuple):
+class GuessTotals(NamedTuple):
     """Tokens of the prompts, those that were found where they went, and how guesses compare with
     the caches: how many there were, how many were wrong, how many tokens they claimed, and how many
     of these were not held.
@@ -160,7 +160,7 @@ class Fleet:
         return ran.cached_tokens
 
 
-def route(turns: Sequence[Turn], source: str, *, warm_turns: int = WARM_TURNS) -> Guessed:
+def route(turns: Sequence[Turn], source: str, *, warm_turns: int = WARM_TURNS) -> GuessTotals:
     """Sends all of them, by what that source knows.
 
     Args:
@@ -173,7 +173,7 @@ def route(turns: Sequence[Turn], source: str, *, warm_turns: int = WARM_TURNS) -
     trees = [ApproximateTree(WORKERS, pages_max=CACHE_BLOCKS) for _ in range(gateways)]
     scorers = [Scorer([Target(worker, 0) for worker in WORKERS]) for _ in range(gateways)]
     gateway_of = random.Random(SEED)
-    total = Guessed(0, 0, 0, 0, 0, 0)
+    total = GuessTotals(0, 0, 0, 0, 0, 0)
     for number, turn in enumerate(turns):
         at = gateway_of.randrange(gateways)
         tree, scorer = trees[at], scorers[at]
@@ -193,10 +193,10 @@ def route(turns: Sequence[Turn], source: str, *, warm_turns: int = WARM_TURNS) -
 
 
 def _add(
-    total: Guessed, told: Mapping[str, int], truth: Mapping[str, int], prompt: int, cached: int
-) -> Guessed:
+    total: GuessTotals, told: Mapping[str, int], truth: Mapping[str, int], prompt: int, cached: int
+) -> GuessTotals:
     differences = [(told.get(worker, 0), truth.get(worker, 0)) for worker in WORKERS]
-    return Guessed(
+    return GuessTotals(
         total.prompt + prompt,
         total.cached + cached,
         total.guesses + len(differences),

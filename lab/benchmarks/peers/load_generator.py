@@ -38,7 +38,7 @@ def installed() -> bool:
     return shutil.which("wrk") is not None
 
 
-class Asked(NamedTuple):
+class GeneratedLoad(NamedTuple):
     """How many requests were answered, in what time, and the CPU seconds of the generator."""
 
     answered: int
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
         return self.cpu_s >= BUSY_SHARE * self.seconds
 
 
-def ask(address: tuple[str, int], requests: Sequence[bytes], *, seconds: float) -> Asked:
+def ask(address: tuple[str, int], requests: Sequence[bytes], *, seconds: float) -> GeneratedLoad:
     """Asks a server over CONNECTIONS at once.
 
     Args:
@@ -86,7 +86,7 @@ def ask(address: tuple[str, int], requests: Sequence[bytes], *, seconds: float) 
     answered, microseconds, refused, lost = map(int, ended.stderr.split())
     if refused or lost:
         raise RuntimeError(f"Expected answers alone: {refused} of {answered} refused, {lost} lost")
-    return Asked(answered, microseconds / 1e6, cpu_s)
+    return GeneratedLoad(answered, microseconds / 1e6, cpu_s)
 
 
 def _children_cpu_s() -> float:

@@ -31,7 +31,7 @@ SETTLE_S: Final = 3.0
 VISIBLE_S: Final = 120.0
 
 
-class _Watched(NamedTuple):
+class _WatchedServer(NamedTuple):
     contender: Contender
     follow: Callable[[Publisher], None]
     pid: int
@@ -58,13 +58,13 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     return figures
 
 
-def _ours(kernel: KernelName, stack: ExitStack) -> _Watched:
+def _ours(kernel: KernelName, stack: ExitStack) -> _WatchedServer:
     service = stack.enter_context(Service(kernel))
     contender = our_contender("JSON", Server(service.address, service.pid))
-    return _Watched(contender, lambda publisher: publisher.connect(service), service.pid)
+    return _WatchedServer(contender, lambda publisher: publisher.connect(service), service.pid)
 
 
-def _dynamo(kernel: KernelName, stack: ExitStack) -> _Watched:
+def _dynamo(kernel: KernelName, stack: ExitStack) -> _WatchedServer:
     dynamo = stack.enter_context(DynamoIndexer())
 
     def follow(publisher: Publisher) -> None:
@@ -73,10 +73,12 @@ def _dynamo(kernel: KernelName, stack: ExitStack) -> _Watched:
         publisher.when_subscribed()
 
     contender = dynamo_contender(Server(dynamo.address, dynamo.pid))
-    return _Watched(contender, follow, dynamo.pid)
+    return _WatchedServer(contender, follow, dynamo.pid)
 
 
-def _run_once(watched: _Watched, plan: LoadPlan, holders: int, prompts: list[list[int]]) -> float:
+def _run_once(
+    watched: _WatchedServer, plan: LoadPlan, holders: int, prompts: list[list[int]]
+) -> float:
     """Bytes for each (block, instance)."""
     one = watched.contender
 

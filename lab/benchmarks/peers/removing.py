@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lab.benchmarks.embedded.publisher import Publisher
-from lab.benchmarks.embedded.publisher_process import Sent
+from lab.benchmarks.embedded.publisher_process import SentPhase
 from lab.benchmarks.embedded.query import INSTANCES, Server
 from lab.benchmarks.embedded.service import MODEL, Service, until
 from lab.benchmarks.peers.beside import OURS, RATE, TOKENS, ask, sustained
@@ -41,7 +41,7 @@ class Pass(NamedTuple):
     sustained: bool
 
 
-class _Watched(NamedTuple):
+class _WatchedServer(NamedTuple):
     """A server: how it is asked, told to follow publishers from a number on, and its CPU."""
 
     contender: Contender
@@ -77,9 +77,9 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     return figures
 
 
-def _ours(kernel: KernelName, stack: ExitStack) -> _Watched:
+def _ours(kernel: KernelName, stack: ExitStack) -> _WatchedServer:
     service = stack.enter_context(Service(kernel))
-    return _Watched(
+    return _WatchedServer(
         our_contender(OURS, Server(service.address, service.pid)),
         lambda publisher, first: publisher.connect(service, first=first),
         service.cpu_s,
@@ -87,7 +87,7 @@ def _ours(kernel: KernelName, stack: ExitStack) -> _Watched:
     )
 
 
-def _dynamo(kernel: KernelName, stack: ExitStack) -> _Watched:
+def _dynamo(kernel: KernelName, stack: ExitStack) -> _WatchedServer:
     dynamo = stack.enter_context(DynamoIndexer())
 
     def follow(publisher: Publisher, first: int) -> None:
@@ -96,10 +96,10 @@ def _dynamo(kernel: KernelName, stack: ExitStack) -> _Watched:
         publisher.when_subscribed()
 
     contender = dynamo_contender(Server(dynamo.address, dynamo.pid))
-    return _Watched(contender, follow, dynamo.cpu_s, lambda: None)
+    return _WatchedServer(contender, follow, dynamo.cpu_s, lambda: None)
 
 
-def _run_once(watched: _Watched, plan: LoadPlan, prompts: Sequence[list[int]]) -> Pass:
+def _run_once(watched: _WatchedServer, plan: LoadPlan, prompts: Sequence[list[int]]) -> Pass:
     one = watched.contender
 
     def held(prompt: list[int]) -> int:
@@ -121,7 +121,7 @@ def _run_once(watched: _Watched, plan: LoadPlan, prompts: Sequence[list[int]]) -
         watched.settle()
         requests = [one.request(prompt) for prompt in prompts]
         alone = ask(one.server, requests, ALONE_S, lambda: True)
-        sent: list[Sent] = []
+        sent: list[SentPhase] = []
         sending = threading.Thread(target=lambda: sent.append(removing.send()), daemon=True)
         sending.start()
         beside = ask(one.server, requests, plan.blocks / RATE, sending.is_alive)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from lab.benchmarks.report.document import Report
+from lab.benchmarks.report.document import BenchmarkReport
 from lab.benchmarks.report.table import markdown_lines, table_lines
 
 
@@ -28,16 +28,16 @@ def main(reports: Sequence[Path], markdown: bool) -> None:
         click.echo(line)
 
 
-def _read(path: Path) -> Report:
+def _read(path: Path) -> BenchmarkReport:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
+        return msgspec.json.decode(path.read_bytes(), type=BenchmarkReport)
     except msgspec.DecodeError as error:
         raise click.ClickException(
             f"Expected a report of `python -m lab.benchmarks --json`, got {path}: {error}"
         ) from error
 
 
-def merge(reports: Sequence[Report]) -> Report:
+def merge(reports: Sequence[BenchmarkReport]) -> BenchmarkReport:
     """All of them as one; machine and date are the last one's."""
     last = reports[-1]
     by_place = {

@@ -20,7 +20,7 @@ FLAT: Final = DISTURBED_SPREAD
 """What may not change may change by as much as equal runs do before they are marked."""
 
 
-class Of(NamedTuple):
+class FigureOf(NamedTuple):
     """A figure, by its measurement and its name."""
 
     measurement: str
@@ -39,11 +39,11 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     what: str
-    figure: Of
+    figure: FigureOf
     at_least: float | None = None
     at_most: float | None = None
-    ours: Of | None = None
-    peers: dict[str, Of] = {}
+    ours: FigureOf | None = None
+    peers: dict[str, FigureOf] = {}
 
     @property
     def bound(self) -> str:
@@ -65,10 +65,10 @@ def _asked(form: str, label: str, tokens: int, least: float, theirs: str) -> lis
     def aim(what: str, figure: str, ours: str) -> Aim:
         return Aim(
             what=f"{label}: {what}",
-            figure=Of("peers", f"{row}: {figure}"),
+            figure=FigureOf("peers", f"{row}: {figure}"),
             at_least=least,
-            ours=Of("peers", f"{row}: {ours}"),
-            peers={DYNAMO: Of("peers", f"{peer}: {ours}")},
+            ours=FigureOf("peers", f"{row}: {ours}"),
+            peers={DYNAMO: FigureOf("peers", f"{peer}: {ours}")},
         )
 
     return [
@@ -92,36 +92,36 @@ def _queries() -> list[Aim]:
 
 def _beside() -> list[Aim]:
     row = "JSON, 8K tokens"
-    ours = Of("beside", f"{row}, beside events: p99")
-    theirs = {DYNAMO: Of("beside", f"Dynamo, {row}, beside events: p99")}
+    ours = FigureOf("beside", f"{row}, beside events: p99")
+    theirs = {DYNAMO: FigureOf("beside", f"Dynamo, {row}, beside events: p99")}
     removed = "JSON, 8K tokens, beside removals"
     return [
         Aim(
             what="p99 of /query, 8K, beside 200K blocks/s stored and removed, times idle",
-            figure=Of("beside", f"{row}: p99, times alone"),
+            figure=FigureOf("beside", f"{row}: p99, times alone"),
             at_most=2.0,
             ours=ours,
             peers=theirs,
         ),
         Aim(
             what="the same, times Dynamo's",
-            figure=Of("beside", f"{row}, beside events: p99, times Dynamo's"),
+            figure=FigureOf("beside", f"{row}, beside events: p99, times Dynamo's"),
             at_most=1.0,
             ours=ours,
             peers=theirs,
         ),
         Aim(
             what="p99 of /query, 8K, while 1M blocks held by 8 are removed, times idle",
-            figure=Of("removing", f"{removed}: p99, times alone"),
+            figure=FigureOf("removing", f"{removed}: p99, times alone"),
             at_most=FLAT,
-            ours=Of("removing", f"{removed}: p99"),
-            peers={DYNAMO: Of("removing", f"Dynamo, {removed}: p99")},
+            ours=FigureOf("removing", f"{removed}: p99"),
+            peers={DYNAMO: FigureOf("removing", f"Dynamo, {removed}: p99")},
         ),
         Aim(
             what="requests/s of four threads on cores of their own, times those of one",
-            figure=Of("cores", "4 threads, by CPU: requests/s, times those of one"),
+            figure=FigureOf("cores", "4 threads, by CPU: requests/s, times those of one"),
             at_least=2.0,
-            ours=Of("cores", "4 threads, by CPU: requests/s"),
+            ours=FigureOf("cores", "4 threads, by CPU: requests/s"),
         ),
     ]
 
@@ -138,14 +138,14 @@ def _ingest() -> list[Aim]:
         aims.append(
             Aim(
                 what=f"{phase}, {what}, whole service, of a CPU-second",
-                figure=Of("ingest", row),
+                figure=FigureOf("ingest", row),
                 at_least=least,
-                peers={DYNAMO: Of("ingest", f"Dynamo, {row}")},
+                peers={DYNAMO: FigureOf("ingest", f"Dynamo, {row}")},
             )
         )
     row = "removed, 64-block events, of blocks held by 8: per CPU-second"
-    theirs = {DYNAMO: Of("removing", f"Dynamo, {row}")}
-    figure = Of("removing", row)
+    theirs = {DYNAMO: FigureOf("removing", f"Dynamo, {row}")}
+    figure = FigureOf("removing", row)
     what = "the same, from 1M blocks held by 8"
     return [*aims, Aim(what=what, figure=figure, at_least=3.0, peers=theirs)]
 
@@ -154,10 +154,10 @@ def _kernel() -> list[Aim]:
     cold = [
         Aim(
             what=f"index alone, {tokens}K tokens out of the caches, 10M blocks, times hashing",
-            figure=Of("growth", f"{row}: times the hashing alone"),
+            figure=FigureOf("growth", f"{row}: times the hashing alone"),
             at_most=1.5,
-            ours=Of("growth", f"{row}: CPU"),
-            peers={TREE: Of("tree", f"approximate tree, {tokens}K tokens: query")},
+            ours=FigureOf("growth", f"{row}: CPU"),
+            peers={TREE: FigureOf("tree", f"approximate tree, {tokens}K tokens: query")},
         )
         for tokens in (1, 8, 128)
         for row in (f"query of {tokens}K tokens, 10,000,000 blocks held",)
@@ -165,20 +165,22 @@ def _kernel() -> list[Aim]:
     grown = [
         Aim(
             what=f"index alone, {tokens}K tokens, 30M blocks, times 1M",
-            figure=Of("growth", f"query of {tokens}K tokens: CPU, 30,000,000 blocks, times first"),
+            figure=FigureOf(
+                "growth", f"query of {tokens}K tokens: CPU, 30,000,000 blocks, times first"
+            ),
             at_most=FLAT,
-            ours=Of("growth", f"query of {tokens}K tokens, 30,000,000 blocks held: CPU"),
+            ours=FigureOf("growth", f"query of {tokens}K tokens, 30,000,000 blocks held: CPU"),
         )
         for tokens in (1, 8, 128)
     ]
     linear = Aim(
         what="index alone, CPU of a token, prompt of 1M tokens, times 16K",
-        figure=Of("growth", "query of 1024K tokens: CPU of a token, times 16K"),
+        figure=FigureOf("growth", "query of 1024K tokens: CPU of a token, times 16K"),
         at_most=FLAT,
-        ours=Of("growth", "query of 1024K tokens: CPU of a token"),
+        ours=FigureOf("growth", "query of 1024K tokens: CPU of a token"),
     )
     pauses = [
-        Aim(what=f"table grows to 30M: {what}", figure=Of("growth", figure), at_most=5.0)
+        Aim(what=f"table grows to 30M: {what}", figure=FigureOf("growth", figure), at_most=5.0)
         for what, figure in (
             ("longest query", "a query of 1K tokens: longest"),
             ("longest call of the fold, CPU", "CPU of a call of the fold, 1,024 blocks: longest"),
@@ -191,7 +193,7 @@ def _memory() -> list[Aim]:
     return [
         Aim(
             what=f"memory of a (block, instance) pair at 10M, {what}",
-            figure=Of("memory", f"{case}: resident"),
+            figure=FigureOf("memory", f"{case}: resident"),
             at_most=most,
             peers=peers,
         )
@@ -201,15 +203,19 @@ def _memory() -> list[Aim]:
                 "one instance",
                 45.0,
                 {
-                    DYNAMO: Of("peers-memory", "Dynamo, one instance: resident"),
-                    TREE: Of("tree", "approximate tree, one worker: memory of a block"),
+                    DYNAMO: FigureOf("peers-memory", "Dynamo, one instance: resident"),
+                    TREE: FigureOf("tree", "approximate tree, one worker: memory of a block"),
                 },
             ),
             (
                 "eight",
                 "8 instances share the blocks",
                 25.0,
-                {DYNAMO: Of("peers-memory", "Dynamo, 8 instances share the blocks: resident")},
+                {
+                    DYNAMO: FigureOf(
+                        "peers-memory", "Dynamo, 8 instances share the blocks: resident"
+                    )
+                },
             ),
             ("256", "256 instances share the blocks", 15.0, {}),
         )
@@ -220,23 +226,23 @@ def _instances() -> list[Aim]:
     aims = []
     for count, most in ((256, 1.3), (1024, 2.0)):
         row = f"{count} instances, times the CPU of 8"
-        full = Of("instances", f"{count} instances away: CPU of a 1K query that nobody holds")
-        hits = Of("instances", f"{count} instances away: CPU of it with hits_only")
+        full = FigureOf("instances", f"{count} instances away: CPU of a 1K query that nobody holds")
+        hits = FigureOf("instances", f"{count} instances away: CPU of it with hits_only")
         aims += [
             Aim(
                 what=f"1K query that nobody holds, {count:,} registered, times 8",
-                figure=Of("instances", row),
+                figure=FigureOf("instances", row),
                 at_most=most,
                 ours=full,
             ),
             Aim(
                 what="the same with hits_only",
-                figure=Of("instances", f"{row}, with hits_only"),
+                figure=FigureOf("instances", f"{row}, with hits_only"),
                 at_most=1.1,
                 ours=hits,
             ),
         ]
-    idle = Of("instances", "1024 instances away: CPU with nothing to do")
+    idle = FigureOf("instances", "1024 instances away: CPU with nothing to do")
     return [*aims, Aim(what="1,024 registered, nothing to do", figure=idle, at_most=2.0)]
 
 
@@ -244,16 +250,16 @@ def _route() -> list[Aim]:
     crowd = "64 connections: /route"
     late = Aim(
         what="64 connections of /route and /feedback: over 100 ms, while the service has a core",
-        figure=Of("route", f"{crowd}, but for waits for a core, over 100 ms"),
+        figure=FigureOf("route", f"{crowd}, but for waits for a core, over 100 ms"),
         at_most=0.0,
-        ours=Of("route", f"{crowd}, over 100 ms"),
+        ours=FigureOf("route", f"{crowd}, over 100 ms"),
     )
     dear = [
         Aim(
             what=f"/route with 64 candidates, {tokens:,} tokens, times /query",
-            figure=Of("route", f"64 candidates, {tokens:,} tokens: /route, times /query"),
+            figure=FigureOf("route", f"64 candidates, {tokens:,} tokens: /route, times /query"),
             at_most=1.5,
-            ours=Of("route", f"64 candidates, {tokens:,} tokens: CPU of /route"),
+            ours=FigureOf("route", f"64 candidates, {tokens:,} tokens: CPU of /route"),
         )
         for tokens in (1024, 8192)
     ]
@@ -264,7 +270,7 @@ def _recovery() -> list[Aim]:
     return [
         Aim(
             what=f"restart with 10M blocks, {what}",
-            figure=Of("recovery", f"10,000,000 blocks, {case}: until ready"),
+            figure=FigureOf("recovery", f"10,000,000 blocks, {case}: until ready"),
             at_most=8.0,
         )
         for what, case in (
@@ -295,16 +301,16 @@ def _fairness() -> list[Aim]:
     floods = [
         Aim(
             what=f"a neighbour's event later, at the worst, beside {what}",
-            figure=Of("fairness", f"beside {flood}: worst, beyond the worst alone"),
+            figure=FigureOf("fairness", f"beside {flood}: worst, beyond the worst alone"),
             at_most=50.0,
-            ours=Of("fairness", f"beside {flood}: worst"),
+            ours=FigureOf("fairness", f"beside {flood}: worst"),
         )
         for flood, what in _FLOODS.items()
     ]
     large = [
         Aim(
             what=f"a neighbour's event, at the worst, beside {what}",
-            figure=Of("large", f"{step}: worst"),
+            figure=FigureOf("large", f"{step}: worst"),
             at_most=50.0,
         )
         for what, step in (
@@ -319,9 +325,9 @@ def _fairness() -> list[Aim]:
     partition = [
         Aim(
             what=f"distributed: an event of the same partition later, beside {_FLOODS[flood]}",
-            figure=Of("partition", f"beside {flood}: worst, beyond the worst alone"),
+            figure=FigureOf("partition", f"beside {flood}: worst, beyond the worst alone"),
             at_most=50.0,
-            ours=Of("partition", f"beside {flood}: worst"),
+            ours=FigureOf("partition", f"beside {flood}: worst"),
         )
         for flood in _STORING
     ]
@@ -333,13 +339,13 @@ def _distributed() -> list[Aim]:
     return [
         Aim(
             what="distributed: CPU of 1M blocks in 64-block events, bridge, worker, replica",
-            figure=Of("pipeline", f"{row}: bridge, worker and replica"),
+            figure=FigureOf("pipeline", f"{row}: bridge, worker and replica"),
             at_most=1.5,
         ),
         *(
             Aim(
                 what=f"distributed: until visible at 50K blocks/s, p99, {what}",
-                figure=Of("latency", f"{settings}, 50,000 blocks/s: p99"),
+                figure=FigureOf("latency", f"{settings}, 50,000 blocks/s: p99"),
                 at_most=most,
             )
             for what, settings, most in (
@@ -350,14 +356,14 @@ def _distributed() -> list[Aim]:
         *(
             Aim(
                 what=f"distributed: 10M blocks, a cold {role}",
-                figure=Of("cold", f"{role}, 10,000,000 blocks: until {until}"),
+                figure=FigureOf("cold", f"{role}, 10,000,000 blocks: until {until}"),
                 at_most=20.0,
             )
             for role, until in (("replica", "ready"), ("worker", "open"))
         ),
         Aim(
             what="distributed: table topic on disk while it churns, at the most",
-            figure=Of("table-topic", "on disk, while it churns: most"),
+            figure=FigureOf("table-topic", "on disk, while it churns: most"),
             at_most=3.0,
         ),
     ]
@@ -367,7 +373,7 @@ def _simulate() -> list[Aim]:
     return [
         Aim(
             what=f"simulate: requests/s of CPU, ten nodes, {policy}",  # 12,031 in 2 s
-            figure=Of("simulate", f"simulate, ten nodes, {policy}"),
+            figure=FigureOf("simulate", f"simulate, ten nodes, {policy}"),
             at_least=6_000.0,
         )
         for policy in ("weighted", "algorithm-1")
@@ -378,7 +384,7 @@ def _tracing() -> list[Aim]:
     return [
         Aim(
             what=f"what tracing costs where it is off: {name}",
-            figure=Of("tracing", f"tracing off, {name}"),
+            figure=FigureOf("tracing", f"tracing off, {name}"),
             at_most=5.0,
         )
         for name in ("a decision", "a decision of a trace", "a report", "a batch")
@@ -415,7 +421,7 @@ def _policies() -> list[Aim]:
         ("p90 of the TTFT held, the most of 8", f"{models}: p90 held, most", None, 95.0),
     )
     return [
-        Aim(what=what, figure=Of("policies", figure), at_least=least, at_most=most)
+        Aim(what=what, figure=FigureOf("policies", figure), at_least=least, at_most=most)
         for what, figure, least, most in bounds
     ]
 
@@ -431,7 +437,7 @@ def _conversations() -> list[Aim]:
     return [
         Aim(
             what=f"187 conversations of 8 turns, defaults: {what}",
-            figure=Of("conversations", f"/route: {what}"),
+            figure=FigureOf("conversations", f"/route: {what}"),
             at_least=least,
             at_most=most,
         )
@@ -443,9 +449,9 @@ def _audit() -> list[Aim]:
     return [
         Aim(
             what=f"/query of {tokens}K tokens that {kept} (--audit 1), CPU more",
-            figure=Of(measurement, f"{tokens}K tokens: CPU more with --audit 1"),
+            figure=FigureOf(measurement, f"{tokens}K tokens: CPU more with --audit 1"),
             at_most=10.0,
-            ours=Of(measurement, f"{tokens}K tokens: CPU per request with --audit 1"),
+            ours=FigureOf(measurement, f"{tokens}K tokens: CPU per request with --audit 1"),
         )
         for measurement, kept in (("audit", "is kept"), ("audit-replica", "a replica keeps"))
         for tokens in (1, 8)
@@ -456,7 +462,7 @@ def _past() -> list[Aim]:
     return [
         Aim(
             what=f"/query of 8K tokens as of {back} s before, 1M live blocks, 20,000 a second",
-            figure=Of("as-of", f"8K tokens as of {back} s before"),
+            figure=FigureOf("as-of", f"8K tokens as of {back} s before"),
             at_most=100.0,
         )
         for back in ("1", "60", "600")

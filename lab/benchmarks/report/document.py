@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from lab.benchmarks.report.aims import BY_FIGURE, Of
+from lab.benchmarks.report.aims import BY_FIGURE, FigureOf
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.report.machine import Machine
 from lab.benchmarks.sizes import KernelName
@@ -28,7 +28,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class BenchmarkReport(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run, as it stands in the JSON file.
 
     Attributes:
@@ -47,7 +47,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     missing_peers: dict[str, str] = {}
 
 
-def head_lines(report: Report) -> Iterator[str]:
+def head_lines(report: BenchmarkReport) -> Iterator[str]:
     """The report's head."""
     machine, quick = report.machine, report.quick
     packages = ", ".join(f"{name} {number}" for name, number in machine.packages.items())
@@ -87,7 +87,7 @@ def _row_lines(
     values = "".join(f"{_text(figure):>{_VALUE_WIDTH}}" for figure in figures)
     line = f"{row:{_NAME_WIDTH}}{values} {known[0].unit:{_UNIT_WIDTH}}"
     for figure, result in zip(figures, results, strict=True):
-        aim = BY_FIGURE.get(Of(result.measurement, row))
+        aim = BY_FIGURE.get(FigureOf(result.measurement, row))
         if figure is not None and aim is not None and result.kernel == "rust":
             line += f"aim {aim.bound}: {'met' if aim.is_met(figure.value) else 'MISSED'}"
     yield line.rstrip()

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import click
 import msgspec
 
-from lab.benchmarks.report.document import Report
+from lab.benchmarks.report.document import BenchmarkReport
 from lab.benchmarks.report.figures import Figure
 
 _COLOURS: Final = ("#1b6ca8", "#d1495b", "#66a182", "#8d6a9f", "#edae49", "#2e4057")
@@ -96,7 +96,7 @@ def main(report: Path, directory: Path) -> None:
         from matplotlib.figure import Figure as Picture
     except ImportError as error:
         raise click.ClickException("Expected matplotlib: run `make plots`") from error
-    told = msgspec.json.decode(report.read_bytes(), type=Report)
+    told = msgspec.json.decode(report.read_bytes(), type=BenchmarkReport)
     figures = [
         figure for result in told.results if result.kernel == "rust" for figure in result.figures
     ]
@@ -109,7 +109,7 @@ def main(report: Path, directory: Path) -> None:
 
 
 def _draw(
-    plot: Plot, lines: Lines, path: Path, told: Report, make_picture: Callable[..., Any]
+    plot: Plot, lines: Lines, path: Path, told: BenchmarkReport, make_picture: Callable[..., Any]
 ) -> None:
     picture = make_picture(figsize=(6.4, 4.0), layout="constrained")
     axes = picture.subplots()

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from lab.benchmarks.report.aims import AIMS, DYNAMO, PEERS, Aim, Of
-from lab.benchmarks.report.document import Report, number_text
+from lab.benchmarks.report.aims import AIMS, DYNAMO, PEERS, Aim, FigureOf
+from lab.benchmarks.report.document import BenchmarkReport, number_text
 from lab.benchmarks.report.figures import Figure
 
 KERNEL: Final = "rust"
@@ -15,7 +15,7 @@ UNKNOWN: Final = "no figure of that name: lab/benchmarks/report/aims.py is out o
 HEADS: Final = ("what", "aim", "measured", *PEERS, "ratio", "")
 """The ratio, or the difference, is what is bounded where there is one of its own."""
 
-_Known = dict[Of, Figure]
+_Known = dict[FigureOf, Figure]
 
 
 class Row(NamedTuple):
@@ -46,11 +46,11 @@ class Row(NamedTuple):
         return said
 
 
-def rows_of(report: Report) -> list[Row]:
+def rows_of(report: BenchmarkReport) -> list[Row]:
     """A row for each aim whose measurement was to be made; what was not asked for has none."""
     results = [one for one in report.results if one.kernel == KERNEL]
     known = {
-        Of(result.measurement, figure.name): figure
+        FigureOf(result.measurement, figure.name): figure
         for result in results
         for figure in result.figures
     }
@@ -60,7 +60,7 @@ def rows_of(report: Report) -> list[Row]:
     return [_row(aim, known, reasons, report) for aim in AIMS if aim.figure.measurement in asked]
 
 
-def _row(aim: Aim, known: _Known, reasons: dict[str, str], report: Report) -> Row:
+def _row(aim: Aim, known: _Known, reasons: dict[str, str], report: BenchmarkReport) -> Row:
     figure = known.get(aim.figure)
     ours = known.get(aim.ours) if aim.ours is not None else figure
     peers = [known.get(aim.peers[name]) if name in aim.peers else None for name in PEERS]
@@ -68,7 +68,7 @@ def _row(aim: Aim, known: _Known, reasons: dict[str, str], report: Report) -> Ro
     return Row(aim, figure, ours, peers, reason)
 
 
-def _reason(aim: Aim, reasons: dict[str, str], report: Report) -> str:
+def _reason(aim: Aim, reasons: dict[str, str], report: BenchmarkReport) -> str:
     said = reasons.get(aim.figure.measurement)
     if said is not None:
         return said
@@ -135,7 +135,7 @@ def summary_of(rows: Sequence[Row]) -> str:
     return f"{met} met, {missed} missed, {len(rows) - met - missed} not measured in this run"
 
 
-def table_lines(report: Report) -> Iterator[str]:
+def table_lines(report: BenchmarkReport) -> Iterator[str]:
     """The closing section of a run; nothing where no aim was asked for."""
     rows = rows_of(report)
     if not rows:
@@ -153,7 +153,7 @@ def table_lines(report: Report) -> Iterator[str]:
         yield f"{left_out} more aims are of measurements that were not asked for"
 
 
-def markdown_lines(report: Report) -> Iterator[str]:
+def markdown_lines(report: BenchmarkReport) -> Iterator[str]:
     """The same as docs/benchmarks.md has it."""
     machine = report.machine
     packages = ", ".join(f"{name} {said}" for name, said in report.peers.items())

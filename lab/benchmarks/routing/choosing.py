@@ -15,7 +15,7 @@ _ROUTED: Final = msgspec.json.Decoder(RouteAnswer)
 _MATCHES: Final = msgspec.json.Decoder(dict[str, dict[str, InstanceMatch]])
 
 
-class Chosen(NamedTuple):
+class ChosenTarget(NamedTuple):
     """Who gets a request, and what was promised of it; None, and "", where nothing was."""
 
     instance_id: str
@@ -27,7 +27,7 @@ class Chosen(NamedTuple):
 class Way(Protocol):
     """How a router chooses."""
 
-    async def choose(self, service: Wire, turn: Turn, number: int) -> Chosen | None:
+    async def choose(self, service: Wire, turn: Turn, number: int) -> ChosenTarget | None:
         """Who gets it; None where it is refused.
 
         Raises:
@@ -49,7 +49,7 @@ class ByRoute:
             self._fields["slo"] = {"ttft_ms": 1000 * slo_s}
         self._reserve = reserve
 
-    async def choose(self, service: Wire, turn: Turn, number: int) -> Chosen | None:
+    async def choose(self, service: Wire, turn: Turn, number: int) -> ChosenTarget | None:
         """See `Way`. A request that is only asked for has no decision to report of."""
         body = {**self._fields, "token_ids": turn.prompt}
         answer = await service.request("POST", "/route", body)
@@ -61,7 +61,7 @@ class ByRoute:
         one = routed.prefill
         # An engine always computes one token at least.
         reusable = (len(turn.prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE
-        return Chosen(
+        return ChosenTarget(
             one.instance_id,
             routed.decision_id if self._reserve else "",
             min(one.cached_tokens, reusable),
@@ -76,7 +76,7 @@ class ByQuery:
         self._instances = instances
         self._chance = random.Random(seed)
 
-    async def choose(self, service: Wire, turn: Turn, number: int) -> Chosen | None:
+    async def choose(self, service: Wire, turn: Turn, number: int) -> ChosenTarget | None:
         """See `Way`. It promises the prefix, and no time."""
         body = {"model": MODEL, "block_size": BLOCK_SIZE, "token_ids": turn.prompt}
         answer = await service.request("POST", "/query", body)
@@ -90,4 +90,4 @@ class ByQuery:
         most = max(held.values())
         name = self._chance.choice([name for name, tokens in held.items() if tokens == most])
         reusable = (len(turn.prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE
-        return Chosen(name, cached_tokens=min(most, reusable))
+        return ChosenTarget(name, cached_tokens=min(most, reusable))

@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lab.benchmarks.routing.choosing import Chosen, Way
-from lab.benchmarks.routing.outcomes import Drive, Sent
+from lab.benchmarks.routing.choosing import ChosenTarget, Way
+from lab.benchmarks.routing.outcomes import Drive, SentRequest
 from lab.benchmarks.routing.wire import Wire
 from lab.benchmarks.routing.world import World
 from lab.engines.cache import BlockChain, Offload
-from lab.engines.engine import Generated, GenerateRequest
+from lab.engines.engine import GenerateAnswer, GenerateRequest
 from lab.traffic.conversations import Conversations, Traffic, Turn
-from lab.traffic.index_client import Report
+from lab.traffic.index_client import OutcomeReport
 from lab.traffic.shadows import ShadowEngine
 from routing.costs import Costs
 
@@ -100,8 +100,8 @@ class _Driving:
             engine.instance_id: Wire(engine.http_host, engine.http_port) for engine in world.engines
         }
         self._truth = _Truth(world) if events.slo_s else None
-        self._decode = msgspec.json.Decoder(Generated).decode
-        self._sent: list[Sent] = []
+        self._decode = msgspec.json.Decoder(GenerateAnswer).decode
+        self._sent: list[SentRequest] = []
         self._decision_s: list[float] = []
         self._started = 0.0
         self._late_s = 0.0
@@ -141,7 +141,7 @@ class _Driving:
         now = time.monotonic()
         if number >= self._load.warmup:
             self._decision_s.append(now - asked)
-        sent = Sent(number=number, prompt_tokens=len(turn.prompt), at=now)
+        sent = SentRequest(number=number, prompt_tokens=len(turn.prompt), at=now)
         self._sent.append(sent)
         if chosen is None:
             sent.refused = True
@@ -154,7 +154,7 @@ class _Driving:
             self._truth.sent(turn, chosen.instance_id, now)
         return asyncio.create_task(self._serve(sent, turn, chosen))
 
-    async def _serve(self, sent: Sent, turn: Turn, chosen: Chosen) -> None:
+    async def _serve(self, sent: SentRequest, turn: Turn, chosen: ChosenTarget) -> None:
         body = GenerateRequest(token_ids=list(turn.prompt), answer_ids=list(turn.answer), dp_rank=0)
         try:
             answer = await self._engines[chosen.instance_id].request("POST", "/generate", body)
@@ -168,9 +168,9 @@ class _Driving:
         except OSError as error:
             sent.problem = str(error)
 
-    async def _report(self, decision_id: str, generated: Generated) -> None:
+    async def _report(self, decision_id: str, generated: GenerateAnswer) -> None:
         """Decoding takes these engines no time: the first token is the end as well."""
-        first = Report(
+        first = OutcomeReport(
             decision_id=decision_id,
             event="first_token",
             ttft_ms=1000 * generated.ttft_s,
@@ -178,7 +178,7 @@ class _Driving:
             prompt_tokens=generated.prompt_tokens,
             cached_tokens=generated.cached_tokens,
         )
-        reports = [first, Report(decision_id=decision_id, event="completed")]
+        reports = [first, OutcomeReport(decision_id=decision_id, event="completed")]
         answer = await self._service.request("POST", "/feedback", reports)
         if answer.status != 202:
             raise OSError(f"POST /feedback: {answer.status} {answer.body.decode()}")

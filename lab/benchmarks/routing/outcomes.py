@@ -12,7 +12,7 @@ LATE_S: Final = 2.0
 """A request that was sent so much later than it was to be shows that the machine was too busy."""
 
 
-class Sent(msgspec.Struct, kw_only=True):
+class SentRequest(msgspec.Struct, kw_only=True):
     """A request, and what came of it.
 
     Attributes:
@@ -49,12 +49,12 @@ class Drive(msgspec.Struct):
     late_s: by how much a request was sent late at the most.
     """
 
-    sent: list[Sent]
+    sent: list[SentRequest]
     decision_s: list[float]
     late_s: float
 
     @property
-    def served(self) -> list[Sent]:
+    def served(self) -> list[SentRequest]:
         """Those that were sent to an engine."""
         return [one for one in self.sent if not one.refused]
 
@@ -71,7 +71,7 @@ class Drive(msgspec.Struct):
 
     @property
     def mean_ttft_s(self) -> float:
-        """Of all that were sent; see `Sent.ttft_s` for those that were never done."""
+        """Of all that were sent; see `SentRequest.ttft_s` for those that were never done."""
         return fmean(one.ttft_s for one in self.served)
 
     def ttft_s(self, percent: float) -> float:
@@ -92,12 +92,12 @@ class Drive(msgspec.Struct):
         return needless / len(self.sent)
 
 
-def _share(of: Sequence[Sent], tokens: Callable[[Sent], int]) -> float:
+def _share(of: Sequence[SentRequest], tokens: Callable[[SentRequest], int]) -> float:
     whole = sum(one.prompt_tokens for one in of)
     return sum(map(tokens, of)) / whole if whole else 0.0
 
 
-def promise_errors(sent: Sequence[Sent]) -> list[float]:
+def promise_errors(sent: Sequence[SentRequest]) -> list[float]:
     """|actual - promised| / actual of each time to a first token that was promised."""
     return [
         abs(one.ttft_s - one.promised_s) / one.ttft_s

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from lab.benchmarks.scaling.fleet_report import Beside, Plan
+from lab.benchmarks.scaling.fleet_report import BusyLoopResult, FleetPlan
 
 EXACT_POLL_S: Final = 0.5
 _LOOP: Final = "import os\nwhile os.getppid() == {parent}:\n    for _ in range(10**6): pass"
@@ -26,7 +26,7 @@ class Counts(NamedTuple):
     lost_batches: int
 
 
-class Watched(Protocol):
+class WatchedServices(Protocol):
     """The services, for one thread."""
 
     def counts(self) -> Counts:
@@ -56,14 +56,14 @@ class BusyLoops(threading.Thread):
     """
 
     def __init__(
-        self, plan: Plan, known: Watched, start: float, say: Callable[[str], None]
+        self, plan: FleetPlan, known: WatchedServices, start: float, say: Callable[[str], None]
     ) -> None:
         super().__init__(name="busy-loops", daemon=True)
         self._plan = plan
         self._known = known
         self._start = start
         self._say = say
-        self.beside: Beside | None = None
+        self.beside: BusyLoopResult | None = None
 
     def run(self) -> None:
         """Of the thread."""
@@ -78,7 +78,7 @@ class BusyLoops(threading.Thread):
         self._say(f"the busy loops have ended: {states}")
         exact_after_s = self._wait_exact(ended)
         after = self._known.counts()
-        self.beside = Beside(
+        self.beside = BusyLoopResult(
             new_links=after.links - before.links,
             lost_batches=after.lost_batches - before.lost_batches,
             cores=cores,

@@ -35,9 +35,9 @@ import msgspec
 from lab.benchmarks.embedded.service import Service, until
 from lab.benchmarks.report.machine import describe_machine
 from lab.benchmarks.scaling.busy_loops import BusyLoops, Counts
-from lab.benchmarks.scaling.fleet_process import SUBSCRIBED, Begin, FleetSent, PublishersJob
+from lab.benchmarks.scaling.fleet_process import SUBSCRIBED, FleetSent, PublishersJob, ScheduleStart
 from lab.benchmarks.scaling.fleet_report import (
-    Plan,
+    FleetPlan,
     Sample,
     Summary,
     cores_of,
@@ -45,8 +45,8 @@ from lab.benchmarks.scaling.fleet_report import (
     table_lines,
 )
 from lab.benchmarks.scaling.probing import (
-    Answered,
     Prober,
+    ProbeResult,
     instance_name,
     open_files,
     resident_bytes,
@@ -129,7 +129,9 @@ class Publishers:
         if line.strip() != f'"{SUBSCRIBED}"':
             raise RuntimeError("Expected all publishers to be followed, their process has ended")
 
-    def begin(self, begin: Begin, addresses: list[tuple[str, int]], found_s: float) -> Prober:
+    def begin(
+        self, begin: ScheduleStart, addresses: list[tuple[str, int]], found_s: float
+    ) -> Prober:
         """Starts the schedule; returns who asks for what is sent."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -210,7 +212,7 @@ class Services:
         return found
 
 
-def run(plan: Plan, services: int, say: Callable[[str], None]) -> Summary:
+def run(plan: FleetPlan, services: int, say: Callable[[str], None]) -> Summary:
     """Runs it, in some minutes more than `plan.seconds`; no process is left when this returns.
 
     Raises:
@@ -238,7 +240,7 @@ def run(plan: Plan, services: int, say: Callable[[str], None]) -> Summary:
         idle_cpu = (known.cpu_s() - cpu_s) / (time.monotonic() - since)
         memory_followed = known.memory_bytes()
         say(f"nobody sends: {idle_cpu:.2f} cores, {memory_followed / _MIB:,.0f} MiB")
-        begin = Begin(start=time.monotonic() + START_AFTER_S, seconds=plan.seconds)
+        begin = ScheduleStart(start=time.monotonic() + START_AFTER_S, seconds=plan.seconds)
         probers = [
             group.begin(
                 begin,
@@ -297,7 +299,7 @@ def run(plan: Plan, services: int, say: Callable[[str], None]) -> Summary:
         )
 
 
-def jobs_of(plan: Plan) -> list[PublishersJob]:
+def jobs_of(plan: FleetPlan) -> list[PublishersJob]:
     """One for each process of publishers."""
     parts = shares(plan.publishers, math.ceil(plan.publishers / PUBLISHERS_A_PROCESS))
     every = max(round(plan.publishers / plan.period_s / plan.told_per_s), 1)
@@ -317,10 +319,10 @@ def jobs_of(plan: Plan) -> list[PublishersJob]:
 
 
 def _watch(
-    plan: Plan,
+    plan: FleetPlan,
     known: Services,
     probers: Sequence[Prober],
-    begin: Begin,
+    begin: ScheduleStart,
     say: Callable[[str], None],
 ) -> list[Sample]:
     samples: list[Sample] = []
@@ -340,7 +342,7 @@ def _watch(
     return samples
 
 
-def _line(samples: Sequence[Sample], answered: Sequence[Answered]) -> str:
+def _line(samples: Sequence[Sample], answered: Sequence[ProbeResult]) -> str:
     now = samples[-1]
     cores = cores_of(samples[-2:])
     p50, p99, most = spread_of(answered)
@@ -422,7 +424,7 @@ def main(
         err=True,
     )
     busy_after_s = 2 * period_s if busy_loops else 0.0
-    plan = Plan(
+    plan = FleetPlan(
         publishers=publishers,
         seconds=60 * minutes + (busy_after_s + AFTER_BUSY_S if busy_loops else 0.0),
         period_s=period_s,

@@ -1,10 +1,10 @@
 """Many publishers that seldom send, in one process: each has a socket of its own on loopback.
 
 `python -m lab.benchmarks.scaling.fleet_process JOB` prints a JSON line with its endpoints, waits
-for a subscriber on each socket, and prints `SUBSCRIBED`. A line on its standard input, a `Begin`,
-starts the schedule: publisher `p` of `n` sends its batch `s` at `start + (s + p / n) * period`.
-Each `told_every`th message is told as a `Told`, after it was sent. At the end it prints a
-`FleetSent`, and stays until standard input ends.
+for a subscriber on each socket, and prints `SUBSCRIBED`. A line on its standard input, a
+`ScheduleStart`, starts the schedule: publisher `p` of `n` sends its batch `s` at `start + (s + p /
+n) * period`. Each `told_every`th message is told as a `SentMessage`, after it was sent. At the end
+it prints a `FleetSent`, and stays until standard input ends.
 
 A batch removes the oldest one that is held, from the `held + 1`th batch on, and then stores blocks
 of a new prompt, whose tokens anyone can compute (`batch_of`).
@@ -53,14 +53,14 @@ class PublishersJob(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
-class Begin(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleStart(msgspec.Struct, frozen=True, kw_only=True):
     """When the schedule starts, on the system's monotonic clock, and how long it is, in seconds."""
 
     start: float
     seconds: float
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class SentMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One message: whose, which, and when it had been handed to ZeroMQ, monotonic."""
 
     publisher: int
@@ -134,7 +134,7 @@ def run(job: PublishersJob) -> None:
     _say(SUBSCRIBED)
     line = sys.stdin.readline()
     if line:
-        _say(_send(job, sockets, msgspec.json.decode(line, type=Begin)))
+        _say(_send(job, sockets, msgspec.json.decode(line, type=ScheduleStart)))
         sys.stdin.read()
     context.destroy(linger=0)
 
@@ -146,7 +146,9 @@ def _open(context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq.Socke
     return socket
 
 
-def _send(job: PublishersJob, sockets: "list[zmq.Socket[bytes]]", begin: Begin) -> FleetSent:
+def _send(
+    job: PublishersJob, sockets: "list[zmq.Socket[bytes]]", begin: ScheduleStart
+) -> FleetSent:
     parent = os.getppid()
     encoder = EventEncoder()
     last_sequences = [-1] * len(sockets)
@@ -170,7 +172,7 @@ def _send(job: PublishersJob, sockets: "list[zmq.Socket[bytes]]", begin: Begin) 
         last_sequences[place] = sequence
         removed += job.blocks * (len(events) - 1)
         if messages % job.told_every == 0:
-            _say(Told(publisher=publisher, sequence=sequence, at=time.monotonic()))
+            _say(SentMessage(publisher=publisher, sequence=sequence, at=time.monotonic()))
         messages += 1
     return FleetSent(
         messages=messages,

@@ -8,12 +8,12 @@ import msgspec
 from lab.benchmarks.report.document import number_text
 from lab.benchmarks.report.figures import percentile
 from lab.benchmarks.report.machine import Machine
-from lab.benchmarks.scaling.probing import Answered
+from lab.benchmarks.scaling.probing import ProbeResult
 
 _MIB: Final = 1024**2
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is run; times in seconds, `told_per_s` messages of all that are asked for.
 
     `busy_loops` processes that only count take CPU for `busy_s`, from `busy_after_s` on.
@@ -49,7 +49,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     files_most: int
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class BusyLoopResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of the busy loops.
 
     Attributes:
@@ -90,7 +90,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     machine: Machine
-    plan: Plan
+    plan: FleetPlan
     services: int
     open_files_limit: int
     registered_s: float
@@ -112,7 +112,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, int]
     found_s: tuple[float, float, float]
     samples: list[Sample]
-    beside: Beside | None = None
+    beside: BusyLoopResult | None = None
 
 
 def cores_of(samples: Sequence[Sample]) -> float:
@@ -121,7 +121,7 @@ def cores_of(samples: Sequence[Sample]) -> float:
     return (samples[-1].cpu_s - samples[0].cpu_s) / seconds if seconds else 0.0
 
 
-def spread_of(answered: Sequence[Answered]) -> tuple[float, float, float]:
+def spread_of(answered: Sequence[ProbeResult]) -> tuple[float, float, float]:
     """Seconds until answers had the blocks: p50, p99 and the most."""
     seconds = [one.seconds for one in answered if one.seconds is not None] or [0.0]
     return percentile(seconds, 50), percentile(seconds, 99), max(seconds)
@@ -159,7 +159,7 @@ def table_lines(summary: Summary) -> list[str]:
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
 
 
-def _beside_rows(plan: Plan, beside: Beside) -> dict[str, str]:
+def _beside_rows(plan: FleetPlan, beside: BusyLoopResult) -> dict[str, str]:
     after = beside.exact_after_s
     return {
         "busy loops beside it": f"{plan.busy_loops}, for {plan.busy_s / 60:.1f} min",

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from bridge.sockets.bounds import SUBSCRIBER_TURN_S
-from lab.benchmarks.scaling.measured import FIGURES, Figures, Measured
+from lab.benchmarks.scaling.measured import FIGURES, Figures, Measurement
 from reprise.bounds import LOG_RETENTION_BYTES
 from routing.http.requests import CANDIDATES_MAX
 from schemas.limits import (
@@ -155,7 +155,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     cost_a_month: float
 
 
-class Embedded(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddedNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """What a fleet needs of one process, whether or not it fits one.
 
     Attributes:
@@ -239,7 +239,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         known = self.figures
         return 1 + known.embedded_removed_cpu.value / known.embedded_stored_cpu.value
 
-    def _cores(self, load: Workload, message: Measured, record: Measured, block: Measured) -> float:
+    def _cores(
+        self, load: Workload, message: Measurement, record: Measurement, block: Measurement
+    ) -> float:
         return _MICRO * (
             load.messages_per_s * message.value
             + self.records_per_s(load) * record.value
@@ -366,7 +368,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     # A whole fleet
 
-    def embedded(self, load: Workload) -> Embedded:
+    def embedded(self, load: Workload) -> EmbeddedNeeds:
         """In one process, whether or not it fits one."""
         known = self.figures
         memory = (
@@ -376,7 +378,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         )
         cores = self.embedded_cores(load)
         written = load.engines * load.blocks_per_s * (known.embedded_log_block.value + HASH_BYTES)
-        return Embedded(
+        return EmbeddedNeeds(
             cores=cores,
             memory=memory,
             files=load.publishers * known.publisher_files.value,

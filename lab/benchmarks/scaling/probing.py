@@ -10,13 +10,13 @@ import msgspec
 
 from lab.benchmarks.embedded.query import Client, instances_of, post_of
 from lab.benchmarks.embedded.service import MODEL
-from lab.benchmarks.scaling.fleet_process import FleetSent, PublishersJob, Told, batch_of
+from lab.benchmarks.scaling.fleet_process import FleetSent, PublishersJob, SentMessage, batch_of
 from lab.benchmarks.sizes import BLOCK_SIZE
 
 ASK_AGAIN_S: Final = 0.01
 
 
-class Heard(Protocol):
+class PublisherOutput(Protocol):
     """The standard output of a process of publishers."""
 
     def readline(self) -> str:
@@ -24,7 +24,7 @@ class Heard(Protocol):
         ...
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one message that was asked for.
 
     Attributes:
@@ -58,7 +58,11 @@ class Prober(threading.Thread):
     """
 
     def __init__(
-        self, job: PublishersJob, heard: Heard, addresses: list[tuple[str, int]], found_s: float
+        self,
+        job: PublishersJob,
+        heard: PublisherOutput,
+        addresses: list[tuple[str, int]],
+        found_s: float,
     ) -> None:
         """Args:
         job: of the process.
@@ -71,13 +75,13 @@ class Prober(threading.Thread):
         self._heard = heard
         self._addresses = addresses
         self._found_s = found_s
-        self.answered: list[Answered] = []
+        self.answered: list[ProbeResult] = []
         self.sent: FleetSent | None = None
         self.error = ""
 
     def run(self) -> None:
         """Of the thread."""
-        decoder = msgspec.json.Decoder(Told | FleetSent)
+        decoder = msgspec.json.Decoder(SentMessage | FleetSent)
         try:
             while line := self._heard.readline():
                 told = decoder.decode(line)
@@ -89,7 +93,7 @@ class Prober(threading.Thread):
         except (OSError, RuntimeError, ValueError, msgspec.MsgspecError) as error:
             self.error = repr(error)
 
-    def _ask(self, told: Told) -> Answered:
+    def _ask(self, told: SentMessage) -> ProbeResult:
         job = self._job
         batch = batch_of(job.seed, told.publisher, told.sequence, job.blocks)
         expected = {instance_name(told.publisher): job.blocks * BLOCK_SIZE}
@@ -109,7 +113,7 @@ class Prober(threading.Thread):
                 removed_shown = bool(_matches(client, old.tokens))
         finally:
             client.close()
-        return Answered(
+        return ProbeResult(
             at=told.at,
             seconds=seconds if found == expected else None,
             asked=asked,

@@ -15,7 +15,7 @@ import msgspec
 from brokers.client_internals import zstd_encode_lightly
 from lab.benchmarks.distributed.codecs import Message, batch_body, text_chains
 from lab.benchmarks.index.blocks import stored_events, stream_of
-from schemas.events import BlockEvent, Removed, encode_events
+from schemas.events import BlockEvent, RemovedBlocks, encode_events
 from schemas.records import EventsRecord, encode_record
 from schemas.topics import encode_stream
 
@@ -49,7 +49,7 @@ def _stored(blocks: int) -> Iterator[list[BlockEvent]]:
 def _removed(blocks: int) -> Iterator[list[BlockEvent]]:
     for chain in text_chains(CHAINS * CHAIN_BLOCKS):
         [event] = stored_events(chain, CHAIN_BLOCKS)
-        yield [Removed(sequence=0, hashes=event.hashes[: 8 * blocks], medium=event.medium)]
+        yield [RemovedBlocks(sequence=0, hashes=event.hashes[: 8 * blocks], medium=event.medium)]
 
 
 def _mean_bytes(events: Iterator[list[BlockEvent]]) -> float:

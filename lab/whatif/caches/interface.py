@@ -4,7 +4,7 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple, Protocol
 
 
-class Use(NamedTuple):
+class CacheUse(NamedTuple):
     """What a use has changed.
 
     Attributes:
@@ -27,7 +27,7 @@ class BlockCache(Protocol):
         """The blocks that it has, now and later: the same object for the cache's whole life."""
         ...
 
-    def use(self, blocks: Sequence[int], now: float, /) -> Use:
+    def use(self, blocks: Sequence[int], now: float, /) -> CacheUse:
         """Reads the blocks that it has and stores those that it has not; none is given twice. The
         first one counts as the most recently used: tails go before the heads they hang on.
         """

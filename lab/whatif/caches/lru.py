@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from lab.whatif.caches.interface import Use
+from lab.whatif.caches.interface import CacheUse
 
 
 class LruCache:
@@ -16,7 +16,7 @@ class LruCache:
         self._capacity = capacity
         self.held: OrderedDict[int, None] = OrderedDict()
 
-    def use(self, blocks: Sequence[int], now: float, /) -> Use:
+    def use(self, blocks: Sequence[int], now: float, /) -> CacheUse:
         """See `interface.BlockCache`."""
         held = self.held
         stored = [block for block in blocks if block not in held]
@@ -31,4 +31,4 @@ class LruCache:
                 gone, new = set(evicted), set(stored)
                 stored = [block for block in stored if block not in gone]
                 evicted = [block for block in evicted if block not in new]
-        return Use(stored, evicted)
+        return CacheUse(stored, evicted)

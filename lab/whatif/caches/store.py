@@ -19,7 +19,7 @@ from collections.abc import Container, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
-from lab.whatif.caches.interface import Use
+from lab.whatif.caches.interface import CacheUse
 from lab.whatif.setup import Leases
 
 
@@ -53,7 +53,7 @@ class StoreCache:
         """See `interface.BlockCache`."""
         return self
 
-    def use(self, blocks: Sequence[int], now: float, /) -> Use:
+    def use(self, blocks: Sequence[int], now: float, /) -> CacheUse:
         """See `interface.BlockCache`."""
         missing = [block for block in blocks if block not in self]
         self._lease(blocks, now)
@@ -67,7 +67,7 @@ class StoreCache:
         if len(self) > self._leases.watermark * self._capacity:
             evicted += self._evict(now)
         gone, new = set(evicted), set(stored)
-        return Use(
+        return CacheUse(
             [block for block in stored if block not in gone],
             [block for block in evicted if block not in new],
             len(missing) - len(stored),

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from lab.whatif.outcome import PARTS, Outcome
+from lab.whatif.outcome import PARTS, RunOutcome
 from lab.whatif.plan import (
     ALL,
     BLIND,
@@ -64,7 +64,7 @@ def spoken(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
-def is_overloaded(outcome: Outcome, trace: TraceFacts) -> bool:
+def is_overloaded(outcome: RunOutcome, trace: TraceFacts) -> bool:
     """Whether a node was given more work than there is time: its queue grows as long as requests
     come, and its TTFT says how long the trace is.
     """
@@ -211,7 +211,7 @@ def _winner(able: Sequence[ReportedRun], compared: int, trace: TraceFacts) -> st
     )
 
 
-def _sureness(one: Outcome, second: Outcome, trace: TraceFacts) -> str:
+def _sureness(one: RunOutcome, second: RunOutcome, trace: TraceFacts) -> str:
     parts = list(zip(one.ttft_parts, second.ttft_parts, strict=False))
     if _is_short(trace) or len(parts) < PARTS:
         return f"too short to say how sure, with {counted(trace.requests, 'request')}"

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from lab.whatif.outcome import Outcome
+from lab.whatif.outcome import RunOutcome
 from lab.whatif.sweep import Job
 from lab.whatif.workload import Workload
 from routing.costs import Costs
@@ -52,7 +52,7 @@ class ReportedRun(msgspec.Struct, frozen=True, kw_only=True):
     block_hit_rate: float
     token_hit_rate: float
     work: float
-    outcome: Outcome
+    outcome: RunOutcome
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ def facts_of(workload: Workload, notes: Sequence[str], cut: str = "") -> TraceFa
 
 
 def document_of(
-    jobs: Sequence[Job], outcomes: Sequence[Outcome], traces: Sequence[TraceFacts]
+    jobs: Sequence[Job], outcomes: Sequence[RunOutcome], traces: Sequence[TraceFacts]
 ) -> Document:
     """Of what `lab.whatif.sweep.run_all` returned for the jobs."""
     return Document(

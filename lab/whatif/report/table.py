@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from lab.whatif.outcome import DecodeOutcome, Outcome
+from lab.whatif.outcome import DecodeOutcome, RunOutcome
 from lab.whatif.plan import IDEAL, POLICIES_GROUP
 from lab.whatif.report.conclusion import (
     best_of,
@@ -15,7 +15,7 @@ from lab.whatif.report.conclusion import (
     spoken,
 )
 from lab.whatif.report.document import Document, ReportedRun, TraceFacts, groups_of
-from lab.whatif.setup import Known, Setup
+from lab.whatif.setup import RouterKnowledge, Setup
 from replay.traces.counts import counted
 
 Cell = Callable[[ReportedRun], str]
@@ -94,11 +94,11 @@ def rows_of(group: str, runs: Sequence[ReportedRun], trace: TraceFacts) -> list[
     return rows
 
 
-def _refusals(one: Outcome) -> tuple[int, int, int]:
+def _refusals(one: RunOutcome) -> tuple[int, int, int]:
     return one.refused, one.needless, one.within
 
 
-def _copied(one: Outcome) -> list[str]:
+def _copied(one: RunOutcome) -> list[str]:
     return [f"{one.copies:,}", f"{one.copied_blocks / max(one.blocks, 1):.1%}"]
 
 
@@ -149,8 +149,10 @@ def setup_line(run: ReportedRun, group: str) -> str:
         "rate": f"rate x{setup.rate:g}",
         "delay": f"index delay {setup.index_delay_s:g} s, told at {setup.announce}",
         "loss": f"index loss {setup.index_loss:.1%}",
-        "index": "" if setup.index is Known.EVENTS else f"the router knows {setup.index}",
-        "decisions": f"for {setup.decisions_s:g} s" if setup.index is Known.DECISIONS else "",
+        "index": "" if setup.index is RouterKnowledge.EVENTS else f"the router knows {setup.index}",
+        "decisions": f"for {setup.decisions_s:g} s"
+        if setup.index is RouterKnowledge.DECISIONS
+        else "",
         "sessions": "sessions preferred" if setup.sessions else "",
         "slo-ttft": f"TTFT objective {setup.slo_ttft_s:g} s" if setup.slo_ttft_s else "",
         "leases": "leases as Mooncake's store" if setup.leases else "",

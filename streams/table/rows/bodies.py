@@ -11,13 +11,13 @@ import msgspec
 
 from schemas.memory import SegmentState
 from schemas.positions import Heartbeat, PublisherState
-from schemas.registration import Registered
-from streams.table.fold import Unproven
+from schemas.registration import LiveRegistration
+from streams.table.fold import UnprovenState
 from streams.table.ledger import Ledger
 
 PUBLISHER_STATE: Final = msgspec.msgpack.Decoder(PublisherState)
-REGISTERED: Final = msgspec.msgpack.Decoder(Registered)
-UNPROVEN: Final = msgspec.msgpack.Decoder(Unproven)
+REGISTERED: Final = msgspec.msgpack.Decoder(LiveRegistration)
+UNPROVEN: Final = msgspec.msgpack.Decoder(UnprovenState)
 HEARTBEAT: Final = msgspec.msgpack.Decoder(Heartbeat)
 LEDGER: Final = msgspec.msgpack.Decoder(Ledger)
 SEGMENT_STATE: Final = msgspec.msgpack.Decoder(SegmentState)

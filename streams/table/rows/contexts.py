@@ -44,14 +44,14 @@ class _Counted(NamedTuple):
     now: Offset
 
 
-class _Found(NamedTuple):
+class _FoundRow(NamedTuple):
     """A row of a context, None where it was skipped."""
 
     place: RowPlace
     row: Row | None
 
 
-def _dumped_at(found: Iterable[_Found], generation: int) -> int:
+def _dumped_at(found: Iterable[_FoundRow], generation: int) -> int:
     """What the last chunk of the generation covers: those before it are not that far alone.
     `NO_OFFSET` where it has none.
     """
@@ -141,7 +141,7 @@ class PartitionContexts:
         prefix: bytes,
         generation: int,
         now: Offset,
-    ) -> Iterator[_Found]:
+    ) -> Iterator[_FoundRow]:
         """The rows that count by their generation and their offset."""
         state = self.states.setdefault(context, ReadContext())
         for key, value in source.context_rows(prefix):
@@ -163,7 +163,7 @@ class PartitionContexts:
                 continue
             row = self.decode(key, value)
             if row is None or row.covers <= now:
-                yield _Found(place, row)
+                yield _FoundRow(place, row)
             else:
                 source.keep(key, value)
 
@@ -172,7 +172,7 @@ class PartitionContexts:
         source: RowSource,
         context: ModelContext,
         generation: int,
-        found: list[_Found],
+        found: list[_FoundRow],
         publishers: Iterable[PublisherKey],
         counted: _Counted,
     ) -> list[ContextRow]:

@@ -4,9 +4,9 @@ r"""Table rows as bytes: what the store keeps and what the table log carries. Fo
     b"C" + context + generation (u32 BE) + n (u64 BE)  row: changes (`streams.kernel.changes`)
     b"G" + context                                     mark: the complete generation (u32 LE)
     b"P" + publisher                                   `PublisherState` as msgpack
-    b"R" + publisher                                   `Registered` as msgpack
+    b"R" + publisher                                   `LiveRegistration` as msgpack
     b"M" + name                                        facts of the table: `covered`, `seed`,
-                                                       `unproven` (`fold.Unproven` as msgpack),
+                                                       `unproven` (`fold.UnprovenState` as msgpack),
                                                        `bridge:` + its name, `memory:` + segment
     b"M" + b"ledger:" + publisher                      `ledger.Ledger` as msgpack
 

@@ -41,14 +41,14 @@ def by_stream(contexts: Iterable[ModelContext]) -> dict[StreamKey, list[ModelCon
     return dict(streams)
 
 
-class Loaded(NamedTuple):
+class LoadStep(NamedTuple):
     """One step: how many bytes of rows it took, and the row that the kernel refuses, if any."""
 
     size_bytes: int
     refused: ContextRow | None
 
 
-def load_rows(kernel: Kernel, rows: list[ContextRow]) -> Iterator[Loaded]:
+def load_rows(kernel: Kernel, rows: list[ContextRow]) -> Iterator[LoadStep]:
     """Loads rows of one stream; rows of one context must come in order of n. Cost O(changes).
 
     Yields:
@@ -61,9 +61,9 @@ def load_rows(kernel: Kernel, rows: list[ContextRow]) -> Iterator[Loaded]:
         try:
             kernel.load(row.context, row.body)
         except ValueError:
-            yield Loaded(len(row.body), row)
+            yield LoadStep(len(row.body), row)
         else:
-            yield Loaded(len(row.body), None)
+            yield LoadStep(len(row.body), None)
 
 
 def _flushes(rows: list[ContextRow]) -> Iterator[ContextRow]:

@@ -33,9 +33,9 @@ from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import OBJECTS_WAIT, ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
-from schemas.registration import SELF_REGISTERED, Registered
+from schemas.registration import SELF_REGISTERED, LiveRegistration
 from streams.kernel.interface import Kernel
-from streams.table.fold import ALL_PROVEN, NO_OFFSET, Unproven
+from streams.table.fold import ALL_PROVEN, NO_OFFSET, UnprovenState
 from streams.table.ledger import Ledger
 from streams.table.rows import bodies
 from streams.table.rows import format as rows
@@ -73,8 +73,8 @@ class _Commit:
         self.forgotten: list[PublisherKey] = []
         self.generations: dict[ModelContext, int] = {}
         self.states: dict[PublisherKey, PublisherState] = {}
-        self.registrations: dict[PublisherKey, Registered] = {}
-        self.unproven: Unproven | None = None
+        self.registrations: dict[PublisherKey, LiveRegistration] = {}
+        self.unproven: UnprovenState | None = None
         self.bridges: dict[str, Heartbeat | None] = {}
         self.ledgers: dict[PublisherKey, Ledger | None] = {}
         self.segments: dict[SegmentKey, SegmentState | None] = {}
@@ -100,7 +100,7 @@ class RowReader:
         self.kernel = kernel
         self.states = ScopeStates(has_registry=has_registry)
         self.publishers: dict[PublisherKey, PublisherState] = {}
-        self.registrations: dict[PublisherKey, Registered] = {}
+        self.registrations: dict[PublisherKey, LiveRegistration] = {}
         self.ledgers: dict[PublisherKey, Ledger] = {}
         self._partitions: dict[int, _Partition] = {}
         # Members of pools, by the pool and with their partitions: see `_put_pools`.
@@ -135,7 +135,7 @@ class RowReader:
         """Where the contexts of a partition stand."""
         return self._partition(partition).contexts
 
-    def unproven(self, partition: int) -> Unproven:
+    def unproven(self, partition: int) -> UnprovenState:
         """What the fold that wrote the partition's rows had not seen of its log."""
         return self._partition(partition).unproven
 
@@ -376,7 +376,7 @@ class RowReader:
         if self.registrations[publisher].registration.kind in SELF_REGISTERED:
             self.states.list(publisher, True)
 
-    def _unlist(self, publisher: PublisherKey, registered: Registered | None) -> None:
+    def _unlist(self, publisher: PublisherKey, registered: LiveRegistration | None) -> None:
         """It is registered no more; of one that the registry does not know it says nothing."""
         self.states.register(publisher, False)
         pool = self._pool_of.pop(publisher, None)

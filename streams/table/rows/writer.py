@@ -24,7 +24,7 @@ import msgspec
 from schemas.identities import ModelContext, PublisherKey
 from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.positions import PublisherState
-from schemas.registration import Registered
+from schemas.registration import LiveRegistration
 from streams.bounds import STORE_GENERATION_DELTAS
 from streams.kernel.changes import CHANGE_BYTES
 from streams.table.fold import Fold, TableChanges
@@ -244,7 +244,7 @@ class RowWriter:
 
 def _structs(
     prefix: bytes,
-    values: Iterable[tuple[PublisherKey, PublisherState | Registered | None]],
+    values: Iterable[tuple[PublisherKey, PublisherState | LiveRegistration | None]],
     covers: int,
 ) -> Iterator[RowWrite]:
     keyed = ((rows.publisher_key(prefix, publisher), value) for publisher, value in values)
@@ -252,7 +252,7 @@ def _structs(
 
 
 def _bodies(
-    values: Iterable[tuple[bytes, msgspec.Struct | Registered | None]], covers: int
+    values: Iterable[tuple[bytes, msgspec.Struct | LiveRegistration | None]], covers: int
 ) -> Iterator[RowWrite]:
     for key, value in values:
         if value is None:

@@ -21,14 +21,14 @@ from schemas.limits import DP_RANK_MAX
 from schemas.records import (
     HeartbeatRecord,
     LogRecord,
+    PublisherReport,
     RegisteredRecord,
-    Report,
     encode_record,
 )
 from schemas.registration import MANY_RANKS, PublisherKind, Registration, is_new
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
-from streams.table.scope_states import FreshUntil, Source
+from streams.table.scope_states import ConfirmationSource, FreshUntil
 from tests.unit.bridge.messages import map_event, registration
 from tests.unit.bridge.publisher.sequencers import Sequencers
 
@@ -62,7 +62,7 @@ class Bench:
     """One stream, and the publishers of some of its ranks."""
 
     def __init__(self, kind: PublisherKind, *ranks: int) -> None:
-        self.fresh_until: FreshUntil = {Source(0, "b"): 1.0}
+        self.fresh_until: FreshUntil = {ConfirmationSource(0, "b"): 1.0}
         self.kind = kind
         self.sequencer = Sequencers(array_packer())
         self.fold = Fold(open_kernel(1337))
@@ -81,7 +81,7 @@ class Bench:
         self._append(
             RegisteredRecord(stream=one.stream, dp_rank=rank, bridge_time=1.0, registration=one)
         )
-        report = Report(one.stream, rank)
+        report = PublisherReport(one.stream, rank)
         self._append(HeartbeatRecord(bridge="b", uptime=1.0, bridge_time=1.0, reports=(report,)))
 
     def _append(self, record: LogRecord) -> None:

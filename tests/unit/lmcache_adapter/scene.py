@@ -6,12 +6,12 @@ from typing import Any
 import msgpack
 
 from lmcache_adapter.controller.controller import Controller
-from lmcache_adapter.controller.member import Known, Told
+from lmcache_adapter.controller.member import RememberedWorker, WorkerReport
 from lmcache_adapter.settings import Models
 from lmcache_adapter.wire.messages import Reply, Request, decode, encode
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
-from schemas.events import Removed, Stored
+from schemas.events import RemovedBlocks, StoredBlocks
 from schemas.identities import PublisherKey
 from schemas.records import EventsRecord, GapRecord, Record, ResetRecord
 from tests.lmcache import CPU
@@ -50,8 +50,8 @@ class Index:
                     publisher, record.incarnation, record.first_sequence, record.last_sequence
                 )
                 for event in decode_record_events(record):
-                    assert isinstance(event, Stored | Removed)
-                    change = 1 if isinstance(event, Stored) else -1
+                    assert isinstance(event, StoredBlocks | RemovedBlocks)
+                    change = 1 if isinstance(event, StoredBlocks) else -1
                     for i in range(0, len(event.hashes), 8):
                         key = (
                             event.medium.value,
@@ -85,14 +85,14 @@ class Scene:
 
     def __init__(
         self,
-        known: Sequence[Known] = (),
+        known: Sequence[RememberedWorker] = (),
         models: Models | None = None,
         index: Index | None = None,
     ) -> None:
         self.now = 1000.0
         self.index = index or Index()
         self.doubts: dict[PublisherKey, Doubt | None] = {}
-        self.told: list[Told] = []
+        self.told: list[WorkerReport] = []
         self.controller = Controller(
             models or Models(),
             next_incarnation=lambda publisher: self.index.cursors.get(publisher, (0,))[0] + 1,

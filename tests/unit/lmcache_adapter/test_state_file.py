@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
-from lmcache_adapter.controller.member import Known
+from lmcache_adapter.controller.member import RememberedWorker
 from lmcache_adapter.state_file import (
     LMCACHE_STATE_BYTES_MAX,
     RUN_INCARNATIONS,
@@ -17,7 +17,7 @@ from lmcache_adapter.state_file import (
 from schemas.errors import NewerVersionError, StorageError
 from tests.fakes import registration
 
-KNOWN = Known(registration("a"), ("LocalCPUBackend",))
+KNOWN = RememberedWorker(registration("a"), ("LocalCPUBackend",))
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -45,7 +45,9 @@ def test_a_file_of_any_size_is_not_read(tmp_path: Path) -> None:
 
 def test_more_workers_than_there_may_be_are_not_written(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
-    many = tuple(Known(registration(f"i{number}")) for number in range(LMCACHE_WORKERS_MAX + 1))
+    many = tuple(
+        RememberedWorker(registration(f"i{number}")) for number in range(LMCACHE_WORKERS_MAX + 1)
+    )
     file.write(State(workers=many))
     assert len(file.read().workers) == LMCACHE_WORKERS_MAX
 

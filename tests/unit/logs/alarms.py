@@ -12,7 +12,7 @@ from logs.embedded_writer import EmbeddedWriter
 from logs.fold_follower import FoldFollower
 from logs.interface import LogEntry
 from logs.kept_log import KeptLog, KeptLogOptions
-from logs.source import Entry, RecordSource
+from logs.source import RecordSource, WindowEntry
 from schemas.conditions import Conditions, Part
 from schemas.errors import RecordFormatError
 from schemas.identities import Offset
@@ -42,8 +42,8 @@ class AlarmSource(RecordSource[Alarm]):
         taken, self.waiting = self.waiting, []
         return [(1, alarm) for alarm in taken]
 
-    def encode(self, item: Alarm) -> Entry:
-        return Entry(item.place.encode(), msgspec.msgpack.encode(item))
+    def encode(self, item: Alarm) -> WindowEntry:
+        return WindowEntry(item.place.encode(), msgspec.msgpack.encode(item))
 
 
 class AlarmFold:

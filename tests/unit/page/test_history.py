@@ -6,10 +6,10 @@ import pytest
 
 from page.events import HISTORY_PERIOD_S
 from page.history import HISTORY_POINTS_MAX, History, quantile_ms
-from page.summary import Counted, RouteCounts, RoutingCounts
+from page.summary import ChartSample, RouteCounts, RoutingCounts
 
 
-def counted(at: float, answers: int, **routing: int) -> Counted:
+def counted(at: float, answers: int, **routing: int) -> ChartSample:
     """Half of the answers took up to 1 ms, all of them up to 3 ms."""
     route = RouteCounts(
         count=answers,
@@ -19,7 +19,9 @@ def counted(at: float, answers: int, **routing: int) -> Counted:
     )
     names = [name for name in RoutingCounts.__struct_fields__ if name not in routing]
     fields: dict[str, Any] = dict.fromkeys(names, 0) | routing
-    return Counted(at=at, queries={"/query": route}, routing=RoutingCounts(**fields), lag_s=0.25)
+    return ChartSample(
+        at=at, queries={"/query": route}, routing=RoutingCounts(**fields), lag_s=0.25
+    )
 
 
 def test_a_point_is_what_came_since_the_one_before() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from query_api.gaps import GapsDocument, LedgerView, Wanted, gaps_document
+from query_api.gaps import GapsDocument, LedgerView, PublisherFilter, gaps_document
 from schemas.positions import PublisherState
 from streams.table.ledger import Account, Incarnation, Interval, Ledger
 from tests.fakes import AsgiClient, FakeTable, registration
@@ -40,7 +40,9 @@ def named(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_each_number_is_seen_or_lost_and_it_is_said_when_and_why() -> None:
     one = registration("a").publisher
-    [publisher] = gaps_document([LedgerView(one, KNOWN, STATE)], "0:9", Wanted()).publishers
+    [publisher] = gaps_document(
+        [LedgerView(one, KNOWN, STATE)], "0:9", PublisherFilter()
+    ).publishers
     assert publisher.totals.lost == {"missed": 40}
     assert publisher.forgotten_incarnations == 2
     first, second = publisher.incarnations
@@ -120,7 +122,7 @@ def test_what_cannot_be_a_name_is_refused(client: AsgiClient) -> None:
 def test_a_publisher_of_which_nothing_came_ends_before_its_first_batch() -> None:
     ledger = Ledger(incarnations=(Incarnation(number=1),))
     view = LedgerView(registration("a").publisher, ledger, None)
-    document: GapsDocument = gaps_document([view], "", Wanted())
+    document: GapsDocument = gaps_document([view], "", PublisherFilter())
     [incarnation] = document.publishers[0].incarnations
     assert (incarnation.first_sequence, incarnation.last_sequence) == (0, -1)
     assert (incarnation.seen.batches, incarnation.seen.intervals) == (0, [])

@@ -13,7 +13,7 @@ from schemas.positions import POOL_CLEARED, SHARES, Confirmation, PublisherState
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.kernel.interface import ReadOnlyKernel
-from streams.table.scope_states import FreshUntil, ScopeStates, Source
+from streams.table.scope_states import ConfirmationSource, FreshUntil, ScopeStates
 from tests.building import SCOPE, registration
 
 POOL = registration("pool", kind="Mooncake", port=7000)
@@ -49,7 +49,7 @@ class ShownView(TableView):
         return self._shown.states
 
     def _fresh_until(self) -> FreshUntil:
-        return {Source(0, "bridge"): 10.0}
+        return {ConfirmationSource(0, "bridge"): 10.0}
 
     def _stale_at(self) -> float:
         return 10.0

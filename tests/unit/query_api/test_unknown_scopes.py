@@ -6,7 +6,7 @@ from query_api.unknown_scopes import (
     KNOWN_SCOPES_S,
     UNKNOWN_SCOPES_MAX,
     UNKNOWN_SCOPES_S,
-    Unknown,
+    ScopeMismatch,
     UnknownScopes,
 )
 from schemas.identities import PrefixScope
@@ -77,7 +77,7 @@ def test_other_tenants_are_not_named(table: FakeTable, unknown: UnknownScopes) -
 def test_what_is_registered_is_known_within_a_second(
     table: FakeTable, unknown: UnknownScopes, clock: Clock
 ) -> None:
-    assert unknown.why(SCOPE) == Unknown("tenant_id", "default", ())
+    assert unknown.why(SCOPE) == ScopeMismatch("tenant_id", "default", ())
     register(table)
     assert unknown.why(SCOPE) is not None
     clock.now += KNOWN_SCOPES_S

@@ -7,7 +7,7 @@ import msgspec
 
 from logs.embedded import EmbeddedLog, ReadOnlyLog
 from replay.as_records import CaptureRecords
-from replay.capture.format import Asked
+from replay.capture.format import CaptureSelection
 from replay.capture.from_log import capture_log
 from replay.capture.reader import Capture
 from replay.folding import ReplayedTable, fold_capture
@@ -39,7 +39,7 @@ SEED = 1337
 FIRST_TIME = 1_000.0
 """Of the first record; each is a second later than the one before."""
 
-EVERYTHING = Asked()
+EVERYTHING = CaptureSelection()
 
 INSTANCES = ("a", "b", "c")
 
@@ -108,7 +108,9 @@ def write_log(data: Path, records: list[bytes]) -> Path:
     return data
 
 
-def captured(data: Path, path: Path, asked: Asked = EVERYTHING, **options: object) -> Path:
+def captured(
+    data: Path, path: Path, asked: CaptureSelection = EVERYTHING, **options: object
+) -> Path:
     """A capture of it."""
     capture_log(data, path, asked, created_by="test", **options)  # type: ignore[arg-type]
     return path

@@ -6,11 +6,11 @@ import msgspec
 
 from replay.as_records import CaptureRecords
 from replay.block_events import BlockEvents, Step
-from replay.capture.format import Entry, Header, Kind, PartitionSource
+from replay.capture.format import CaptureEntry, Header, Kind, PartitionSource
 from replay.capture.reader import Capture
 from replay.capture.writer import CaptureWriter
 from schemas.codec import decode_log_record
-from schemas.events import Stored, encode_events
+from schemas.events import StoredBlocks, encode_events
 from schemas.identities import Offset
 from schemas.records import EventsRecord, UnregisteredRecord, encode_record
 from streams.kernel import open_kernel
@@ -37,7 +37,7 @@ def capture_of(path: Path, records: list[bytes]) -> Path:
     )
     with CaptureWriter(path, header, replace=True) as writer:
         for offset, value in enumerate(records):
-            writer.add(Entry(0, offset, 1000.0 + offset, value))
+            writer.add(CaptureEntry(0, offset, 1000.0 + offset, value))
     return path
 
 
@@ -91,7 +91,10 @@ def test_parts_of_a_batch_come_once(tmp_path: Path) -> None:
     records = [parts[0], parts[0], parts[1], parts[0], parts[1], parts[2], parts[2]]
     steps, read = steps_of(capture_of(tmp_path / "a.capture", records))
     seen = [
-        event.hashes[0] for step in steps for _, event in step.events if isinstance(event, Stored)
+        event.hashes[0]
+        for step in steps
+        for _, event in step.events
+        if isinstance(event, StoredBlocks)
     ]
     assert seen == list(range(6))
     assert read.skipped == {"duplicate_record": 4}

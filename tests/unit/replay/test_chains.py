@@ -3,7 +3,7 @@
 import random
 
 from replay.chains import Chains, Link
-from schemas.events import Stored, encode_events, extra_key
+from schemas.events import StoredBlocks, encode_events, extra_key
 from schemas.identities import Medium, PublisherKey
 from streams.kernel import open_kernel
 from tests.building import BLOCK, STREAM, prefix_hashes, stored, u32s, u64s
@@ -33,7 +33,7 @@ def test_the_kernel_has_the_same_also_with_extra_keys() -> None:
     source = random.Random(5)
     tokens = [source.randrange(2**32) for _ in range(3 * BLOCK)]
     keys = (extra_key(["salt"]), b"", extra_key([["image", 3]]))
-    event = Stored(
+    event = StoredBlocks(
         sequence=0, hashes=u64s([1, 2, 3]), tokens=u32s(tokens), block_size=BLOCK, extra_keys=keys
     )
     kernel = open_kernel(SEED)
@@ -49,7 +49,7 @@ def test_the_kernel_has_the_same_also_with_extra_keys() -> None:
 
 def test_a_block_may_be_named_by_its_prefix_hash() -> None:
     chains = Chains(SEED)
-    named = Stored(sequence=0, hashes=u64s([5, 6]), block_size=BLOCK, by_hash=True, parent=4)
+    named = StoredBlocks(sequence=0, hashes=u64s([5, 6]), block_size=BLOCK, by_hash=True, parent=4)
     assert chains.stored(A, named) == [Link(5, 1, None, True), Link(6, 1, None, True)]
     assert prefixes([*chains.stored(A, stored(1, [6], []))]) == [6]
     assert not chains.counters.total()
@@ -100,14 +100,16 @@ def test_it_is_bounded_and_the_oldest_go() -> None:
 
 def test_what_no_fold_takes_is_no_chain() -> None:
     chains = Chains(SEED)
-    sparse = Stored(
+    sparse = StoredBlocks(
         sequence=0,
         hashes=u64s([1]),
         tokens=u32s(range(BLOCK)),
         block_size=BLOCK,
         spec_kind="sliding_window",
     )
-    short = Stored(sequence=0, hashes=u64s([1, 2]), tokens=u32s(range(BLOCK)), block_size=BLOCK)
+    short = StoredBlocks(
+        sequence=0, hashes=u64s([1, 2]), tokens=u32s(range(BLOCK)), block_size=BLOCK
+    )
     assert list(chains.stored(A, sparse)) == [None]
     assert list(chains.stored(A, short)) == [None, None]
     assert chains.counters == {"skipped_group": 1, "mismatch": 2}

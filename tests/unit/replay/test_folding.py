@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from replay.as_records import CaptureRecords
-from replay.capture.format import Asked, Entry, Header, Kind, PartitionSource
+from replay.capture.format import CaptureEntry, CaptureSelection, Header, Kind, PartitionSource
 from replay.capture.reader import Capture
 from replay.capture.writer import CaptureWriter
 from replay.folding import Pace, ReplayedTable, fold_capture
@@ -94,8 +94,8 @@ def test_partitions_are_one_table_that_says_where_each_is(tmp_path: Path) -> Non
         for lane, name in ((0, "a"), (2, "b")):
             one = registration(name, port=5000 + lane)
             batch = events_record(0, 0, [stored(0, [1], range(4))], stream=one.stream)
-            writer.add(Entry(lane, 3, 1.0, registered_record(one)))
-            writer.add(Entry(lane, 5 + lane, 2.0, batch))
+            writer.add(CaptureEntry(lane, 3, 1.0, registered_record(one)))
+            writer.add(CaptureEntry(lane, 5 + lane, 2.0, batch))
     with Capture(tmp_path / "c") as capture:
         records = CaptureRecords(capture)
         table = ReplayedTable(open_kernel(SEED), records)
@@ -127,7 +127,7 @@ def test_objects_are_joined_within_their_partition_as_workers_do(tmp_path: Path)
             of_engine = events_record(0, 0, [*blocks], stream=engine.stream)
             those = [registered_record(pool), registered_record(engine), of_engine, of_pool]
             for offset, record in enumerate(those):
-                writer.add(Entry(lane, offset, 1.0, record))
+                writer.add(CaptureEntry(lane, offset, 1.0, record))
                 folds[lane].apply(Offset(offset), record)
     with Capture(tmp_path / "c") as capture:
         records = CaptureRecords(capture)
@@ -142,7 +142,7 @@ def test_objects_are_joined_within_their_partition_as_workers_do(tmp_path: Path)
 def test_what_is_skipped_is_counted_and_named(tmp_path: Path) -> None:
     good = events_record(0, 0, [stored(0, [1], range(4))])
     data = write_log(tmp_path / "data", [b"\xc1", good, good])
-    with Capture(captured(data, tmp_path / "c", Asked())) as capture:
+    with Capture(captured(data, tmp_path / "c", CaptureSelection())) as capture:
         records = CaptureRecords(capture)
         table = ReplayedTable(open_kernel(SEED), records)
         fold_capture(records, table, total=None)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from logs.embedded import EmbeddedLog, ReadOnlyLog
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
-from replay.capture.format import Asked
+from replay.capture.format import CaptureSelection
 from replay.capture.reader import Capture
-from replay.loading import Loaded, load_into_log
+from replay.loading import LoadResult, load_into_log
 from schemas.codec import decode_log_record
 from schemas.errors import DataDirectoryInUseError
 from schemas.memory import MemoryRecord
@@ -39,7 +39,7 @@ def data(tmp_path: Path) -> Path:
     return write_log(tmp_path / "data", RECORDS)
 
 
-def load(path: Path, data: Path, *, force: bool = False, local_sockets: bool = False) -> Loaded:
+def load(path: Path, data: Path, *, force: bool = False, local_sockets: bool = False) -> LoadResult:
     with Capture(path) as capture:
         return load_into_log(
             lambda: CaptureRecords(capture), data, force=force, local_sockets=local_sockets
@@ -90,8 +90,8 @@ def test_nothing_of_the_past_is_confirmed_now(tmp_path: Path, data: Path) -> Non
 
 
 def test_two_ranges_one_after_the_other_are_the_whole(tmp_path: Path, data: Path) -> None:
-    first = captured(data, tmp_path / "1", Asked(last={0: 60}))
-    second = captured(data, tmp_path / "2", Asked(first={0: 61}))
+    first = captured(data, tmp_path / "1", CaptureSelection(last={0: 60}))
+    second = captured(data, tmp_path / "2", CaptureSelection(first={0: 61}))
     load(first, tmp_path / "copy")
     load(second, tmp_path / "copy")
     assert digests_of(tmp_path / "copy") == digests_of(data)
@@ -111,11 +111,11 @@ def test_any_history_cut_anywhere_is_the_whole_again(seed: int, cut: int) -> Non
 def _cut_and_joined(place: Path, seed: int, cut: int) -> None:
     records = history(80, seed)
     data = write_log(place / "data", records)
-    first = captured(data, place / "1", Asked(last={0: cut}))
+    first = captured(data, place / "1", CaptureSelection(last={0: cut}))
     assert replayed(first).digests == context_digests(fold_of_records(records[: cut + 1]).kernel)
     load(first, place / "copy")
     if cut + 1 < len(records):
-        load(captured(data, place / "2", Asked(first={0: cut + 1})), place / "copy")
+        load(captured(data, place / "2", CaptureSelection(first={0: cut + 1})), place / "copy")
     assert digests_of(place / "copy") == digests_of(data)
     assert replayed(captured(place / "copy", place / "3")).digests == digests_of(data)
 
@@ -172,7 +172,7 @@ def test_a_later_range_does_not_vouch_for_a_silent_publisher(tmp_path: Path) -> 
         *(events_record(n, n, [stored(n, [n], [n] * 4)], stream=other.stream) for n in range(20)),
     ]
     data = write_log(tmp_path / "data", records)
-    load(captured(data, tmp_path / "c", Asked(first={0: 10})), tmp_path / "copy")
+    load(captured(data, tmp_path / "c", CaptureSelection(first={0: 10})), tmp_path / "copy")
     fold = fold_of(tmp_path / "copy")
     assert fold.publishers[silent.publisher].degraded_since == 0
     assert fold.publishers[other.publisher].degraded_since == 0, "its first batches are missing"

@@ -9,7 +9,7 @@ from bridge.sockets.raw_message import RawMessage
 from replay.capture.reader import Capture
 from replay.wire_batches import Outgoing, WireMessage
 from schemas.codec import decode_log_record
-from schemas.events import BlockEvent, Stored, extra_key, paired_key
+from schemas.events import BlockEvent, StoredBlocks, extra_key, paired_key
 from schemas.identities import Medium, Offset, PublisherKey
 from schemas.records import EventsRecord, encode_record
 from streams.kernel import open_kernel
@@ -104,14 +104,14 @@ def table_of(*events: BlockEvent, tmp_path: Path) -> tuple[dict[str, str], dict[
         stored(0, [1], range(4), medium=Medium.DISK),
         stored(0, [1], range(4), shared=True, medium=Medium.CPU),
         stored(0, [1], range(4), lora_name="adapter"),
-        Stored(
+        StoredBlocks(
             sequence=0,
             hashes=u64s([1, 2]),
             tokens=u32s(range(8)),
             block_size=BLOCK,
             extra_keys=(b"", extra_key(["salt", ["image", 3]])),
         ),
-        Stored(
+        StoredBlocks(
             sequence=0,
             hashes=u64s([1]),
             tokens=u32s(range(4)),
@@ -119,14 +119,14 @@ def table_of(*events: BlockEvent, tmp_path: Path) -> tuple[dict[str, str], dict[
             lora_name="x",
             extra_keys=(extra_key(["x"]),),
         ),
-        Stored(
+        StoredBlocks(
             sequence=0,
             hashes=u64s([1, 2]),
             tokens=u32s(range(8)),
             block_size=BLOCK,
             extra_keys=(paired_key(extra_key(["salt"]), u32s([4])), paired_key(b"", u32s([9]))),
         ),
-        Stored(
+        StoredBlocks(
             sequence=0,
             hashes=u64s([1]),
             tokens=u32s(range(4)),
@@ -136,7 +136,7 @@ def table_of(*events: BlockEvent, tmp_path: Path) -> tuple[dict[str, str], dict[
         ),
     ],
 )
-def test_what_says_which_block_it_is_comes_through(tmp_path: Path, event: Stored) -> None:
+def test_what_says_which_block_it_is_comes_through(tmp_path: Path, event: StoredBlocks) -> None:
     theirs, ours = table_of(event, tmp_path=tmp_path)
     assert theirs == ours != {}
 
@@ -150,7 +150,7 @@ def test_what_is_said_again_is_counted_once_there_too(tmp_path: Path) -> None:
 
 
 def test_an_event_of_another_kind_of_group_is_left_out_there_too(tmp_path: Path) -> None:
-    event = Stored(
+    event = StoredBlocks(
         sequence=0,
         hashes=u64s([1]),
         tokens=u32s(range(4)),
@@ -166,8 +166,8 @@ def test_an_event_of_another_kind_of_group_is_left_out_there_too(tmp_path: Path)
 def test_blocks_without_tokens_of_their_own_are_left_out(tmp_path: Path) -> None:
     """As placeholders they would say that blocks had moved."""
     chain = stored(0, [1, 2], range(2 * BLOCK))
-    by_hash = Stored(sequence=0, hashes=u64s([7]), block_size=BLOCK, by_hash=True)
-    hashed = Stored(sequence=0, hashes=u64s([8]), block_size=BLOCK, token_hashes=u64s([80]))
+    by_hash = StoredBlocks(sequence=0, hashes=u64s([7]), block_size=BLOCK, by_hash=True)
+    hashed = StoredBlocks(sequence=0, hashes=u64s([8]), block_size=BLOCK, token_hashes=u64s([80]))
     records = [registered_record(registration()), events_record(0, 0, [by_hash, chain, hashed])]
     [message] = outgoing(tmp_path, records)
     _, events, _ = msgspec.msgpack.decode(message.frames[2])

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from reprise import front
-from reprise.front import Front, Place, addresses_of, is_ready, place_of
+from reprise.front import Front, HostPort, addresses_of, is_ready, place_of
 
 
 def free_port() -> int:
@@ -63,8 +63,8 @@ async def running(
     """A front before the replicas on these addresses, and its port."""
     monkeypatch.setattr(front, "addresses_of", lambda host, port: list(hosts))
     listen, stop = free_port(), asyncio.Event()
-    made = Front(Place("serve", port), wait_s=wait_s)
-    task = asyncio.create_task(made.serve(Place("127.0.0.1", listen), stop))
+    made = Front(HostPort("serve", port), wait_s=wait_s)
+    task = asyncio.create_task(made.serve(HostPort("127.0.0.1", listen), stop))
     await asyncio.sleep(0.05)
     try:
         yield made, listen
@@ -145,7 +145,7 @@ def test_who_does_not_answer_is_not_ready() -> None:
 
 
 def test_a_place_is_a_host_and_a_port() -> None:
-    assert place_of("[::1]:80") == Place("::1", 80)
+    assert place_of("[::1]:80") == HostPort("::1", 80)
     for wrong in ("serve", ":1", "serve:x", "serve:65536"):
         with pytest.raises(ValueError, match="HOST:PORT"):
             place_of(wrong)

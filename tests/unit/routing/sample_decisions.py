@@ -6,7 +6,7 @@ from schemas.routing_records import (
     CandidateRecord,
     DecidedScope,
     Decision,
-    Outcome,
+    FeedbackReport,
     OutcomeEvent,
     Phase,
     Target,
@@ -49,6 +49,6 @@ def decision(number: int, time: float = 100.0, **fields: Any) -> Decision:
     return Decision(number=number, time=time, **values)
 
 
-def outcome(number: int, event: OutcomeEvent, time: float = 100.0, **fields: Any) -> Outcome:
+def outcome(number: int, event: OutcomeEvent, time: float = 100.0, **fields: Any) -> FeedbackReport:
     """A report."""
-    return Outcome(number, event, time, **fields)
+    return FeedbackReport(number, event, time, **fields)

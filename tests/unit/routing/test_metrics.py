@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from routing import by_target
 from routing.decisions import answers as kept
 from routing.decisions.answers import KeptAnswers
-from routing.decisions.interface import Routed, RouteRequest
+from routing.decisions.interface import RoutedDecision, RouteRequest
 from routing.log.embedded import RoutingLog
 from routing.metrics import ROUTING
 from routing.observed.hot_prefixes import HOT_SCOPES_MAX
@@ -70,7 +70,7 @@ def test_each_bound_that_was_reached_is_counted(
     answers = KeptAnswers(log.live.forgotten)
     for number in range(5):
         asked = RouteRequest(f"r{number}", PrefixScope(*SCOPE), 1000, [])
-        answers.keep(asked, Routed(1, decision(number), 0.0, None, ("", "")))
+        answers.keep(asked, RoutedDecision(1, decision(number), 0.0, None, ("", "")))
     assert forgotten(log) == {"hot_scopes": 3, "samples": 2, "answers": 3}
     log.stop()
 

@@ -6,13 +6,13 @@ import pytest
 from schemas.codec import decode_command
 from schemas.command_records import (
     COMMANDS_VERSION,
-    Action,
     AnyCommandRecord,
+    BlockPlace,
     ClosedRecord,
+    CommandAction,
+    CommandOutcome,
     CommandRecord,
     CommandWorker,
-    Outcome,
-    Place,
     ResultRecord,
     encode_command,
 )
@@ -21,17 +21,17 @@ from schemas.limits import COMMAND_TOKENS_MAX
 
 COMMAND = CommandRecord(
     command_id="Move1",
-    action=Action.MOVE,
+    action=CommandAction.MOVE,
     instance_id="a",
     location="LocalCPUBackend",
     tokens=b"\1\0\0\0\xff\xff\xff\xff",
-    target=Place("b", "LocalCPUBackend"),
+    target=BlockPlace("b", "LocalCPUBackend"),
     copy=True,
     workers=(CommandWorker(0, "10.0.0.7:8200"), CommandWorker(3)),
     issued_at=5.0,
 )
 RESULT = ResultRecord(
-    command_id="Move1", worker_id=3, outcome=Outcome.OK, tokens=2, ms=1.5, detail="", at=6.0
+    command_id="Move1", worker_id=3, outcome=CommandOutcome.OK, tokens=2, ms=1.5, detail="", at=6.0
 )
 CLOSED = ClosedRecord(command_id="Move1", reason="late", at=7.0)
 

@@ -13,7 +13,7 @@ from schemas.identities import Offset
 from schemas.positions import LogBounds
 from streams.table.driver import recover
 from streams.table.fold import Fold
-from streams.table.recovery import Action
+from streams.table.recovery import RecoveryAction
 from streams.table.store import TableStore
 from streams.table.table import Table
 from streams.table.threads import run_without_loop
@@ -56,7 +56,7 @@ def test_a_data_file_of_the_table_that_is_damaged_is_noticed_and_the_table_rebui
     flip_a_byte(tmp_path / "table")
     log = EmbeddedLog(tmp_path / "log")
     table = Table(tmp_path / "table", any_fold, log=log)
-    assert recover(table, log).plan.action is Action.REBUILD
+    assert recover(table, log).plan.action is RecoveryAction.REBUILD
     assert table.fold.kernel.contexts() == before.kernel.contexts()
     assert (tmp_path / "table.corrupt").is_dir()
     log.close()
@@ -80,7 +80,7 @@ def test_a_table_that_cannot_be_opened_is_set_aside_and_rebuilt(
     log = EmbeddedLog(tmp_path / "log")
     table = Table(tmp_path / "table", any_fold, log=log)
     plan = recover(table, log).plan
-    assert plan.action is Action.REBUILD
+    assert plan.action is RecoveryAction.REBUILD
     assert f"{file.name} is damaged" in plan.reason
     (line,) = caplog.messages
     assert "table.corrupt, and the table is built again" in line
@@ -123,7 +123,7 @@ def test_a_flush_that_is_tried_again_later_writes_what_was_folded_since_too(
     table.close()
     reopened = Table(tmp_path / "table", any_fold)
     plan = run_without_loop(reopened.open(LogBounds(0, 2), now=0.0))
-    assert (plan.action, plan.start) == (Action.RESUME, 2)
+    assert (plan.action, plan.start) == (RecoveryAction.RESUME, 2)
     assert reopened.fold.kernel.contexts() == table.fold.kernel.contexts()
     reopened.close()
 

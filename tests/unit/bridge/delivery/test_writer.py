@@ -21,7 +21,7 @@ from brokers.interface import Batch, SentBatch
 from logs.producer import ReplaceableProducer
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError
-from schemas.events import Removed, encode_events
+from schemas.events import RemovedBlocks, encode_events
 from schemas.identities import PublisherKey
 from schemas.limits import KAFKA_BATCH_BYTES, KAFKA_MESSAGE_MAX_BYTES
 from schemas.memory import MemoryRecord
@@ -187,7 +187,7 @@ class Run:
 def events(
     sequence: int, *, publisher: PublisherKey = ONE, incarnation: int = 1, size: int = 1
 ) -> EventsRecord:
-    removed = [Removed(sequence=sequence, hashes=bytes(8 * size))]
+    removed = [RemovedBlocks(sequence=sequence, hashes=bytes(8 * size))]
     return EventsRecord(
         stream=publisher.stream,
         dp_rank=publisher.dp_rank,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bridge.engine_http.address import read_base_url
-from bridge.engine_http.client import Kept, NoAnswerError, Reply, Room, get
+from bridge.engine_http.client import KeepAlivePool, NoAnswerError, Reply, Room, get
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -237,7 +237,7 @@ WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 def ask_twice(server: Answering, *, count_max: int = 8, with_body: bool = True) -> list[Reply]:
     async def run() -> list[Reply]:
-        kept = Kept(count_max)
+        kept = KeepAlivePool(count_max)
         async with serving(server.serve) as url:
             asking = {"with_body": with_body, "kept": kept, "wait_s": 5.0}
             replies = [await get(url, "/x", **asking) for _ in range(2)]  # type: ignore[arg-type]
@@ -287,7 +287,7 @@ def test_a_connection_that_was_closed_meanwhile_is_replaced() -> None:
     assert (server.connections, len(server.asked)) == (2, 3)
 
     async def run() -> None:
-        closing, kept = Answering(WHOLE), Kept(8)
+        closing, kept = Answering(WHOLE), KeepAlivePool(8)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
@@ -312,7 +312,7 @@ def test_a_server_that_only_ever_closes_is_asked_once_more_and_then_given_up() -
     server = Answering(WHOLE, b"")
 
     async def run() -> None:
-        kept = Kept(8)
+        kept = KeepAlivePool(8)
         async with serving(server.serve) as url:
             assert (await get(url, "/x", with_body=True, kept=kept)).body == b"ok"
             server._answers = (b"",)
@@ -332,7 +332,7 @@ def test_a_server_that_is_forgotten_is_let_go() -> None:
     server = Answering(WHOLE, WHOLE)
 
     async def run() -> None:
-        kept = Kept(8)
+        kept = KeepAlivePool(8)
         async with serving(server.serve) as url:
             await get(url, "/x", with_body=True, kept=kept)
             kept.forget(url)

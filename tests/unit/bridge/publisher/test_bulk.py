@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bridge.publisher.bulk import Bulk
+from bridge.publisher.bulk import BulkQueue
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.intake import Intake
 from bridge.publisher.publisher import Publisher
@@ -27,7 +27,7 @@ class Scene:
         self.followed = {one.publisher: Publisher(one) for one in (ONE, TWO)}
         for publisher in self.followed.values():
             assert publisher.sequencer.resume(0.0) == []
-        self.bulk = Bulk(self.followed)
+        self.bulk = BulkQueue(self.followed)
         self._intake = Intake(lambda key: self.followed[key].sequencer)
         self.process = self._intake.process
         self.sort, self.put_back = self.bulk.sort, self.bulk.put_back

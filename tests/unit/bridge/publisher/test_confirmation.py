@@ -20,10 +20,10 @@ from bridge.publisher.publisher import (
     LOOK_REST_S,
     PAUSE_SETTLE_S,
     RECEIVED_LATE_S,
-    Ask,
-    Doubted,
+    EngineQuestion,
     Look,
     Publisher,
+    PublisherDoubt,
     Said,
     State,
 )
@@ -72,7 +72,7 @@ class Scene:
         self.followed.look(self.now, 1e9 + self.now, self.seen)
         return self.followed.doubted.doubt
 
-    def asks(self) -> Ask:
+    def asks(self) -> EngineQuestion:
         return self.followed.asks(self.now)
 
     def ask(self, doubt: Doubt | None, *, heard: int = 0) -> Doubt | None:
@@ -92,7 +92,7 @@ def test_an_answer_that_was_asked_for_before_a_pause_confirms_nothing() -> None:
     scene.followed.distrust(scene.now)
     scene.followed.answered(scene.now, link, None)
     assert scene.see(PAUSE_SETTLE_S) is Doubt.CATCHING_UP
-    assert scene.asks() is Ask.REPAIR, "at once"
+    assert scene.asks() is EngineQuestion.REPAIR, "at once"
     assert scene.ask(None) is None
 
 
@@ -109,7 +109,7 @@ def test_what_was_heard_while_its_engine_was_asked_is_asked_for_once_more() -> N
     assert scene.followed.as_of <= heard_at, "until its engine is asked again"
     scene.now = heard_at
     assert scene.see(CHECK_SILENCE_S) is None
-    assert scene.asks() is Ask.CHECK
+    assert scene.asks() is EngineQuestion.CHECK
     assert scene.ask(None) is None
     assert scene.followed.as_of == scene.now
 
@@ -126,7 +126,7 @@ def test_an_engine_that_was_not_heard_to_the_end_is_asked_again_once_it_is_silen
     assert scene.followed.as_of <= heard_at
     scene.now = heard_at
     assert scene.see(CHECK_SILENCE_S) is None
-    assert scene.asks() is Ask.CHECK
+    assert scene.asks() is EngineQuestion.CHECK
     assert scene.ask(None) is None
     assert scene.followed.as_of == scene.now
 
@@ -150,7 +150,7 @@ def test_what_its_replay_has_not_shown_is_asked_for_once_something_comes_live() 
     pauses = []
     for _ in range(8):
         since = scene.now
-        while scene.asks() is Ask.NOTHING:
+        while scene.asks() is EngineQuestion.NOTHING:
             scene.see(0.5)
         pauses.append(scene.now - since)
         scene.ask(Doubt.REPLAY_UNMATCHED)
@@ -158,9 +158,9 @@ def test_what_its_replay_has_not_shown_is_asked_for_once_something_comes_live() 
     assert pauses[0] <= CHECK_RETRY_S + 0.5
     assert pauses[-1] == CHECK_AGAIN_S
     scene.see(2 * CHECK_RETRY_S)
-    assert scene.asks() is Ask.NOTHING
+    assert scene.asks() is EngineQuestion.NOTHING
     scene.see(messages=1)
-    assert scene.asks() is Ask.CHECK
+    assert scene.asks() is EngineQuestion.CHECK
     assert scene.ask(None) is None
 
 
@@ -176,18 +176,18 @@ def confirmed() -> Scene:
 def test_an_engine_is_asked_once_its_link_has_settled_and_is_confirmed_by_its_answer() -> None:
     scene = Scene()
     assert scene.see() is Doubt.LINK_DOWN
-    assert scene.asks() is Ask.NOTHING
+    assert scene.asks() is EngineQuestion.NOTHING
     assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
-    assert scene.asks() is Ask.NOTHING, "the subscription may not have arrived"
+    assert scene.asks() is EngineQuestion.NOTHING, "the subscription may not have arrived"
     scene.see(LINK_SETTLE_S)
-    assert scene.asks() is Ask.REPAIR
+    assert scene.asks() is EngineQuestion.REPAIR
     assert scene.ask(None) is None
 
 
 def test_a_link_that_was_up_before_it_was_first_looked_at_has_to_settle_too() -> None:
     scene = Scene()
     scene.see(connected=True, links=1, messages=1)
-    assert scene.asks() is Ask.NOTHING
+    assert scene.asks() is EngineQuestion.NOTHING
 
 
 def test_no_moment_of_the_clock_is_a_special_one() -> None:
@@ -195,7 +195,7 @@ def test_no_moment_of_the_clock_is_a_special_one() -> None:
     scene = Scene(now=0.0)
     assert scene.see(connected=True, links=1, proven_link=1) is None
     scene.see(LINK_SETTLE_S)
-    assert scene.asks() is Ask.REPAIR
+    assert scene.asks() is EngineQuestion.REPAIR
     assert scene.ask(None) is None
 
 
@@ -244,7 +244,7 @@ def test_however_often_its_engine_did_not_answer_it_is_asked_again(confirmed: Sc
     assert confirmed.followed.fails
     assert confirmed.followed.patience_s == CHECK_HOLD_MAX_S
     confirmed.see(CHECK_RETRY_MAX_S)
-    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.asks() is EngineQuestion.CHECK
     assert confirmed.ask(None) is None
     assert not confirmed.followed.fails
 
@@ -261,7 +261,7 @@ def test_a_link_that_was_down_is_another_one(confirmed: Scene) -> None:
     assert confirmed.see(connected=False) is Doubt.LINK_DOWN
     assert confirmed.see(connected=True, links=2) is Doubt.CATCHING_UP
     confirmed.see(LINK_SETTLE_S)
-    assert confirmed.asks() is Ask.REPAIR
+    assert confirmed.asks() is EngineQuestion.REPAIR
     assert confirmed.ask(None) is None
 
 
@@ -270,7 +270,7 @@ def test_a_silent_link_is_doubted_not_asked_over_and_is_what_it_was_once_it_spea
 ) -> None:
     assert confirmed.see(is_silent=True) is Doubt.LINK_SILENT
     assert confirmed.see(CHECK_AGAIN_S) is Doubt.LINK_SILENT
-    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.asks() is EngineQuestion.NOTHING
     assert confirmed.see(is_silent=False) is Doubt.RECEIVED_LATE, "more may be on its way"
     assert confirmed.see(LINK_RESUME_S) is None
 
@@ -301,14 +301,14 @@ def test_a_silent_engine_is_asked_again_at_first_soon_and_then_now_and_then(
 ) -> None:
     confirmed.see(1.0, messages=1)
     confirmed.see(CHECK_SILENCE_S - 0.1)
-    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.asks() is EngineQuestion.NOTHING
     confirmed.see(0.1)
-    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.asks() is EngineQuestion.CHECK
     assert confirmed.ask(None) is None
     confirmed.see(CHECK_AGAIN_S - 0.1)
-    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.asks() is EngineQuestion.NOTHING
     confirmed.see(0.1)
-    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.asks() is EngineQuestion.CHECK
 
 
 def test_an_engine_that_has_answered_at_its_last_message_is_not_soon_asked_again(
@@ -317,22 +317,22 @@ def test_an_engine_that_has_answered_at_its_last_message_is_not_soon_asked_again
     confirmed.see(1.0, messages=1)
     confirmed.ask(None)
     confirmed.see(CHECK_SILENCE_S)
-    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.asks() is EngineQuestion.NOTHING
 
 
 def test_an_engine_that_goes_on_sending_is_not_asked(confirmed: Scene) -> None:
     for messages in range(100):
         confirmed.see(1.0, messages=messages + 1)
-        assert confirmed.asks() is Ask.NOTHING
+        assert confirmed.asks() is EngineQuestion.NOTHING
 
 
 def test_a_replay_socket_that_falls_silent_is_told_after_some_tries(confirmed: Scene) -> None:
     for _ in range(CHECK_FAILURES_MAX - 1):
         assert confirmed.ask(Doubt.REPLAY_SILENT) is None
     assert confirmed.ask(Doubt.REPLAY_SILENT) is Doubt.REPLAY_SILENT
-    assert confirmed.asks() is Ask.NOTHING, "not at once"
+    assert confirmed.asks() is EngineQuestion.NOTHING, "not at once"
     confirmed.see(CHECK_RETRY_MAX_S)
-    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.asks() is EngineQuestion.CHECK
     assert confirmed.ask(None) is None
 
 
@@ -340,7 +340,7 @@ def test_an_answer_ends_the_count_of_failures_and_the_wait_after_them(confirmed:
     confirmed.ask(Doubt.REPLAY_SILENT)
     confirmed.ask(None)
     confirmed.see(is_doubted=True)
-    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.asks() is EngineQuestion.CHECK
     confirmed.see(is_doubted=False)
     for _ in range(CHECK_FAILURES_MAX - 1):
         assert confirmed.ask(Doubt.REPLAY_SILENT) is None
@@ -349,18 +349,18 @@ def test_an_answer_ends_the_count_of_failures_and_the_wait_after_them(confirmed:
 def test_what_is_of_an_unknown_incarnation_is_asked_for(confirmed: Scene) -> None:
     assert confirmed.see(is_doubted=True) is Doubt.CATCHING_UP
     confirmed.see(CHECK_RETRY_MAX_S)
-    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.asks() is EngineQuestion.CHECK
 
 
 def test_nothing_is_asked_before_what_has_arrived_is_taken(confirmed: Scene) -> None:
     """A replay must not overtake it."""
     confirmed.see(CHECK_AGAIN_S, is_waiting=True)
-    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.asks() is EngineQuestion.NOTHING
     behind = confirmed.now - WATCH_LATE_S
     confirmed.see(is_waiting=False, received_until=behind - 0.1)
-    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.asks() is EngineQuestion.NOTHING
     confirmed.see(received_until=behind)
-    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.asks() is EngineQuestion.CHECK
 
 
 def test_what_was_received_and_waits_for_too_long_is_told(confirmed: Scene) -> None:
@@ -411,7 +411,7 @@ def test_records_that_wait_on_the_disk_are_told(confirmed: Scene) -> None:
 def test_after_a_pause_of_this_process_the_engine_is_asked_again(confirmed: Scene) -> None:
     confirmed.followed.distrust(confirmed.now)
     assert confirmed.see() is Doubt.CATCHING_UP
-    assert confirmed.asks() is Ask.REPAIR
+    assert confirmed.asks() is EngineQuestion.REPAIR
 
 
 def test_after_a_pause_what_the_system_has_kept_is_received_first() -> None:
@@ -460,7 +460,7 @@ def test_without_a_replay_socket_only_what_came_over_the_link_confirms() -> None
     scene = Scene(PLAIN)
     assert scene.see(connected=True, links=1) is Doubt.NO_REPLAY
     scene.see(LINK_SETTLE_S)
-    assert scene.asks() is Ask.NOTHING
+    assert scene.asks() is EngineQuestion.NOTHING
     assert scene.see(proven_link=1, messages=1) is None, "the first batch of its incarnation"
     assert scene.see(60.0) is None
     assert scene.see(connected=False) is Doubt.LINK_DOWN
@@ -477,13 +477,13 @@ def test_without_a_replay_socket_only_what_came_over_the_link_confirms() -> None
 def test_of_a_publisher_without_a_place_in_the_log_nothing_is_known_or_asked() -> None:
     scene = Scene()
     scene.followed = Publisher(REPLAYS)
-    assert scene.followed.doubted == Doubted(Doubt.CATCHING_UP, 0.0)
+    assert scene.followed.doubted == PublisherDoubt(Doubt.CATCHING_UP, 0.0)
     assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
     scene.see(LINK_SETTLE_S)
     assert scene.ask(None, heard=1) is Doubt.CATCHING_UP
     scene.followed.answered(scene.now, 0, Doubt.REPLAY_SILENT)
     scene.see(CHECK_AGAIN_S)
-    assert scene.asks() is Ask.NOTHING
+    assert scene.asks() is EngineQuestion.NOTHING
     scene.followed.place()
     assert scene.see() is None
 
@@ -528,22 +528,22 @@ def test_while_something_is_missing_it_is_catching_up_while_it_is_checked_it_sta
     assert confirmed.followed.ask(lambda: task, is_check=True)
     assert confirmed.see() is None
     confirmed.see(CHECK_AGAIN_S)
-    assert confirmed.asks() is Ask.NOTHING, "it is being asked"
+    assert confirmed.asks() is EngineQuestion.NOTHING, "it is being asked"
 
 
 def test_what_was_written_of_it_is_remembered_and_is_news_no_more() -> None:
     followed = Publisher(REPLAYS)
     assert followed.has_news
     followed.said = followed.says
-    assert followed.said.doubted == Doubted(Doubt.CATCHING_UP, 0.0)
+    assert followed.said.doubted == PublisherDoubt(Doubt.CATCHING_UP, 0.0)
     assert not followed.has_news
-    followed.said = Said(Doubted(None, 8.0), None, None)
+    followed.said = Said(PublisherDoubt(None, 8.0), None, None)
     assert followed.has_news
 
 
 def test_a_link_that_is_down_is_not_asked_over(confirmed: Scene) -> None:
     confirmed.see(CHECK_AGAIN_S, connected=False)
-    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.asks() is EngineQuestion.NOTHING
     assert confirmed.followed.begin_asking(confirmed.now, heard=1) == 0
 
 
@@ -601,7 +601,7 @@ def test_an_engine_that_is_silent_is_asked_at_growing_intervals(confirmed: Scene
         confirmed.ask(Doubt.REPLAY_SILENT)
         confirmed.see(is_doubted=True)
         began = confirmed.now
-        while confirmed.asks() is Ask.NOTHING:
+        while confirmed.asks() is EngineQuestion.NOTHING:
             confirmed.see(0.25)
         waits.append(confirmed.now - began)
     doubling = [CHECK_RETRY_S * 2**number for number in range(12)]
@@ -637,19 +637,19 @@ def test_who_was_heard_just_now_does_not_rest_and_who_is_silent_and_confirmed_do
 
 def test_it_rests_no_longer_than_until_its_engine_is_to_be_asked(confirmed: Scene) -> None:
     confirmed.see(CHECK_AGAIN_S - 1)
-    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.asks() is EngineQuestion.NOTHING
     assert confirmed.followed.rests_until == pytest.approx(confirmed.now + 1)
     confirmed.see(1)
-    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.asks() is EngineQuestion.CHECK
 
 
 def test_an_engine_that_does_not_answer_is_asked_again_in_time(confirmed: Scene) -> None:
     confirmed.see(CHECK_SILENCE_S)
     for _ in range(CHECK_FAILURES_MAX):
         confirmed.ask(Doubt.REPLAY_SILENT)
-    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.asks() is EngineQuestion.NOTHING
     confirmed.see(confirmed.followed.rests_until - confirmed.now)
-    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.asks() is EngineQuestion.CHECK
     assert confirmed.followed.rests_until <= confirmed.now, "until it has a place it does not rest"
 
 

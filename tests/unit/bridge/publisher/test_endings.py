@@ -7,7 +7,7 @@ import pytest
 from bridge.publisher.repair import ENDINGS, Answer, Ending, Repair
 from bridge.publisher.sequencer import Sequencer
 from bridge.publisher.stream import Place, place_of
-from bridge.publisher.tracker import Outcome
+from bridge.publisher.tracker import SequenceOutcome
 from tests.unit.bridge.messages import registration
 
 FACTS = (
@@ -65,13 +65,13 @@ def test_what_ends_a_repair() -> None:
     assert done == {Ending.SAME, Ending.WHOLE, Ending.EMPTY}
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_each_batch_has_one_place(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", SequenceOutcome)
+def test_each_batch_has_one_place(outcome: SequenceOutcome) -> None:
     for is_first, is_proven in itertools.product((False, True), repeat=2):
         place = place_of(outcome, is_first=is_first, is_proven=is_proven)
-        if outcome is Outcome.DUPLICATE:
+        if outcome is SequenceOutcome.DUPLICATE:
             assert place is Place.AGAIN
-        elif outcome is Outcome.RESTART:
+        elif outcome is SequenceOutcome.RESTART:
             assert place is Place.RESTART
         elif is_first:
             assert place is Place.FIRST

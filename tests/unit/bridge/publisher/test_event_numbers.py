@@ -12,7 +12,7 @@ from bridge.wire import mooncake as mooncake_wire
 from bridge.wire import trtllm as trtllm_wire
 from bridge.wire.drop_reasons import DropReason
 from schemas.codec import decode_record_events
-from schemas.events import Cleared
+from schemas.events import ClearedBlocks
 from schemas.positions import Cursor
 from schemas.records import EventsRecord, GapRecord, SequencedRecord
 from tests.unit.bridge.messages import registration
@@ -55,7 +55,7 @@ class Publisher:
 
 def clears(records: list[SequencedRecord]) -> int:
     return sum(
-        isinstance(event, Cleared)
+        isinstance(event, ClearedBlocks)
         for record in records
         if isinstance(record, EventsRecord)
         for event in decode_record_events(record)

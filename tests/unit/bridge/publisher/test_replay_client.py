@@ -26,7 +26,7 @@ from lab.engines.publisher import Publisher, PublisherOptions
 from lab.engines.wire import BlockRemoved
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
-from schemas.events import Removed
+from schemas.events import RemovedBlocks
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, SequencedRecord
 from tests.unit.bridge.messages import registration
@@ -148,7 +148,7 @@ def told(records: Sequence[SequencedRecord]) -> list[object]:
     for record in records:
         if isinstance(record, EventsRecord):
             for event in decode_record_events(record):
-                assert isinstance(event, Removed)
+                assert isinstance(event, RemovedBlocks)
                 assert event.hashes == event.sequence.to_bytes(8, "little")
                 short.append((record.incarnation, event.sequence))
         else:

@@ -12,7 +12,7 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.codec import decode_record, decode_record_events
-from schemas.events import BlockEvent, Removed
+from schemas.events import BlockEvent, RemovedBlocks
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import SEQUENCE_MAX
 from schemas.positions import NO_CURSOR, Cursor
@@ -47,7 +47,7 @@ def sequencer(cursor: Cursor = NO_CURSOR) -> Sequencers:
 
 
 def removed(sequence: int, number: int) -> BlockEvent:
-    return Removed(sequence=sequence, hashes=number.to_bytes(8, "little"))
+    return RemovedBlocks(sequence=sequence, hashes=number.to_bytes(8, "little"))
 
 
 def told(records: Sequence[SequencedRecord]) -> list[object]:
@@ -338,7 +338,7 @@ def test_records_rise_and_say_exactly_what_was_delivered(
     assert built[ONE.publisher].stream.cursor == max(last, Cursor(1, -1))
 
     once = list(dict.fromkeys(delivered))
-    events = [event for event in told(records) if isinstance(event, Removed)]
+    events = [event for event in told(records) if isinstance(event, RemovedBlocks)]
     assert [event.sequence for event in events] == [sequence for _, sequence in once]
     counters = built.counters()[ONE.publisher]
     assert counters.duplicates == len(delivered) - len(once)

@@ -10,7 +10,7 @@ from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, EventError, PassedOverError
-from schemas.events import BlockEvent, Cleared
+from schemas.events import BlockEvent, ClearedBlocks
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 from tests.building import in_parts
@@ -24,7 +24,7 @@ TIME = 90.0
 def batch(
     sequence: int, time: float | None = TIME + 1, digest: int = 1, *, clears: bool = False
 ) -> DecodedBatch:
-    events: list[BlockEvent] = [Cleared(sequence=sequence)] if clears else []
+    events: list[BlockEvent] = [ClearedBlocks(sequence=sequence)] if clears else []
     return DecodedBatch.of_events(sequence, digest, 0.0, events)._replace(engine_time=time)
 
 

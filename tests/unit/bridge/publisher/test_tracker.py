@@ -2,12 +2,12 @@ import copy
 
 import pytest
 
-from bridge.publisher.tracker import Gap, Outcome, SequenceTracker, Verdict
+from bridge.publisher.tracker import Gap, SequenceOutcome, SequenceTracker, Verdict
 from schemas.limits import DUPLICATE_WINDOW
 from schemas.positions import NO_CURSOR, Cursor
 
-NEXT = Verdict(Outcome.NEXT)
-DUPLICATE = Verdict(Outcome.DUPLICATE)
+NEXT = Verdict(SequenceOutcome.NEXT)
+DUPLICATE = Verdict(SequenceOutcome.DUPLICATE)
 
 
 def test_the_first_batch_of_all_is_next_in_incarnation_one() -> None:
@@ -18,13 +18,13 @@ def test_the_first_batch_of_all_is_next_in_incarnation_one() -> None:
 
 def test_joining_late_is_a_gap_from_zero() -> None:
     tracker = SequenceTracker()
-    assert tracker.observe(5, 1) == Verdict(Outcome.GAP, Gap(0, 4))
+    assert tracker.observe(5, 1) == Verdict(SequenceOutcome.GAP, Gap(0, 4))
     assert tracker.cursor == Cursor(1, 5)
 
 
 def test_a_jump_is_a_gap_of_what_was_jumped_over() -> None:
     tracker = SequenceTracker(Cursor(2, 7))
-    assert tracker.observe(10, 1) == Verdict(Outcome.GAP, Gap(8, 9))
+    assert tracker.observe(10, 1) == Verdict(SequenceOutcome.GAP, Gap(8, 9))
     assert tracker.observe(11, 1) == NEXT
 
 
@@ -40,13 +40,13 @@ def test_the_same_number_with_the_same_payload_is_a_duplicate() -> None:
 def test_a_number_below_with_another_payload_is_a_restart() -> None:
     tracker = SequenceTracker(Cursor(1, 7))
     tracker.observe(8, 1)
-    assert tracker.observe(0, 2) == Verdict(Outcome.RESTART)
+    assert tracker.observe(0, 2) == Verdict(SequenceOutcome.RESTART)
     assert tracker.cursor == Cursor(2, 0)
 
 
 def test_a_restart_that_was_joined_late_has_a_gap_from_zero() -> None:
     tracker = SequenceTracker(Cursor(1, 7))
-    assert tracker.observe(3, 1) == Verdict(Outcome.RESTART, Gap(0, 2))
+    assert tracker.observe(3, 1) == Verdict(SequenceOutcome.RESTART, Gap(0, 2))
     assert tracker.observe(4, 1) == NEXT
     assert tracker.cursor == Cursor(2, 4)
 
@@ -54,20 +54,20 @@ def test_a_restart_that_was_joined_late_has_a_gap_from_zero() -> None:
 def test_the_last_number_again_with_another_payload_is_a_restart() -> None:
     tracker = SequenceTracker()
     tracker.observe(0, 1)
-    assert tracker.observe(0, 2).outcome is Outcome.RESTART
+    assert tracker.observe(0, 2).outcome is SequenceOutcome.RESTART
 
 
 def test_what_a_bridge_did_not_see_itself_is_no_evidence_for_a_duplicate() -> None:
-    assert SequenceTracker(Cursor(1, 0)).observe(0, 1).outcome is Outcome.RESTART
+    assert SequenceTracker(Cursor(1, 0)).observe(0, 1).outcome is SequenceOutcome.RESTART
 
 
 def test_evidence_of_the_life_before_does_not_count() -> None:
     tracker = SequenceTracker()
     tracker.observe(0, 1)
     tracker.observe(1, 2)
-    assert tracker.observe(0, 3).outcome is Outcome.RESTART
+    assert tracker.observe(0, 3).outcome is SequenceOutcome.RESTART
     tracker.observe(1, 4)
-    assert tracker.observe(1, 2).outcome is Outcome.RESTART
+    assert tracker.observe(1, 2).outcome is SequenceOutcome.RESTART
 
 
 def test_evidence_of_the_life_before_does_not_count_where_the_new_one_has_a_hole() -> None:
@@ -75,8 +75,8 @@ def test_evidence_of_the_life_before_does_not_count_where_the_new_one_has_a_hole
     for sequence in range(3):
         tracker.observe(sequence, sequence)
     tracker.observe(0, 7)
-    assert tracker.observe(3, 7) == Verdict(Outcome.GAP, Gap(1, 2))
-    assert tracker.observe(2, 2).outcome is Outcome.RESTART
+    assert tracker.observe(3, 7) == Verdict(SequenceOutcome.GAP, Gap(1, 2))
+    assert tracker.observe(2, 2).outcome is SequenceOutcome.RESTART
 
 
 def test_every_life_has_evidence_of_a_whole_window() -> None:
@@ -103,11 +103,11 @@ def test_to_peek_says_what_observing_would_and_moves_nothing(sequence: int, dige
 
 
 def test_evidence_ends_with_the_window() -> None:
-    def after(batches: int) -> Outcome:
+    def after(batches: int) -> SequenceOutcome:
         tracker = SequenceTracker()
         for sequence in range(batches):
             tracker.observe(sequence, sequence)
         return tracker.observe(0, 0).outcome
 
-    assert after(DUPLICATE_WINDOW) is Outcome.DUPLICATE
-    assert after(DUPLICATE_WINDOW + 1) is Outcome.RESTART
+    assert after(DUPLICATE_WINDOW) is SequenceOutcome.DUPLICATE
+    assert after(DUPLICATE_WINDOW + 1) is SequenceOutcome.RESTART

@@ -5,7 +5,7 @@ from bridge.publisher import window as window_module
 from bridge.publisher.window import Window
 from bridge.wire.parts import EventRun
 from schemas.codec import decode_record, decode_record_events
-from schemas.events import BlockEvent, Cleared, Removed, encode_run
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, encode_run
 from schemas.identities import Medium
 from schemas.records import (
     PART_VERSION,
@@ -15,7 +15,7 @@ from schemas.records import (
     Part,
     ResetRecord,
     SequencedRecord,
-    Unusable,
+    UnusableRun,
     encode_record,
 )
 from tests.unit.bridge.messages import registration
@@ -28,7 +28,7 @@ def open_window() -> Window:
 
 
 def removed(sequence: int, blocks: int = 1) -> BlockEvent:
-    return Removed(sequence=sequence, hashes=bytes(8 * blocks), medium=Medium.CPU)
+    return RemovedBlocks(sequence=sequence, hashes=bytes(8 * blocks), medium=Medium.CPU)
 
 
 def add(
@@ -93,11 +93,11 @@ def test_a_record_says_which_of_its_batches_could_not_be_used_and_why() -> None:
     assert isinstance(record, EventsRecord)
     assert record.incomplete == 8
     assert record.unusable == (
-        Unusable(1, 2, "bad_hashes"),
-        Unusable(3, 3, "bad_tokens"),
-        Unusable(5, 5, "bad_tokens"),
-        Unusable(6, 7, "undecodable", True),
-        Unusable(8, 8, "undecodable"),
+        UnusableRun(1, 2, "bad_hashes"),
+        UnusableRun(3, 3, "bad_tokens"),
+        UnusableRun(5, 5, "bad_tokens"),
+        UnusableRun(6, 7, "undecodable", True),
+        UnusableRun(8, 8, "undecodable"),
     )
 
 
@@ -128,13 +128,13 @@ def test_what_a_replay_brought_shares_no_record_with_what_came() -> None:
 def test_batches_that_follow_each_other_share_a_record() -> None:
     window = open_window()
     add(window, 3, [removed(3)])
-    add(window, 4, [removed(4, 2), Cleared(sequence=4)])
+    add(window, 4, [removed(4, 2), ClearedBlocks(sequence=4)])
     (record,) = window.close()
     assert isinstance(record, EventsRecord)
     assert record.publisher == PUBLISHER
     assert span(record) == ("EventsRecord", 1, 3, 4)
     assert (record.bridge_time, record.engine_time) == (50.0, 4.5)
-    assert events_of(record) == [removed(3), removed(4, 2), Cleared(sequence=4)]
+    assert events_of(record) == [removed(3), removed(4, 2), ClearedBlocks(sequence=4)]
 
 
 def test_a_record_survives_the_log() -> None:
@@ -186,11 +186,11 @@ def test_a_full_record_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(window_module, "RECORD_BYTES_MAX", 5 + len(encode_run([removed(0)])))
     window = open_window()
     for sequence in range(5):
-        add(window, sequence, [removed(sequence), Cleared(sequence=sequence)])
+        add(window, sequence, [removed(sequence), ClearedBlocks(sequence=sequence)])
     records = window.close()
     assert [span(record)[2:] for record in records] == [(i, i) for i in range(5)]
     assert [events_of(record) for record in records] == [
-        [removed(i), Cleared(sequence=i)] for i in range(5)
+        [removed(i), ClearedBlocks(sequence=i)] for i in range(5)
     ]
 
 
@@ -244,7 +244,7 @@ def test_each_part_of_a_large_batch_is_a_record_and_the_last_one_ends_it() -> No
     assert [(one.doubted, one.incomplete, one.engine_time) for one in batch] == [
         (True, 7, 17.0)
     ] * 3
-    assert [one.unusable for one in batch] == [(Unusable(7, 7, "bad_hashes"),)] * 3
+    assert [one.unusable for one in batch] == [(UnusableRun(7, 7, "bad_hashes"),)] * 3
     assert [one.repaired for one in batch] == ["missed"] * 3
     assert [len(events_of(one)) for one in batch] == [2, 1, 3]
     others = [one for one in (records[0], records[4]) if isinstance(one, EventsRecord)]
@@ -262,6 +262,6 @@ def test_batches_that_do_not_follow_are_an_error_of_the_caller() -> None:
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 65_535, 65_536])
 def test_any_number_of_events_is_an_array(count: int) -> None:
     window = open_window()
-    add(window, 0, [Cleared(sequence=0)] * count)
+    add(window, 0, [ClearedBlocks(sequence=0)] * count)
     (record,) = window.close()
     assert len(events_of(record)) == count

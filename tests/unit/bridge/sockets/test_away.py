@@ -13,13 +13,13 @@ from bridge.sockets.bounds import LINK_PROBE_AWAY_S, LINK_PROBE_S, LINK_REPLACE_
 from bridge.sockets.connection import LINK_AWAY_S, Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.link_life import LINK_LOOK_S
-from bridge.sockets.probing import Address, Probing, address_of
+from bridge.sockets.probing import Address, LinkProbes, address_of
 from bridge.sockets.subscriber import Subscriber
 from tests.unit.bridge.messages import registration
 from tests.unit.bridge.sockets.test_subscriber import Engine, free_endpoint, take, wait_until
 
 
-class FakeProbing(Probing[Connection]):
+class FakeProbing(LinkProbes[Connection]):
     """Says what it is told to, and remembers when it was asked."""
 
     def __init__(self, now: Callable[[], float]) -> None:

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from bridge.sockets.bounds import LINK_PROBE_WAIT_S
-from bridge.sockets.probing import Address, Probing, address_of
+from bridge.sockets.probing import Address, LinkProbes, address_of
 
 PATIENCE_S = 30.0
 
 
 @pytest.fixture
-def probing() -> Iterator[Probing[str]]:
-    built: Probing[str] = Probing()
+def probing() -> Iterator[LinkProbes[str]]:
+    built: LinkProbes[str] = LinkProbes()
     yield built
     built.close()
     assert len(built) == 0
 
 
-def answer(probing: Probing[str], endpoint: str) -> bool:
+def answer(probing: LinkProbes[str], endpoint: str) -> bool:
     address = address_of(endpoint)
     assert address is not None
     told = probing.begin("w", address)
@@ -36,7 +36,7 @@ def answer(probing: Probing[str], endpoint: str) -> bool:
     return told
 
 
-def test_a_port_is_asked_whether_somebody_listens(probing: Probing[str]) -> None:
+def test_a_port_is_asked_whether_somebody_listens(probing: LinkProbes[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         assert answer(probing, endpoint)
@@ -44,7 +44,7 @@ def test_a_port_is_asked_whether_somebody_listens(probing: Probing[str]) -> None
 
 
 @pytest.mark.parametrize("name", ["@reprise-{}", "{}/engine"])
-def test_a_path_is_asked_likewise(probing: Probing[str], tmp_path: Path, name: str) -> None:
+def test_a_path_is_asked_likewise(probing: LinkProbes[str], tmp_path: Path, name: str) -> None:
     endpoint = f"ipc://{name.format(tmp_path)}"
     assert not answer(probing, endpoint)
     address = address_of(endpoint)
@@ -63,7 +63,7 @@ def test_endpoints_are_told_to_the_system_as_they_are_written() -> None:
     assert address_of("tcp://engine.example:5557") is None, "a name is never looked up here"
 
 
-def test_an_address_that_the_system_does_not_take_is_nobodys(probing: Probing[str]) -> None:
+def test_an_address_that_the_system_does_not_take_is_nobodys(probing: LinkProbes[str]) -> None:
     assert probing.begin("w", Address(socket.AF_UNIX, "/" + "x" * 200)) is False
 
 
@@ -80,7 +80,7 @@ def full_server(stack: ExitStack) -> Address:
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux lets it wait")
 def test_a_host_that_says_nothing_is_waited_for_no_longer_than_its_time() -> None:
     clock = [0.0]
-    probing: Probing[str] = Probing(lambda: clock[0])
+    probing: LinkProbes[str] = LinkProbes(lambda: clock[0])
     with ExitStack() as stack:
         address = full_server(stack)
         assert probing.begin("w-1", address) is None

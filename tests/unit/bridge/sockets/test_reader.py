@@ -9,7 +9,13 @@ import pytest
 import zmq
 
 from bridge.sockets import reader as readers
-from bridge.sockets.reader import MessageReader, NativeReader, PlainReader, Taken, open_reader
+from bridge.sockets.reader import (
+    MessageReader,
+    NativeReader,
+    PlainReader,
+    TakenMessages,
+    open_reader,
+)
 from schemas.limits import MESSAGE_FRAMES_MAX
 from streams.kernel import socket_reader
 
@@ -49,7 +55,7 @@ class Pair:
         messages_max: int = 1000,
         bytes_max: int = 1 << 30,
         seconds: float = 60.0,
-    ) -> Taken:
+    ) -> TakenMessages:
         self.socket.poll(100)
         return reader.read(
             self.socket, messages_max=messages_max, bytes_max=bytes_max, seconds=seconds
@@ -73,8 +79,8 @@ def test_all_that_has_arrived_is_taken_in_order(reader: MessageReader, pair: Pai
     for frames in sent:
         pair.send(*frames)
     sizes = [sum(map(len, frames)) for frames in sent]
-    assert pair.read(reader) == Taken(sent, sizes, sum(sizes), is_all=True, is_broken=False)
-    assert pair.read(reader) == Taken([], [], 0, is_all=True, is_broken=False)
+    assert pair.read(reader) == TakenMessages(sent, sizes, sum(sizes), is_all=True, is_broken=False)
+    assert pair.read(reader) == TakenMessages([], [], 0, is_all=True, is_broken=False)
 
 
 def test_a_large_message_is_taken_whole(reader: MessageReader, pair: Pair) -> None:
@@ -82,7 +88,7 @@ def test_a_large_message_is_taken_whole(reader: MessageReader, pair: Pair) -> No
     pair.send(b"topic", bytes(8), payload)
     taken = pair.read(reader, bytes_max=1)
     size = len(payload) + 13
-    assert taken == Taken([[b"topic", bytes(8), payload]], [size], size, False, False)
+    assert taken == TakenMessages([[b"topic", bytes(8), payload]], [size], size, False, False)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from bridge.wire.forms import WireEvent
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, EventError, FrameError, LeftOutError, ToleratedError
-from schemas.events import Cleared, Removed, Stored
+from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.limits import BATCH_EVENTS_MAX
 from tests.unit.bridge.messages import captured_messages, frames_of, map_event, registration
 
@@ -66,12 +66,12 @@ def test_every_form_of_batch_holds_every_form_of_event(batch: object, event: obj
     decoded = decode(batch([event, event]))
     assert decoded.dropped == []
     assert decoded.engine_time == 1.5
-    assert decoded.events == [Cleared(sequence=3)] * 2
+    assert decoded.events == [ClearedBlocks(sequence=3)] * 2
 
 
 def test_a_batch_may_mix_arrays_and_maps() -> None:
     decoded = decode([1, [CLEARED, {"type": "AllBlocksCleared"}]])
-    assert decoded.events == [Cleared(sequence=3)] * 2
+    assert decoded.events == [ClearedBlocks(sequence=3)] * 2
     assert decoded.engine_time == 1.0
 
 
@@ -96,7 +96,9 @@ def test_a_batch_may_mix_arrays_and_maps() -> None:
 def test_one_bad_event_of_five_costs_itself_only(bad: object, reason: str) -> None:
     events: list[object] = [["BlockRemoved", [i]] for i in range(4)]
     decoded = decode([1.5, [*events[:2], bad, *events[2:]], 0])
-    assert decoded.events == [Removed(sequence=3, hashes=i.to_bytes(8, "little")) for i in range(4)]
+    assert decoded.events == [
+        RemovedBlocks(sequence=3, hashes=i.to_bytes(8, "little")) for i in range(4)
+    ]
     (error,) = decoded.dropped
     assert isinstance(error, EventError)
     assert error.reason == reason
@@ -163,7 +165,7 @@ def test_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr("bridge.wire.fields.EVENT_BLOCKS_MAX", 8)
         assert decode([1.5, [["BlockRemoved", list(range(8))]]]).dropped == []
         decoded = decode([1.5, [["BlockRemoved", list(range(9))], CLEARED]])
-        assert decoded.events == [Cleared(sequence=3)]
+        assert decoded.events == [ClearedBlocks(sequence=3)]
         assert decoded.dropped[0].reason == DropReason.TOO_MANY_BLOCKS
 
 
@@ -304,11 +306,13 @@ def test_the_names_of_adapters_are_bounded_and_those_known_go_on(
         event = map_event("BlockStored", **fields, lora_name=name)
         return decoder.decode(frames_of([1.0, [event], 0], number))
 
-    assert [one.lora_name for one in stored("x", 0).events if isinstance(one, Stored)] == ["x"]
+    assert [one.lora_name for one in stored("x", 0).events if isinstance(one, StoredBlocks)] == [
+        "x"
+    ]
     assert stored("y", 1).dropped == []
     refused = stored("z", 2)
     (left_out,) = refused.events
-    assert isinstance(left_out, Stored)
+    assert isinstance(left_out, StoredBlocks)
     assert left_out.left_out == DropReason.TOO_MANY_LORA_NAMES
     assert [one.reason for one in refused.dropped] == [DropReason.TOO_MANY_LORA_NAMES]
     assert len(stored("x", 3).events) == 1

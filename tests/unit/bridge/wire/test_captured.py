@@ -12,7 +12,7 @@ from bridge.wire import KINDS, DecodedBatch, mooncake, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import LeftOutError, PassedOverError, WireError
-from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
 from tests.unit.bridge.messages import Captured, captured_messages, registration
 
@@ -98,14 +98,14 @@ def extra_keys(fields: Mapping[str, object], lora_name: str) -> tuple[bytes, ...
 def expected_event(event: object, sequence: int) -> BlockEvent:
     tag, fields = fields_of(event)
     if tag == "AllBlocksCleared":
-        return Cleared(sequence=sequence)
+        return ClearedBlocks(sequence=sequence)
     medium = fields.get("medium")
     assert medium is None or isinstance(medium, str)
     group = fields.get("group_idx") or 0
     assert isinstance(group, int)
     hashes = u64s(fields["block_hashes"])
     if fields.get("lookahead_token_ids"):
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes,
             medium=MEDIA[medium],
@@ -113,7 +113,7 @@ def expected_event(event: object, sequence: int) -> BlockEvent:
             left_out=DropReason.LOOKAHEAD,
         )
     if tag == "BlockRemoved":
-        return Removed(sequence=sequence, hashes=hashes, medium=MEDIA[medium], group=group)
+        return RemovedBlocks(sequence=sequence, hashes=hashes, medium=MEDIA[medium], group=group)
     assert tag == "BlockStored"
     lora_name = fields.get("lora_name")
     if lora_name is None:
@@ -122,7 +122,7 @@ def expected_event(event: object, sequence: int) -> BlockEvent:
     block_size = fields["block_size"]
     assert isinstance(lora_name, str)
     assert isinstance(block_size, int)
-    return Stored(
+    return StoredBlocks(
         sequence=sequence,
         hashes=hashes,
         tokens=u32s(fields["token_ids"]),

@@ -14,7 +14,7 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.dynamo import KIND
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import FrameError, LeftOutError, ToleratedError
-from schemas.events import TOKEN_HASH_SEED, BlockEvent, Cleared, Removed, Stored
+from schemas.events import TOKEN_HASH_SEED, BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
 from tests.unit.bridge.messages import captured_messages, registration
 
@@ -68,7 +68,7 @@ def of_json(document: object, **fields: Any) -> DecodedBatch:
     return decode([b"", SEQUENCE.to_bytes(8, "big"), payload], **fields)
 
 
-CHAIN = Stored(
+CHAIN = StoredBlocks(
     sequence=SEQUENCE,
     hashes=u64s(7, 8),
     parent=6,
@@ -85,7 +85,7 @@ def test_a_chain_is_of_hashes_of_tokens_which_are_said_again_and_not_counted_twi
 
 def test_the_lora_is_the_registered_one() -> None:
     [event] = of_json(stored((7, 70)), lora_name="adapter").events
-    assert isinstance(event, Stored)
+    assert isinstance(event, StoredBlocks)
     assert event.lora_name == "adapter"
 
 
@@ -100,12 +100,12 @@ def test_the_lora_is_the_registered_one() -> None:
 )
 def test_each_tier_has_its_medium(tier: str, medium: Medium) -> None:
     [gone] = of_plane(removed(7), storage_tier=tier, residency_domain="worker")
-    assert gone == Removed(sequence=SEQUENCE, hashes=u64s(7), medium=medium)
+    assert gone == RemovedBlocks(sequence=SEQUENCE, hashes=u64s(7), medium=medium)
 
 
 @pytest.mark.parametrize("data", ["cleared", {"cleared": None}])
 def test_a_clear_is_said_in_a_word(data: object) -> None:
-    assert of_plane({"data": data}) == [Cleared(sequence=SEQUENCE)]
+    assert of_plane({"data": data}) == [ClearedBlocks(sequence=SEQUENCE)]
     assert of_json([{"event_id": 0, "dp_rank": 0, "data": data}]).clears
 
 
@@ -118,8 +118,8 @@ def test_a_payload_may_be_one_event_of_a_router() -> None:
 def test_json_may_be_events_of_a_worker_or_of_a_router() -> None:
     routed = {"worker_id": 42, "storage_tier": "disk", "event": removed(8)}
     assert of_json([removed(7), routed]).events == [
-        Removed(sequence=SEQUENCE, hashes=u64s(7)),
-        Removed(sequence=SEQUENCE, hashes=u64s(8), medium=Medium.DISK),
+        RemovedBlocks(sequence=SEQUENCE, hashes=u64s(7)),
+        RemovedBlocks(sequence=SEQUENCE, hashes=u64s(8), medium=Medium.DISK),
     ]
 
 
@@ -139,7 +139,7 @@ def test_json_may_be_events_of_a_worker_or_of_a_router() -> None:
 )
 def test_a_bad_event_costs_itself_only(bad: object, reason: str) -> None:
     batch = of_json([bad, removed(7)])
-    assert batch.events == [Removed(sequence=SEQUENCE, hashes=u64s(7))]
+    assert batch.events == [RemovedBlocks(sequence=SEQUENCE, hashes=u64s(7))]
     assert [error.reason for error in batch.dropped] == [reason]
 
 
@@ -157,7 +157,7 @@ def test_a_removal_is_applied_whatever_else_it_says(
     event: object, form: Callable[[list[object]], DecodedBatch]
 ) -> None:
     batch = form([event])
-    assert batch.events == [Removed(sequence=SEQUENCE, hashes=u64s(7))]
+    assert batch.events == [RemovedBlocks(sequence=SEQUENCE, hashes=u64s(7))]
     assert [type(error) for error in batch.dropped] == [ToleratedError]
 
 
@@ -165,13 +165,15 @@ def test_a_removal_is_applied_whatever_else_it_says(
 def test_a_store_with_a_field_that_says_something_is_left_out(later: object) -> None:
     batch = of_json([stored((7, 70), later=later), removed(7)])
     (kept, gone) = batch.events
-    assert gone == Removed(sequence=SEQUENCE, hashes=u64s(7))
+    assert gone == RemovedBlocks(sequence=SEQUENCE, hashes=u64s(7))
     (error,) = batch.dropped
     if later in (None, [], {}, [None]):
         assert [kept] == of_json([stored((7, 70))]).events
         assert isinstance(error, ToleratedError)
     else:
-        names = Stored(sequence=SEQUENCE, hashes=u64s(7), reported=True, left_out="unknown_field")
+        names = StoredBlocks(
+            sequence=SEQUENCE, hashes=u64s(7), reported=True, left_out="unknown_field"
+        )
         assert kept == names
         assert isinstance(error, LeftOutError)
 
@@ -201,7 +203,7 @@ def test_what_is_no_message_of_its_is_one_error(frames: list[bytes]) -> None:
 def test_an_event_of_too_many_blocks_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_events, "EVENT_BLOCKS_MAX", 1)
     batch = of_json([removed(7, 8), stored((7, 70), (8, 80)), removed(9)])
-    assert batch.events == [Removed(sequence=SEQUENCE, hashes=u64s(9))]
+    assert batch.events == [RemovedBlocks(sequence=SEQUENCE, hashes=u64s(9))]
     assert {error.reason for error in batch.dropped} == {DropReason.TOO_MANY_BLOCKS}
 
 
@@ -225,7 +227,7 @@ def test_what_the_released_publisher_hashes_is_what_we_hash() -> None:
 
     def first(case: str) -> int:
         [event] = decode(by_case[case].frames).events[:1]
-        assert isinstance(event, Stored)
+        assert isinstance(event, StoredBlocks)
         return int.from_bytes(event.token_hashes[:8], "little")
 
     tokens = struct.pack("<4I", 1000, 1001, 1002, 1003)

@@ -11,7 +11,7 @@ from bridge.wire.fields import NIL, Origin, block_size_of, hashes_of, parent_of,
 from bridge.wire.forms import WireEvent, WireForms, forms_of
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import EventError, ToleratedError
-from schemas.events import BlockEvent, Removed, Stored
+from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks
 from tests.unit.bridge.messages import frames_of, registration
 
 
@@ -22,7 +22,7 @@ class StoredArray(WireEvent, array_like=True, tag="Stored", forbid_unknown_field
     block_size: int | None = None
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        return Stored(
+        return StoredBlocks(
             sequence=sequence,
             hashes=hashes_of(self.hashes, origin.packer),
             tokens=tokens_of(self.tokens, origin.packer),
@@ -37,7 +37,7 @@ class RemovedArray(WireEvent, array_like=True, tag="Removed", forbid_unknown_fie
     removes: ClassVar[bool] = True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        return Removed(sequence=sequence, hashes=hashes_of(self.hashes, origin.packer))
+        return RemovedBlocks(sequence=sequence, hashes=hashes_of(self.hashes, origin.packer))
 
 
 class RemovedMap(WireEvent, tag="Removed", tag_field="type", forbid_unknown_fields=True):
@@ -46,12 +46,12 @@ class RemovedMap(WireEvent, tag="Removed", tag_field="type", forbid_unknown_fiel
     removes: ClassVar[bool] = True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        return Removed(sequence=sequence, hashes=hashes_of(self.hashes, origin.packer))
+        return RemovedBlocks(sequence=sequence, hashes=hashes_of(self.hashes, origin.packer))
 
 
 ARRAYS = forms_of(arrays=(StoredArray, RemovedArray))
 MAPS = forms_of(maps=(RemovedMap,))
-REMOVED = Removed(sequence=3, hashes=(7).to_bytes(8, "little"))
+REMOVED = RemovedBlocks(sequence=3, hashes=(7).to_bytes(8, "little"))
 
 
 def decode(*events: object, forms: WireForms = ARRAYS) -> DecodedBatch:
@@ -62,7 +62,7 @@ def decode(*events: object, forms: WireForms = ARRAYS) -> DecodedBatch:
 def test_an_engine_may_send_arrays_only() -> None:
     batch = decode(["Removed", [7]], ["Stored", [8], 7, [1, 2], 2])
     assert batch.dropped == []
-    stored = Stored(
+    stored = StoredBlocks(
         sequence=3,
         hashes=(8).to_bytes(8, "little"),
         tokens=b"\1\0\0\0\2\0\0\0",

@@ -7,7 +7,7 @@ import pytest
 
 from bridge.wire import open_source
 from schemas.arrays import ArrayPacker, PythonArrayPacker
-from schemas.events import BlockEvent, Stored
+from schemas.events import BlockEvent, StoredBlocks
 from schemas.registration import ReportMode
 from streams.kernel import array_packer, native_available
 from tests.unit.bridge.messages import frames_of, map_event, registration
@@ -37,7 +37,7 @@ def decoded(packer: ArrayPacker, mode: ReportMode, *events: object) -> list[Bloc
 def marks(packer: ArrayPacker, mode: ReportMode, *events: object) -> list[str]:
     found = []
     for event in decoded(packer, mode, *events):
-        assert isinstance(event, Stored)
+        assert isinstance(event, StoredBlocks)
         found.append("reported" * event.reported + "undecided" * event.undecided)
     return found
 

@@ -11,7 +11,7 @@ from bridge.wire import mooncake, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import FrameError, PassedOverError
-from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
 from schemas.registration import Registration
 from tests.unit.bridge.messages import captured_messages, registration
@@ -66,12 +66,12 @@ def u64(value: int) -> bytes:
 
 
 def is_at(event: BlockEvent) -> tuple[bytes, bytes, Medium]:
-    assert isinstance(event, Stored)
+    assert isinstance(event, StoredBlocks)
     return event.hashes, event.aliases, event.medium
 
 
 def test_an_object_is_named_by_its_key_and_found_by_the_engines_hash() -> None:
-    expected = Stored(
+    expected = StoredBlocks(
         sequence=7,
         hashes=name_of("17"),
         aliases=u64(17),
@@ -80,7 +80,7 @@ def test_an_object_is_named_by_its_key_and_found_by_the_engines_hash() -> None:
         shared=True,
     )
     assert decoded(stored()) == ([expected], [])
-    gone = Removed(sequence=7, hashes=name_of("17"), medium=Medium.DISK, shared=True)
+    gone = RemovedBlocks(sequence=7, hashes=name_of("17"), medium=Medium.DISK, shared=True)
     assert decoded(removed(medium="disk")) == ([gone], [])
 
 
@@ -170,10 +170,10 @@ def test_what_names_the_registered_stream_is_of_it() -> None:
     named = {"model_name": "m", "tenant_id": "t", "block_size": 4, "additional_salt": "s"}
     pool = of_pool(tenant_id="t", additional_salt="s", lora_name="adapter")
     (one,), reasons = decoded(stored(**named), pool=pool)
-    assert isinstance(one, Stored)
+    assert isinstance(one, StoredBlocks)
     assert (one.lora_name, reasons) == ("adapter", [])
     (one,), _ = decoded(stored(**named, lora_name="other"), pool=pool)
-    assert isinstance(one, Stored)
+    assert isinstance(one, StoredBlocks)
     assert one.lora_name == "other"
 
 
@@ -236,7 +236,7 @@ def test_what_cannot_be_used_is_a_loss_and_costs_nobody_else(
 def test_a_master_that_clears_holds_nothing() -> None:
     fields = ("event_id", "timestamp", "tenant_id", "backend_id", "medium", "dp_rank", "model_name")
     event = {**{name: COMMON[name] for name in fields}, "event_type": "cleared"}
-    assert decoded(event) == ([Cleared(sequence=7)], [])
+    assert decoded(event) == ([ClearedBlocks(sequence=7)], [])
     assert decoded({**event, "tenant_id": "other"}) == ([], [DropReason.OTHER_STREAM])
 
 
@@ -282,12 +282,12 @@ def test_captured_objects(captured: Any) -> None:
     got: list[tuple[object, ...]] = []
     for event in batch.events:
         match event:
-            case Stored():
+            case StoredBlocks():
                 alias = int.from_bytes(event.aliases, "little")
                 got.append(("stored", event.hashes, event.medium.lower(), alias))
-            case Removed():
+            case RemovedBlocks():
                 got.append(("removed", event.hashes, event.medium.lower()))
-            case Cleared():
+            case ClearedBlocks():
                 got.append(("cleared",))
     assert got == meant(captured.decoded[1])
     assert batch.engine_time == captured.decoded[0] / 1000

@@ -5,7 +5,7 @@ import pytest
 from bridge.wire.sglang import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import EventError, LeftOutError, ToleratedError
-from schemas.events import Removed, Stored, extra_key, paired_key
+from schemas.events import RemovedBlocks, StoredBlocks, extra_key, paired_key
 from schemas.identities import Medium
 from schemas.registration import PublisherKind
 from tests.unit.bridge.messages import frames_of, map_event, registration
@@ -19,10 +19,10 @@ def only(event: object, lora_name: str = "") -> object:
     return decoded
 
 
-def stored(**fields: object) -> Stored:
+def stored(**fields: object) -> StoredBlocks:
     fields = {"block_hashes": [-7, 8], "token_ids": [1, 2, 3, 4], "block_size": 2, **fields}
     event = only(map_event("BlockStored", **fields))
-    assert isinstance(event, Stored)
+    assert isinstance(event, StoredBlocks)
     return event
 
 
@@ -68,7 +68,7 @@ def u32s(*values: int) -> bytes:
 
 def test_pinned_memory_is_the_cpu_tier() -> None:
     assert stored(medium="CPU_PINNED").medium is Medium.CPU
-    assert only(["BlockRemoved", [1], "CPU_PINNED"]) == Removed(
+    assert only(["BlockRemoved", [1], "CPU_PINNED"]) == RemovedBlocks(
         sequence=0, hashes=(1).to_bytes(8, "little"), medium=Medium.CPU
     )
 
@@ -102,8 +102,8 @@ def test_a_store_with_a_field_that_is_not_known_is_left_out(event: object, named
     registered = registration(kind=PublisherKind("SGLang"))
     batch = open_source(registered, PythonArrayPacker()).decode(frames_of([1.5, [event, ARRAY], 0]))
     left_out, other = batch.events
-    assert isinstance(left_out, Stored)
-    assert isinstance(other, Stored)
+    assert isinstance(left_out, StoredBlocks)
+    assert isinstance(other, StoredBlocks)
     assert (left_out.left_out, left_out.tokens, other.left_out) == ("unknown_field", b"", "")
     (error,) = batch.dropped
     assert isinstance(error, LeftOutError)
@@ -122,7 +122,7 @@ def test_a_removal_or_a_clear_is_applied_whatever_else_it_says(event: object, na
     batch = open_source(registered, PythonArrayPacker()).decode(frames_of([1.5, [event], 0]))
     assert len(batch.events) == 1
     (error,) = batch.dropped
-    expected = ToleratedError if isinstance(batch.events[0], Removed) else EventError
+    expected = ToleratedError if isinstance(batch.events[0], RemovedBlocks) else EventError
     assert type(error) is expected, "a clear may have meant less"
     assert re.search(named, str(error))
 
@@ -140,7 +140,7 @@ def test_what_is_proposed_is_understood() -> None:
 
 def test_a_registered_lora_names_events_that_do_not() -> None:
     event = only(["BlockStored", [1], None, [1, 2], 2, 7], lora_name="reg")
-    assert isinstance(event, Stored)
+    assert isinstance(event, StoredBlocks)
     assert event.lora_name == "reg"
     assert stored(lora_name="ad").lora_name == "ad"
 

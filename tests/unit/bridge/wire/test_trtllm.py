@@ -7,7 +7,7 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.trtllm import KIND, open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import LeftOutError
-from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, extra_key
 from schemas.identities import Medium
 from tests.unit.bridge.messages import frames_of, map_event, registration
 
@@ -24,10 +24,10 @@ def only(event: object) -> BlockEvent:
     return decoded
 
 
-def stored(**fields: object) -> Stored:
+def stored(**fields: object) -> StoredBlocks:
     fields = {"block_hashes": [7], "token_ids": [1, 2, 3, 4], "block_size": 4, **fields}
     event = only(map_event("BlockStored", **fields))
-    assert isinstance(event, Stored)
+    assert isinstance(event, StoredBlocks)
     return event
 
 
@@ -35,9 +35,9 @@ def reason_of(**fields: object) -> str:
     fields = {"block_hashes": [7], "token_ids": [1, 2, 3, 4], "block_size": 4, **fields}
     batch = decode(map_event("BlockStored", **fields), map_event("AllBlocksCleared"))
     *kept, cleared = batch.events
-    assert cleared == Cleared(sequence=9)
+    assert cleared == ClearedBlocks(sequence=9)
     (error,) = batch.dropped
-    left_out = Stored(sequence=9, hashes=(7).to_bytes(8, "little"), left_out=error.reason)
+    left_out = StoredBlocks(sequence=9, hashes=(7).to_bytes(8, "little"), left_out=error.reason)
     assert kept == [left_out][: isinstance(error, LeftOutError)]
     return error.reason
 
@@ -54,7 +54,7 @@ def test_the_fields_that_it_shares_with_vllm_mean_the_same() -> None:
         kv_cache_spec_sliding_window=128,
         locality="REMOTE",
     )
-    assert event == Stored(
+    assert event == StoredBlocks(
         sequence=9,
         hashes=b"\xff" * 8,
         tokens=b"".join(token.to_bytes(4, "little") for token in (1, 2, 3, 4)),
@@ -68,7 +68,7 @@ def test_the_fields_that_it_shares_with_vllm_mean_the_same() -> None:
         extra_keys=(extra_key(["salt"]),),
     )
     removed = map_event("BlockRemoved", block_hashes=[7], medium="CPU", locality="REMOTE")
-    assert only(removed) == Removed(
+    assert only(removed) == RemovedBlocks(
         sequence=9, hashes=(7).to_bytes(8, "little"), medium=Medium.CPU, shared=True
     )
 

@@ -13,7 +13,7 @@ from bridge.wire.single_events import SINGLE_EVENTS_BYTES_MAX
 from bridge.wire.trtllm import KIND, open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, LeftOutError, ToleratedError
-from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, extra_key
 from schemas.identities import Medium
 from tests.unit.bridge.messages import registration
 
@@ -64,7 +64,7 @@ def u32s(*values: int) -> bytes:
 def test_blocks_of_one_size_and_level_are_one_chain() -> None:
     data = stored(block(7, [1, 2]), block(8, [3, 4]), parent=6, lora_name="ad")
     assert Publisher().events(data) == [
-        Stored(
+        StoredBlocks(
             sequence=9,
             hashes=u64s(7, 8),
             tokens=u32s(1, 2, 3, 4),
@@ -79,18 +79,20 @@ def test_a_partial_block_and_one_on_another_level_follow_on_the_one_before() -> 
     blocks = block(7, [1, 2]), block(8, [3, 4], cache_level=1), block(9, [5], cache_level=1)
     common: Any = {"sequence": 9}
     assert Publisher().events(stored(*blocks)) == [
-        Stored(hashes=u64s(7), tokens=u32s(1, 2), block_size=2, **common),
-        Stored(
+        StoredBlocks(hashes=u64s(7), tokens=u32s(1, 2), block_size=2, **common),
+        StoredBlocks(
             hashes=u64s(8), tokens=u32s(3, 4), block_size=2, parent=7, medium=Medium.CPU, **common
         ),
-        Stored(hashes=u64s(9), tokens=u32s(5), block_size=1, parent=8, medium=Medium.CPU, **common),
+        StoredBlocks(
+            hashes=u64s(9), tokens=u32s(5), block_size=1, parent=8, medium=Medium.CPU, **common
+        ),
     ]
 
 
 def test_a_removal_names_no_level_so_the_block_is_gone_from_all() -> None:
     data = {"type": "removed", "block_hashes": [7, 8]}
     assert Publisher().events(data) == [
-        Removed(sequence=9, hashes=u64s(7, 8), medium=medium) for medium in LEVELS
+        RemovedBlocks(sequence=9, hashes=u64s(7, 8), medium=medium) for medium in LEVELS
     ]
 
 
@@ -98,8 +100,8 @@ def test_a_block_that_changes_its_level_is_never_on_none() -> None:
     level = {"type": "event_diff", "new_value": 1, "old_value": 0}
     data = {"type": "updated", "block_hash": 7, "cache_level": level}
     assert Publisher().events(data) == [
-        Stored(sequence=9, hashes=u64s(7), medium=Medium.CPU),
-        Removed(sequence=9, hashes=u64s(7)),
+        StoredBlocks(sequence=9, hashes=u64s(7), medium=Medium.CPU),
+        RemovedBlocks(sequence=9, hashes=u64s(7)),
     ]
 
 
@@ -108,7 +110,10 @@ def test_a_new_priority_says_nothing_of_blocks_and_a_new_pool_holds_none() -> No
     updated = {"type": "updated", "block_hash": 7, "cache_level": None, "priority": priority}
     assert Publisher().events(updated) == []
     created = {"type": "created", "num_blocks_per_cache_level": [9]}
-    assert Publisher().events(created) == [Cleared(sequence=9), Stored(sequence=9, hashes=b"")]
+    assert Publisher().events(created) == [
+        ClearedBlocks(sequence=9),
+        StoredBlocks(sequence=9, hashes=b""),
+    ]
 
 
 def test_windows_stand_in_place_of_groups() -> None:
@@ -121,7 +126,7 @@ def test_windows_stand_in_place_of_groups() -> None:
         {"type": "updated", "block_hash": 7, "cache_level": {"old_value": 0, "new_value": 1}},
     ):
         batch = publisher.decode([event(data, window_size=512)])
-        groups = {one.group for one in batch.events if not isinstance(one, Cleared)}
+        groups = {one.group for one in batch.events if not isinstance(one, ClearedBlocks)}
         assert (batch.has_windows, groups) == (True, {512})
     for bad in (-1, 2**31, "512"):
         (error,) = publisher.decode([event(stored(block(7, [1])), window_size=bad)]).dropped
@@ -136,7 +141,7 @@ def test_what_is_no_token_enters_the_hash_of_its_block() -> None:
     tuned = block(9, [1])
     tuned["tokens"] = [{"token_id": 5, "token_extra_id": 4}]
     (only,) = Publisher().events(stored(salted, image, tuned))
-    assert isinstance(only, Stored)
+    assert isinstance(only, StoredBlocks)
     assert only.tokens == u32s(1, 0, 5)
     keys = extra_key(["s"]), extra_key([["ab", 3], ["a3", 0]]), extra_key([[4, 0]])
     assert only.extra_keys == keys
@@ -145,7 +150,7 @@ def test_what_is_no_token_enters_the_hash_of_its_block() -> None:
 def test_hashes_are_numbers_or_their_digits() -> None:
     data = {"type": "removed", "block_hashes": [2**64 - 1, -1, "00ff", "ab" * 24 + "00" * 7 + "05"]}
     (removed, *_) = Publisher().events(data)
-    assert isinstance(removed, Removed)
+    assert isinstance(removed, RemovedBlocks)
     assert removed.hashes == u64s(2**64 - 1, 2**64 - 1, 255, 5)
 
 
@@ -191,7 +196,7 @@ def test_a_store_with_a_field_that_says_something_is_left_out(place: str) -> Non
     said = stored(block(7, [1, 2]))
     (said["blocks"][0] if place == "block" else said)["later"] = [5]
     batch = Publisher().decode([event(said)])
-    assert batch.events == [Stored(sequence=9, hashes=u64s(7), left_out="unknown_field")]
+    assert batch.events == [StoredBlocks(sequence=9, hashes=u64s(7), left_out="unknown_field")]
     assert [type(error) for error in batch.dropped] == [LeftOutError]
 
 
@@ -249,5 +254,5 @@ def test_a_large_batch_is_cut_into_parts_that_say_the_same() -> None:
     blocks = [block(number, [number % 7] * 64) for number in range(400)]
     batch = Publisher().decode([event(stored(*blocks))])
     assert len(batch.parts) > 1
-    hashes = b"".join(one.hashes for one in batch.events if isinstance(one, Stored))
+    hashes = b"".join(one.hashes for one in batch.events if isinstance(one, StoredBlocks))
     assert hashes == u64s(*range(400))

@@ -7,7 +7,7 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import EventError, LeftOutError, ToleratedError
-from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, extra_key
 from schemas.identities import Medium
 from schemas.limits import BLOCK_SIZE_MAX, GROUP_NUMBER_MAX, NAME_BYTES_MAX
 from tests.unit.bridge.messages import frames_of, map_event, registration
@@ -30,10 +30,10 @@ def only(*events: object, lora_name: str = "") -> BlockEvent:
     return event
 
 
-def stored(registered: str = "", **fields: object) -> Stored:
+def stored(registered: str = "", **fields: object) -> StoredBlocks:
     fields = {"block_hashes": [7], "token_ids": TOKENS, "block_size": 4, **fields}
     event = only(map_event("BlockStored", **fields), lora_name=registered)
-    assert isinstance(event, Stored)
+    assert isinstance(event, StoredBlocks)
     return event
 
 
@@ -41,10 +41,10 @@ def reason_of(event: object) -> str:
     """Why it cannot be used; what can be read of its names and its place is kept."""
     batch = decode(event, ["AllBlocksCleared"])
     *kept, cleared = batch.events
-    assert cleared == Cleared(sequence=9)
+    assert cleared == ClearedBlocks(sequence=9)
     (error,) = batch.dropped
     is_left_out = isinstance(error, LeftOutError)
-    left_out = Stored(sequence=9, hashes=(7).to_bytes(8, "little"), left_out=error.reason)
+    left_out = StoredBlocks(sequence=9, hashes=(7).to_bytes(8, "little"), left_out=error.reason)
     assert kept == [left_out][:is_left_out]
     return error.reason
 
@@ -52,7 +52,7 @@ def reason_of(event: object) -> str:
 @pytest.mark.parametrize("length", range(1, len(STORED_FIELDS) + 1))
 def test_a_stored_array_may_end_after_any_field(length: int) -> None:
     event = only(["BlockStored", *STORED_FIELDS[:length]])
-    assert isinstance(event, Stored)
+    assert isinstance(event, StoredBlocks)
     assert event.hashes == (7).to_bytes(8, "little")
     assert event.parent == (6 if length >= 2 else None)
     assert len(event.tokens) == (16 if length >= 3 else 0)
@@ -67,7 +67,7 @@ def test_a_stored_array_may_end_after_any_field(length: int) -> None:
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_a_removed_array_may_end_after_any_field(length: int) -> None:
     event = only(["BlockRemoved", *([7], "CPU", 2)[:length]])
-    assert event == Removed(
+    assert event == RemovedBlocks(
         sequence=9,
         hashes=(7).to_bytes(8, "little"),
         medium=Medium.CPU if length >= 2 else Medium.GPU,
@@ -102,7 +102,7 @@ NAMES = {"block_hashes": [7]}
 )
 def test_a_clear_that_may_have_meant_less_is_applied_and_missed(event: object) -> None:
     batch = decode(event)
-    assert batch.events == [Cleared(sequence=9)]
+    assert batch.events == [ClearedBlocks(sequence=9)]
     (error,) = batch.dropped
     assert (type(error), error.reason) == (EventError, DropReason.UNKNOWN_FIELD)
 
@@ -110,8 +110,8 @@ def test_a_clear_that_may_have_meant_less_is_applied_and_missed(event: object) -
 @pytest.mark.parametrize(
     ("event", "used"),
     [
-        (["AllBlocksCleared", None, []], Cleared(sequence=9)),
-        (map_event("AllBlocksCleared", later=None), Cleared(sequence=9)),
+        (["AllBlocksCleared", None, []], ClearedBlocks(sequence=9)),
+        (map_event("AllBlocksCleared", later=None), ClearedBlocks(sequence=9)),
         (["BlockRemoved", [7], "CPU", 2, "later", 5], "removed"),
         (map_event("BlockRemoved", **NAMES, medium="CPU", group_idx=2, later=[1]), "removed"),
         (["BlockStored", *STORED_FIELDS, None, [], {}], "stored"),
@@ -125,7 +125,7 @@ def test_what_is_not_known_is_passed_over_where_that_is_safe(event: object, used
     assert error.reason == DropReason.UNKNOWN_FIELD
     if used == "removed":
         hashes = (7).to_bytes(8, "little")
-        used = Removed(sequence=9, hashes=hashes, medium=Medium.CPU, group=2)
+        used = RemovedBlocks(sequence=9, hashes=hashes, medium=Medium.CPU, group=2)
     elif used == "stored":
         used = only(["BlockStored", *STORED_FIELDS])
     assert batch.events == [used]
@@ -155,7 +155,7 @@ def test_a_store_that_says_more_than_is_known_is_left_out(event: object) -> None
 )
 def test_a_clear_may_be_of_one_medium(event: object, medium: Medium | None) -> None:
     batch = decode(event)
-    assert (batch.events, batch.dropped) == ([Cleared(sequence=9, medium=medium)], [])
+    assert (batch.events, batch.dropped) == ([ClearedBlocks(sequence=9, medium=medium)], [])
     assert batch.clears is (medium is None)
     assert decode(["BlockRemoved", [7]], event).clears is (medium is None)
 
@@ -184,7 +184,7 @@ def test_a_removal_may_say_how_many_copies_are_left(
     batch = removals(counts)
     assert batch.dropped == []
     assert batch.events == [
-        Removed(sequence=9, hashes=named(*hashes), whole=number == 0, left=number or 0)
+        RemovedBlocks(sequence=9, hashes=named(*hashes), whole=number == 0, left=number or 0)
         for number, hashes in left.items()
     ]
 
@@ -211,7 +211,7 @@ def test_counts_that_say_nothing_known_are_missed_and_the_removal_is_applied(
     counts: object,
 ) -> None:
     batch = removals(counts)
-    assert batch.events == [Removed(sequence=9, hashes=named(1, 2, 3))]
+    assert batch.events == [RemovedBlocks(sequence=9, hashes=named(1, 2, 3))]
     (error,) = batch.dropped
     assert (type(error), error.reason) == (EventError, "bad_copy_counts")
 
@@ -235,7 +235,7 @@ def test_counts_that_say_nothing_known_are_missed_and_the_removal_is_applied(
 )
 def test_every_spelling_of_a_medium_has_one_meaning(medium: str | None, expected: Medium) -> None:
     assert stored(medium=medium).medium is expected
-    assert only(map_event("BlockRemoved", block_hashes=[7], medium=medium)) == Removed(
+    assert only(map_event("BlockRemoved", block_hashes=[7], medium=medium)) == RemovedBlocks(
         sequence=9, hashes=(7).to_bytes(8, "little"), medium=expected
     )
 
@@ -251,7 +251,7 @@ def test_an_unknown_medium_costs_its_event_only(medium: str) -> None:
 def test_remote_blocks_are_shared(locality: str | None, shared: bool) -> None:
     assert stored(locality=locality).shared is shared
     removed = only(map_event("BlockRemoved", block_hashes=[7], locality=locality))
-    assert isinstance(removed, Removed)
+    assert isinstance(removed, RemovedBlocks)
     assert removed.shared is shared
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from devtools.mutants.combined import CHOSEN, REACHED, RUNTIME, Combined, combined
+from devtools.mutants.combined import CHOSEN, REACHED, RUNTIME, CombinedSource, combined
 
 needs_rust = pytest.mark.skipif(shutil.which("rustc") is None, reason="Rust is not installed")
 
@@ -27,7 +27,7 @@ def mutant(source: str, at: str, genre: str, replacement: str, of: str | None = 
     return {"genre": genre, "replacement": replacement, "span": span, "function": function}
 
 
-def shown(whole: Combined) -> str:
+def shown(whole: CombinedSource) -> str:
     """Without marks and paths."""
     text = re.sub(r"/\*<[^>]*>\*/", "", whole.source)
     return text.replace("crate::mutant_choice::", "")
@@ -106,7 +106,7 @@ def test_an_unary_operator_and_a_field_are_left_out() -> None:
 )
 def test_what_cannot_be_chosen_is_left_to_be_tried_alone(source: str, at: str, genre: str) -> None:
     whole = combined(source, {3: mutant(source, at, genre, "h()")})
-    assert whole == Combined(source, [])
+    assert whole == CombinedSource(source, [])
 
 
 SOURCE = "fn f(a: u8, b: u8) -> bool { a + 1 < b }\nfn g() {}\n"

@@ -14,15 +14,15 @@ from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.findings import Findings
 from devtools.mutants.kernel_copy import NATIVE, KernelCopy, run_bounded
 from devtools.mutants.rust import (
+    CombinedTrial,
+    MutantSelection,
     NotTriedError,
-    Together,
-    Wanted,
     list_mutants,
     mutated,
     named,
     try_files,
 )
-from devtools.mutants.together import Mutants, Note, Specified
+from devtools.mutants.together import KernelPackage, Mutants, Note
 
 ROOT = Path(__file__).parents[4]
 MODULE = f"{NATIVE}/index/src/sets.rs"
@@ -174,15 +174,15 @@ def tried(
     every: int = 1,
     findings: Findings | None = None,
     listed: Sequence[dict[str, Any]] = ALL,
-    together: Together = none_together,
+    together: CombinedTrial = none_together,
 ) -> list[tuple[str, str]]:
     """Changes and outcomes."""
     with tempfile.TemporaryDirectory() as directory:
         tried_files = try_files(
             KernelCopy(root, Path(directory), machine),
             [MODULE],
-            Wanted(functions, every),
-            Specified("prefix-index", ("tests/test_it.py",)),
+            MutantSelection(functions, every),
+            KernelPackage("prefix-index", ("tests/test_it.py",)),
             findings or Findings(),
             listing=lambda *_: list(listed),
             together=together,
@@ -288,7 +288,7 @@ def test_what_could_be_tried_together_is_not_tried_alone(root: Path, machine: Ma
     def together(
         copy: KernelCopy,
         mutants: Mapping[str, Mutants],
-        specified: Specified,
+        specified: KernelPackage,
         jobs: int,
         note: Note,
     ) -> None:
@@ -313,8 +313,8 @@ def test_one_copy_serves_several_files_each_as_it_is(
         try_files(
             copy,
             [MODULE],
-            Wanted(),
-            Specified("prefix-index", ("tests/test_it.py",)),
+            MutantSelection(),
+            KernelPackage("prefix-index", ("tests/test_it.py",)),
             Findings(),
             listing=lambda *_: [LESS],
         )

@@ -9,7 +9,7 @@ import pytest
 
 from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.kernel_copy import NATIVE, KernelCopy
-from devtools.mutants.together import Specified, try_together
+from devtools.mutants.together import KernelPackage, try_together
 from tests.unit.devtools.mutants.test_combined import mutant
 
 pytestmark = [
@@ -119,7 +119,7 @@ def tried(root: Path, mutants: Mapping[str, Mapping[str, Any]]) -> dict[str, str
     try_together(
         copy,
         {MODULE: dict(enumerate(mutants.values())), f"{NATIVE}/tiny/src/empty.rs": {}},
-        Specified("tiny", ("tests/test_it.py",)),
+        KernelPackage("tiny", ("tests/test_it.py",)),
         2,
         lambda number, outcome: found.update({names[number]: outcome}),
     )

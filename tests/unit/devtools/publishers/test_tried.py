@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from devtools.publishers.story import batches, removed, stored
-from devtools.publishers.tried import Frames, ReplayDiffersError, Tried, try_messages
+from devtools.publishers.tried import Frames, ReplayDiffersError, TrialRow, try_messages
 from schemas.registration import PublisherKind
 
 VLLM = PublisherKind("vLLM")
@@ -20,7 +20,7 @@ def reply(of: Frames) -> Frames:
     return [b"", *of]
 
 
-def tried(live: list[Frames], replies: list[Frames]) -> Tried:
+def tried(live: list[Frames], replies: list[Frames]) -> TrialRow:
     return try_messages(VLLM, "1.0", code=True, live=live, replies=replies)
 
 

@@ -11,10 +11,10 @@ from lab.benchmarks.embedded import audit, fairness, ingest, large, policies, re
 from lab.benchmarks.embedded.query import FORMS
 from lab.benchmarks.index import cores, growth, memory
 from lab.benchmarks.peers import beside, queries, removing
-from lab.benchmarks.report.aims import AIMS, BY_FIGURE, PEERS, Aim, Of
+from lab.benchmarks.report.aims import AIMS, BY_FIGURE, PEERS, Aim, FigureOf
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.routing.drive import Load
-from lab.benchmarks.routing.outcomes import Drive, Sent
+from lab.benchmarks.routing.outcomes import Drive, SentRequest
 from lab.benchmarks.sizes import FULL
 from lab.benchmarks.worker import MODULES
 from lab.traffic.load import LoadPlan
@@ -24,8 +24,8 @@ from streams.kernel import open_kernel
 SIZES = FULL["rust"]
 
 
-def names(measurement: str, figures: list[Figure]) -> set[Of]:
-    return {Of(measurement, figure.name) for figure in figures}
+def names(measurement: str, figures: list[Figure]) -> set[FigureOf]:
+    return {FigureOf(measurement, figure.name) for figure in figures}
 
 
 def of_peers() -> list[Figure]:
@@ -55,7 +55,7 @@ def of_removing() -> list[Figure]:
 
 
 def of_ingest() -> list[Figure]:
-    run = ingest.Run()
+    run = ingest.IngestRun()
     run.wall = run.cpu = dict.fromkeys(ingest.PHASES, 1.0)
     return [
         figure
@@ -126,7 +126,7 @@ def of_latency() -> list[Figure]:
 
 def of_policies() -> list[Figure]:
     sent = [
-        Sent(number=n, prompt_tokens=10, at=0.0, instance_id="a", promised_s=1.0, ttft_s=1.0)
+        SentRequest(number=n, prompt_tokens=10, at=0.0, instance_id="a", promised_s=1.0, ttft_s=1.0)
         for n in range(1000)
     ]
     for one in sent:
@@ -146,7 +146,7 @@ def of_policies() -> list[Figure]:
     ]
 
 
-def made() -> Iterator[set[Of]]:
+def made() -> Iterator[set[FigureOf]]:
     yield names("policies", of_policies())
     yield names("peers", of_peers())
     yield names("beside", of_beside())
@@ -160,7 +160,7 @@ def made() -> Iterator[set[Of]]:
     )
     yield names("ingest", of_ingest())
     yield names("growth", [*of_growth(), *growth._long_figures("reference")])
-    yield {Of("memory", f"{case.name}: resident") for case in memory.CASES}
+    yield {FigureOf("memory", f"{case.name}: resident") for case in memory.CASES}
     cases = ("from the table", "table deleted, whole log folded")
     yield names(
         "recovery",
@@ -201,8 +201,8 @@ def test_each_aim_has_one_bound_and_one_measurement() -> None:
 
 
 def test_a_bound_is_reached_where_it_is_touched() -> None:
-    least = Aim(what="", figure=Of("", ""), at_least=4.0)
-    most = Aim(what="", figure=Of("", ""), at_most=4.0)
+    least = Aim(what="", figure=FigureOf("", ""), at_least=4.0)
+    most = Aim(what="", figure=FigureOf("", ""), at_most=4.0)
     assert [least.is_met(value) for value in (3.99, 4.0, 4.01)] == [False, True, True]
     assert [most.is_met(value) for value in (3.99, 4.0, 4.01)] == [True, True, False]
     assert (least.bound, most.bound) == (">= 4", "<= 4")

@@ -84,7 +84,7 @@ def test_a_listener_with_two_threads_answers() -> None:
 
 @pytest.mark.parametrize(("cpu_s", "limit"), [(1.79, False), (1.8, True)])
 def test_a_load_generator_that_is_always_at_work_is_the_limit(cpu_s: float, limit: bool) -> None:
-    asked = load_generator.Asked(answered=300, seconds=2.0, cpu_s=cpu_s)
+    asked = load_generator.GeneratedLoad(answered=300, seconds=2.0, cpu_s=cpu_s)
     assert (asked.rate, asked.is_limit) == (150.0, limit)
 
 

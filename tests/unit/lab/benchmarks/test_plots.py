@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from lab.benchmarks.index import growth
 from lab.benchmarks.report import plots
-from lab.benchmarks.report.document import Report, Result
+from lab.benchmarks.report.document import BenchmarkReport, Result
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.report.machine import describe_machine
 from lab.benchmarks.report.plots import PLOTS, lines_of
@@ -58,7 +58,7 @@ def test_what_a_growing_table_costs_is_drawn(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_report_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = Result(measurement="peers", kernel="rust", seconds=1.0, figures=FIGURES[:4])
-    report = Report(machine=describe_machine(), quick=True, results=[result])
+    report = BenchmarkReport(machine=describe_machine(), quick=True, results=[result])
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(report))
     arguments = [str(tmp_path / "report.json"), str(tmp_path / "plots")]
     done = CliRunner().invoke(plots.main, arguments, catch_exceptions=False)

@@ -4,17 +4,17 @@ import pytest
 
 from lab.benchmarks.embedded import policies
 from lab.benchmarks.routing.drive import load_of
-from lab.benchmarks.routing.outcomes import Drive, Sent, figures_of, promise_errors
+from lab.benchmarks.routing.outcomes import Drive, SentRequest, figures_of, promise_errors
 from routing.costs import Costs
 from routing.policies.assignments import parse_assignments
 
 
-def sent(number: int, **fields: object) -> Sent:
+def sent(number: int, **fields: object) -> SentRequest:
     values = {"prompt_tokens": 100, "at": 0.0, "instance_id": "a", "is_done": True, **fields}
-    return Sent(number=number, **values)  # type: ignore[arg-type]
+    return SentRequest(number=number, **values)  # type: ignore[arg-type]
 
 
-def drive(*requests: Sent) -> Drive:
+def drive(*requests: SentRequest) -> Drive:
     return Drive(list(requests), [0.001], 0.0)
 
 

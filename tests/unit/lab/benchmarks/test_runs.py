@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from lab.benchmarks import __main__ as run
 from lab.benchmarks.report.aims import AIMS, DYNAMO
-from lab.benchmarks.report.document import Report, Result
+from lab.benchmarks.report.document import BenchmarkReport, Result
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import KernelName
 from lab.benchmarks.worker import BESIDE_DYNAMO, MODULES
@@ -48,7 +48,7 @@ def test_a_measurement_that_fails_does_not_end_the_others(
     assert said.exit_code == 1
     assert "rust failed: it broke" in said.output
     assert "== aims" in said.output
-    told = msgspec.json.decode(path.read_bytes(), type=Report)
+    told = msgspec.json.decode(path.read_bytes(), type=BenchmarkReport)
     assert [one.error for one in told.results] == ["it broke", "", ""]
 
 

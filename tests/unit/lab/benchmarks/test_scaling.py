@@ -6,7 +6,7 @@ from msgspec import structs
 
 from lab.benchmarks.scaling import __main__ as command
 from lab.benchmarks.scaling.document import SECTIONS, written
-from lab.benchmarks.scaling.measured import FIGURES, Figures, Measured
+from lab.benchmarks.scaling.measured import FIGURES, Figures, Measurement
 from lab.benchmarks.scaling.model import (
     Limit,
     Machines,
@@ -21,7 +21,10 @@ from schemas.limits import GIB, KIB, MIB, PUBLISHERS_MAX
 def figures(**values: float) -> Figures:
     """All of them 1, but for these."""
     return Figures(
-        **{name: Measured(values.get(name, 1.0), "", "", "") for name in Figures.__struct_fields__}
+        **{
+            name: Measurement(values.get(name, 1.0), "", "", "")
+            for name in Figures.__struct_fields__
+        }
     )
 
 

@@ -9,8 +9,14 @@ import pytest
 from lab.benchmarks.report.machine import describe_machine
 from lab.benchmarks.scaling import probing
 from lab.benchmarks.scaling.fleet import followed_max, jobs_of, shares
-from lab.benchmarks.scaling.fleet_process import FleetSent, PublishersJob, Told, batch_of, events_of
-from lab.benchmarks.scaling.fleet_report import Plan, Sample, Summary, table_lines
+from lab.benchmarks.scaling.fleet_process import (
+    FleetSent,
+    PublishersJob,
+    SentMessage,
+    batch_of,
+    events_of,
+)
+from lab.benchmarks.scaling.fleet_report import FleetPlan, Sample, Summary, table_lines
 from lab.benchmarks.scaling.probing import Prober
 from lab.engines.wire import BlockRemoved, BlockStored
 from schemas.limits import PUBLISHERS_MAX
@@ -40,7 +46,7 @@ def test_a_process_follows_what_its_bound_and_its_files_allow() -> None:
 
 
 def test_jobs_have_addresses_of_their_own_and_tell_of_different_publishers() -> None:
-    jobs = jobs_of(Plan(publishers=5_100, seconds=1))
+    jobs = jobs_of(FleetPlan(publishers=5_100, seconds=1))
     assert [(job.first, job.publishers) for job in jobs] == [(0, 1700), (1700, 1700), (3400, 1700)]
     assert len({job.address for job in jobs}) == 3
     assert all(job.publishers % job.told_every for job in jobs)
@@ -89,7 +95,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, *answers: object, sequence: int = 0) ->
     monkeypatch.setattr(probing, "Client", FakeClient)
     monkeypatch.setattr(probing, "ASK_AGAIN_S", 0.0)
     FakeClient.answers = list(answers)
-    told = Told(publisher=6, sequence=sequence, at=time.monotonic())
+    told = SentMessage(publisher=6, sequence=sequence, at=time.monotonic())
     prober = Prober(JOB, Lines(told, SENT), [("", 1)] * 3, found_s=0.0 if len(answers) == 1 else 60)
     prober.run()
     assert prober.sent == SENT
@@ -137,7 +143,7 @@ def test_the_table_of_a_run() -> None:
     sample = Sample(at=10.0, cpu_s=3.0, memory_bytes=200 * 2**20, files=5_100, files_most=2_600)
     summary = Summary(
         machine=describe_machine(),
-        plan=Plan(publishers=1_000, seconds=60),
+        plan=FleetPlan(publishers=1_000, seconds=60),
         services=2,
         open_files_limit=20_000,
         registered_s=4.0,

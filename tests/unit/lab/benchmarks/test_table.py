@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from lab.benchmarks.embedded import fairness, ingest
 from lab.benchmarks.report import __main__ as again
 from lab.benchmarks.report.aims import AIMS, DYNAMO
-from lab.benchmarks.report.document import Report, Result, section_lines
+from lab.benchmarks.report.document import BenchmarkReport, Result, section_lines
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.report.machine import describe_machine
 from lab.benchmarks.report.table import UNKNOWN, rows_of, table_lines, unknown_of
@@ -28,15 +28,15 @@ def result(measurement: str, *figures: Figure, error: str = "") -> Result:
     )
 
 
-def report(*results: Result, quick: bool = False, **known: dict[str, str]) -> Report:
-    return Report(machine=describe_machine(), quick=quick, results=list(results), **known)
+def report(*results: Result, quick: bool = False, **known: dict[str, str]) -> BenchmarkReport:
+    return BenchmarkReport(machine=describe_machine(), quick=quick, results=list(results), **known)
 
 
-def verdicts(told: Report) -> dict[str, str]:
+def verdicts(told: BenchmarkReport) -> dict[str, str]:
     return {row.aim.figure.name: row.verdict for row in rows_of(told)}
 
 
-def line_of(told: Report, what: str) -> list[str]:
+def line_of(told: BenchmarkReport, what: str) -> list[str]:
     [line] = [line for line in table_lines(told) if line.startswith(what)]
     return line.split("  ")
 
@@ -136,7 +136,7 @@ def test_a_section_shows_the_same_aims() -> None:
     assert lines[-1] == "    the load generator was the limit in 1 of 2 runs"
 
 
-def write(path: Path, told: Report) -> str:
+def write(path: Path, told: BenchmarkReport) -> str:
     path.write_bytes(msgspec.json.encode(told))
     return str(path)
 

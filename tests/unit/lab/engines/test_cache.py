@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.engines.cache import BlockChain, CacheSizes, EngineCache, Offload, Run
+from lab.engines.cache import BlockChain, CacheRun, CacheSizes, EngineCache, Offload
 from lab.engines.wire import CPU, GPU, AllBlocksCleared, BlockRemoved, BlockStored
 from tests.unit.lab.demo.stub_service import NaiveFollower
 
@@ -16,7 +16,7 @@ sizes = st.builds(CacheSizes, st.just(BLOCK_SIZE), st.integers(1, 12), st.intege
 offloads = st.sampled_from(Offload)
 
 
-def follow(follower: NaiveFollower, run: Run) -> None:
+def follow(follower: NaiveFollower, run: CacheRun) -> None:
     for event in run.events:
         follower.apply(event)
 
@@ -127,7 +127,7 @@ def test_blocks_that_only_the_cpu_holds_are_hits_and_come_back_to_the_gpu() -> N
 def test_one_token_is_always_computed() -> None:
     cache = EngineCache(CacheSizes(block_size=2, gpu_blocks=8))
     cache.run([1, 2, 3, 4])
-    assert cache.run([1, 2, 3, 4]) == Run(2, [])
+    assert cache.run([1, 2, 3, 4]) == CacheRun(2, [])
     assert cache.run([1, 2, 3, 4, 5]).cached_tokens == 4
 
 

@@ -21,7 +21,7 @@ from lab.engines.engine import (
     EngineOptions,
     EngineReady,
     EngineState,
-    Generated,
+    GenerateAnswer,
     parse_options,
 )
 from lab.engines.process import (
@@ -61,10 +61,12 @@ def calls(ready: EngineReady) -> Iterator[JsonConnection]:
         connection.close()
 
 
-def generate(connection: JsonConnection, tokens: list[int], rank: int | None = None) -> Generated:
+def generate(
+    connection: JsonConnection, tokens: list[int], rank: int | None = None
+) -> GenerateAnswer:
     answer = connection.request("POST", "/generate", {"token_ids": tokens, "dp_rank": rank})
     assert answer.status == 200, answer.body
-    return msgspec.json.decode(answer.body, type=Generated)
+    return msgspec.json.decode(answer.body, type=GenerateAnswer)
 
 
 def follow_from_start(ready: EngineReady, dp_rank: int) -> NaiveFollower:

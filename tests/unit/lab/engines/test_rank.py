@@ -6,7 +6,7 @@ import pytest
 
 from lab.engines.cache import CacheSizes, EngineCache
 from lab.engines.publisher import Publisher, PublisherOptions
-from lab.engines.rank import EngineRank, Served
+from lab.engines.rank import EngineRank, ServedPrompt
 from routing.costs import Costs
 from tests.processes import until
 
@@ -27,7 +27,7 @@ class Asking(threading.Thread):
 
     def __init__(self, rank: EngineRank) -> None:
         super().__init__()
-        self.served: Served | None = None
+        self.served: ServedPrompt | None = None
         self.cancelled = False
         self._rank = rank
         self.start()

@@ -15,7 +15,7 @@ from replay.as_records import CaptureRecords
 from replay.block_events import BlockEvents
 from replay.capture.reader import Capture
 from replay.chains import Chains
-from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, extra_key
 from schemas.identities import Medium
 from schemas.records import EventsRecord
 from tests.building import (
@@ -73,12 +73,12 @@ def _event(first: Row, blocks: list[Row]) -> BlockEvent:
     sequence = first["sequence"]
     hashes = packed(row["hash"] for row in blocks)
     if first["kind"] == "cleared":
-        return Cleared(sequence=sequence)
+        return ClearedBlocks(sequence=sequence)
     place = {"medium": Medium(first["medium"]), "shared": first["shared"]}
     if first["kind"] == "removed":
-        return Removed(sequence=sequence, hashes=hashes, group=first["cache_group"], **place)
+        return RemovedBlocks(sequence=sequence, hashes=hashes, group=first["cache_group"], **place)
     keys = tuple(row["extra_key"] for row in blocks if row["extra_key"] is not None)
-    return Stored(
+    return StoredBlocks(
         sequence=sequence,
         hashes=hashes,
         tokens=u32s([token for row in blocks for token in row["tokens"] or ()]),
@@ -93,7 +93,7 @@ def _event(first: Row, blocks: list[Row]) -> BlockEvent:
 
 
 UNUSUAL: list[BlockEvent] = [
-    Stored(
+    StoredBlocks(
         sequence=0,
         hashes=u64s([2**64 - 1, 7]),
         tokens=u32s([2**32 - 1, *range(1, 2 * BLOCK)]),
@@ -108,8 +108,8 @@ UNUSUAL: list[BlockEvent] = [
     stored(0, [7], [], medium=Medium.DISK),
     stored(0, [], []),
     removed(0, []),
-    Stored(sequence=0, hashes=u64s([1, 2]), tokens=u32s([1, 2, 3]), block_size=BLOCK),
-    Stored(sequence=0, hashes=b"", tokens=u32s([1, 2]), block_size=BLOCK),
+    StoredBlocks(sequence=0, hashes=u64s([1, 2]), tokens=u32s([1, 2, 3]), block_size=BLOCK),
+    StoredBlocks(sequence=0, hashes=b"", tokens=u32s([1, 2]), block_size=BLOCK),
     cleared(0),
 ]
 
@@ -210,7 +210,7 @@ def test_row_groups_are_bounded_by_tokens_too(
 
 
 def test_the_widest_numbers_have_room_and_wider_ones_are_no_events(tmp_path: Path) -> None:
-    wide = Stored(
+    wide = StoredBlocks(
         sequence=2**64 - 1,
         hashes=u64s([2**64 - 1]),
         tokens=u32s([1]),
@@ -219,7 +219,7 @@ def test_the_widest_numbers_have_room_and_wider_ones_are_no_events(tmp_path: Pat
         group=2**32 - 1,
         extra_keys=(b"a", b"b"),
     )
-    refused = Stored(sequence=1, hashes=u64s([1]), parent=-1)
+    refused = StoredBlocks(sequence=1, hashes=u64s([1]), parent=-1)
     records = [events_record(0, 0, [wide]), events_record(1, 1, [refused])]
     capture = capture_of(tmp_path / "a.capture", records)
     [row] = rows_of(exported(capture, tmp_path / "a.parquet"))

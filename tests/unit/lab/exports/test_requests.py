@@ -12,7 +12,7 @@ from replay.chains import Chains
 from replay.traces.reader import read_trace
 from replay.traces.request import TraceRequest
 from replay.traces.writer import write_requests
-from schemas.events import BlockEvent, Stored
+from schemas.events import BlockEvent, StoredBlocks
 from schemas.identities import Medium, StreamKey
 from tests.building import BLOCK, STREAM, cleared, events_record, reset_record, stored
 from tests.unit.replay.test_block_events import capture_of
@@ -147,7 +147,7 @@ def test_ids_may_stand_for_several_blocks(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    wide = Stored(
+    wide = StoredBlocks(
         sequence=0,
         hashes=b"12345678",
         tokens=bytes(4 * 8),

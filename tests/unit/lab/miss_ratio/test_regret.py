@@ -1,7 +1,7 @@
 """Regret by hand."""
 
-from lab.miss_ratio.regret import Regret, Regrets, Within
-from schemas.events import BlockEvent, Cleared
+from lab.miss_ratio.regret import Regret, Regrets, RegretWindow
+from schemas.events import BlockEvent, ClearedBlocks
 from schemas.identities import Medium, PublisherKey
 from tests.building import BLOCK, STREAM, removed, stored
 
@@ -33,8 +33,8 @@ def test_blocks_that_come_back_are_counted_by_how_soon() -> None:
     assert (regret.scope.source, regret.scope.tenant, regret.scope.model) == ("f", "default", "m")
     assert (regret.removed, regret.stored) == (4, 8)
     assert regret.within == (
-        Within(seconds=60, stored_again=1, open=0, share=0.25),
-        Within(seconds=300, stored_again=2, open=0, share=0.5),
+        RegretWindow(seconds=60, stored_again=1, open=0, share=0.25),
+        RegretWindow(seconds=300, stored_again=2, open=0, share=0.5),
     )
 
 
@@ -66,7 +66,7 @@ def test_publishers_media_and_groups_are_apart() -> None:
 def test_what_would_have_gone_anyway_is_not_regretted() -> None:
     regrets = Regrets("f", [60])
     regrets.take(A, gone(1), 0.0)
-    regrets.take(A, Cleared(sequence=1), 1.0)
+    regrets.take(A, ClearedBlocks(sequence=1), 1.0)
     regrets.take(A, put(1), 2.0)
     regrets.take(A, gone(2), 3.0)
     regrets.forget(A)
@@ -79,7 +79,7 @@ def test_a_clear_of_one_medium_forgets_that_one() -> None:
     regrets = Regrets("f", [60])
     regrets.take(A, gone(1), 0.0)
     regrets.take(A, gone(1, medium=Medium.CPU), 0.0)
-    regrets.take(A, Cleared(sequence=1, medium=Medium.CPU), 1.0)
+    regrets.take(A, ClearedBlocks(sequence=1, medium=Medium.CPU), 1.0)
     regrets.take(A, put(1), 2.0)
     regrets.take(A, put(1, medium=Medium.CPU), 2.0)
     found = results(regrets)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from lab.engines.cache import CacheSizes, Offload
-from lab.engines.engine import Engine, EngineOptions, EngineReady, Generated
+from lab.engines.engine import Engine, EngineOptions, EngineReady, GenerateAnswer
 from lab.traffic.conversations import Conversations, Traffic, Turn
 from lab.traffic.http_json import HttpAnswer, JsonConnection
 from lab.traffic.index_client import IndexClient, ServiceError
@@ -52,7 +52,7 @@ def others(count: int) -> Alternatives:
     return Alternatives(count, SIZES, offload=Offload.WRITE_THROUGH, costs=None)
 
 
-def served(router: Router, turn: Turn) -> Generated | None:
+def served(router: Router, turn: Turn) -> GenerateAnswer | None:
     """Sent and awaited."""
     router.send(turn)
     (generated,) = router.settle(20)

@@ -7,7 +7,7 @@ from lab.traffic.conversations import Conversations, Traffic, Turn
 from lab.traffic.shadows import (
     SHADOW_WAITING_MAX,
     Alternatives,
-    Outcome,
+    ShadowOutcome,
     Shadows,
     by_chance,
     by_longest_prefix,
@@ -30,7 +30,7 @@ def shadows(count: int) -> Shadows:
     )
 
 
-def run(engines: Shadows, turn: Turn, now: float) -> Outcome:
+def run(engines: Shadows, turn: Turn, now: float) -> ShadowOutcome:
     return engines.run(turn, engines.chain.hashes([*turn.prompt, *turn.answer]), now)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from lab.traffic.shadows import Compared, Outcome
+from lab.traffic.shadows import Comparison, ShadowOutcome
 from lab.traffic.stats import TO_BE_SHOWN, WINDOW_S, Promise, Stats, Way
 
 
@@ -11,8 +11,12 @@ def filled(count: int = TO_BE_SHOWN, *, every_s: float = 1.0, later_s: float = 0
         stats.record_request(
             number * every_s,
             1000,
-            Outcome(713, 0.25 if number % 2 else 0.35),
-            Compared(Outcome(710, 0.35), Outcome(700, 0.4), Outcome(248, 1.2 + number * later_s)),
+            ShadowOutcome(713, 0.25 if number % 2 else 0.35),
+            Comparison(
+                ShadowOutcome(710, 0.35),
+                ShadowOutcome(700, 0.4),
+                ShadowOutcome(248, 1.2 + number * later_s),
+            ),
             Promise(800, 0.2) if number % 2 else None,
         )
     stats.record_latency(0.0, 0.00031)
@@ -44,7 +48,7 @@ def test_a_queue_that_grows_has_no_mean() -> None:
 def test_a_queue_that_has_grown_before_is_told_as_well() -> None:
     way = Way()
     for number in range(TO_BE_SHOWN):
-        way.add(number, 10, Outcome(0, 12.0))
+        way.add(number, 10, ShadowOutcome(0, 12.0))
     assert way.is_overloaded
 
 
@@ -63,9 +67,9 @@ def test_requests_of_the_last_window_count_and_none_of_before_it_began() -> None
     assert stats.by_route.requests == WINDOW_S + 1
     stats = Stats()
     stats.begin(100.0)
-    ways = Compared(Outcome(0, 0.2), Outcome(0, 0.2), Outcome(0, 0.2))
+    ways = Comparison(ShadowOutcome(0, 0.2), ShadowOutcome(0, 0.2), ShadowOutcome(0, 0.2))
     for at in (99.0, 100.0):
-        stats.record_request(at, 10, Outcome(0, 0.3), ways, Promise(0, 0.1))
+        stats.record_request(at, 10, ShadowOutcome(0, 0.3), ways, Promise(0, 0.1))
     assert (stats.by_route.requests, stats.by_chance.requests, stats.kept.requests) == (1, 1, 1)
 
 

@@ -9,11 +9,11 @@ import random
 
 import pytest
 
-from lab.whatif.outcome import Outcome
+from lab.whatif.outcome import RunOutcome
 from lab.whatif.plan import parse_sweep, plan
 from lab.whatif.report.document import document_of, facts_of
 from lab.whatif.report.table import COPY_COLUMNS, text_lines, to_csv
-from lab.whatif.run import Run
+from lab.whatif.run import SimulationRun
 from lab.whatif.setup import Setup
 from lab.whatif.sweep import run_all
 from lab.whatif.workload import Workload
@@ -44,8 +44,10 @@ def workload() -> Workload:
     return Workload("fashion", 512, requests)
 
 
-def run(workload: Workload, policy: str = "algorithm-1:fetch=off", act_s: float = 0.0) -> Outcome:
-    return Run(Setup(policy=policy, act_s=act_s), workload).outcome()
+def run(
+    workload: Workload, policy: str = "algorithm-1:fetch=off", act_s: float = 0.0
+) -> RunOutcome:
+    return SimulationRun(Setup(policy=policy, act_s=act_s), workload).outcome()
 
 
 def test_copies_gain_at_least_half_of_what_fetches_do(workload: Workload) -> None:

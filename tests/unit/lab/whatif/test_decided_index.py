@@ -5,8 +5,8 @@ from array import array
 import pytest
 
 from lab.whatif.decided_index import DecidedIndex
-from lab.whatif.run import Run
-from lab.whatif.setup import Known, Setup
+from lab.whatif.run import SimulationRun
+from lab.whatif.setup import RouterKnowledge, Setup
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
 from routing.costs import Costs
@@ -66,8 +66,10 @@ def test_the_next_turn_of_a_request_is_of_its_session() -> None:
 
 
 @pytest.mark.parametrize("sessions", [False, True])
-@pytest.mark.parametrize("index", list(Known))
-def test_what_the_router_knows_decides_who_computes_again(index: Known, sessions: bool) -> None:
+@pytest.mark.parametrize("index", list(RouterKnowledge))
+def test_what_the_router_knows_decides_who_computes_again(
+    index: RouterKnowledge, sessions: bool
+) -> None:
     """Two sessions, one after the other on two nodes: whoever knows nothing gives by ties."""
     lines = requests(
         *[(10.0 * turn + at, [at, *range(10, 11 + turn)]) for turn in range(12) for at in (1, 2)]
@@ -81,9 +83,9 @@ def test_what_the_router_knows_decides_who_computes_again(index: Known, sessions
         sessions=sessions,
         decisions_s=30.0,
     )
-    outcome = Run(setup, Workload("by hand", SIZE, lines)).outcome()
+    outcome = SimulationRun(setup, Workload("by hand", SIZE, lines)).outcome()
     most = outcome.blocks - 2 * 13  # each block of each session once
-    if index is Known.NOTHING and not sessions:
+    if index is RouterKnowledge.NOTHING and not sessions:
         assert outcome.hit_blocks < most
     else:
         assert outcome.hit_blocks == most

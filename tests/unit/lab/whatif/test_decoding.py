@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from lab.whatif.decoding import DecodePool
-from lab.whatif.outcome import Outcome
-from lab.whatif.run import Run
-from lab.whatif.setup import DecodeCosts, Refusal, Setup
+from lab.whatif.outcome import RunOutcome
+from lab.whatif.run import SimulationRun
+from lab.whatif.setup import DecodeCosts, RefusalBasis, Setup
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
 from routing.costs import UNLIMITED, Costs
@@ -30,7 +30,7 @@ def give(decoders: DecodePool, number: int, at: float, output: int, prompt: int 
 
 def test_a_batch_shares_its_time() -> None:
     # Alone, a token takes 10 ms; the second comes after 5 of 10 tokens, and both take 20 ms.
-    decoders = pool(slo_tbt_s=0.015, refusal=Refusal.NONE)
+    decoders = pool(slo_tbt_s=0.015, refusal=RefusalBasis.NONE)
     give(decoders, 0, 0.0, 10)
     give(decoders, 1, 0.05, 10)
     decoders.advance(0.1499)
@@ -45,7 +45,7 @@ def test_a_batch_shares_its_time() -> None:
 
 
 def test_the_longest_tenth_of_the_intervals_counts() -> None:
-    decoders = pool(slo_tbt_s=0.016, refusal=Refusal.NONE)
+    decoders = pool(slo_tbt_s=0.016, refusal=RefusalBasis.NONE)
     give(decoders, 0, 0.0, 100)
     give(decoders, 1, 0.1, 5)
     # 5 of the longest 10 intervals of the first are 20 ms, and 5 are 10 ms.
@@ -81,7 +81,7 @@ def test_what_a_prefill_does_not_hide_of_a_move_is_waited_for() -> None:
 
 
 def test_only_now_wastes_what_was_computed() -> None:
-    for rule, wasted in ((Refusal.NOW, 1), (Refusal.EARLY, 0), (Refusal.PREDICT, 0)):
+    for rule, wasted in ((RefusalBasis.NOW, 1), (RefusalBasis.EARLY, 0), (RefusalBasis.PREDICT, 0)):
         decoders = pool(refusal=rule, slo_tbt_s=0.015)
         give(decoders, 0, 0.0, 100)
         give(decoders, 1, 0.1, 100)
@@ -150,7 +150,7 @@ def test_a_batch_equals_the_naive_one(seed: int) -> None:
     assert decoders._tbts == pytest.approx(naive_tbts(costs, requests), rel=1e-6)
 
 
-def run(rule: Refusal, **values: Any) -> Outcome:
+def run(rule: RefusalBasis, **values: Any) -> RunOutcome:
     """Overload: prompts of 1,000 tokens at 40 a second, which two decoders cannot take."""
     chance = random.Random(3)
     lines = [
@@ -168,15 +168,15 @@ def run(rule: Refusal, **values: Any) -> Outcome:
         decode_costs=DecodeCosts(request_s=0.001),
         **values,
     )
-    return Run(setup, Workload("overload", 512, lines)).outcome()
+    return SimulationRun(setup, Workload("overload", 512, lines)).outcome()
 
 
 def test_a_run_repeats_itself() -> None:
-    assert run(Refusal.PREDICT) == run(Refusal.PREDICT)
+    assert run(RefusalBasis.PREDICT) == run(RefusalBasis.PREDICT)
 
 
 def test_predictions_waste_nothing_and_serve_more() -> None:
-    none, now, early, predict = (run(rule) for rule in Refusal)
+    none, now, early, predict = (run(rule) for rule in RefusalBasis)
     outcomes = [one.decode for one in (none, now, early, predict)]
     assert all(outcomes)
     wasted = [one.wasted for one in outcomes if one]

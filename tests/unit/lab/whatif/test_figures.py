@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.whatif.outcome import Outcome
-from lab.whatif.run import Run
-from lab.whatif.setup import Known, Setup
+from lab.whatif.outcome import RunOutcome
+from lab.whatif.run import SimulationRun
+from lab.whatif.setup import RouterKnowledge, Setup
 from lab.whatif.workload import Workload
 from replay.traces.reader import DEFAULT_BLOCK_SIZE, read_trace
 
@@ -29,8 +29,8 @@ def workload() -> Workload:
     return workload
 
 
-def run(workload: Workload, **setup: object) -> Outcome:
-    return Run(Setup(**setup), workload).outcome()  # type: ignore[arg-type]
+def run(workload: Workload, **setup: object) -> RunOutcome:
+    return SimulationRun(Setup(**setup), workload).outcome()  # type: ignore[arg-type]
 
 
 HERD = {"policy": "algorithm-1:fetch=off", "bookings": False}
@@ -75,9 +75,9 @@ def test_a_figure_is_reproduced(
 
 
 @pytest.mark.parametrize("sessions", [False, True])
-@pytest.mark.parametrize("index", [Known.DECISIONS, Known.CAPACITY])
+@pytest.mark.parametrize("index", [RouterKnowledge.DECISIONS, RouterKnowledge.CAPACITY])
 def test_engines_without_events_are_within_three_points_of_those_with(
-    workload: Workload, index: Known, sessions: bool
+    workload: Workload, index: RouterKnowledge, sessions: bool
 ) -> None:
     known = run(workload, policy="wait-and-work")
     guessed = run(workload, policy="wait-and-work", index=index, sessions=sessions)
@@ -90,7 +90,7 @@ def test_sessions_give_four_fifths_of_what_events_do_and_change_little_beside_th
 ) -> None:
     known = run(workload, policy="wait-and-work")
     beside = run(workload, policy="wait-and-work", sessions=True)
-    alone = run(workload, policy="wait-and-work", sessions=True, index=Known.NOTHING)
+    alone = run(workload, policy="wait-and-work", sessions=True, index=RouterKnowledge.NOTHING)
     assert beside.block_hit_rate == pytest.approx(known.block_hit_rate, abs=0.01)
     assert alone.block_hit_rate >= 0.8 * known.block_hit_rate
 

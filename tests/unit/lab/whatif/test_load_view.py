@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lab.whatif.load_view import Errors, slowed
+from lab.whatif.load_view import EstimateErrors, slowed
 from lab.whatif.queue import Load, WorkQueue
 from routing.costs import Costs
 
@@ -19,7 +19,7 @@ def test_a_queue_is_done_one_after_the_other() -> None:
 
 
 def test_errors_are_log_normal_and_repeat_themselves() -> None:
-    errors, again = Errors(0.3, 5), Errors(0.3, 5)
+    errors, again = EstimateErrors(0.3, 5), EstimateErrors(0.3, 5)
     drawn = [errors.draw() for _ in range(4_000)]
     assert [again.draw() for _ in range(4_000)] == drawn
     for logs in ([math.log(one.wait) for one in drawn], [math.log(one.prefill) for one in drawn]):

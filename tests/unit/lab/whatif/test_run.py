@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from lab.whatif.outcome import Latency, Outcome, latency_of
-from lab.whatif.run import Run
-from lab.whatif.setup import Announce, Leases, Setup
+from lab.whatif.outcome import Latency, RunOutcome, latency_of
+from lab.whatif.run import SimulationRun
+from lab.whatif.setup import Announcement, Leases, Setup
 from lab.whatif.workload import Workload
 from replay.traces.request import TraceRequest
 from routing.costs import Costs
@@ -22,10 +22,10 @@ COSTS = Costs(
 )
 
 
-def run(setup: Setup, *requests: tuple[float, list[int]]) -> Outcome:
+def run(setup: Setup, *requests: tuple[float, list[int]]) -> RunOutcome:
     """Requests by time in s and blocks, all of them full."""
     lines = [TraceRequest(at * 1000, len(ids) * SIZE, 1, ids) for at, ids in requests]
-    return Run(setup, Workload("by hand", SIZE, lines)).outcome()
+    return SimulationRun(setup, Workload("by hand", SIZE, lines)).outcome()
 
 
 def setup(policy: str = "round-robin", **values: Any) -> Setup:
@@ -58,14 +58,14 @@ def test_the_rate_moves_requests_together() -> None:
 
 def test_a_partial_last_block_counts_its_own_tokens() -> None:
     lines = [TraceRequest(at, 250, 1, [1, 2, 3]) for at in (0, 1000)]
-    outcome = Run(setup(nodes=1), Workload("partial", SIZE, lines)).outcome()
+    outcome = SimulationRun(setup(nodes=1), Workload("partial", SIZE, lines)).outcome()
     assert (outcome.hit_blocks, outcome.hit_tokens, outcome.tokens) == (3, 250, 500)
 
 
 def test_the_same_id_after_other_blocks_is_another_prefix() -> None:
     workload = Workload("reused", SIZE, [TraceRequest(0, 200, 1, ids) for ids in ([1, 9], [2, 9])])
     assert (workload.distinct, workload.reused_ids) == (4, 1)
-    outcome = Run(setup(nodes=1), workload).outcome()
+    outcome = SimulationRun(setup(nodes=1), workload).outcome()
     assert outcome.hit_blocks == 0
 
 
@@ -75,13 +75,13 @@ def test_who_asks_the_index_finds_the_holder() -> None:
 
 
 def test_an_index_that_is_late_does_not_know_yet() -> None:
-    def hits(delay: float, announce: Announce = Announce.ARRIVAL) -> int:
+    def hits(delay: float, announce: Announcement = Announcement.ARRIVAL) -> int:
         late = setup("longest-prefix", nodes=8, index_delay_s=delay, announce=announce)
         return run(late, *[(float(at), [1, 2]) for at in range(8)]).hit_blocks
 
     assert hits(0.0) == hits(1.0) == 14  # what comes at the same time is known
-    assert hits(0.79, Announce.FINISH) == 14  # 0.2 s to compute it
-    assert hits(0.81, Announce.FINISH) == hits(1.01) < 14
+    assert hits(0.79, Announcement.FINISH) == 14  # 0.2 s to compute it
+    assert hits(0.81, Announcement.FINISH) == hits(1.01) < 14
     assert hits(80.0) < hits(1.01)  # by chance alone
 
 

@@ -10,14 +10,14 @@ from lmcache_adapter.acting.actor import Actor
 from lmcache_adapter.commands.book import CommandView
 from query_api.http.errors import RequestError
 from routing.advice.acting import ACT_BACKOFF_MAX_S
-from routing.advice.advice import Action, Advice, Why
+from routing.advice.advice import Advice, AdviceReason, AdvisedAction
 from routing.advice.advised import NOTHING_DONE
 from routing.decisions.live import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
 from routing.observed.hot_prefixes import HotPrefix
-from schemas.command_records import Action as Command
-from schemas.command_records import Outcome
+from schemas.command_records import CommandAction as Command
+from schemas.command_records import CommandOutcome
 from schemas.errors import StorageError
 from schemas.limits import ACT_COMMANDS_MAX, ACT_RATE_MAX, ACT_RATE_S, ACT_UNKNOWN_S
 from schemas.routing_records import DecidedScope, Target
@@ -45,7 +45,7 @@ class Commands(FakeCommands):
 
 def advice(
     prefix: int = 5,
-    action: Action = Action.COPY,
+    action: AdvisedAction = AdvisedAction.COPY,
     target: str = "b",
     holders: str = "a",
     blocks: int = 1,
@@ -53,7 +53,7 @@ def advice(
     hot = HotPrefix(SCOPE, prefix, 0, blocks, 99.0, 0.0, 0.0, 0.0, 99, 0, 0, 0, 0, 0)
     sources = tuple(Target("default", one, 0) for one in holders)
     targets = (Target("default", target, 0),)
-    return Advice(hot, sources, targets, 9.0, 1.0, action, Why.OVERLOAD, "", sources)
+    return Advice(hot, sources, targets, 9.0, 1.0, action, AdviceReason.OVERLOAD, "", sources)
 
 
 class Scene:
@@ -125,7 +125,7 @@ def test_a_restart_repeats_nothing_within_the_horizon(scene: Scene) -> None:
 
 
 def test_a_failure_is_counted_once_and_backs_off(scene: Scene) -> None:
-    scene.commands.answer(0, Outcome.TIMEOUT)
+    scene.commands.answer(0, CommandOutcome.TIMEOUT)
     scene.look(3)
     scene.advice = [advice(6, target="c")]  # of the same source
     scene.look(2)
@@ -199,7 +199,7 @@ def test_what_was_never_started_stops_at_once(scene: Scene) -> None:
 
 
 def test_a_pin_is_made_where_the_prefix_is(scene: Scene) -> None:
-    scene.advice = [advice(action=Action.PIN, target="a")]
+    scene.advice = [advice(action=AdvisedAction.PIN, target="a")]
     scene.look(2)
     [command] = scene.commands.issued
     assert (command.action, command.instance_id) == (Command.PIN, "a")
@@ -212,7 +212,7 @@ def test_a_pin_is_made_where_the_prefix_is(scene: Scene) -> None:
         (advice(holders="x"), "no_worker"),
         (advice(holders="b"), "no_worker"),
         (advice(target="x"), "no_worker"),
-        (advice(action=Action.PIN, target="x"), "no_worker"),
+        (advice(action=AdvisedAction.PIN, target="x"), "no_worker"),
     ],
 )
 def test_who_takes_no_commands_is_asked_for_nothing(

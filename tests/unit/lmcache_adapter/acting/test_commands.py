@@ -8,21 +8,21 @@ from lmcache_adapter.acting.commands import act_of
 from lmcache_adapter.commands.book import CommandBook
 from routing.advice.acting import Act
 from schemas.command_records import (
-    Action,
+    BlockPlace,
     ClosedRecord,
+    CommandAction,
+    CommandOutcome,
     CommandRecord,
     CommandWorker,
-    Outcome,
-    Place,
     ResultRecord,
 )
 
 COPY = CommandRecord(
     command_id="Move1",
-    action=Action.MOVE,
+    action=CommandAction.MOVE,
     instance_id="a",
     tokens=b"\1\0\0\0",
-    target=Place("b", "LocalCPUBackend"),
+    target=BlockPlace("b", "LocalCPUBackend"),
     copy=True,
     workers=(CommandWorker(0), CommandWorker(1)),
     issued_at=100.0,
@@ -43,7 +43,9 @@ def act(*records: ResultRecord | ClosedRecord, **changes: Any) -> Act:
     return found
 
 
-def result(worker_id: int, outcome: Outcome = Outcome.OK, **fields: Any) -> ResultRecord:
+def result(
+    worker_id: int, outcome: CommandOutcome = CommandOutcome.OK, **fields: Any
+) -> ResultRecord:
     return ResultRecord(
         command_id="Move1", worker_id=worker_id, outcome=outcome, at=101.0 + worker_id, **fields
     )
@@ -65,7 +67,7 @@ def test_a_copy_has_brought_what_the_worker_with_the_fewest_says() -> None:
 
 
 def test_a_pin_is_where_it_is_executed() -> None:
-    found = act(action=Action.PIN, target=Place())
+    found = act(action=CommandAction.PIN, target=BlockPlace())
     assert (found.action, found.source, found.target, found.result) == ("pin", "a", "a", "pending")
 
 
@@ -77,7 +79,7 @@ def test_what_brought_nothing_is_empty_and_not_done() -> None:
 
 def test_each_worker_that_failed_is_named_with_its_reason() -> None:
     closed = ClosedRecord(command_id="Move1", reason="not answered", at=105.0)
-    found = act(result(1, Outcome.REFUSED, detail="no room"), closed)
+    found = act(result(1, CommandOutcome.REFUSED, detail="no room"), closed)
     assert found.reason == "worker 1: refused: no room; worker 0: not answered"
     assert (found.result, found.ended_at, found.tokens) == ("failed", 105.0, 0)
     assert act(result(0, tokens=9), closed).result == "partial"
@@ -85,7 +87,7 @@ def test_each_worker_that_failed_is_named_with_its_reason() -> None:
 
 def test_of_many_workers_the_first_eight_are_named() -> None:
     workers = tuple(map(CommandWorker, range(10)))
-    results = [result(rank, Outcome.REFUSED, detail="no") for rank in range(10)]
+    results = [result(rank, CommandOutcome.REFUSED, detail="no") for rank in range(10)]
     found = act(*results, workers=workers)
     assert found.reason.count("worker ") == 8
     assert found.reason.endswith("worker 7: refused: no; and 2 more")

@@ -4,8 +4,8 @@ import pytest
 
 from lmcache_adapter.acting.workers import executor_of, model_of, workers_of
 from query_api.ports import ServiceView
-from routing.advice.acting import ActRules, PastActs, Suppressed
-from routing.advice.advice import Action
+from routing.advice.acting import ActRules, PastActs, SuppressionReason
+from routing.advice.advice import AdvisedAction
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.limits import COMMAND_TOKENS_MAX
 from schemas.routing_records import DecidedScope
@@ -57,14 +57,14 @@ def test_a_scope_of_an_adapter_or_of_another_tenant_has_no_workers() -> None:
 @pytest.mark.parametrize(
     ("action", "target", "expected"),
     [
-        (Action.COPY, "b", "a"),
-        (Action.PIN, "a", "a"),
-        (Action.PIN, "x", Suppressed.NO_WORKER),
-        (Action.COPY, "a", Suppressed.NO_WORKER),  # its only holder
+        (AdvisedAction.COPY, "b", "a"),
+        (AdvisedAction.PIN, "a", "a"),
+        (AdvisedAction.PIN, "x", SuppressionReason.NO_WORKER),
+        (AdvisedAction.COPY, "a", SuppressionReason.NO_WORKER),  # its only holder
     ],
 )
 def test_a_holder_executes_a_copy_and_the_target_a_pin(
-    action: Action, target: str, expected: str
+    action: AdvisedAction, target: str, expected: str
 ) -> None:
     workers = workers_of(services(("a", 0, "x:1"), ("b", 0, "x:2")))
     assert executor_of(advice(action=action, target=target), NOTHING_YET, workers) == expected
@@ -74,6 +74,6 @@ def test_what_no_command_has_room_for_is_too_long() -> None:
     workers = workers_of(services(("a", 0, "x:1"), ("b", 0, "x:2")))
     for blocks, expected in (
         (COMMAND_TOKENS_MAX // 4, "a"),
-        (COMMAND_TOKENS_MAX // 4 + 1, Suppressed.TOO_LONG),
+        (COMMAND_TOKENS_MAX // 4 + 1, SuppressionReason.TOO_LONG),
     ):
         assert executor_of(advice(blocks=blocks), NOTHING_YET, workers) == expected

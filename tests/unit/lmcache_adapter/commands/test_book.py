@@ -11,13 +11,13 @@ from lmcache_adapter.commands import book as book_module
 from lmcache_adapter.commands.book import CommandBook
 from schemas import limits
 from schemas.command_records import (
-    Action,
     AnyCommandRecord,
     ClosedRecord,
+    CommandAction,
+    CommandOutcome,
     CommandRecord,
     CommandState,
     CommandWorker,
-    Outcome,
     ResultRecord,
 )
 
@@ -25,7 +25,7 @@ from schemas.command_records import (
 def command(name: str = "c", workers: int = 2) -> CommandRecord:
     return CommandRecord(
         command_id=name,
-        action=Action.PIN,
+        action=CommandAction.PIN,
         instance_id="a",
         location="L",
         tokens=bytes(12),
@@ -34,7 +34,7 @@ def command(name: str = "c", workers: int = 2) -> CommandRecord:
     )
 
 
-def result(rank: int, outcome: Outcome = Outcome.OK, name: str = "c") -> ResultRecord:
+def result(rank: int, outcome: CommandOutcome = CommandOutcome.OK, name: str = "c") -> ResultRecord:
     return ResultRecord(command_id=name, worker_id=rank, outcome=outcome, at=2.0 + rank)
 
 
@@ -58,13 +58,15 @@ def state(book: CommandBook, name: str = "c") -> CommandState:
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [
-        ([Outcome.OK, Outcome.OK], CommandState.DONE),
-        ([Outcome.OK, Outcome.TIMEOUT], CommandState.PARTIAL),
-        ([Outcome.REFUSED, Outcome.OK], CommandState.PARTIAL),
-        ([Outcome.UNSUPPORTED, Outcome.TIMEOUT], CommandState.FAILED),
+        ([CommandOutcome.OK, CommandOutcome.OK], CommandState.DONE),
+        ([CommandOutcome.OK, CommandOutcome.TIMEOUT], CommandState.PARTIAL),
+        ([CommandOutcome.REFUSED, CommandOutcome.OK], CommandState.PARTIAL),
+        ([CommandOutcome.UNSUPPORTED, CommandOutcome.TIMEOUT], CommandState.FAILED),
     ],
 )
-def test_the_last_result_ends_a_command(outcomes: list[Outcome], expected: CommandState) -> None:
+def test_the_last_result_ends_a_command(
+    outcomes: list[CommandOutcome], expected: CommandState
+) -> None:
     book = folded(command(), result(0, outcomes[0]))
     assert state(book) is CommandState.PENDING
     ended = book.take(result(1, outcomes[1]))
@@ -92,10 +94,10 @@ def test_what_comes_after_the_end_changes_nothing_and_is_counted() -> None:
 
 
 def test_a_second_result_and_one_of_another_worker_do_not_count() -> None:
-    book = folded(command(), result(0, Outcome.TIMEOUT), result(0), result(7))
+    book = folded(command(), result(0, CommandOutcome.TIMEOUT), result(0), result(7))
     assert book.ignored == {"repeated": 1, "strange_worker": 1}
     assert state(book) is CommandState.PENDING
-    assert state(folded(command(), result(0, Outcome.TIMEOUT), result(0), result(1))) is (
+    assert state(folded(command(), result(0, CommandOutcome.TIMEOUT), result(0), result(1))) is (
         CommandState.PARTIAL
     )
 

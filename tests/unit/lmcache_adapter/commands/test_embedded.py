@@ -13,15 +13,15 @@ from lmcache_adapter.commands import embedded as commands_module
 from lmcache_adapter.commands import executor as executor_module
 from lmcache_adapter.commands import issued as issued_module
 from lmcache_adapter.commands.embedded import COMMANDS_SEGMENT_BYTES, EmbeddedCommands
-from lmcache_adapter.controller.member import Reachable
+from lmcache_adapter.controller.member import WorkerAddress
 from logs.embedded import EmbeddedLog
 from query_api.http.errors import RequestError
 from schemas.command_records import (
-    Action,
+    CommandAction,
+    CommandOutcome,
     CommandRecord,
     CommandState,
     CommandWorker,
-    Outcome,
     ResultRecord,
     encode_command,
 )
@@ -36,7 +36,7 @@ Scene = Callable[[EmbeddedCommands], Coroutine[Any, Any, None]]
 def command(name: str = "Clear1", rank: int = 0) -> CommandRecord:
     return CommandRecord(
         command_id=name,
-        action=Action.CLEAR,
+        action=CommandAction.CLEAR,
         instance_id="a",
         location="L",
         workers=(CommandWorker(rank),),
@@ -47,8 +47,8 @@ def command(name: str = "Clear1", rank: int = 0) -> CommandRecord:
 def play(path: Path, scene: Scene, port: int = 0, tracer: Tracer = NO_TRACER) -> EmbeddedCommands:
     """Runs a service whose only worker is at the port; it is stopped then."""
 
-    async def locate(instance_id: str) -> Mapping[int, Reachable]:
-        return {0: Reachable(f"tcp://127.0.0.1:{port}", is_linked=True)} if port else {}
+    async def locate(instance_id: str) -> Mapping[int, WorkerAddress]:
+        return {0: WorkerAddress(f"tcp://127.0.0.1:{port}", is_linked=True)} if port else {}
 
     service = EmbeddedCommands(path, locate, tracer=tracer)
     service.start()
@@ -149,7 +149,7 @@ def test_a_damaged_log_is_set_aside(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = EmbeddedLog(path, segment_bytes=COMMANDS_SEGMENT_BYTES)
-    result = ResultRecord(command_id="Clear1", worker_id=0, outcome=Outcome.OK, at=1.0)
+    result = ResultRecord(command_id="Clear1", worker_id=0, outcome=CommandOutcome.OK, at=1.0)
     log.append([encode_command(command()), b"junk", encode_command(result)])
     log.close()
 
@@ -232,7 +232,7 @@ def test_too_many_at_once_are_refused_and_counted(
             await service.issue(
                 CommandRecord(
                     command_id="Pin1",
-                    action=Action.PIN,
+                    action=CommandAction.PIN,
                     instance_id="a",
                     location="L",
                     tokens=bytes(4),

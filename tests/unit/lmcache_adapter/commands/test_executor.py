@@ -14,8 +14,14 @@ from devtools.broker import free_ports
 from lmcache_adapter.commands import exchange as exchange_module
 from lmcache_adapter.commands import executor as executor_module
 from lmcache_adapter.commands.executor import Executor
-from lmcache_adapter.controller.member import Reachable
-from schemas.command_records import Action, CommandRecord, CommandWorker, Outcome, ResultRecord
+from lmcache_adapter.controller.member import WorkerAddress
+from schemas.command_records import (
+    CommandAction,
+    CommandOutcome,
+    CommandRecord,
+    CommandWorker,
+    ResultRecord,
+)
 from tests.lmcache_commands import CommandSocket, plain_answer
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
@@ -25,7 +31,7 @@ SHORT_S = 0.3
 def command(*ranks: int, number: int = 0, age_s: float = 0.0, **fields: Any) -> CommandRecord:
     named: dict[str, Any] = {
         "command_id": f"Pin{number}",
-        "action": Action.PIN,
+        "action": CommandAction.PIN,
         "instance_id": "a",
         "location": "L",
         "tokens": bytes(4 * (number + 1)),
@@ -39,15 +45,15 @@ class Bench:
     """An executor over workers at these ports."""
 
     def __init__(self, *ports: int, is_sole: bool = True) -> None:
-        self.found: Mapping[int, Reachable] | None = {
-            rank: Reachable(f"tcp://127.0.0.1:{port}", is_linked=True)
+        self.found: Mapping[int, WorkerAddress] | None = {
+            rank: WorkerAddress(f"tcp://127.0.0.1:{port}", is_linked=True)
             for rank, port in enumerate(ports)
         }
         self.spans = KeptSpans()
         self.executor = Executor(self._locate, is_sole=is_sole, tracer=self.spans.tracer)
         self.results: list[ResultRecord] = []
 
-    async def _locate(self, instance_id: str) -> Mapping[int, Reachable]:
+    async def _locate(self, instance_id: str) -> Mapping[int, WorkerAddress]:
         assert instance_id == "a"
         if self.found is None:
             raise TimeoutError
@@ -62,7 +68,7 @@ class Bench:
         await asyncio.gather(*running)
 
     @property
-    def outcomes(self) -> dict[int, Outcome]:
+    def outcomes(self) -> dict[int, CommandOutcome]:
         return {one.worker_id: one.outcome for one in self.results}
 
     def play(self, *commands: CommandRecord) -> None:
@@ -86,7 +92,7 @@ def test_every_worker_is_asked_and_has_a_result() -> None:
     with CommandSocket() as one, CommandSocket() as other:
         bench = Bench(one.port, other.port)
         bench.play(command(0, 1, number=4))
-        assert bench.outcomes == {0: Outcome.OK, 1: Outcome.OK}
+        assert bench.outcomes == {0: CommandOutcome.OK, 1: CommandOutcome.OK}
         assert [found.tokens for found in bench.results] == [5, 5]
         assert one.requests[0]["worker_event_id"] == "Worker0Pin4"
         assert other.requests[0]["worker_event_id"] == "Worker1Pin4"
@@ -106,7 +112,7 @@ def test_one_that_is_silent_does_not_hold_up_the_others(monkeypatch: pytest.Monk
         silent.answer = lambda request: None
         bench = Bench(silent.port, well.port)
         bench.play(command(0, 1))
-        assert bench.outcomes == {0: Outcome.TIMEOUT, 1: Outcome.OK}
+        assert bench.outcomes == {0: CommandOutcome.TIMEOUT, 1: CommandOutcome.OK}
         assert [one.worker_id for one in bench.results] == [1, 0]
         assert bench.executor.replaced == 1
 
@@ -116,7 +122,7 @@ def test_one_that_is_away_is_no_end_of_anything(monkeypatch: pytest.MonkeyPatch)
     [port] = free_ports(1)
     bench = Bench(port)
     bench.play(command())
-    assert bench.outcomes == {0: Outcome.TIMEOUT}
+    assert bench.outcomes == {0: CommandOutcome.TIMEOUT}
     assert bench.results[0].ms >= 1000 * SHORT_S * 0.9
 
 
@@ -143,7 +149,7 @@ def test_after_a_silence_the_next_command_has_a_socket_of_its_own(
             bench.executor.close()
 
         asyncio.run(run())
-    assert [one.outcome for one in bench.results] == [Outcome.TIMEOUT, Outcome.OK]
+    assert [one.outcome for one in bench.results] == [CommandOutcome.TIMEOUT, CommandOutcome.OK]
     assert bench.results[1].tokens == 8, "the answer to the first one was 1"
 
 
@@ -159,7 +165,7 @@ def test_a_worker_that_came_back_at_its_address_is_asked_by_the_same_socket() ->
         bench.executor.close()
 
     asyncio.run(run())
-    assert [one.outcome for one in bench.results] == [Outcome.OK] * 3
+    assert [one.outcome for one in bench.results] == [CommandOutcome.OK] * 3
     assert bench.executor.replaced == 0
 
 
@@ -178,7 +184,7 @@ def test_commands_wait_for_their_turn_in_order_and_one_that_had_none_was_not_sen
         assert len(worker.requests) == 21, "two have never had their turn"
     details = [one.detail for one in silent.results]
     assert sum("was not sent" in one for one in details) == 2
-    assert {one.outcome for one in silent.results} == {Outcome.TIMEOUT}
+    assert {one.outcome for one in silent.results} == {CommandOutcome.TIMEOUT}
 
 
 def test_too_many_for_one_worker_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +194,7 @@ def test_too_many_for_one_worker_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         worker.answer = lambda request: None
         bench = Bench(worker.port)
         bench.play(*(command(number=number) for number in range(5)))
-    assert [one.outcome for one in bench.results].count(Outcome.REFUSED) == 3
+    assert [one.outcome for one in bench.results].count(CommandOutcome.REFUSED) == 3
     assert bench.executor.refused == {"worker_busy": 3}
 
 
@@ -208,7 +214,7 @@ def test_one_that_comes_too_late_is_not_executed() -> None:
         bench = Bench(worker.port)
         bench.play(command(age_s=60.0))
         assert not worker.requests
-    assert bench.outcomes == {0: Outcome.REFUSED}
+    assert bench.outcomes == {0: CommandOutcome.REFUSED}
     assert bench.executor.refused == {"late": 1}
 
 
@@ -218,7 +224,7 @@ def test_a_clock_that_is_ahead_gives_no_more_time(monkeypatch: pytest.MonkeyPatc
         worker.answer = lambda request: None
         bench = Bench(worker.port)
         bench.play(command(age_s=-3600.0))
-    assert bench.outcomes == {0: Outcome.TIMEOUT}
+    assert bench.outcomes == {0: CommandOutcome.TIMEOUT}
     assert bench.results[0].ms < 3_000
 
 
@@ -228,7 +234,7 @@ def test_a_worker_without_a_link_or_a_registration_is_refused_at_once() -> None:
         bench.unlink(0)
         bench.play(command(0, 5))
         assert not worker.requests
-    assert bench.outcomes == {0: Outcome.REFUSED, 5: Outcome.REFUSED}
+    assert bench.outcomes == {0: CommandOutcome.REFUSED, 5: CommandOutcome.REFUSED}
     assert bench.executor.refused == {"link_down": 1, "not_registered": 1}
 
 
@@ -238,7 +244,7 @@ def test_of_workers_that_others_may_have_nothing_is_said() -> None:
         bench.unlink(0)
         bench.play(command(0, 1, 5))
         assert not one.requests
-    assert bench.outcomes == {1: Outcome.OK}
+    assert bench.outcomes == {1: CommandOutcome.OK}
 
 
 def test_where_nobody_knows_in_time_where_workers_are_it_is_refused() -> None:
@@ -255,17 +261,17 @@ def test_where_nobody_knows_in_time_where_workers_are_it_is_refused() -> None:
 def test_what_lmcache_cannot_do_is_asked_of_nobody() -> None:
     with CommandSocket() as worker:
         bench = Bench(worker.port)
-        bench.play(command(action=Action.COMPRESS, method="zip"))
+        bench.play(command(action=CommandAction.COMPRESS, method="zip"))
         assert not worker.requests
-    assert bench.outcomes == {0: Outcome.UNSUPPORTED}
+    assert bench.outcomes == {0: CommandOutcome.UNSUPPORTED}
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://*:1", "tcp://x:99999", "", "tcp://:0", "udp://a"])
 def test_an_address_that_is_none_is_refused(endpoint: str) -> None:
     bench = Bench(1)
-    bench.found = {0: Reachable(endpoint, is_linked=True)}
+    bench.found = {0: WorkerAddress(endpoint, is_linked=True)}
     bench.play(command())
-    assert bench.outcomes == {0: Outcome.REFUSED}
+    assert bench.outcomes == {0: CommandOutcome.REFUSED}
 
 
 @pytest.mark.parametrize(
@@ -283,7 +289,7 @@ def test_an_answer_that_is_no_result_is_refused_and_the_next_one_is_asked(answer
             bench.executor.close()
 
         asyncio.run(run())
-    assert [one.outcome for one in bench.results] == [Outcome.REFUSED, Outcome.OK]
+    assert [one.outcome for one in bench.results] == [CommandOutcome.REFUSED, CommandOutcome.OK]
 
 
 def test_an_answer_of_several_frames_is_none() -> None:
@@ -310,7 +316,7 @@ def test_an_answer_of_several_frames_is_none() -> None:
     asyncio.run(run())
     thread.join()
     context.destroy(linger=0)
-    assert [one.outcome for one in bench.results] == [Outcome.REFUSED, Outcome.OK]
+    assert [one.outcome for one in bench.results] == [CommandOutcome.REFUSED, CommandOutcome.OK]
 
 
 def test_too_many_workers_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +327,11 @@ def test_too_many_workers_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -
             worker.answer = lambda request: None
         bench = Bench(one.port, other.port, third.port)
         bench.play(command(0, 1, 2))
-    assert sorted(bench.outcomes.values()) == [Outcome.REFUSED, Outcome.TIMEOUT, Outcome.TIMEOUT]
+    assert sorted(bench.outcomes.values()) == [
+        CommandOutcome.REFUSED,
+        CommandOutcome.TIMEOUT,
+        CommandOutcome.TIMEOUT,
+    ]
     assert bench.executor.refused == {"too_many_asked": 1}
 
 
@@ -331,12 +341,14 @@ def test_as_many_workers_as_an_instance_may_have_are_asked_at_once() -> None:
     with CommandSocket(host="0.0.0.0") as worker:  # one process, by as many addresses
         bench = Bench()
         bench.found = {
-            rank: Reachable(f"tcp://127.{1 + rank // 250}.0.{1 + rank % 250}:{worker.port}", True)
+            rank: WorkerAddress(
+                f"tcp://127.{1 + rank // 250}.0.{1 + rank % 250}:{worker.port}", True
+            )
             for rank in range(count)
         }
         bench.play(command(*range(count)))
         assert len(worker.requests) == count
-    assert set(bench.outcomes.values()) == {Outcome.OK}
+    assert set(bench.outcomes.values()) == {CommandOutcome.OK}
 
 
 def test_links_that_are_not_used_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +362,7 @@ def test_links_that_are_not_used_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
             bench.executor.close()
 
         asyncio.run(run())
-    assert [found.outcome for found in bench.results] == [Outcome.OK] * 4
+    assert [found.outcome for found in bench.results] == [CommandOutcome.OK] * 4
 
 
 def test_who_executes_a_command_has_a_span_of_it() -> None:

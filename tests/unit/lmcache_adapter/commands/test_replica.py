@@ -15,12 +15,12 @@ from lmcache_adapter.commands.replica import ReplicaCommands
 from query_api.http.errors import RequestError
 from schemas.codec import decode_command
 from schemas.command_records import (
-    Action,
     ClosedRecord,
+    CommandAction,
+    CommandOutcome,
     CommandRecord,
     CommandState,
     CommandWorker,
-    Outcome,
     ResultRecord,
     encode_command,
 )
@@ -75,7 +75,7 @@ class Bench:
     async def die(self, number: int) -> None:
         await self.threads.pop(number).close()
 
-    def answer(self, name: str, outcome: Outcome = Outcome.OK, rank: int = 0) -> None:
+    def answer(self, name: str, outcome: CommandOutcome = CommandOutcome.OK, rank: int = 0) -> None:
         result = ResultRecord(command_id=name, worker_id=rank, outcome=outcome, tokens=5, at=2.0)
         self.topics.put(RESULTS, b"a", encode_command(result))
 
@@ -87,7 +87,7 @@ class Bench:
 def command(name: str = "Clear1") -> CommandRecord:
     return CommandRecord(
         command_id=name,
-        action=Action.CLEAR,
+        action=CommandAction.CLEAR,
         instance_id="a",
         location="L",
         workers=(CommandWorker(0),),
@@ -193,7 +193,7 @@ def test_another_replica_ends_what_a_dead_one_has_issued(monkeypatch: pytest.Mon
 def test_a_new_replica_knows_what_was_issued_before(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(bench: Bench) -> None:
         bench.topics.put(COMMANDS, b"a", encode_command(command("1")))
-        result = ResultRecord(command_id="1", worker_id=0, outcome=Outcome.REFUSED, at=2.0)
+        result = ResultRecord(command_id="1", worker_id=0, outcome=CommandOutcome.REFUSED, at=2.0)
         bench.topics.put(RESULTS, b"a", encode_command(result))
         assert await end(bench.replica(), "1") is CommandState.FAILED
 
@@ -280,7 +280,7 @@ def test_a_command_has_a_span_from_its_request_to_its_last_result(
         bench.answer("Clear1")
         await until(lambda: (found := replica.book.find("Clear1")) and found.results)
         assert bench.spans.take() == [], "one has not answered yet"
-        bench.answer("Clear1", Outcome.REFUSED, rank=1)
+        bench.answer("Clear1", CommandOutcome.REFUSED, rank=1)
         assert await end(replica) is CommandState.PARTIAL
         assert await end(other) is CommandState.PARTIAL
         (kept,) = bench.spans.take()

@@ -10,13 +10,13 @@ import pytest
 from brokers.settings import KafkaSettings
 from lmcache_adapter.commands.executor import Executor
 from lmcache_adapter.commands.topic import CommandTopic
-from lmcache_adapter.controller.member import Reachable
+from lmcache_adapter.controller.member import WorkerAddress
 from schemas.codec import decode_command
 from schemas.command_records import (
-    Action,
+    CommandAction,
+    CommandOutcome,
     CommandRecord,
     CommandWorker,
-    Outcome,
     ResultRecord,
     encode_command,
 )
@@ -34,8 +34,8 @@ class Bench:
         self.topics.install(monkeypatch, MODULE)
         monkeypatch.setattr("logs.recent.KAFKA_RETRY_FIRST_S", 0.01)
 
-        async def locate(instance_id: str) -> Mapping[int, Reachable]:
-            return {0: Reachable(f"tcp://127.0.0.1:{port}", True, self.linked_at)}
+        async def locate(instance_id: str) -> Mapping[int, WorkerAddress]:
+            return {0: WorkerAddress(f"tcp://127.0.0.1:{port}", True, self.linked_at)}
 
         self.executor = Executor(locate, is_sole=False)
         settings = KafkaSettings(bootstrap="k:1")
@@ -44,7 +44,7 @@ class Bench:
     def issue(self, name: str, age_s: float = 0.0) -> None:
         command = CommandRecord(
             command_id=name,
-            action=Action.CLEAR,
+            action=CommandAction.CLEAR,
             instance_id="a",
             location="L",
             workers=(CommandWorker(0), CommandWorker(7)),
@@ -86,7 +86,7 @@ def test_a_command_is_executed_and_its_result_written(monkeypatch: pytest.Monkey
 
     bench, asked = play(monkeypatch, scene)
     [result] = bench.results()
-    assert (result.command_id, result.worker_id, result.outcome) == ("Clear1", 0, Outcome.OK)
+    assert (result.command_id, result.worker_id, result.outcome) == ("Clear1", 0, CommandOutcome.OK)
     assert len(asked) == 1
     [message] = [one for log in bench.topics.logs.values() for one in log if b"result" in one.value]
     assert message.key == b"a", "all of an instance's results are in one partition"
@@ -137,7 +137,11 @@ def test_an_outage_loses_none_and_executes_none_twice(monkeypatch: pytest.Monkey
 
     bench, asked = play(monkeypatch, scene)
     outcomes = {one.command_id: one.outcome for one in bench.results()}
-    assert outcomes == {"1": Outcome.OK, "2": Outcome.OK, "late": Outcome.REFUSED}
+    assert outcomes == {
+        "1": CommandOutcome.OK,
+        "2": CommandOutcome.OK,
+        "late": CommandOutcome.REFUSED,
+    }
     assert len(asked) == 2
     assert bench.service.faults == 0
 
@@ -158,7 +162,7 @@ def test_what_is_no_command_is_counted_and_the_next_one_executed(
 ) -> None:
     async def scene(bench: Bench) -> None:
         await bench.begun()
-        result = ResultRecord(command_id="x", worker_id=0, outcome=Outcome.OK, at=0.0)
+        result = ResultRecord(command_id="x", worker_id=0, outcome=CommandOutcome.OK, at=0.0)
         for value in (b"junk", None, encode_command(result)):
             bench.topics.put(COMMANDS, b"a", value)
         bench.issue("1")

@@ -12,12 +12,12 @@ from lmcache_adapter.commands.book import CommandBook, CommandView
 from lmcache_adapter.http import command_requests
 from reprise.application import create_app
 from schemas.command_records import (
-    Action,
+    BlockPlace,
     ClosedRecord,
+    CommandAction,
+    CommandOutcome,
     CommandRecord,
     CommandWorker,
-    Outcome,
-    Place,
     ResultRecord,
 )
 from schemas.errors import StorageError
@@ -53,7 +53,7 @@ class FakeCommands:
         self.is_closing = True
         self.failure: Exception | None = None
 
-    def answer(self, rank: int, outcome: Outcome = Outcome.OK, **fields: Any) -> None:
+    def answer(self, rank: int, outcome: CommandOutcome = CommandOutcome.OK, **fields: Any) -> None:
         self.outcomes[rank] = ResultRecord(
             command_id="x", worker_id=rank, outcome=outcome, at=2.0, **fields
         )
@@ -129,15 +129,15 @@ def test_commands_are_what_their_bodies_say(client: AsgiClient, commands: FakeCo
     for path, body in BODIES.items():
         client.post_json(path, body)
     by_action = {one.action: one for one in commands.issued}
-    assert set(by_action) == set(Action)
+    assert set(by_action) == set(CommandAction)
     packed = b"\1\0\0\0\2\0\0\0\3\0\0\0"
-    move = by_action[Action.MOVE]
-    assert (move.instance_id, move.location, move.target) == ("a", CPU, Place("b", CPU))
+    move = by_action[CommandAction.MOVE]
+    assert (move.instance_id, move.location, move.target) == ("a", CPU, BlockPlace("b", CPU))
     assert move.workers == (CommandWorker(0, "10.0.0.2:8200"), CommandWorker(1, "10.0.0.2:8201"))
     assert not move.copy
-    assert by_action[Action.PIN].tokens == packed
-    assert by_action[Action.COMPRESS].method == "cachegen"
-    assert by_action[Action.CLEAR].workers == (CommandWorker(0), CommandWorker(1))
+    assert by_action[CommandAction.PIN].tokens == packed
+    assert by_action[CommandAction.COMPRESS].method == "cachegen"
+    assert by_action[CommandAction.CLEAR].workers == (CommandWorker(0), CommandWorker(1))
 
 
 def test_tokens_may_be_missing_or_null_where_lmcache_takes_that(
@@ -163,18 +163,18 @@ def test_health_is_answered_whoever_answers(client: AsgiClient, commands: FakeCo
 @pytest.mark.parametrize(
     ("first", "second", "status", "reason"),
     [
-        (Outcome.OK, Outcome.REFUSED, 409, "refused"),
-        (Outcome.UNSUPPORTED, Outcome.UNSUPPORTED, 409, "unsupported"),
-        (Outcome.REFUSED, Outcome.TIMEOUT, 504, "timeout"),
-        (Outcome.OK, None, 504, "timeout"),
+        (CommandOutcome.OK, CommandOutcome.REFUSED, 409, "refused"),
+        (CommandOutcome.UNSUPPORTED, CommandOutcome.UNSUPPORTED, 409, "unsupported"),
+        (CommandOutcome.REFUSED, CommandOutcome.TIMEOUT, 504, "timeout"),
+        (CommandOutcome.OK, None, 504, "timeout"),
         (None, None, 504, "timeout"),
     ],
 )
 def test_what_failed_is_told_by_worker_with_the_status_that_fits(
     client: AsgiClient,
     commands: FakeCommands,
-    first: Outcome | None,
-    second: Outcome | None,
+    first: CommandOutcome | None,
+    second: CommandOutcome | None,
     status: int,
     reason: str,
 ) -> None:
@@ -186,8 +186,8 @@ def test_what_failed_is_told_by_worker_with_the_status_that_fits(
     assert (reply.status, document["reason"]) == (status, reason)
     for rank, outcome in enumerate((first, second)):
         because = "nobody came" if outcome is None else f"because {rank}"
-        assert (f"worker {rank}: " in document["error"]) == (outcome is not Outcome.OK)
-        assert (because in document["error"]) == (outcome is not Outcome.OK)
+        assert (f"worker {rank}: " in document["error"]) == (outcome is not CommandOutcome.OK)
+        assert (because in document["error"]) == (outcome is not CommandOutcome.OK)
     [command] = commands.issued
     assert reply.headers["location"] == f"/commands/{command.command_id}"
 

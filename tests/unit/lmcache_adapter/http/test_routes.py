@@ -10,7 +10,7 @@ from lmcache_adapter.http.models import Worker
 from lmcache_adapter.http.workers import worker_of
 from reprise.application import create_app
 from schemas.answer_states import AnswerState, Standing
-from schemas.events import Stored, encode_events
+from schemas.events import StoredBlocks, encode_events
 from schemas.identities import Medium, PublisherKey
 from schemas.registration import LMCACHE, HashProfile, Registration
 from tests.fakes import AsgiClient, FakeTable, pack_hashes
@@ -50,7 +50,7 @@ def join(
 def hold(
     table: FakeTable, publisher: PublisherKey, hashes: Sequence[int], medium: Medium = Medium.CPU
 ) -> None:
-    stored = Stored(
+    stored = StoredBlocks(
         sequence=0, hashes=pack_hashes(hashes), block_size=CHUNK, medium=medium, by_hash=True
     )
     table.kernel.apply(table.kernel.open_publisher(*publisher), encode_events([stored]), -1)

@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from lmcache_adapter.controller.controller import Controller
-from lmcache_adapter.controller.member import Told
+from lmcache_adapter.controller.member import WorkerReport
 from lmcache_adapter.settings import Address, Models
 from lmcache_adapter.sockets import links as links_module
 from lmcache_adapter.sockets.server import LMCACHE_PARTS_MAX, ControllerSockets
@@ -28,7 +28,7 @@ class Running:
         self.controller = Controller(
             Models(), next_incarnation=lambda publisher: 1, clock=lambda: 1_795_000_000.0
         )
-        self.told: list[Told] = []
+        self.told: list[WorkerReport] = []
         address = address or Address(pull_port=0, reply_port=0, heartbeat_port=0)
         self.sockets = ControllerSockets(address, self.controller, self.told.extend)
         self._thread = threading.Thread(target=self.sockets.run)

@@ -9,11 +9,11 @@ import pytest
 from lmcache_adapter.bounds import LMCACHE_OPERATIONS_MAX
 from lmcache_adapter.topic.batches import (
     LMCACHE_TOPIC_BATCHES_MAX,
-    Bad,
     Batch,
     BatchError,
-    Head,
-    Key,
+    BatchHead,
+    ChunkKey,
+    UnreadableBatch,
     decode,
 )
 
@@ -46,10 +46,10 @@ def test_what_lmcache_has_written_is_read(case: str, value: dict[str, Any]) -> N
 
 
 def test_a_chunk_is_the_last_8_bytes_of_its_hash_and_a_rank_one_of_four_numbers() -> None:
-    key = Key(chunk_hash_hex="ff" * 8 + "0123456789abcdef", model_name="m", kv_rank=0x08050401)
+    key = ChunkKey(chunk_hash_hex="ff" * 8 + "0123456789abcdef", model_name="m", kv_rank=0x08050401)
     assert key.chunk == 0x0123456789ABCDEF
     assert key.rank == 5
-    assert Key(chunk_hash_hex="01", model_name="m").chunk == 1
+    assert ChunkKey(chunk_hash_hex="01", model_name="m").chunk == 1
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_a_chunk_is_the_last_8_bytes_of_its_hash_and_a_rank_one_of_four_numbers(
 )
 def test_a_bad_batch_says_whose_it_is_and_leaves_its_neighbours(changed: dict[str, Any]) -> None:
     bad, good = decode(json.dumps({"batches": [BATCH | changed, BATCH]}).encode())
-    assert isinstance(bad, Bad)
-    assert bad.head == Head(instance_id="i", incarnation=1, seq=2)
+    assert isinstance(bad, UnreadableBatch)
+    assert bad.head == BatchHead(instance_id="i", incarnation=1, seq=2)
     assert bad.detail
     assert isinstance(good, Batch)
 
@@ -78,7 +78,7 @@ def test_a_bad_batch_says_whose_it_is_and_leaves_its_neighbours(changed: dict[st
 @pytest.mark.parametrize("changed", [{"seq": 0}, {"incarnation": -1}, {"instance_id": ""}])
 def test_a_batch_without_a_place_is_nobodys(changed: dict[str, Any]) -> None:
     [bad] = decode(json.dumps({"batches": [BATCH | changed]}).encode())
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, UnreadableBatch)
     assert bad.head is None
 
 

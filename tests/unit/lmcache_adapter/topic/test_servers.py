@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from lmcache_adapter.topic.batches import Bad, Batch, Entry, Head, Key
+from lmcache_adapter.topic.batches import Batch, BatchHead, ChunkEntry, ChunkKey, UnreadableBatch
 from lmcache_adapter.topic.servers import LMCACHE_SERVER_SILENT_S, ModelOf, Servers
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
@@ -61,8 +61,8 @@ class Topic:
         number = self.numbers[at, incarnation] + 1 if seq is None else seq
         self.numbers[at, incarnation] = number
         entries = [
-            Entry(
-                key=Key(
+            ChunkEntry(
+                key=ChunkKey(
                     chunk_hash_hex=f"{chunk:016x}",
                     model_name=model,
                     kv_rank=rank << 16,
@@ -198,8 +198,8 @@ def test_a_new_process_mends_what_was_missed_of_memory_alone(topic: Topic) -> No
 
 def test_a_bad_batch_is_a_gap_of_its_server(topic: Topic) -> None:
     topic.write("store", 1)
-    topic.servers.take(Bad(Head(instance_id="a", incarnation=1, seq=2), "x"), 0.0)
-    topic.servers.take(Bad(None, "x"), 0.0)
+    topic.servers.take(UnreadableBatch(BatchHead(instance_id="a", incarnation=1, seq=2), "x"), 0.0)
+    topic.servers.take(UnreadableBatch(None, "x"), 0.0)
     topic.settle()
     assert topic.index.degraded[A] == "undecodable"
     topic.write("store", 2, seq=3)

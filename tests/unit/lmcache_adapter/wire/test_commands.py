@@ -4,14 +4,20 @@ import msgpack
 import pytest
 
 from lmcache_adapter.wire.commands import Reply, read_reply, request_of, unsupported
-from schemas.command_records import Action, CommandRecord, CommandWorker, Outcome, Place
+from schemas.command_records import (
+    BlockPlace,
+    CommandAction,
+    CommandOutcome,
+    CommandRecord,
+    CommandWorker,
+)
 
 CPU = "LocalCPUBackend"
 TOKENS = [1, 70_000, -1]
 PACKED = b"\1\0\0\0" + (70_000).to_bytes(4, "little") + b"\xff\xff\xff\xff"
 
 
-def command(action: Action, **fields: object) -> CommandRecord:
+def command(action: CommandAction, **fields: object) -> CommandRecord:
     named: dict[str, object] = {
         "command_id": "X1",
         "action": action,
@@ -30,18 +36,18 @@ def sent(record: CommandRecord) -> object:
 
 def test_each_command_is_the_map_that_a_worker_reads() -> None:
     name = "Worker2X1"
-    assert sent(command(Action.CLEAR)) == {
+    assert sent(command(CommandAction.CLEAR)) == {
         "type": "ClearWorkerMsg",
         "worker_event_id": name,
         "location": CPU,
     }
-    assert sent(command(Action.PIN)) == {
+    assert sent(command(CommandAction.PIN)) == {
         "type": "PinWorkerMsg",
         "worker_event_id": name,
         "location": CPU,
         "tokens": TOKENS,
     }
-    assert sent(command(Action.MOVE, target=Place("b", "L2"), copy=True)) == {
+    assert sent(command(CommandAction.MOVE, target=BlockPlace("b", "L2"), copy=True)) == {
         "type": "MoveWorkerMsg",
         "worker_event_id": name,
         "old_position": CPU,
@@ -49,7 +55,7 @@ def test_each_command_is_the_map_that_a_worker_reads() -> None:
         "tokens": TOKENS,
         "copy": True,
     }
-    for action in (Action.COMPRESS, Action.DECOMPRESS):
+    for action in (CommandAction.COMPRESS, CommandAction.DECOMPRESS):
         assert sent(command(action, method="cachegen", tokens=None)) == {
             "type": f"{action.capitalize()}WorkerMsg",
             "worker_event_id": name,
@@ -57,37 +63,44 @@ def test_each_command_is_the_map_that_a_worker_reads() -> None:
             "location": CPU,
             "tokens": None,
         }
-    assert sent(command(Action.HEALTH)) == {"type": "HealthWorkerMsg", "worker_event_id": name}
+    assert sent(command(CommandAction.HEALTH)) == {
+        "type": "HealthWorkerMsg",
+        "worker_event_id": name,
+    }
 
 
 def test_what_lmcache_cannot_do_is_told_before_anybody_is_asked() -> None:
-    assert "LocalCPUBackend" in unsupported(command(Action.MOVE, target=Place("b", "Disk")))
-    assert "cachegen" in unsupported(command(Action.COMPRESS, method="zip"))
-    assert "cachegen" in unsupported(command(Action.DECOMPRESS, method=""))
-    assert not unsupported(command(Action.MOVE, target=Place("b", CPU)))
-    assert not unsupported(command(Action.COMPRESS, method="cachegen"))
-    assert not unsupported(command(Action.CLEAR, location="anything"))
+    assert "LocalCPUBackend" in unsupported(
+        command(CommandAction.MOVE, target=BlockPlace("b", "Disk"))
+    )
+    assert "cachegen" in unsupported(command(CommandAction.COMPRESS, method="zip"))
+    assert "cachegen" in unsupported(command(CommandAction.DECOMPRESS, method=""))
+    assert not unsupported(command(CommandAction.MOVE, target=BlockPlace("b", CPU)))
+    assert not unsupported(command(CommandAction.COMPRESS, method="cachegen"))
+    assert not unsupported(command(CommandAction.CLEAR, location="anything"))
 
 
-@pytest.mark.parametrize("action", [one for one in Action if one is not Action.HEALTH])
-def test_a_number_of_tokens_is_the_answer(action: Action) -> None:
+@pytest.mark.parametrize(
+    "action", [one for one in CommandAction if one is not CommandAction.HEALTH]
+)
+def test_a_number_of_tokens_is_the_answer(action: CommandAction) -> None:
     answer = msgpack.packb({"type": f"{action.capitalize()}WorkerRetMsg", "num_tokens": 5})
-    assert read_reply(action, answer) == Reply(Outcome.OK, tokens=5)
+    assert read_reply(action, answer) == Reply(CommandOutcome.OK, tokens=5)
 
 
 @pytest.mark.parametrize("code", [0, -1])
 def test_a_code_is_the_answer_of_a_health_check(code: int) -> None:
     answer = msgpack.packb({"type": "HealthWorkerRetMsg", "error_code": code})
-    assert read_reply(Action.HEALTH, answer) == Reply(Outcome.OK, code=code)
+    assert read_reply(CommandAction.HEALTH, answer) == Reply(CommandOutcome.OK, code=code)
 
 
 def test_an_error_is_no_result() -> None:
     answer = msgpack.packb({"type": "ErrorMsg", "error": "Worker error: boom\nline"})
-    reply = read_reply(Action.CLEAR, answer)
-    assert (reply.outcome, reply.code) == (Outcome.REFUSED, -1001)
+    reply = read_reply(CommandAction.CLEAR, answer)
+    assert (reply.outcome, reply.code) == (CommandOutcome.REFUSED, -1001)
     assert reply.detail == "Worker error: boom?line"
     unknown = msgpack.packb({"type": "ErrorMsg", "error": "Unknown message: CompressWorkerMsg"})
-    assert read_reply(Action.COMPRESS, unknown).outcome is Outcome.UNSUPPORTED
+    assert read_reply(CommandAction.COMPRESS, unknown).outcome is CommandOutcome.UNSUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -105,11 +118,11 @@ def test_an_error_is_no_result() -> None:
     ],
 )
 def test_another_answer_is_no_result(answer: bytes, code: int) -> None:
-    reply = read_reply(Action.CLEAR, answer)
-    assert (reply.outcome, reply.code, reply.tokens) == (Outcome.REFUSED, code, 0)
+    reply = read_reply(CommandAction.CLEAR, answer)
+    assert (reply.outcome, reply.code, reply.tokens) == (CommandOutcome.REFUSED, code, 0)
     assert reply.detail
 
 
 def test_a_code_beyond_its_range_is_cut() -> None:
     answer = msgpack.packb({"type": "HealthWorkerRetMsg", "error_code": -(2**60)})
-    assert read_reply(Action.HEALTH, answer).code == -(2**31)
+    assert read_reply(CommandAction.HEALTH, answer).code == -(2**31)

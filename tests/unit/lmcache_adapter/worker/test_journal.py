@@ -7,7 +7,7 @@ from lmcache_adapter.settings import Model
 from lmcache_adapter.wire.locations import tier_of
 from lmcache_adapter.worker.journal import LMCACHE_BATCH_KEYS, Journal
 from schemas.codec import decode_record_events
-from schemas.events import Removed, Stored
+from schemas.events import RemovedBlocks, StoredBlocks
 from schemas.identities import Medium, PublisherKey
 from schemas.limits import RECORD_BYTES_MAX
 from schemas.records import EventsRecord, GapRecord, ResetRecord, UnregisteredRecord
@@ -20,16 +20,16 @@ def journal(incarnation: int = 7) -> Journal:
     return Journal(PUBLISHER, lambda publisher: incarnation, lambda: 1_795_000_000.0)
 
 
-def events(record: object) -> list[Stored | Removed]:
+def events(record: object) -> list[StoredBlocks | RemovedBlocks]:
     assert isinstance(record, EventsRecord)
     found = []
     for event in decode_record_events(record):
-        assert isinstance(event, Stored | Removed)
+        assert isinstance(event, StoredBlocks | RemovedBlocks)
         found.append(event)
     return found
 
 
-def keys(event: Stored | Removed) -> list[int]:
+def keys(event: StoredBlocks | RemovedBlocks) -> list[int]:
     return list(array("Q", event.hashes))
 
 
@@ -50,11 +50,11 @@ def test_what_came_together_is_one_batch_of_events_by_tier() -> None:
     assert isinstance(batch, EventsRecord)
     assert (batch.first_sequence, batch.last_sequence, batch.incarnation) == (0, 0, 7)
     stored, on_disk, removed = events(batch)
-    assert isinstance(stored, Stored)
+    assert isinstance(stored, StoredBlocks)
     assert stored.by_hash
     assert (keys(stored), stored.medium, stored.block_size) == ([1, 2], Medium.CPU, 256)
     assert (keys(on_disk), on_disk.medium) == ([1], Medium.DISK)
-    assert isinstance(removed, Removed)
+    assert isinstance(removed, RemovedBlocks)
     assert (keys(removed), removed.medium) == ([1], Medium.CPU)
 
 

@@ -1,15 +1,15 @@
 from lmcache_adapter.wire.messages import Operation
 from lmcache_adapter.worker.keys import Budget
-from lmcache_adapter.worker.waiting import LMCACHE_HELD_S, Held, Waiting
+from lmcache_adapter.worker.waiting import LMCACHE_HELD_S, HeldOperations, WaitingOperations
 
 
-def held(count: int) -> Held:
-    return Held("x", [Operation(op_type="admit", key=1, seq_num=0)] * count)
+def held(count: int) -> HeldOperations:
+    return HeldOperations("x", [Operation(op_type="admit", key=1, seq_num=0)] * count)
 
 
 def test_what_waits_takes_room_until_it_is_closed() -> None:
     budget = Budget(5)
-    waiting = Waiting(budget)
+    waiting = WaitingOperations(budget)
     assert waiting.is_open
     assert waiting.add(held(3), 0.0)
     assert not waiting.add(held(3), 0.0)
@@ -22,7 +22,7 @@ def test_what_waits_takes_room_until_it_is_closed() -> None:
 
 
 def test_it_is_over_by_the_first_one() -> None:
-    waiting = Waiting(Budget(5))
+    waiting = WaitingOperations(Budget(5))
     assert not waiting.is_over(1e9)
     waiting.add(held(1), 10.0)
     waiting.add(held(1), 50.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from lmcache_adapter.controller.controller import LMCACHE_WORKER_S
-from lmcache_adapter.controller.member import ENDED, Known
+from lmcache_adapter.controller.member import ENDED, RememberedWorker
 from lmcache_adapter.worker.full_sync import LMCACHE_SYNC_IDLE_S, LMCACHE_WORKER_KEYS_MAX
 from lmcache_adapter.worker.keys import LMCACHE_LOCATIONS_MAX
 from lmcache_adapter.worker.reasons import Reason
@@ -26,10 +26,10 @@ def cache(scene: Scene) -> Cache:
     return found
 
 
-def known(scene: Scene, *locations: str) -> Known:
+def known(scene: Scene, *locations: str) -> RememberedWorker:
     """What a run tells the next of its only worker."""
     (one,) = scene.controller.known()
-    return Known(one.registration, locations)
+    return RememberedWorker(one.registration, locations)
 
 
 def restarted(cache: Cache, *locations: str) -> Scene:

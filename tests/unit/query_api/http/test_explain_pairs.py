@@ -8,7 +8,7 @@ import pytest
 
 from logs.embedded import EmbeddedLog
 from query_api.http.explanation_models import ExplanationDocument
-from query_api.ports import Asked, AsOf, PastView
+from query_api.ports import AsOf, PastQuestion, PastView
 from reprise.application import create_app
 from reprise.cli.explain import lines_of
 from schemas.events import paired_key
@@ -33,7 +33,7 @@ class Remembered:
     def __init__(self, past: Past) -> None:
         self._past = past
 
-    async def view_as_of(self, as_of: AsOf, asked: Asked) -> PastView:
+    async def view_as_of(self, as_of: AsOf, asked: PastQuestion) -> PastView:
         raise NotImplementedError
 
     async def explain(self, as_of: AsOf, question: Question) -> Explanation:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from query_api.past_answers import PastAnswers
-from query_api.ports import Asked, AsOf, PastView
+from query_api.ports import AsOf, PastQuestion, PastView
 from reprise.application import create_app
 from schemas.errors import PastError
 from schemas.events import extra_key
@@ -39,9 +39,9 @@ class NoHistory:
     """Keeps what it was asked, and has no answer."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked | Question] = []
+        self.asked: list[PastQuestion | Question] = []
 
-    async def view_as_of(self, as_of: AsOf, asked: Asked) -> PastView:
+    async def view_as_of(self, as_of: AsOf, asked: PastQuestion) -> PastView:
         """See `History`."""
         self.asked.append(asked)
         raise PastError("as_of_too_old", "it is")
@@ -117,7 +117,7 @@ def test_answers_of_the_past_are_hashed_beside_the_loop(kernel: NotingKernel) ->
             raise PastError("as_of_too_old", "it is")
 
     answers = PastAnswers(NoTables([], lambda: kernel), positions_at=lambda seconds: ())
-    asked = Asked(
+    asked = PastQuestion(
         "t", "m", 4, prefixes=lambda: kernel.hash_blocks(pack_tokens(TOKENS), 4, b"", False)
     )
     with pytest.raises(PastError, match="it is"):

@@ -16,7 +16,7 @@ from schemas.limits import TRACESTATE_CHARS_MAX
 from schemas.routing_records import (
     Decision,
     DecisionsRecord,
-    Outcome,
+    FeedbackReport,
     OutcomeEvent,
     OutcomesRecord,
     RoutingRecord,
@@ -64,7 +64,7 @@ class Service:
             for decision in record.decisions
         ]
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[FeedbackReport]:
         return [
             outcome
             for record in self.written()

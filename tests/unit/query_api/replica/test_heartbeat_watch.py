@@ -3,7 +3,7 @@
 from query_api.replica.heartbeat_watch import HEARTBEATS_COMPARED, HeartbeatWatch
 from schemas.limits import STALE_S
 from schemas.positions import Heartbeat
-from streams.table.scope_states import Source
+from streams.table.scope_states import ConfirmationSource
 
 ONE, TWO = "bridge-1", "bridge-2"
 
@@ -31,7 +31,7 @@ class Scene:
 
     def counts_from(self, name: str = ONE, partition: int = 0) -> float | None:
         """When the last heartbeat was written, as its bridge's clock has it; None for none."""
-        until = self.watch.fresh_until.get(Source(partition, name))
+        until = self.watch.fresh_until.get(ConfirmationSource(partition, name))
         return None if until is None else until - STALE_S - self.ahead
 
 

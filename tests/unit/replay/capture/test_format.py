@@ -30,9 +30,9 @@ from replay.capture.format import (
     MAGIC,
     START,
     VERSION,
-    Asked,
     Block,
-    Entry,
+    CaptureEntry,
+    CaptureSelection,
     EntryFlag,
     Header,
     Kind,
@@ -53,20 +53,26 @@ HEADER = Header(
     created_at=1_700_000_000.5,
     created_by="0.1.0",
     source="the log in data",
-    asked=Asked(since=1.0, tenant="default", first={0: 3}),
+    asked=CaptureSelection(since=1.0, tenant="default", first={0: 3}),
     partitions=tuple(
         PartitionSource(partition=n, begin=0, end=9, complete=True, keeps_registrations=True)
         for n in range(3)
     ),
 )
 ENTRIES = [
-    Entry(lane=number % 2, position=number, time=100.0 + number, value=bytes([number]) * number)
+    CaptureEntry(
+        lane=number % 2, position=number, time=100.0 + number, value=bytes([number]) * number
+    )
     for number in range(8)
 ]
 
 
 def write(
-    path: Path, entries: Sequence[Entry] = ENTRIES, *, block_bytes: int = 60, finish: bool = True
+    path: Path,
+    entries: Sequence[CaptureEntry] = ENTRIES,
+    *,
+    block_bytes: int = 60,
+    finish: bool = True,
 ) -> Path:
     writer = CaptureWriter(path, HEADER, block_bytes=block_bytes, clock=lambda: 5.0)
     for entry in entries:
@@ -78,7 +84,7 @@ def write(
     return path
 
 
-def read(path: Path) -> list[Entry]:
+def read(path: Path) -> list[CaptureEntry]:
     with Capture(path) as capture:
         return list(capture.read())
 
@@ -93,7 +99,7 @@ def whole(path: Path) -> bytes:
     return write(path).read_bytes()
 
 
-def in_file_order(path: Path) -> list[Entry]:
+def in_file_order(path: Path) -> list[CaptureEntry]:
     entries = read(path)
     assert sorted(entries, key=lambda entry: entry.position) == ENTRIES
     return entries
@@ -145,7 +151,7 @@ def test_any_entries_come_back(
     entries = []
     for lane, step, time, value, flags in drawn:
         reached[lane] += step
-        entries.append(Entry(lane, reached[lane], time, value, flags))
+        entries.append(CaptureEntry(lane, reached[lane], time, value, flags))
     for number, entry in enumerate(entries):
         writer.add(entry, spared=number < spared)
     writer.finish(INTERRUPTED)
@@ -189,8 +195,8 @@ def test_what_stands_before_the_range_comes_first_and_is_told_apart(path: Path) 
         partition=0, begin=2, end=20, complete=False, keeps_registrations=True
     )
     writer = CaptureWriter(path, msgspec.structs.replace(HEADER, partitions=(partition,)))
-    writer.add(Entry(0, 2, 1.0, b"registered"), spared=True)
-    writer.add(Entry(0, 11, 2.0, b"events"))
+    writer.add(CaptureEntry(0, 2, 1.0, b"registered"), spared=True)
+    writer.add(CaptureEntry(0, 11, 2.0, b"events"))
     writer.finish()
     with Capture(path) as capture:
         assert [entry.position for entry in capture.read()] == [2, 11]
@@ -199,9 +205,9 @@ def test_what_stands_before_the_range_comes_first_and_is_told_apart(path: Path) 
 
 def test_a_position_that_does_not_rise_is_refused(path: Path) -> None:
     writer = CaptureWriter(path, HEADER)
-    writer.add(Entry(0, 5, 1.0, b""))
+    writer.add(CaptureEntry(0, 5, 1.0, b""))
     with pytest.raises(ValueError, match="Expected a position above `5`, got `5`"):
-        writer.add(Entry(0, 5, 1.0, b""))
+        writer.add(CaptureEntry(0, 5, 1.0, b""))
 
 
 def test_a_file_that_is_there_is_not_written_over(path: Path) -> None:
@@ -259,13 +265,13 @@ def room_for(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def add_all(writer: CaptureWriter, entries: Sequence[Entry]) -> None:
+def add_all(writer: CaptureWriter, entries: Sequence[CaptureEntry]) -> None:
     for entry in entries:
         writer.add(entry)
 
 
 def test_a_full_disk_costs_what_had_no_room(path: Path) -> None:
-    entries = [Entry(0, number, 1.0, os.urandom(50)) for number in range(400)]
+    entries = [CaptureEntry(0, number, 1.0, os.urandom(50)) for number in range(400)]
     writer = CaptureWriter(path, HEADER, block_bytes=500)
     room_bytes = 10_000
     with room_for(room_bytes):
@@ -283,7 +289,7 @@ def test_a_full_disk_costs_what_had_no_room(path: Path) -> None:
 
 
 def test_an_index_is_written_where_there_is_room_again(path: Path) -> None:
-    entries = [Entry(0, number, 1.0, os.urandom(50)) for number in range(400)]
+    entries = [CaptureEntry(0, number, 1.0, os.urandom(50)) for number in range(400)]
     writer = CaptureWriter(path, HEADER, block_bytes=500)
     with room_for(10_000), pytest.raises(DiskError):
         add_all(writer, entries)
@@ -381,7 +387,7 @@ def test_a_block_that_lies_about_itself_is_damaged(path: Path) -> None:
     raw = struct.pack("<qdBI", 3, 1.0, 0, 2) + b"ab"
     body = bytes(cramjam.zstd.compress(raw))
     good = Block(0, 0, 0, 1, len(raw), len(body), 3, 3, 1.0, 1.0, 0)
-    assert read(written(path, good, body)) == [Entry(0, 3, 1.0, b"ab")]
+    assert read(written(path, good, body)) == [CaptureEntry(0, 3, 1.0, b"ab")]
     for size in (len(raw) - 1, len(raw) + 1):
         lie = good._replace(raw_size=size)
         with Capture(written(path, lie, body)) as capture, pytest.raises(CaptureDamagedError):
@@ -484,7 +490,7 @@ def test_lanes_side_by_side_take_no_more_than_their_bound(
 def test_blocks_of_one_time_after_another_are_not_held_together(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = [Entry(n, 0, float(n), bytes(9_000)) for n in range(3)]
+    entries = [CaptureEntry(n, 0, float(n), bytes(9_000)) for n in range(3)]
     write(path, entries)
     monkeypatch.setattr("replay.capture.reader.CAPTURE_MERGED_BYTES_MAX", 10_000)
     with Capture(path) as capture:

@@ -8,7 +8,7 @@ import pytest
 
 from logs.embedded import _KEY, EmbeddedLog
 from replay.capture.errors import CaptureError
-from replay.capture.format import Asked, Entry
+from replay.capture.format import CaptureEntry, CaptureSelection
 from replay.capture.reader import Capture
 from replay.folding import ReplayedTable
 from schemas.codec import decode_log_record
@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.capture"
 
 
-def entries_of(path: Path) -> list[Entry]:
+def entries_of(path: Path) -> list[CaptureEntry]:
     with Capture(path) as capture:
         assert capture.notes == []
         return list(capture.read())
@@ -77,7 +77,7 @@ def test_the_same_log_gives_the_same_capture(data: Path, tmp_path: Path) -> None
 
 
 def test_a_range_up_to_a_position_gives_the_table_of_then(data: Path, path: Path) -> None:
-    captured(data, path, Asked(last={0: 70}))
+    captured(data, path, CaptureSelection(last={0: 70}))
     assert [entry.position for entry in entries_of(path)] == list(range(71))
     expected = fold_of_records(RECORDS[:71])
     assert replayed(path).digests == context_digests(expected.kernel)
@@ -85,7 +85,7 @@ def test_a_range_up_to_a_position_gives_the_table_of_then(data: Path, path: Path
 
 
 def test_times_choose_records(data: Path, path: Path) -> None:
-    captured(data, path, Asked(since=FIRST_TIME + 40, until=FIRST_TIME + 50))
+    captured(data, path, CaptureSelection(since=FIRST_TIME + 40, until=FIRST_TIME + 50))
     with Capture(path) as capture:
         blocks = [(block.is_spared, block.entries) for block in capture.blocks]
         assert capture.summary is not None
@@ -108,7 +108,7 @@ def test_a_fold_of_a_later_range_does_not_vouch_for_what_was_before(
         or records.index(value) == 0
     ]
     write_log(tmp_path / "silent", wanted)
-    captured(tmp_path / "silent", path, Asked(first={0: 10}))
+    captured(tmp_path / "silent", path, CaptureSelection(first={0: 10}))
     state = replayed(path).publishers[silent]
     assert state.degraded_since == 0
     captured(tmp_path / "silent", path.with_name("whole"))
@@ -135,7 +135,7 @@ def test_registrations_of_a_retained_log_are_kept(data: Path, path: Path) -> Non
 def test_an_instance_chooses_its_records_and_what_heartbeats_say_of_it(
     data: Path, path: Path
 ) -> None:
-    captured(data, path, Asked(instance="b"))
+    captured(data, path, CaptureSelection(instance="b"))
     stream = registration("b").stream
     heartbeats = 0
     for entry in entries_of(path):
@@ -160,7 +160,7 @@ def test_a_position_of_another_log_is_refused_with_this_ones_bounds(
     data: Path, path: Path, first: dict[int, int] | None, last: dict[int, int] | None
 ) -> None:
     with pytest.raises(CaptureError, match=r"0:0|partitions 0, got --from `1:0`"):
-        captured(data, path, Asked(first=first, last=last))
+        captured(data, path, CaptureSelection(first=first, last=last))
     assert not path.exists()
 
 
@@ -170,7 +170,7 @@ def test_an_end_before_the_end_leaves_a_whole_file(data: Path, path: Path) -> No
     with Capture(path) as capture:
         assert capture.summary is not None
         assert capture.summary.ended == "interrupted"
-        assert list(capture.read()) == [Entry(0, 0, FIRST_TIME, RECORDS[0])]
+        assert list(capture.read()) == [CaptureEntry(0, 0, FIRST_TIME, RECORDS[0])]
 
 
 def test_there_must_be_a_log(tmp_path: Path, path: Path) -> None:

@@ -10,7 +10,14 @@ import zmq
 
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
-from replay.capture.format import Entry, EntryFlag, Kind, PublisherSource, Summary, decode_frames
+from replay.capture.format import (
+    CaptureEntry,
+    EntryFlag,
+    Kind,
+    PublisherSource,
+    Summary,
+    decode_frames,
+)
 from replay.capture.from_zmq import capture_frames
 from replay.capture.reader import Capture
 from replay.folding import ReplayedTable, fold_capture
@@ -92,7 +99,7 @@ class Recording:
         return self._summary[0]
 
 
-def entries_of(path: Path, lane: int = 0) -> list[Entry]:
+def entries_of(path: Path, lane: int = 0) -> list[CaptureEntry]:
     with Capture(path) as capture:
         assert capture.notes == []
         assert capture.header.kind is Kind.FRAMES

@@ -19,7 +19,7 @@ from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
 from schemas.identities import PrefixScope
 from schemas.routing_records import CostModel, DecisionsRecord, LoadRecord, encode_routing
-from streams.audit.verification import Verified
+from streams.audit.verification import VerificationResult
 from tests.fakes import FakeTable
 
 
@@ -28,13 +28,13 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[object]:
     """What was verified: a directory, or the servers and the topic of answers."""
     found: list[object] = []
 
-    def of_data(data: Path, tell: Callable[[int, int], None]) -> Verified:
+    def of_data(data: Path, tell: Callable[[int, int], None]) -> VerificationResult:
         found.append(data)
-        return Verified()
+        return VerificationResult()
 
-    def of_topics(kafka: KafkaSettings, tell: Callable[[int, int], None]) -> Verified:
+    def of_topics(kafka: KafkaSettings, tell: Callable[[int, int], None]) -> VerificationResult:
         found.append((kafka.bootstrap, kafka.answers.name))
-        return Verified()
+        return VerificationResult()
 
     def no_decisions(kafka: KafkaSettings, tell: Callable[[int, int], None]) -> VerifiedDecisions:
         return VerifiedDecisions()

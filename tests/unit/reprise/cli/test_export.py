@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from replay.capture.format import Entry, Header, Kind, PublisherSource, encode_frames
+from replay.capture.format import CaptureEntry, Header, Kind, PublisherSource, encode_frames
 from replay.capture.reader import Capture
 from replay.capture.writer import CaptureWriter
 from replay.traces.reader import read_trace
@@ -82,7 +82,7 @@ def test_frames_are_exported_as_the_records_that_they_become(
     )
     with Capture(conversations) as capture, CaptureWriter(frames, header) as writer:
         for number, message in enumerate(Outgoing(capture)):
-            writer.add(Entry(0, number, message.time, encode_frames(message.frames)))
+            writer.add(CaptureEntry(0, number, message.time, encode_frames(message.frames)))
     refused = export(frames, "--mooncake", as_frames)
     assert refused.exit_code == 1
     assert "Give --model and --block-size" in refused.stderr

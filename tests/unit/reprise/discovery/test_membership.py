@@ -1,7 +1,7 @@
 from typing import Any
 
 from reprise.discovery.engines import Engine, read_pod, read_slice
-from reprise.discovery.membership import Membership, Source
+from reprise.discovery.membership import Membership, PodSource
 from tests.kubernetes import endpoint_slice, pod
 
 GRACE_S = 10.0
@@ -15,9 +15,9 @@ class Cluster:
         self.membership = Membership(GRACE_S)
 
     def put(self, uid: str = "1", name: str = "a", **fields: Any) -> None:
-        self.membership.changed(Source.PODS, uid, engines(name, uid, **fields), self.now)
+        self.membership.changed(PodSource.PODS, uid, engines(name, uid, **fields), self.now)
 
-    def delete(self, uid: str = "1", source: Source = Source.PODS) -> None:
+    def delete(self, uid: str = "1", source: PodSource = PodSource.PODS) -> None:
         self.membership.deleted(source, uid, self.now)
 
     def wanted(self) -> list[tuple[str, str]]:
@@ -82,7 +82,7 @@ def test_a_listing_is_all_that_there_is() -> None:
     cluster = Cluster()
     cluster.put("1", "a")
     cluster.put("2", "b")
-    cluster.membership.listed(Source.PODS, {"2": engines("b", "2")}, cluster.now)
+    cluster.membership.listed(PodSource.PODS, {"2": engines("b", "2")}, cluster.now)
     cluster.now += GRACE_S
     assert cluster.wanted() == [("b", "2")]
 
@@ -90,9 +90,9 @@ def test_a_listing_is_all_that_there_is() -> None:
 def test_one_that_a_listing_missed_and_the_next_one_has_was_never_gone() -> None:
     cluster = Cluster()
     cluster.put()
-    cluster.membership.listed(Source.PODS, {}, cluster.now)
+    cluster.membership.listed(PodSource.PODS, {}, cluster.now)
     cluster.now += GRACE_S - 1
-    cluster.membership.listed(Source.PODS, {"1": engines("a", "1")}, cluster.now)
+    cluster.membership.listed(PodSource.PODS, {"1": engines("a", "1")}, cluster.now)
     cluster.now += 10 * GRACE_S
     assert cluster.wanted() == [("a", "1")]
 
@@ -108,13 +108,13 @@ def test_a_pod_that_has_ended_is_gone_though_it_is_still_there() -> None:
 def test_either_source_is_enough_and_the_pod_counts_first() -> None:
     cluster = Cluster()
     found = read_slice(endpoint_slice(pod("a", "1"), kv_events=6000))
-    cluster.membership.changed(Source.SLICES, "s", found, cluster.now)
+    cluster.membership.changed(PodSource.SLICES, "s", found, cluster.now)
     assert cluster.wanted() == [("a", "1")]
     assert cluster.membership.wanted(cluster.now)[0].facts["events-port"] == "6000"
     cluster.put(events_port="7000")
     assert cluster.membership.wanted(cluster.now)[0].facts["events-port"] == "7000"
     cluster.delete("1")
     assert cluster.wanted() == [("a", "1")], "the Service still points to it"
-    cluster.delete("s", Source.SLICES)
+    cluster.delete("s", PodSource.SLICES)
     cluster.now += GRACE_S
     assert cluster.wanted() == []

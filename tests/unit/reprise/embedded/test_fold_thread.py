@@ -9,7 +9,7 @@ from logs.embedded import EmbeddedLog
 from reprise.embedded.fold_thread import FoldThread
 from schemas.conditions import Conditions
 from schemas.errors import DiskError, StorageError
-from schemas.events import Cleared
+from schemas.events import ClearedBlocks
 from schemas.identities import Offset
 from schemas.limits import FOLD_TURN_BYTES_MAX, MAINTAINED_ENTRIES
 from streams.kernel import open_kernel
@@ -120,7 +120,7 @@ def test_what_a_large_clear_left_is_released_while_nothing_comes(
     blocks = MAINTAINED_ENTRIES + 1
     records = [
         events_record(0, 0, [stored(0, range(1, blocks + 1), range(4 * blocks))]),
-        events_record(1, 1, [Cleared(sequence=1)]),
+        events_record(1, 1, [ClearedBlocks(sequence=1)]),
     ]
     folding.submit(log.append(records), records)
     folding.wait()

@@ -13,9 +13,9 @@ from reprise.embedded.repair import Finding, Repair
 from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset, PublisherKey
 from streams.log.losses import Loss, LossNote
-from streams.table.driver import Recovered, recover
+from streams.table.driver import RecoveryResult, recover
 from streams.table.fold import Fold
-from streams.table.recovery import Action
+from streams.table.recovery import RecoveryAction
 from streams.table.suspects import Suspects
 from streams.table.table import Table
 from streams.table.threads import run_without_loop
@@ -59,7 +59,7 @@ def damage(data: Path, pattern: str, *, at: float = 0.5) -> Path:
     return file
 
 
-def started(data: Path, make_fold: MakeFold) -> tuple[Fold, Recovered]:
+def started(data: Path, make_fold: MakeFold) -> tuple[Fold, RecoveryResult]:
     log = EmbeddedLog(data / "log")
     table = Table(data / "table", make_fold, log=log)
     recovered = recover(table, log)
@@ -122,7 +122,7 @@ def test_a_damaged_log_is_a_log_again_and_the_table_has_what_it_lost(
     assert "log.damaged-1" in said[1]
     assert (data / "log.damaged-1" / blamed.name).exists()
     fold, recovered = started(data, any_fold)
-    assert recovered.plan.action is Action.RESUME
+    assert recovered.plan.action is RecoveryAction.RESUME
     assert fold.kernel.contexts() == truth.kernel.contexts()
     assert remedies(data) == []
     loss = LossNote(data).read()
@@ -137,7 +137,7 @@ def test_without_the_table_what_is_left_is_folded_and_nothing_is_exact(
     shutil.rmtree(data / "table")
     repaired(data)
     fold, recovered = started(data, any_fold)
-    assert recovered.plan.action is Action.REBUILD
+    assert recovered.plan.action is RecoveryAction.REBUILD
     loss = LossNote(data).read()
     assert loss is not None
     assert loss.registrations
@@ -176,7 +176,7 @@ def test_a_repair_that_was_interrupted_is_finished(data: Path, any_fold: MakeFol
         EmbeddedLog(data / "log")
     assert remedies(data) == ["log"]
     repaired(data)
-    assert started(data, any_fold)[1].plan.action is Action.RESUME
+    assert started(data, any_fold)[1].plan.action is RecoveryAction.RESUME
 
 
 def test_a_damaged_table_is_moved_aside_never_over_another(data: Path, any_fold: MakeFold) -> None:
@@ -185,7 +185,7 @@ def test_a_damaged_table_is_moved_aside_never_over_another(data: Path, any_fold:
         damage(data, "table/MANIFEST-*")
         assert repaired(data) == [f"table  moved to {data}/table.damaged-{number}"]
         fold, recovered = started(data, any_fold)
-        assert recovered.plan.action is Action.REBUILD
+        assert recovered.plan.action is RecoveryAction.REBUILD
         assert fold.kernel.contexts() == truth.kernel.contexts()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reprise.roles.http_server import Server
-from reprise.roles.leaving import Leaving
+from reprise.roles.leaving import ReplicaLeave
 
 
 class _Service:
@@ -20,7 +20,7 @@ class _Service:
         pass
 
 
-class _Leaving(Leaving):
+class _Leaving(ReplicaLeave):
     """Is over when the test says so."""
 
     def __init__(self) -> None:

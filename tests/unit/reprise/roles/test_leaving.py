@@ -7,7 +7,7 @@ from time import monotonic
 import pytest
 
 from reprise.roles import leaving
-from reprise.roles.leaving import LOCK_FILE, LeaveSettings, Leaving
+from reprise.roles.leaving import LOCK_FILE, LeaveSettings, ReplicaLeave
 from storage.slots import lock_file
 
 
@@ -19,8 +19,8 @@ class World:
         self.ready = {"10.0.0.1", "10.0.0.2"}
         self.settings = LeaveSettings(to="serve", asked_by="front", shared=shared)
 
-    def leave(self, own: str) -> Leaving:
-        return Leaving(
+    def leave(self, own: str) -> ReplicaLeave:
+        return ReplicaLeave(
             self.settings,
             13333,
             own=lambda: [own],
@@ -40,7 +40,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "shared")
 
 
-def begun(replica: Leaving) -> threading.Event:
+def begun(replica: ReplicaLeave) -> threading.Event:
     left = threading.Event()
     replica.begin(left.set)
     return left

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reprise.cli.main import main
-from routing.advice.acting import Act, Suppressed
-from routing.advice.advice import Action, AdviceRules, HeldPrefix, Instance, advise
+from routing.advice.acting import Act, SuppressionReason
+from routing.advice.advice import AdviceRules, AdvisedAction, HeldPrefix, Instance, advise
 from routing.http.models import PrefixHolder
 from routing.http.views_documents import (
     advice_document,
@@ -125,9 +125,9 @@ def test_what_was_done_is_shown_and_why_the_rest_was_not(url: str) -> None:
     (scope,) = view([seen().hot], 0.0).values()
     held = [HeldPrefix(one, (A,)) for one in scope.prefixes]
     found = advise(held, [Instance(A, 9.0), Instance(B, 1.0)], 1.0, AdviceRules())
-    done = Act("M2", Action.COPY, 13, "a", "b", 60.0, CommandState.DONE, "", 61.0, 1024)
-    failed = Act("P1", Action.PIN, 12, "a", "a", 0.0, CommandState.FAILED, "no room", 1.0)
-    held_back = {(one.prefix.scope, one.prefix.prefix): Suppressed.REPEATED for one in found}
+    done = Act("M2", AdvisedAction.COPY, 13, "a", "b", 60.0, CommandState.DONE, "", 61.0, 1024)
+    failed = Act("P1", AdvisedAction.PIN, 12, "a", "a", 0.0, CommandState.FAILED, "no room", 1.0)
+    held_back = {(one.prefix.scope, one.prefix.prefix): SuppressionReason.REPEATED for one in found}
     Handler.answer = 200, msgspec.json.encode(advice_document(found, [done, failed], held_back))
     lines = run("advice", "--url", url, "--all").output.splitlines()
     assert lines.count("  not done at the last look: repeated") == 1, "none of what is `none`"

@@ -8,7 +8,7 @@ from routing.bounds import BOOKINGS_BYTES_MAX
 from routing.decisions import answers as answers_module
 from routing.decisions import queue as queue_module
 from routing.decisions.answers import KeptAnswers
-from routing.decisions.interface import Routed, RouteRequest
+from routing.decisions.interface import RoutedDecision, RouteRequest
 from routing.decisions.queue import RoutingQueue
 from routing.fold import bookings as bookings_module
 from routing.fold.bookings import Bookings
@@ -141,7 +141,7 @@ def test_answers_are_given_up_beyond_their_bytes(monkeypatch: pytest.MonkeyPatch
     answers = KeptAnswers(counts)
     for number in range(50):
         asked = RouteRequest(f"r{number}", PrefixScope(*SCOPE), 1000, [], policy=LONG)
-        routed = Routed(RUN, decision(number, policy=LONG), 0.0, None, (LONG, LONG))
+        routed = RoutedDecision(RUN, decision(number, policy=LONG), 0.0, None, (LONG, LONG))
         answers.keep(asked, routed)
     assert 30 < counts["answers"] < 50
     assert answers.has("r49")

@@ -4,7 +4,7 @@ import pytest
 
 from routing.decisions import beside as module
 from routing.decisions import mean_work
-from routing.decisions.beside import Usual
+from routing.decisions.beside import TypicalRequest
 from routing.decisions.live import LiveLoad
 from routing.decisions.mean_work import MeanWork
 from schemas.routing_records import (
@@ -21,7 +21,7 @@ from tests.unit.routing.sample_decisions import SCOPE, A, B, candidate, decision
 
 RUN = 7
 MEAN_S = 0.5
-USUAL = Usual(MEAN_S, 1000.0, 0.001)
+USUAL = TypicalRequest(MEAN_S, 1000.0, 0.001)
 
 
 def live_with(*numbers: int, time: float = 100.0) -> LiveLoad:
@@ -81,7 +81,7 @@ def test_those_that_were_late_and_begin_wait_no_more() -> None:
 def test_where_many_run_those_that_wait_do_so_until_some_have_ended() -> None:
     live = LiveLoad()
     live.note([LoadSample(A, 100.0, LoadSource.SCRAPED, running=30, waiting=50, kv_usage=0.9)])
-    short = Usual(0.005, 60.0, 0.0001, 6.0)
+    short = TypicalRequest(0.005, 60.0, 0.0001, 6.0)
     [load] = live.carried([A], 100.5, short, {})
     assert load.wait_s == pytest.approx(50 * 6.0 / 30)
     assert (load.requests, load.pending, load.active) == (80, 50 * 60, 80 * 60)

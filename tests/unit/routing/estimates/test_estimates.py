@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from routing.costs import Costs
 from routing.estimates.classes import ClassKey
 from routing.estimates.decode import DecodeTerms
-from routing.estimates.estimates import Estimates, EstimatesError, Observed
-from routing.estimates.links import LOAD, READ, LinkClass, Moved, fetch_path
+from routing.estimates.estimates import Estimates, EstimatesError, ObservedOutcome
+from routing.estimates.links import LOAD, READ, LinkClass, TokenMove, fetch_path
 from schemas.errors import NewerVersionError
 
 KEY = ClassKey("t", "m", "a")
@@ -30,7 +30,7 @@ PRIORS = st.sampled_from(  # what settings may be
 )
 DECODE_PRIORS = st.sampled_from((DecodeTerms(), DecodeTerms(0.0, 0.0, 0.0), DecodeTerms(1e300)))
 OBSERVED = st.builds(
-    Observed,
+    ObservedOutcome,
     prior=PRIORS,
     decode_prior=DECODE_PRIORS,
     kv_bytes=st.integers(1, 2**40),
@@ -43,7 +43,7 @@ OBSERVED = st.builds(
     queue_s=TIMES,
     prefill_s=TIMES,
     ttft_s=TIMES,
-    moves=st.lists(st.builds(Moved, PATHS, st.integers(0, 10**6)), max_size=2).map(tuple),
+    moves=st.lists(st.builds(TokenMove, PATHS, st.integers(0, 10**6)), max_size=2).map(tuple),
     output_tokens=st.one_of(st.none(), COUNTS),
     decode_s=TIMES,
     decode_key=st.sampled_from((None, DECODER)),
@@ -60,7 +60,9 @@ def test_the_time_to_compute_is_what_is_left_of_the_first_token() -> None:
         prompt = 1_000 + 97 * number
         computed = truth.prefill_s(prompt, 500)
         estimates.note(
-            Observed(KEY, prompt_tokens=prompt, cached_tokens=500, queue_s=3.0, ttft_s=3 + computed)
+            ObservedOutcome(
+                KEY, prompt_tokens=prompt, cached_tokens=500, queue_s=3.0, ttft_s=3 + computed
+            )
         )
     costs = estimates.costs(KEY, Costs())
     assert costs.prefill_s(9_000, 500) == pytest.approx(truth.prefill_s(9_000, 500), rel=0.02)
@@ -68,18 +70,18 @@ def test_the_time_to_compute_is_what_is_left_of_the_first_token() -> None:
 
 def test_a_queue_that_nobody_told_teaches_nothing_where_there_was_to_be_one() -> None:
     estimates = Estimates()
-    estimates.note(Observed(KEY, prompt_tokens=100, expected_queue_s=1.0, ttft_s=9.0))
+    estimates.note(ObservedOutcome(KEY, prompt_tokens=100, expected_queue_s=1.0, ttft_s=9.0))
     assert estimates.rows().prefill == []
-    estimates.note(Observed(KEY, prompt_tokens=100, ttft_s=9.0))
+    estimates.note(ObservedOutcome(KEY, prompt_tokens=100, ttft_s=9.0))
     assert [row.outcomes for row in estimates.rows().prefill] == [1]
 
 
 def test_what_was_moved_corrects_speeds_and_does_not_count_as_computing() -> None:
     estimates = Estimates({READ: 1e9})
-    moves = (Moved(READ, 20_000),)  # at 100,000 bytes: 2 s
+    moves = (TokenMove(READ, 20_000),)  # at 100,000 bytes: 2 s
     for _ in range(60):
         estimates.note(
-            Observed(
+            ObservedOutcome(
                 KEY,
                 prompt_tokens=40_000,
                 cached_tokens=20_000,
@@ -97,7 +99,9 @@ def test_what_was_moved_corrects_speeds_and_does_not_count_as_computing() -> Non
 def test_an_outcome_that_failed_is_counted_and_teaches_nothing() -> None:
     estimates = Estimates()
     before = estimates.rows()
-    estimates.note(Observed(KEY, is_usable=False, prompt_tokens=10, ttft_s=1.0, output_tokens=5))
+    estimates.note(
+        ObservedOutcome(KEY, is_usable=False, prompt_tokens=10, ttft_s=1.0, output_tokens=5)
+    )
     assert estimates.rows() == before
     assert estimates.counters()["outcomes_ignored"] == 1
 
@@ -105,7 +109,7 @@ def test_an_outcome_that_failed_is_counted_and_teaches_nothing() -> None:
 def test_an_end_teaches_outputs_and_decoding() -> None:
     estimates = Estimates()
     estimates.note(
-        Observed(
+        ObservedOutcome(
             KEY,
             prompt_tokens=10,
             output_tokens=70,
@@ -120,10 +124,10 @@ def test_an_end_teaches_outputs_and_decoding() -> None:
     assert [row.class_name for row in estimates.rows().decode] == ["d"]
 
 
-def history(count: int) -> list[Observed]:
+def history(count: int) -> list[ObservedOutcome]:
     """Outcomes by a rule, without any chance or logarithm."""
     return [
-        Observed(
+        ObservedOutcome(
             ClassKey("t", "m", "ab"[number % 2]),
             prompt_tokens=300 + 7919 * number % 30_000,
             cached_tokens=(104_729 * number) % 300,
@@ -150,7 +154,7 @@ def test_the_same_outcomes_give_the_same_bits_on_every_machine() -> None:
 
 @given(st.lists(OBSERVED, max_size=60), st.lists(OBSERVED, max_size=30))
 def test_a_state_that_was_stored_goes_on_bit_for_bit(
-    before: list[Observed], after: list[Observed]
+    before: list[ObservedOutcome], after: list[ObservedOutcome]
 ) -> None:
     whole, stored = Estimates(), Estimates()
     for one in before:

@@ -10,7 +10,7 @@ from routing.fold.bookings import EARLY_OUTCOME_S, EXPIRIES_KEPT, ROUTING_RUNS_M
 from routing.fold.place import NO_LOAD, Load
 from routing.overlay.bookings import OverlaidBookings
 from routing.overlay.own_records import OwnRecords
-from schemas.routing_records import OutcomeEvent, Target, Unregistered
+from schemas.routing_records import OutcomeEvent, Target, UnregisteredEngine
 from tests.unit.routing.sample_decisions import SCOPE, A, B, candidate, decision, outcome
 
 RUN = 7
@@ -89,7 +89,7 @@ def test_what_is_booked_at_an_engine_that_is_gone_is_released() -> None:
     bookings.book(RUN, decision(2, scope=SCOPE._replace(model_name="other")))
     bookings.book(RUN, decision(3, chosen=1, decode=0))
     bookings.book(RUN, decision(4, chosen=1))
-    assert len(bookings.release([Unregistered(A, "m")])) == bookings.released == 3
+    assert len(bookings.release([UnregisteredEngine(A, "m")])) == bookings.released == 3
     assert [bookings.load(one, 100.0).requests for one in (A, B)] == [1, 1]
     assert not bookings.report(RUN, outcome(0, END))
     assert bookings.repeated == 1

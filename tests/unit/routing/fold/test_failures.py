@@ -9,7 +9,7 @@ from schemas.routing_records import (
     OutcomeEvent,
     OutcomesRecord,
     Target,
-    Unregistered,
+    UnregisteredEngine,
     UnregisteredEngines,
 )
 from tests.unit.routing.sample_decisions import A, B, candidate, decision, outcome
@@ -199,7 +199,7 @@ def test_a_failed_decode_is_of_the_one_that_decodes() -> None:
 def test_a_successor_of_its_name_begins_anew() -> None:
     world = World()
     world.ends(0, FAILED, times=FAILING_RUN)
-    gone = UnregisteredEngines(run=0, time=world.now, engines=(Unregistered(A, "m"),))
+    gone = UnregisteredEngines(run=0, time=world.now, engines=(UnregisteredEngine(A, "m"),))
     world.fold.apply(world.fold.offset + 1, gone)
     assert not world.is_failing()
 

@@ -11,10 +11,10 @@ from routing.decisions import answers as answers_module
 from routing.decisions.live import LiveLoad
 from routing.decisions.router import RouterSettings
 from routing.fold.fold import RoutingFold
-from routing.policies.decide import OfDegraded, Rules
+from routing.policies.decide import DegradedPolicy, Rules
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.codec import decode_routing
-from schemas.events import Stored, encode_events, paired_key
+from schemas.events import StoredBlocks, encode_events, paired_key
 from schemas.identities import PrefixScope
 from schemas.registration import NO_EVENTS, Label, PublisherKind, Registration
 from schemas.routing_records import (
@@ -51,7 +51,7 @@ def register(
     if blocks:
         ends = range(16, 16 * blocks + 1, 16)
         behind = [paired_key(b"", struct.pack("<I", TOKENS[end])) for end in ends if pairs]
-        stored = Stored(
+        stored = StoredBlocks(
             sequence=0,
             hashes=struct.pack(f"<{blocks}Q", *range(1, blocks + 1)),
             tokens=struct.pack(f"<{16 * blocks}I", *TOKENS[: 16 * blocks]),
@@ -261,7 +261,7 @@ def test_a_degraded_one_counts_as_holding_nothing(service: Service) -> None:
 
 
 def test_a_degraded_one_that_is_dropped_is_not_eligible(table: FakeTable) -> None:
-    service = Service(table, settings=RouterSettings(rules=Rules(degraded=OfDegraded.DROP)))
+    service = Service(table, settings=RouterSettings(rules=Rules(degraded=DegradedPolicy.DROP)))
     register(service, "a", blocks=3)
     register(service, "b")
     table.standings["a"] = Standing(AnswerState.DEGRADED, "lost_batches", 1.0)

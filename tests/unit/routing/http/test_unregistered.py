@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from routing.decisions.beside import Usual
+from routing.decisions.beside import TypicalRequest
 from routing.decisions.live import LiveLoad
 from routing.decisions.targets import unregistered_of
 from schemas.registration import Registration
-from schemas.routing_records import LoadSample, LoadSource, Target, Unregistered
+from schemas.routing_records import LoadSample, LoadSource, Target, UnregisteredEngine
 from tests.unit.routing.http.conftest import Service
 from tests.unit.routing.http.test_endpoint import register, route
 
@@ -27,7 +27,7 @@ def gone(service: Service) -> Registration:
 
 
 def carried(live: LiveLoad, service: Service) -> tuple[float, int]:
-    [found] = live.carried([A], service.clock.now, Usual(1.0, 1000.0, 0.001), {})
+    [found] = live.carried([A], service.clock.now, TypicalRequest(1.0, 1000.0, 0.001), {})
     return found.wait_s, found.requests
 
 
@@ -75,7 +75,7 @@ def test_only_what_it_serves_no_more_is_gone(service: Service, left: str) -> Non
     [one] = service.table.registered()
     value = {"block_size": 32, "model_name": "n", "tenant_id": "t", "dp_rank": 1}[left]
     other = msgspec.structs.replace(one, **{left: value})
-    expected = [] if left == "block_size" else [Unregistered(A, "m")]
+    expected = [] if left == "block_size" else [UnregisteredEngine(A, "m")]
     assert unregistered_of([one], [one, other]) == expected
     assert len(unregistered_of([one, other], [])) == (1 if left == "block_size" else 2)
 

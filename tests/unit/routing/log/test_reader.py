@@ -12,11 +12,11 @@ from brokers.interface import Partition
 from brokers.settings import KafkaSettings
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
-from routing.decisions.beside import Usual
+from routing.decisions.beside import TypicalRequest
 from routing.decisions.live import LiveLoad
 from routing.fold.fold import RoutingFold
 from routing.log.reader import RoutingReader
-from routing.log.recovery import Recovered, place_fold
+from routing.log.recovery import RecoveredFold, place_fold
 from schemas.codec import decode_routing
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError
@@ -62,7 +62,7 @@ class Log:
         if self.is_refusing:
             raise ConfigurationError("the topic is of another shape")
 
-    async def recover(self) -> Recovered:
+    async def recover(self) -> RecoveredFold:
         self.recoveries += 1
         fold = RoutingFold.load(self.checkpoint.dump())
         return place_fold(fold, LogBounds(Offset(self.begin), Offset(len(self.values))))
@@ -185,7 +185,7 @@ def test_what_was_decided_here_before_stays(following: Following) -> None:
     asyncio.run(following.until(following.is_there))
     # Of this service the log has yet to bring the end of the first one, and the second.
     assert following.under_way == 2
-    assert following.live.carried([TARGET], NOW, Usual(0.0, 0.0, 0.0), {})[0].requests == 2
+    assert following.live.carried([TARGET], NOW, TypicalRequest(0.0, 0.0, 0.0), {})[0].requests == 2
 
 
 def test_what_comes_later_is_followed_and_what_comes_back_changes_nothing(

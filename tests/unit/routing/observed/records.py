@@ -7,7 +7,7 @@ from schemas.routing_records import (
     CandidateRecord,
     DecidedScope,
     Decision,
-    Outcome,
+    FeedbackReport,
     OutcomeEvent,
     Phase,
     PrefixMark,
@@ -68,5 +68,5 @@ def a_decision(
 
 def an_outcome(
     number: int = 0, event: OutcomeEvent = OutcomeEvent.FIRST_TOKEN, **given: Any
-) -> Outcome:
-    return Outcome(number=number, event=event, time=0.0, **given)
+) -> FeedbackReport:
+    return FeedbackReport(number=number, event=event, time=0.0, **given)

@@ -20,10 +20,10 @@ from schemas.limits import APPROXIMATE_S, QUERY_TOKENS_MAX
 from schemas.routing_records import (
     CandidateRecord,
     Decision,
-    Outcome,
+    FeedbackReport,
     OutcomeEvent,
     Target,
-    Unregistered,
+    UnregisteredEngine,
 )
 from tests.unit.routing.observed.records import (
     RUN,
@@ -194,9 +194,9 @@ def test_what_was_sent_to_an_engine_that_is_unregistered_is_forgotten_of_its_mod
     seen.decided(RUN, approximate(0, (1, 11)))
     seen.decided(RUN, approximate(1, (1, 99), instance="b"))
     target = Target(SCOPE.tenant_id, "a", 0)
-    seen.forget([Unregistered(target, "another-model")])
+    seen.forget([UnregisteredEngine(target, "another-model")])
     assert holds(seen, 11, 1.0)
-    seen.forget([Unregistered(target, SCOPE.model_name)])
+    seen.forget([UnregisteredEngine(target, SCOPE.model_name)])
     assert [holds(seen, prefix, 1.0) for prefix in (11, 99)] == [False, True]
 
 
@@ -267,8 +267,8 @@ tokens = st.integers(0, 300)
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[tuple[float, Decision | Outcome]]:
-    found: list[tuple[float, Decision | Outcome]] = []
+def histories(draw: st.DrawFn) -> list[tuple[float, Decision | FeedbackReport]]:
+    found: list[tuple[float, Decision | FeedbackReport]] = []
     time = 1_700_000_000.0
     for number in range(draw(st.integers(0, 12))):
         time += draw(a_time)
@@ -303,7 +303,9 @@ def histories(draw: st.DrawFn) -> list[tuple[float, Decision | Outcome]]:
     return found
 
 
-def fold(seen: Observations, history: Sequence[tuple[float, Decision | Outcome]]) -> Observations:
+def fold(
+    seen: Observations, history: Sequence[tuple[float, Decision | FeedbackReport]]
+) -> Observations:
     for time, record in history:
         seen.advance(time)
         if isinstance(record, Decision):
@@ -315,7 +317,7 @@ def fold(seen: Observations, history: Sequence[tuple[float, Decision | Outcome]]
 
 @given(histories(), st.integers(0, 25))
 def test_from_a_checkpoint_anywhere_the_state_is_the_same_byte_for_byte(
-    history: list[tuple[float, Decision | Outcome]], at: int
+    history: list[tuple[float, Decision | FeedbackReport]], at: int
 ) -> None:
     whole = fold(Observations(), history).dump()
     half = fold(Observations(), history[:at]).dump()
@@ -324,7 +326,7 @@ def test_from_a_checkpoint_anywhere_the_state_is_the_same_byte_for_byte(
 
 @given(histories())
 def test_every_decision_is_counted_and_ends_once(
-    history: list[tuple[float, Decision | Outcome]],
+    history: list[tuple[float, Decision | FeedbackReport]],
 ) -> None:
     seen = fold(Observations(), history)
     seen.advance(2e9)
@@ -341,7 +343,7 @@ def test_every_decision_is_counted_and_ends_once(
 
 @given(histories())
 def test_the_sums_are_those_of_a_naive_join(
-    history: list[tuple[float, Decision | Outcome]],
+    history: list[tuple[float, Decision | FeedbackReport]],
 ) -> None:
     """From the formulas alone: decisions, each with the first outcome that tells its hits."""
     index = routing = workload = 0

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.observed.promises import IndexCause, Kept, Promise, kept, promise_of
-from schemas.routing_records import CandidateRecord, Refused
+from routing.observed.promises import IndexCause, Promise, PromiseTokens, kept, promise_of
+from schemas.routing_records import CandidateRecord, Refusal
 from tests.unit.routing.observed.records import RUN, SCOPE, a_decision, an_outcome
 
 
@@ -19,7 +19,7 @@ def promised(cached: int = 0, **given: Any) -> Promise:
     return found
 
 
-def shares(tokens: Kept) -> tuple[int, int, int]:
+def shares(tokens: PromiseTokens) -> tuple[int, int, int]:
     return tokens.workload, tokens.routing, tokens.index
 
 
@@ -43,7 +43,7 @@ def test_the_last_block_of_a_prompt_is_the_workloads_since_engines_compute_it() 
 
 def test_a_prompt_of_no_tokens_loses_none() -> None:
     tokens = kept(promised(0, prompt=0, held=0), 5)
-    assert tokens == Kept(*[0] * 11)
+    assert tokens == PromiseTokens(*[0] * 11)
 
 
 def test_fetched_tokens_are_no_promise_and_come_on_top() -> None:
@@ -85,7 +85,7 @@ def test_the_state_of_the_answer_says_why_the_index_was_wrong(
 
 
 def test_nobody_chosen_for_the_prompt_promises_nothing() -> None:
-    refused = a_decision(chosen=-1, refused=Refused.OVERLOADED)
+    refused = a_decision(chosen=-1, refused=Refusal.OVERLOADED)
     assert promise_of(RUN, 0.0, refused) is None
     assert promise_of(RUN, 0.0, a_decision(chosen=-1, decode=0)) is None
 

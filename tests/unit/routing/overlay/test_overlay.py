@@ -3,8 +3,8 @@
 import pytest
 
 from routing.bounds import LOAD_SAMPLE_S
-from routing.decisions.beside import Usual
-from routing.decisions.live import LiveLoad, Report
+from routing.decisions.beside import TypicalRequest
+from routing.decisions.live import LiveLoad, ReportKind
 from routing.fold.booking import BOOKING_EXPIRY_S
 from routing.fold.fold import RoutingFold
 from routing.overlay import bookings as module
@@ -18,14 +18,14 @@ from schemas.routing_records import (
     OutcomesRecord,
     PrefixMark,
     RoutingRecord,
-    Unregistered,
+    UnregisteredEngine,
     UnregisteredEngines,
 )
 from tests.unit.routing.sample_decisions import SCOPE, A, B, decision, outcome
 
 RUN, OTHER = 7, 8
 FIRST, FAILED, END = OutcomeEvent.FIRST_TOKEN, OutcomeEvent.FAILED, OutcomeEvent.COMPLETED
-GONE = Unregistered(A, "m")
+GONE = UnregisteredEngine(A, "m")
 PREFIXES = (5).to_bytes(8, "little")
 
 
@@ -57,11 +57,11 @@ class Service:
 
     @property
     def requests(self) -> int:
-        return self.live.carried([A], self.now, Usual(0.0, 0.0, 0.0), {})[0].requests
+        return self.live.carried([A], self.now, TypicalRequest(0.0, 0.0, 0.0), {})[0].requests
 
     @property
     def wait_s(self) -> float:
-        return self.live.carried([A], self.now, Usual(0.0, 0.0, 0.0), {})[0].wait_s
+        return self.live.carried([A], self.now, TypicalRequest(0.0, 0.0, 0.0), {})[0].wait_s
 
 
 @pytest.fixture
@@ -242,13 +242,13 @@ def test_what_is_not_back_is_bounded(service: Service, monkeypatch: pytest.Monke
 
 def test_a_report_is_repeated_whoever_has_it(service: Service) -> None:
     service.bring(service.others(0))
-    assert service.live.report(OTHER, outcome(0, FIRST, service.now)) is Report.NEW
-    assert service.live.report(OTHER, outcome(0, FIRST, service.now)) is Report.REPEATED
+    assert service.live.report(OTHER, outcome(0, FIRST, service.now)) is ReportKind.NEW
+    assert service.live.report(OTHER, outcome(0, FIRST, service.now)) is ReportKind.REPEATED
     service.bring(service.others(1))
     told = outcome(1, END, service.now)
     service.bring(OutcomesRecord(run=OTHER, time=service.now, outcomes=(told,)))
-    assert service.live.report(OTHER, told) is Report.REPEATED
-    assert service.live.report(OTHER, outcome(2, END, service.now)) is Report.EARLY
+    assert service.live.report(OTHER, told) is ReportKind.REPEATED
+    assert service.live.report(OTHER, outcome(2, END, service.now)) is ReportKind.EARLY
     assert service.live.counts()["repeated"] == 2
 
 
@@ -256,10 +256,10 @@ def test_an_older_sample_of_the_log_does_not_replace_an_own_one(service: Service
     new, old = (LoadSample(A, at, LoadSource.POSTED, waiting=3) for at in (99.0, 98.0))
     service.live.note([new])
     service.bring(LoadRecord(run=0, time=service.now, samples=(old,)))
-    [load] = service.live.carried([A], service.now, Usual(0.0, 0.0, 0.0), {})
+    [load] = service.live.carried([A], service.now, TypicalRequest(0.0, 0.0, 0.0), {})
     assert load.sample == new
     service.now += LOAD_SAMPLE_S
-    [load] = service.live.carried([A], service.now, Usual(0.0, 0.0, 0.0), {})
+    [load] = service.live.carried([A], service.now, TypicalRequest(0.0, 0.0, 0.0), {})
     assert load.sample is None
 
 

@@ -7,37 +7,39 @@ import pytest
 from routing.costs import Costs
 from routing.interface import Candidate, Request
 from routing.policies.decide import (
-    Asked,
-    Decided,
-    OfDegraded,
+    DecisionRequest,
+    DecisionResult,
+    DegradedPolicy,
     Rules,
     costs_of_model,
     decide,
     model_of_costs,
 )
 from routing.policies.table import find_policy, parse_policy
-from schemas.routing_records import Refused, Target
+from schemas.routing_records import Refusal, Target
 
 COSTS = Costs(prefill_tokens_per_s=1000.0, token_squared_s=0.0, load_tokens_per_s=10_000.0)
 PROMPT = 1000
 
 
-def decided(*candidates: Candidate, policy: str = "wait-and-work", **options: Any) -> Decided:
+def decided(
+    *candidates: Candidate, policy: str = "wait-and-work", **options: Any
+) -> DecisionResult:
     name, parameters = parse_policy(policy)
     found = find_policy(name)
     request = Request(0, PROMPT, tie=7)
-    asked = Asked(request, found.rank, parameters, in_seconds=found.in_seconds, **options)
+    asked = DecisionRequest(request, found.rank, parameters, in_seconds=found.in_seconds, **options)
     return decide(asked, candidates, COSTS)
 
 
-def reasons(one: Decided) -> list[tuple[str, ...]]:
+def reasons(one: DecisionResult) -> list[tuple[str, ...]]:
     return [candidate.reasons for candidate in one.candidates]
 
 
 def test_the_first_choice_of_the_policy_is_chosen() -> None:
     one = decided(Candidate("a", cached=0), Candidate("b", cached=500, gpu=500))
     assert one.chosen == 1
-    assert one.refused is Refused.NO
+    assert one.refused is Refusal.NO
     assert one.predicted_s == 0.5
     assert [candidate.key for candidate in one.candidates] == [2.0, 1.0]
 
@@ -89,13 +91,13 @@ def test_the_first_reason_in_the_order_is_told() -> None:
 @pytest.mark.parametrize(
     ("rule", "chosen", "told"),
     [
-        (OfDegraded.KEEP, 0, ("degraded",)),
-        (OfDegraded.ZERO, 1, ("degraded",)),
-        (OfDegraded.DROP, 1, ("degraded",)),
+        (DegradedPolicy.KEEP, 0, ("degraded",)),
+        (DegradedPolicy.ZERO, 1, ("degraded",)),
+        (DegradedPolicy.DROP, 1, ("degraded",)),
     ],
 )
 def test_what_is_made_of_a_degraded_one(
-    rule: OfDegraded, chosen: int, told: tuple[str, ...]
+    rule: DegradedPolicy, chosen: int, told: tuple[str, ...]
 ) -> None:
     one = decided(
         Candidate("a", cached=900, gpu=900, is_degraded=True),
@@ -115,16 +117,16 @@ def test_a_degraded_one_that_counts_as_empty_can_still_be_chosen() -> None:
 
 
 def test_nobody_is_there() -> None:
-    assert decided().refused is Refused.NO_CANDIDATE
+    assert decided().refused is Refusal.NO_CANDIDATE
     one = decided(Candidate("a", is_reachable=False), Candidate("b", is_allowed=False))
-    assert (one.chosen, one.refused) == (-1, Refused.NO_CANDIDATE)
+    assert (one.chosen, one.refused) == (-1, Refusal.NO_CANDIDATE)
 
 
 def test_all_that_are_there_have_too_much_to_do() -> None:
     one = decided(
         Candidate("a", wait_s=40.0), Candidate("b", wait_s=35.0), Candidate("c", is_reachable=False)
     )
-    assert (one.chosen, one.refused) == (-1, Refused.OVERLOADED)
+    assert (one.chosen, one.refused) == (-1, Refusal.OVERLOADED)
     assert one.retry_after_s == 5.0
 
 
@@ -139,7 +141,7 @@ def test_who_misses_the_objective_is_passed_over() -> None:
 
 def test_nobody_meets_the_objective() -> None:
     one = decided(Candidate("a", wait_s=3.0), Candidate("b", wait_s=2.0), ttft_slo_s=1.5)
-    assert (one.chosen, one.refused) == (-1, Refused.SLO_UNREACHABLE)
+    assert (one.chosen, one.refused) == (-1, Refusal.SLO_UNREACHABLE)
     assert one.retry_after_s == 1.5  # then `b` waits no longer than half a second
     assert one.predicted_s == 3.0
     assert reasons(one) == [("slo",), ("slo",)]

@@ -7,7 +7,7 @@ import pytest
 
 from routing.costs import Costs
 from routing.interface import Candidate, Request
-from routing.policies.decide import Asked, OfDegraded, Rules, decide, with_terms
+from routing.policies.decide import DecisionRequest, DegradedPolicy, Rules, decide, with_terms
 from routing.policies.key_terms import key_terms, key_unit
 from routing.policies.table import POLICIES, find_policy, parse_policy
 from schemas.routing_records import CandidateRecord
@@ -51,8 +51,8 @@ def some_candidates(count: int, seed: int) -> list[Candidate]:
 def ranked(policy: str, candidates: list[Candidate]) -> list[CandidateRecord]:
     name, parameters = parse_policy(policy)
     found = find_policy(name)
-    asked = Asked(
-        Request(5, PROMPT, tie=7), found.rank, parameters, rules=Rules(degraded=OfDegraded.ZERO)
+    asked = DecisionRequest(
+        Request(5, PROMPT, tie=7), found.rank, parameters, rules=Rules(degraded=DegradedPolicy.ZERO)
     )
     records = decide(asked, candidates, COSTS).candidates
     return [one for one in records if "policy" not in one.reasons]
@@ -72,7 +72,7 @@ def test_the_terms_of_the_default_policy_by_hand() -> None:
     candidate = Candidate("a", cached=800, gpu=800, wait_s=0.5, others=8.0)
     costs = Costs(prefill_tokens_per_s=1000.0, token_squared_s=0.0)
     name, parameters = parse_policy("least-delay")
-    asked = Asked(Request(0, PROMPT), find_policy(name).rank, parameters, in_seconds=True)
+    asked = DecisionRequest(Request(0, PROMPT), find_policy(name).rank, parameters, in_seconds=True)
     (one,) = decide(asked, [candidate], costs).candidates
     expected = {
         "wait": 0.5,

@@ -9,7 +9,7 @@ import xxhash
 
 from query_api.http.errors import RequestError
 from routing.select.routes import SelectService
-from schemas.events import Stored, encode_events
+from schemas.events import StoredBlocks, encode_events
 from schemas.routing_records import DecisionsRecord, traces_of
 from tests.fakes import FakeTable
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
@@ -64,7 +64,7 @@ def hold(service: Service, number: int, blocks: int, rank: int = 0) -> None:
         if (one.instance_id, one.dp_rank) == (str(number), rank)
     )
     publisher = service.table.kernel.open_publisher(known.stream, rank)
-    stored = Stored(
+    stored = StoredBlocks(
         sequence=0,
         hashes=struct.pack(f"<{blocks}Q", *range(1, blocks + 1)),
         tokens=struct.pack(f"<{16 * blocks}I", *TOKENS[: 16 * blocks]),

@@ -12,7 +12,7 @@ from brokers.settings import KafkaSettings
 from logs.interface import LogEntry
 from routing.bounds import ROUTING_CHECKPOINT_S
 from routing.fold.fold import RoutingFold
-from routing.log.recovery import Recovered, place_fold
+from routing.log.recovery import RecoveredFold, place_fold
 from routing.worker import table as routing_table
 from routing.worker.table import RoutingTable
 from routing.worker.worker import RoutingWorker
@@ -44,7 +44,7 @@ class State:
         state = self
 
         class Owned:
-            async def take(self) -> Recovered:
+            async def take(self) -> RecoveredFold:
                 state.owner = owner
                 fold = RoutingFold.load(state.kept[-1][1]) if state.kept else RoutingFold()
                 return place_fold(fold, LogBounds(Offset(0), Offset(state.end)))

@@ -5,19 +5,19 @@ from itertools import pairwise
 
 import pytest
 
-from streams.audit.chains import Place, Vector, bounds_of, chains_of, is_behind
+from streams.audit.chains import RecordPlace, Vector, bounds_of, chains_of, is_behind
 
 PARTITIONS = 3
 
 
-def place(source: str, number: int, low: Vector, high: Vector | None = None) -> Place:
-    return Place(low, 0, number, high or low, (source, 1))
+def place(source: str, number: int, low: Vector, high: Vector | None = None) -> RecordPlace:
+    return RecordPlace(low, 0, number, high or low, (source, 1))
 
 
-def runs_of(seed: int, sources: int) -> list[Place]:
+def runs_of(seed: int, sources: int) -> list[RecordPlace]:
     """Records of replicas that apply the same flushes, each in an order of its own."""
     rng = random.Random(seed)
-    found: list[Place] = []
+    found: list[RecordPlace] = []
     for number in range(sources):
         at = [-1] * PARTITIONS
         for _ in range(20):

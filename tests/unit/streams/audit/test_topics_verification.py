@@ -9,7 +9,7 @@ from schemas.answer_records import encode_answer, encode_answers, end_answer
 from schemas.identities import Medium, Offset, StreamKey
 from schemas.positions import LogBounds
 from streams.audit.topics_verification import TopicsVerification
-from streams.audit.verification import Verified
+from streams.audit.verification import VerificationResult
 from streams.kernel import open_kernel
 from streams.kernel.interface import InstanceMatch
 from streams.table.fold import Fold
@@ -104,7 +104,7 @@ def record(*given: bytes, run: int = 1, replica: str = "one:1", seed: int = 1337
 
 def verified(
     answers: Sequence[Sequence[bytes]], *, starts: Sequence[int] = (0, 0, 0)
-) -> tuple[Verified, TopicsVerification]:
+) -> tuple[VerificationResult, TopicsVerification]:
     events = [Entries(values, start) for values, start in zip(EVENTS, starts, strict=True)]
     verification = TopicsVerification([Entries(values) for values in answers], events)
     return asyncio.run(verification.run()), verification

@@ -9,7 +9,7 @@ from logs.embedded import EmbeddedLog
 from reprise.cli.audit import lines_of
 from schemas.answer_records import encode_answer, encode_answers, end_answer
 from streams.audit.log import AnswersLog
-from streams.audit.verification import AnswersVerification, Verified
+from streams.audit.verification import AnswersVerification, VerificationResult
 from tests.building import (
     SCOPE,
     events_record,
@@ -74,7 +74,7 @@ def record(*given: bytes, run: int = 1, seed: int = 1337) -> bytes:
     return encode_answers(run, seed, len(given), b"".join(given))
 
 
-def verified(answers: AnswersLog, log: EmbeddedLog) -> Verified:
+def verified(answers: AnswersLog, log: EmbeddedLog) -> VerificationResult:
     return AnswersVerification(answers, log, None).run()
 
 

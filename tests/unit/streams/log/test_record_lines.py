@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.events import BlockEvent, Stored, encode_events, extra_key
+from schemas.events import BlockEvent, StoredBlocks, encode_events, extra_key
 from schemas.identities import StreamKey
 from schemas.records import (
     NEWEST_VERSION,
@@ -19,7 +19,7 @@ from schemas.records import (
     encode_record,
 )
 from schemas.registration import PublisherKind, Registration
-from streams.log.record_lines import Entry, StreamFilter, record_line
+from streams.log.record_lines import PlacedRecord, StreamFilter, record_line
 from tests.building import cleared, events_record, removed, stored, u32s, u64s
 
 STREAM = StreamKey("t", "m", 4, "s", "i")
@@ -43,7 +43,7 @@ ANY = StreamFilter()
 
 
 def line(value: bytes | None, wanted: StreamFilter = ANY, **options: bool) -> Any:
-    encoded = record_line(Entry(7, 11, value), wanted, **options)
+    encoded = record_line(PlacedRecord(7, 11, value), wanted, **options)
     assert encoded is None or b"\n" not in encoded
     return None if encoded is None else json.loads(encoded)
 
@@ -117,7 +117,7 @@ def test_events_keep_their_order_and_their_fields() -> None:
 
 def test_extra_keys_are_readable() -> None:
     keys = (extra_key(["salt"]), b"", extra_key([["image", 3], b"\xff"]), b"\xc1")
-    event = Stored(
+    event = StoredBlocks(
         sequence=0, hashes=u64s([1, 2, 3, 4]), tokens=u32s(range(16)), block_size=4, extra_keys=keys
     )
     (shown,) = line(events_record(0, 0, [event]))["events"]
@@ -125,7 +125,7 @@ def test_extra_keys_are_readable() -> None:
 
 
 def test_hashes_that_are_prefix_hashes_are_told_apart() -> None:
-    named = Stored(sequence=5, hashes=u64s([2**64 - 1]), block_size=4, by_hash=True)
+    named = StoredBlocks(sequence=5, hashes=u64s([2**64 - 1]), block_size=4, by_hash=True)
     [shown] = line(events_record(5, 5, [named]))["events"]
     assert shown == {
         "type": "stored",

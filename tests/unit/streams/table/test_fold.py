@@ -4,17 +4,17 @@ from typing import cast
 import msgspec
 import pytest
 
-from schemas.events import BlockEvent, Removed
+from schemas.events import BlockEvent, RemovedBlocks
 from schemas.identities import OBJECTS_WAIT, Offset, PublisherKey
 from schemas.positions import Proof, PublisherState
-from schemas.registration import NO_EVENTS, Registered, Registration
+from schemas.registration import NO_EVENTS, LiveRegistration, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.fold import (
     DUPLICATE,
     INTERNAL_ERROR,
     UNREGISTERED_REMEMBERED_MAX,
     Fold,
-    Unproven,
+    UnprovenState,
 )
 from tests.building import (
     SCOPE,
@@ -75,7 +75,7 @@ def silent(instance: str = "a") -> Registration:
 def test_an_engine_without_events_is_registered_and_has_no_part(each_fold: Fold) -> None:
     feed(each_fold, registered_record(registration("b", port=2)))
     feed(each_fold, registered_record(silent()))
-    assert each_fold.registrations[silent().publisher] == Registered(silent(), Offset(1))
+    assert each_fold.registrations[silent().publisher] == LiveRegistration(silent(), Offset(1))
     matches = each_fold.kernel.query(SCOPE, u32s(range(8)), b"", None)
     assert [match.instance_id for match in matches] == ["b"]
     assert each_fold.states.publishers(SCOPE) == (registration("b").publisher,)
@@ -284,10 +284,10 @@ def test_a_registration_is_replaced_by_another_one_and_not_by_itself(fold: Fold)
     first, second = registration("a"), registration("a", port=6000)
     feed(fold, registered_record(first), registered_record(first))
     assert fold.counters["duplicate_records"] == 1
-    assert fold.registrations[PUBLISHER] == Registered(first, Offset(0))
+    assert fold.registrations[PUBLISHER] == LiveRegistration(first, Offset(0))
     feed(fold, registered_record(second))
     assert fold.counters["duplicate_records"] == 1
-    assert fold.registrations[PUBLISHER] == Registered(second, Offset(2))
+    assert fold.registrations[PUBLISHER] == LiveRegistration(second, Offset(2))
 
 
 def test_unregistering_one_that_never_published(fold: Fold) -> None:
@@ -308,7 +308,7 @@ def test_unregistering_one_that_is_not_known_changes_nothing(fold: Fold) -> None
 
 
 def test_unregistering_after_a_restart_forgets_what_the_rows_had(fold: Fold) -> None:
-    fold.restore(Offset(7), {}, {PUBLISHER: Registered(registration("a"), Offset(3))})
+    fold.restore(Offset(7), {}, {PUBLISHER: LiveRegistration(registration("a"), Offset(3))})
     feed(fold, unregistered_record(registration("a")))
     assert not fold.registrations
     assert fold.counters["duplicate_records"] == 0
@@ -359,7 +359,7 @@ def test_malformed_events_change_nothing_and_show_as_a_hole(each_fold: Fold) -> 
 def test_malformed_events_of_a_new_incarnation_change_nothing(each_fold: Fold) -> None:
     feed(each_fold, events_record(0, 0, [stored(0, [1], range(4))]))
     before = each_fold.kernel.contexts()
-    bad: list[BlockEvent] = [stored(7, [2], range(4)), Removed(sequence=7, hashes=b"no hash")]
+    bad: list[BlockEvent] = [stored(7, [2], range(4)), RemovedBlocks(sequence=7, hashes=b"no hash")]
     skipped = each_fold.apply(Offset(1), events_record(7, 7, bad, incarnation=2))
     assert skipped is not None
     assert skipped.reason == "malformed_events"
@@ -447,7 +447,7 @@ def test_an_unregistration_of_a_publisher_never_seen_proves_its_next_registratio
     fold.distrust(EVERYTHING)
     feed(fold, unregistered_record(registration("a")), registered_record(registration("a")))
     assert not fold.is_degraded(SCOPE)
-    assert fold.unproven == Unproven(EVERYTHING)
+    assert fold.unproven == UnprovenState(EVERYTHING)
 
 
 def test_of_the_publishers_seen_unregistered_only_so_many_are_remembered(fold: Fold) -> None:
@@ -484,12 +484,12 @@ def test_an_unregistration_below_the_mark_is_stored_with_the_next_rows(fold: Fol
     fold.distrust(EVERYTHING)
     fold.take_changes()
     feed(fold, unregistered_record(registration("a")))
-    assert fold.take_changes().unproven == Unproven(EVERYTHING, (PUBLISHER,))
+    assert fold.take_changes().unproven == UnprovenState(EVERYTHING, (PUBLISHER,))
 
 
 def test_what_is_not_proven_is_among_the_changes_once(fold: Fold) -> None:
     fold.distrust(Offset(5))
-    assert fold.take_changes().unproven == Unproven(5)
+    assert fold.take_changes().unproven == UnprovenState(5)
     assert fold.take_changes().unproven is None
 
 

@@ -7,11 +7,11 @@ import pytest
 from schemas.answer_states import AnswerState, Doubt
 from schemas.identities import Offset
 from schemas.positions import Confirmation, Heartbeat, PublisherState
-from schemas.records import Report
+from schemas.records import PublisherReport
 from streams.bounds import BRIDGES_REMEMBERED_MAX
 from streams.kernel import open_kernel
-from streams.table.fold import Fold, Unproven
-from streams.table.scope_states import Source
+from streams.table.fold import Fold, UnprovenState
+from streams.table.scope_states import ConfirmationSource
 from tests.building import (
     SCOPE,
     gap_record,
@@ -23,7 +23,7 @@ from tests.building import (
 )
 
 ONE, TWO = registration("a"), registration("b", port=5558)
-FRESH = {Source(0, "b-1"): 1.0, Source(0, "b-2"): 1.0}
+FRESH = {ConfirmationSource(0, "b-1"): 1.0, ConfirmationSource(0, "b-2"): 1.0}
 
 
 class Scene:
@@ -40,7 +40,7 @@ class Scene:
 
     def hear(
         self,
-        reports: Sequence[Report],
+        reports: Sequence[PublisherReport],
         *,
         of: str = "b-1",
         uptime: float = 1.0,
@@ -162,7 +162,7 @@ def test_a_fold_that_was_restored_goes_on_with_what_bridges_had_said(scene: Scen
         scene.hear([], of=bridge, uptime=3.0)
     fold = scene.fold
     again = Fold(open_kernel(1337, name="reference"))
-    unproven = Unproven(7)
+    unproven = UnprovenState(7)
     again.restore(fold.offset, fold.publishers, fold.registrations, unproven, fold.bridges)
     assert (again.offset, again.unproven) == (fold.offset, unproven)
     assert (again.publishers, again.registrations) == (fold.publishers, fold.registrations)

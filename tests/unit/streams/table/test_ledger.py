@@ -17,7 +17,7 @@ from schemas.records import (
     Part,
     ResetRecord,
     SequencedRecord,
-    Unusable,
+    UnusableRun,
     encode_record,
 )
 from streams.kernel import open_kernel
@@ -35,7 +35,7 @@ from streams.table.ledger import (
     Interval,
     Kind,
     Ledger,
-    Spans,
+    NumberSpans,
     spans_of,
 )
 from tests.building import STREAM, registered_record, registration, unregistered_record
@@ -51,7 +51,7 @@ def events(
     incarnation: int = 1,
     repaired: str = "",
     incomplete: int | None = None,
-    unusable: Iterable[Unusable] = (),
+    unusable: Iterable[UnusableRun] = (),
     part: Part | None = None,
     at: float = 100.0,
 ) -> EventsRecord:
@@ -114,7 +114,7 @@ def intervals(account: Account) -> list[tuple[int, int, str]]:
     return [(one.first, one.last, one.cause) for one in account.intervals]
 
 
-def spans(fold: Fold, place: int = -1) -> Spans:
+def spans(fold: Fold, place: int = -1) -> NumberSpans:
     return spans_of(fold.ledgers.current[ME].incarnations[place], fold.publishers.get(ME))
 
 
@@ -127,7 +127,7 @@ def test_what_came_without_a_loss_is_seen_and_costs_no_change(fold: Fold) -> Non
     assert fold.take_changes().ledgers == {ME: ledger}
     assert feed(fold, events(4, 9)) is ledger
     assert fold.take_changes().ledgers == {}
-    assert spans(fold) == Spans(0, 9, 10, [(0, 9)])
+    assert spans(fold) == NumberSpans(0, 9, 10, [(0, 9)])
 
 
 def test_a_gap_is_lost_with_its_reason_and_time(fold: Fold) -> None:
@@ -137,7 +137,7 @@ def test_a_gap_is_lost_with_its_reason_and_time(fold: Fold) -> None:
         5, (Interval(2, 5, "missed", 8.0, 8.0), Interval(7, 7, "undecodable", 100.0, 100.0))
     )
     assert ledger.lost == {"missed": 4, "undecodable": 1}
-    assert spans(fold) == Spans(0, 7, 3, [(0, 1), (6, 6)])
+    assert spans(fold) == NumberSpans(0, 7, 3, [(0, 1), (6, 6)])
 
 
 def test_gaps_that_follow_on_one_another_are_one_where_they_have_one_reason(fold: Fold) -> None:
@@ -147,7 +147,7 @@ def test_gaps_that_follow_on_one_another_are_one_where_they_have_one_reason(fold
         Interval(0, 2, "missed", 5.0, 6.0),
         Interval(3, 3, "spool_full", 100.0, 100.0),
     )
-    assert spans(fold) == Spans(0, 3, 0, [])
+    assert spans(fold) == NumberSpans(0, 3, 0, [])
 
 
 def test_of_a_gap_only_what_is_new_counts(fold: Fold) -> None:
@@ -184,7 +184,7 @@ def test_what_a_replay_brought_is_repaired(fold: Fold) -> None:
         ),
     )
     assert ledger.repaired == {"reconnected": 11, "missed": 1}
-    assert spans(fold) == Spans(0, 14, 15, [(0, 14)])
+    assert spans(fold) == NumberSpans(0, 14, 15, [(0, 14)])
 
 
 def test_only_the_new_part_of_an_overlapping_record_is_repaired(fold: Fold) -> None:
@@ -193,13 +193,13 @@ def test_only_the_new_part_of_an_overlapping_record_is_repaired(fold: Fold) -> N
 
 
 def test_batches_of_which_an_event_was_unusable_are_incomplete_and_seen(fold: Fold) -> None:
-    named = [Unusable(1, 2, "bad_hashes"), Unusable(4, 4, "bad_tokens")]
+    named = [UnusableRun(1, 2, "bad_hashes"), UnusableRun(4, 4, "bad_tokens")]
     ledger = feed(fold, events(0, 5, unusable=named))
     [one] = ledger.incarnations
     assert intervals(one.incomplete) == [(1, 2, "bad_hashes"), (4, 4, "bad_tokens")]
     assert ledger.incomplete == {"bad_hashes": 2, "bad_tokens": 1}
     assert not one.lost.batches
-    assert spans(fold) == Spans(0, 5, 6, [(0, 5)])
+    assert spans(fold) == NumberSpans(0, 5, 6, [(0, 5)])
 
 
 def test_a_record_of_an_older_bridge_names_the_last_incomplete_batch_alone(fold: Fold) -> None:
@@ -209,24 +209,24 @@ def test_a_record_of_an_older_bridge_names_the_last_incomplete_batch_alone(fold:
 
 
 def test_batches_of_which_nothing_was_usable_are_lost_and_not_repaired(fold: Fold) -> None:
-    named = [Unusable(1, 2, "undecodable", True), Unusable(4, 4, "bad_tokens")]
+    named = [UnusableRun(1, 2, "undecodable", True), UnusableRun(4, 4, "bad_tokens")]
     ledger = feed(fold, events(0, 5, unusable=named, repaired="missed"))
     [one] = ledger.incarnations
     assert intervals(one.lost) == [(1, 2, "undecodable")]
     assert intervals(one.incomplete) == [(4, 4, "bad_tokens")]
     assert intervals(one.repaired) == [(0, 0, "missed"), (3, 5, "missed")]
-    assert spans(fold) == Spans(0, 5, 4, [(0, 0), (3, 5)])
+    assert spans(fold) == NumberSpans(0, 5, 4, [(0, 0), (3, 5)])
 
 
 def test_unusable_batches_beyond_the_record_are_left_out(fold: Fold) -> None:
-    named = [Unusable(0, 99, "a"), Unusable(50, 60, "b", True), Unusable(9, 3, "c")]
+    named = [UnusableRun(0, 99, "a"), UnusableRun(50, 60, "b", True), UnusableRun(9, 3, "c")]
     ledger = feed(fold, events(0, 2), events(3, 4, unusable=named))
     [one] = ledger.incarnations
     assert (intervals(one.incomplete), intervals(one.lost)) == ([(3, 4, "a")], [])
 
 
 def test_a_batch_in_parts_counts_once_it_is_whole(fold: Fold) -> None:
-    named = [Unusable(1, 1, "bad_hashes")]
+    named = [UnusableRun(1, 1, "bad_hashes")]
     parts = [
         events(1, unusable=named, repaired="missed", part=Part(first, first + 1, 3))
         for first in range(3)
@@ -239,7 +239,7 @@ def test_a_batch_in_parts_counts_once_it_is_whole(fold: Fold) -> None:
 
 
 def test_a_batch_that_was_begun_and_given_up_is_lost_and_nothing_else(fold: Fold) -> None:
-    part = events(1, unusable=[Unusable(1, 1, "a")], repaired="missed", part=Part(0, 1, 3))
+    part = events(1, unusable=[UnusableRun(1, 1, "a")], repaired="missed", part=Part(0, 1, 3))
     [one] = feed(fold, events(0), part, gap(1, 1, "internal_error")).incarnations
     assert intervals(one.lost) == [(1, 1, "internal_error")]
     assert (one.repaired.batches, one.incomplete.batches) == (0, 0)
@@ -286,16 +286,16 @@ def test_each_incarnation_has_its_own_account(fold: Fold) -> None:
 
 def test_a_reset_begins_an_incarnation_of_which_nothing_is_seen(fold: Fold) -> None:
     feed(fold, events(0, 4), reset(2))
-    assert spans(fold) == Spans(0, -1, 0, [])
-    assert spans(fold, 0) == Spans(0, 4, 5, [(0, 4)])
+    assert spans(fold) == NumberSpans(0, -1, 0, [])
+    assert spans(fold, 0) == NumberSpans(0, 4, 5, [(0, 4)])
 
 
 def test_a_reader_that_is_ahead_of_the_state_sees_no_less_than_the_ledger_says() -> None:
     one = Incarnation(number=2, lost=Account(2, (Interval(4, 5, "missed", 1.0, 1.0),)))
     for state in (None, PublisherState(incarnation=1, sequence=99)):
-        assert spans_of(one, state) == Spans(0, 5, 4, [(0, 3)])
+        assert spans_of(one, state) == NumberSpans(0, 5, 4, [(0, 3)])
     ahead = PublisherState(incarnation=2, sequence=7)
-    assert spans_of(one, ahead) == Spans(0, 7, 6, [(0, 3), (6, 7)])
+    assert spans_of(one, ahead) == NumberSpans(0, 7, 6, [(0, 3), (6, 7)])
 
 
 def test_an_unregistered_publisher_loses_its_ledger(fold: Fold) -> None:
@@ -317,7 +317,7 @@ def test_what_a_fold_without_the_logs_beginning_has_not_seen_is_no_loss(fold: Fo
         (40, [(43, 43, NOT_IN_LOG)]),
         (0, [(0, 2, NOT_IN_LOG)]),
     ]
-    assert spans(fold, 0) == Spans(40, 44, 4, [(40, 42), (44, 44)])
+    assert spans(fold, 0) == NumberSpans(40, 44, 4, [(40, 42), (44, 44)])
 
 
 def test_the_ledger_begins_where_an_older_reprise_has_ended(any_fold: Callable[[], Fold]) -> None:
@@ -329,7 +329,7 @@ def test_the_ledger_begins_where_an_older_reprise_has_ended(any_fold: Callable[[
         ME: Ledger(incarnations=(Incarnation(number=1, first=13),))
     }
     feed(fold, events(13, 14), gap(15, 15))
-    assert spans(fold) == Spans(13, 15, 2, [(13, 14)])
+    assert spans(fold) == NumberSpans(13, 15, 2, [(13, 14)])
 
 
 def test_a_ledger_of_an_incarnation_before_goes_on_behind_it(any_fold: Callable[[], Fold]) -> None:
@@ -386,7 +386,7 @@ def test_where_all_losses_are_forgotten_it_is_not_known_what_came_between(fold: 
         records += [gap(2 * at, 2 * at, incarnation=2), events(2 * at + 1, incarnation=2)]
     first, _ = feed(fold, *records).incarnations
     assert first.lost == Account(1, (), 1, 1)
-    assert spans(fold, 0) == Spans(0, 1, 1, [])
+    assert spans(fold, 0) == NumberSpans(0, 1, 1, [])
 
 
 def test_intervals_of_the_oldest_incarnation_are_forgotten_first(fold: Fold) -> None:
@@ -474,7 +474,7 @@ class Truth:
                 self.sequence += 1
             case _:
                 is_whole = what == "unusable"
-                named = [Unusable(last, last, "bad_hashes", is_whole)]
+                named = [UnusableRun(last, last, "bad_hashes", is_whole)]
                 self.records.append(
                     events(first, last, incarnation=incarnation, unusable=named, repaired="check")
                 )

@@ -6,11 +6,11 @@ import pytest
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
 from schemas.identities import UNSURE, PrefixScope, PublisherKey
 from schemas.positions import Confirmation, PublisherState
-from streams.table.scope_states import FreshUntil, ScopeStates, Source
+from streams.table.scope_states import ConfirmationSource, FreshUntil, ScopeStates
 from tests.building import SCOPE, STREAM
 
 ONE, TWO = PublisherKey(STREAM, 0), PublisherKey(STREAM, 1)
-BRIDGE, OTHER = Source(0, "bridge-1"), Source(0, "bridge-2")
+BRIDGE, OTHER = ConfirmationSource(0, "bridge-1"), ConfirmationSource(0, "bridge-2")
 NOW = 50.0
 FRESH: FreshUntil = {BRIDGE: NOW + 1, OTHER: NOW + 1}
 LATE: FreshUntil = {BRIDGE: NOW, OTHER: NOW + 1}
@@ -121,7 +121,9 @@ def test_the_same_bridge_in_another_partition_is_another_source(states: ScopeSta
     states.put(ONE, None)
     states.put(ONE, confirmed(), partition=7)
     assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
-    assert states.verdict(SCOPE, {Source(7, BRIDGE.bridge): NOW + 1}, NOW).state is EXACT
+    assert (
+        states.verdict(SCOPE, {ConfirmationSource(7, BRIDGE.bridge): NOW + 1}, NOW).state is EXACT
+    )
 
 
 def test_lora_shares_the_scope_and_a_salt_does_not(states: ScopeStates) -> None:

@@ -11,7 +11,7 @@ from schemas.limits import MEMORY_STALE_S
 from schemas.memory import MEMORY_FORGOTTEN_S, MEMORY_GONE_S, MemoryRecord, SegmentKey, SegmentState
 from schemas.records import encode_record
 from streams.kernel import open_kernel
-from streams.table.fold import Fold, Unproven
+from streams.table.fold import Fold, UnprovenState
 from streams.table.rows import format as rows
 from streams.table.rows.reader import RowReader
 from streams.table.segments import MEMORY_SEGMENTS_MAX
@@ -218,7 +218,7 @@ def test_rows_carry_the_segments_and_a_fold_goes_on_with_them(scene: Scene) -> N
     assert dict(changes.segments) == scene.known
     assert scene.fold.take_changes().segments == {}
     again = Scene()
-    again.fold.restore(changes.offset, {}, {}, Unproven(), {}, segments=scene.known)
+    again.fold.restore(changes.offset, {}, {}, UnprovenState(), {}, segments=scene.known)
     assert again.known == scene.known
     assert [key.segment for key in again.known] == ["gone", "a", "b"]
     assert again.fold.take_changes().segments == {}

@@ -17,11 +17,11 @@ from streams.kernel.changes import Change, Op
 from streams.table import table as tables
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import ALL_PROVEN, Fold
-from streams.table.recovery import EVERY_OFFSET, Action, Plan
+from streams.table.recovery import EVERY_OFFSET, RecoveryAction, RecoveryPlan
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowWrite
 from streams.table.rows.reader import RowReader
-from streams.table.store import Local, TableStore
+from streams.table.store import LocalCopy, TableStore
 from streams.table.table import Table
 from streams.table.threads import run_without_loop
 from streams.table.verification import fresh_fold
@@ -138,7 +138,9 @@ def test_a_table_cut_anywhere_recovers_to_a_fresh_fold(disk: Disk, flush_after: 
         if count == flush_after:
             disk.flush()
     disk.reopen()
-    assert disk.recovered.plan.action is (Action.RESUME if flush_after else Action.REBUILD)
+    assert disk.recovered.plan.action is (
+        RecoveryAction.RESUME if flush_after else RecoveryAction.REBUILD
+    )
     assert disk.recovered.records == len(history()) - flush_after
     assert same(disk.fold, disk.truth())
     assert disk.fold.publishers[registration("a").publisher].degraded_since == 2
@@ -153,13 +155,13 @@ def test_a_lost_log_leaves_the_table_and_goes_on_behind_it(disk: Disk) -> None:
     for file in (disk.path / "log").iterdir():
         file.unlink()
     disk.open()
-    assert disk.recovered.plan.action is Action.ADOPT
+    assert disk.recovered.plan.action is RecoveryAction.ADOPT
     assert same(disk.fold, before)
     disk.write(events_record(5, 5, [stored(5, [9], range(4, 8), parent=1)]))
     assert disk.fold.offset == 5
     disk.reopen()
-    action: Action = disk.recovered.plan.action
-    assert action is Action.RESUME
+    action: RecoveryAction = disk.recovered.plan.action
+    assert action is RecoveryAction.RESUME
     assert len(disk.fold.kernel.contexts()) == 1
     disk.close()
 
@@ -190,7 +192,7 @@ def test_another_seed_rebuilds_the_table(disk: Disk) -> None:
     disk.close()
     disk.make_fold = lambda: Fold(open_kernel(7))
     disk.open()
-    assert disk.recovered.plan.action is Action.REBUILD
+    assert disk.recovered.plan.action is RecoveryAction.REBUILD
     assert same(disk.fold, disk.truth())
     disk.close()
 
@@ -220,7 +222,7 @@ def test_a_corrupt_row_sets_the_table_aside_and_rebuilds_it(disk: Disk, prefix: 
         disk.flush()
     corrupt(disk, prefix, lambda value: value[:-1] + bytes([value[-1] ^ 1]))
     disk.open()
-    assert disk.recovered.plan.action is Action.REBUILD
+    assert disk.recovered.plan.action is RecoveryAction.REBUILD
     assert "table.corrupt" in disk.recovered.plan.reason
     assert (disk.path / "table.corrupt").is_dir()
     assert same(disk.fold, disk.truth())
@@ -294,7 +296,7 @@ def test_facts_that_this_version_does_not_know_are_let_be(disk: Disk) -> None:
     store.commit([RowWrite(rows.FACT + b"later", row)])
     store.close()
     disk.open()
-    assert disk.recovered.plan.action is Action.RESUME
+    assert disk.recovered.plan.action is RecoveryAction.RESUME
     assert disk.fold.kernel.contexts() == expected
     disk.close()
 
@@ -326,7 +328,7 @@ def test_a_row_covers_only_what_is_durable_in_the_log(
     commit = TableStore.commit
 
     def committed(
-        store: TableStore, writes: Iterable[RowWrite], local: Local | None = None
+        store: TableStore, writes: Iterable[RowWrite], local: LocalCopy | None = None
     ) -> None:
         assert table.fold.offset < log.synced
         covered.append(table.fold.offset)
@@ -418,11 +420,11 @@ def test_idle_publishers_of_a_log_without_its_beginning_are_degraded_new_ones_ar
     retire_the_beginning(disk)
     disk.lose_rows()
     disk.open()
-    assert disk.recovered.plan.action is Action.REBUILD
+    assert disk.recovered.plan.action is RecoveryAction.REBUILD
     assert degraded(disk.fold) == {"a", "b"}
     disk.reopen()
-    action: Action = disk.recovered.plan.action
-    assert action is Action.RESUME
+    action: RecoveryAction = disk.recovered.plan.action
+    assert action is RecoveryAction.RESUME
     assert degraded(disk.fold) == {"a", "b"}
     disk.close()
 
@@ -437,16 +439,16 @@ def test_a_kill_in_a_rebuild_forgets_nothing_that_is_not_proven(
     disk.log = EmbeddedLog(disk.path / "log", segment_bytes=300)
     table = Table(disk.path / "table", disk.make_fold, log=disk.log)
     plan = run_without_loop(table.open(disk.log.bounds, now=0.0))
-    assert plan.action is Action.REBUILD
+    assert plan.action is RecoveryAction.REBUILD
     for entry in list(disk.log.read(plan.start))[:killed_after]:
         table.apply([entry])
         run_without_loop(table.flush(now=0.0))
     table.close()
     disk.log.close()
     disk.open()
-    action: Action = disk.recovered.plan.action
+    action: RecoveryAction = disk.recovered.plan.action
     spared = 2  # registrations from before the log's beginning: what only covers them is no start
-    assert action is (Action.RESUME if killed_after > spared else Action.REBUILD)
+    assert action is (RecoveryAction.RESUME if killed_after > spared else RecoveryAction.REBUILD)
     assert degraded(disk.fold) == {"a", "b"}
     disk.close()
 
@@ -470,7 +472,7 @@ class Worker:
         self.table = Table(path, make_fold, topic.open())
         self.driver = FoldDriver(self.table, place=0)
 
-    def open(self, start: int, end: int) -> Plan:
+    def open(self, start: int, end: int) -> RecoveryPlan:
         return asyncio.run(self.table.open(LogBounds(start, end), now=0.0))
 
     def fold(self, *records: bytes) -> None:
@@ -526,7 +528,7 @@ def test_the_next_owner_of_an_unproven_table_goes_on_not_knowing(
     worker.flush()
     worker.table.close()
     other = Worker(tmp_path / "second", topic, any_fold)
-    assert other.open(1000, 1001).action is Action.RESUME
+    assert other.open(1000, 1001).action is RecoveryAction.RESUME
     other.fold(registered_record(ONE), registered_record(TWO))
     assert degraded(other.table.fold) == {"a"}
     other.table.close()
@@ -540,7 +542,7 @@ def test_a_partition_without_records_says_so_and_that_it_proves_nothing(
     worker.table.close()
     assert reader_of(topic, any_fold).covered(0) == 999
     other = Worker(tmp_path / "second", topic, any_fold)
-    assert other.open(1000, 1000).action is Action.RESUME
+    assert other.open(1000, 1000).action is RecoveryAction.RESUME
     other.fold(registered_record(ONE))
     assert degraded(other.table.fold) == {"a"}
     other.table.close()
@@ -555,7 +557,7 @@ def test_a_log_that_is_whole_again_proves_all(
     worker.table.close()
     topic.spoil()
     other = Worker(tmp_path / "second", topic, any_fold)
-    assert other.open(0, 1).action is Action.REBUILD
+    assert other.open(0, 1).action is RecoveryAction.REBUILD
     other.fold(registered_record(ONE))
     other.flush()
     reader = reader_of(topic, any_fold)
@@ -756,7 +758,7 @@ def owned(
     end: int,
     *,
     generation_min_bytes: int = 0,
-) -> tuple[Table, Plan]:
+) -> tuple[Table, RecoveryPlan]:
     table = Table(path, make_fold, topic.open(), generation_min_bytes=generation_min_bytes)
     return table, asyncio.run(table.open(LogBounds(0, end), now=0.0))
 
@@ -791,7 +793,7 @@ def test_each_owner_goes_on_where_the_one_before_it_was(
         fold_on(table, record)
         table.close()
     table, plan = owned(tmp_path / "last", topic, any_fold, len(records))
-    assert plan == Plan(Action.RESUME, Offset(6), "the table covers 5")
+    assert plan == RecoveryPlan(RecoveryAction.RESUME, Offset(6), "the table covers 5")
     assert same(table.fold, truth_of(any_fold, records))
     assert list(table.fold.bridges) == ["one"]
     assert [row.key for row in topic.rows].count(rows.SEED_KEY) == 1
@@ -848,7 +850,9 @@ def test_a_disk_that_fails_as_a_generation_becomes_the_current_one(
     asyncio.run(table.open(LogBounds(0, 0), now=0.0))
     commit = TableStore.commit
 
-    def fail(store: TableStore, written: Iterable[RowWrite], local: Local | None = None) -> None:
+    def fail(
+        store: TableStore, written: Iterable[RowWrite], local: LocalCopy | None = None
+    ) -> None:
         written = list(written)
         is_mark = any(row.key[:1] == rows.MARK for row in written)
         if is_written or not is_mark:
@@ -884,7 +888,9 @@ def test_a_flush_of_nothing_finishes_a_generation_that_failed_and_what_failed_af
     commit = TableStore.commit
     full: set[str] = {"mark"}
 
-    def fail(store: TableStore, written: Iterable[RowWrite], local: Local | None = None) -> None:
+    def fail(
+        store: TableStore, written: Iterable[RowWrite], local: LocalCopy | None = None
+    ) -> None:
         written = list(written)
         if {"mark" if any(row.key[:1] == rows.MARK for row in written) else "flush"} & full:
             fails()
@@ -924,7 +930,7 @@ def test_a_generation_made_in_steps_is_on_this_disk_too(each_disk: Disk) -> None
         finish_the_generation(each_disk)
     assert each_disk.table.generations == 1
     each_disk.reopen()
-    assert each_disk.recovered.plan.action is Action.RESUME
+    assert each_disk.recovered.plan.action is RecoveryAction.RESUME
     assert same(each_disk.fold, each_disk.truth())
     each_disk.close()
 
@@ -1004,7 +1010,7 @@ def test_a_topic_that_was_lost_gets_this_disks_rows_under_another_name(
     table.close()
     topic.lose()
     table, plan = owned(tmp_path / "table", topic, any_fold, 5)
-    assert (plan.action, plan.start) == (Action.PUBLISH, 5)
+    assert (plan.action, plan.start) == (RecoveryAction.PUBLISH, 5)
     names = [
         rows.decode_row(rows.COVERED_KEY, found[rows.COVERED_KEY]).body
         for found in (before, live_rows(topic))
@@ -1031,7 +1037,7 @@ def test_a_copy_that_is_corrupt_is_read_anew_from_the_topic(
         store.commit([RowWrite(key, rows.encode_row(RowKind.DELTA, 0, body))])
     store.close()
     table, plan = owned(tmp_path / "table", topic, any_fold, 5)
-    assert plan.action is Action.RESUME
+    assert plan.action is RecoveryAction.RESUME
     assert "its changes do not load" in plan.reason
     assert "the table topic has" not in plan.reason
     assert same(table.fold, truth_of(any_fold, history()))
@@ -1048,7 +1054,7 @@ def test_a_topic_that_is_corrupt_is_written_anew_and_all_its_rows_removed(
     strange = rows.publisher_key(rows.PUBLISHER, TWO.publisher)
     topic.rows.insert(0, topic.rows[0]._replace(key=strange, value=b"?"))
     table, plan = owned(tmp_path / "other", topic, any_fold, 5)
-    assert plan.action is Action.REBUILD
+    assert plan.action is RecoveryAction.REBUILD
     assert "the table topic has: " in plan.reason
     fold_on(table, history()[0])
     assert live_rows(topic).keys() == {
@@ -1087,7 +1093,9 @@ def test_rows_that_could_not_be_opened_again_are_opened_by_the_next_try(disk: Di
     disk.flush()
     disk.table._store._db.close()
     disk.table.reopen()
-    assert run_without_loop(disk.table.open(disk.log.bounds, now=0.0)).action is Action.RESUME
+    assert (
+        run_without_loop(disk.table.open(disk.log.bounds, now=0.0)).action is RecoveryAction.RESUME
+    )
     disk.close()
 
 

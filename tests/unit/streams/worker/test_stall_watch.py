@@ -9,7 +9,7 @@ import pytest
 from brokers.errors import KafkaTimeoutError
 from schemas.positions import LogBounds
 from streams.worker import app, stall_watch
-from streams.worker.outcome import Outcome
+from streams.worker.outcome import AttemptOutcome
 from streams.worker.stall_watch import WORKER_STALL_S, StalledError, StallWatch
 
 
@@ -75,7 +75,7 @@ def test_an_app_that_stands_still_ends_whatever_else_goes_on(
 
     async def scene() -> None:
         attempt = SimpleNamespace(
-            outcome=Outcome(), _options=None, events_topic="events", _places=lambda: {0: 40}
+            outcome=AttemptOutcome(), _options=None, events_topic="events", _places=lambda: {0: 40}
         )
         watching = asyncio.create_task(app.WorkerApp._watch(cast("app.WorkerApp", attempt)))
         async with asyncio.timeout(20):

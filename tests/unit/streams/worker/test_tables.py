@@ -15,7 +15,7 @@ from schemas.identities import Offset
 from schemas.positions import LogBounds
 from schemas.tracing import NO_TRACER, Tracer
 from streams.worker import gaps
-from streams.worker.tables import Owned, PartitionTables
+from streams.worker.tables import OwnedPartition, PartitionTables
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
 
@@ -88,7 +88,7 @@ def test_after_each_flush_comes_some_of_what_was_left_for_later(tmp_path: Path) 
     async def scenario() -> None:
         owner = make(tmp_path)
         table = cast(Any, SimpleNamespace(next_offset=0))
-        owner.owned[0] = Owned(table, cast(Any, Driver()), cast(Any, None), asyncio.Lock())
+        owner.owned[0] = OwnedPartition(table, cast(Any, Driver()), cast(Any, None), asyncio.Lock())
         owner._wanted = frozenset([0])
         await owner.fold({0: []})
 
@@ -108,7 +108,7 @@ def test_a_batch_of_a_partition_has_one_span(tmp_path: Path) -> None:
     async def scenario() -> None:
         owner = make(tmp_path, spans.tracer)
         table = cast(Any, SimpleNamespace(next_offset=7))
-        owner.owned[3] = Owned(table, cast(Any, Driver()), cast(Any, None), asyncio.Lock())
+        owner.owned[3] = OwnedPartition(table, cast(Any, Driver()), cast(Any, None), asyncio.Lock())
         owner._wanted = frozenset([3])
         traced = TracedEntry(Offset(8), b"")
         traced.traceparent = TRACEPARENT

@@ -8,7 +8,7 @@ from schemas.identities import ModelContext
 from streams.kernel import Kernel
 from streams.kernel.changes import Change, Op, decode_changes
 from streams.table.fold import Fold
-from streams.table.rows.loader import ContextRow, Loaded, by_stream, load_rows, net
+from streams.table.rows.loader import ContextRow, LoadStep, by_stream, load_rows, net
 from tests.building import STREAM, cleared, removed, stored
 
 
@@ -75,10 +75,10 @@ def test_who_loads_has_a_turn_after_each_row_or_what_they_end_in(
     other = one._replace(lora_name="x")
     body = Change(1, 10, 0, 0, Op.SET, 1).encode()
     rows = [ContextRow(covers, one, n, body) for n, covers in enumerate((0, 0, 1))]
-    assert list(load_rows(make_fold().kernel, rows)) == [Loaded(24, None)] * 3
+    assert list(load_rows(make_fold().kernel, rows)) == [LoadStep(24, None)] * 3
     beside = ContextRow(1, other, 0, body[:20])
     assert list(load_rows(make_fold().kernel, [*rows, beside])) == [
-        Loaded(24, None),
-        Loaded(24, None),
-        Loaded(20, beside),
+        LoadStep(24, None),
+        LoadStep(24, None),
+        LoadStep(20, beside),
     ]

@@ -7,16 +7,16 @@ from schemas.answer_states import AnswerState, Standing
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import OBJECTS_WAIT, ModelContext, PublisherKey
 from schemas.positions import Heartbeat, PublisherState
-from schemas.registration import Registered
+from schemas.registration import LiveRegistration
 from streams.kernel import open_kernel
 from streams.kernel.changes import Change, Op
-from streams.table.fold import ALL_PROVEN, Fold, Unproven
+from streams.table.fold import ALL_PROVEN, Fold, UnprovenState
 from streams.table.ledger import Incarnation, Ledger
 from streams.table.rows import contexts
 from streams.table.rows import format as rows
 from streams.table.rows.reader import RowReader
 from streams.table.rows.source import GatheredRows, SkippedRow
-from streams.table.scope_states import Source
+from streams.table.scope_states import ConfirmationSource
 from tests.building import (
     SCOPE,
     STREAM,
@@ -188,7 +188,7 @@ def state(*, covers: int = 0, degraded: bool = False) -> Row:
 
 
 def registered(*, covers: int = 0) -> Row:
-    return fact(REGISTRATION_KEY, Registered(registration("a"), 0), covers=covers)
+    return fact(REGISTRATION_KEY, LiveRegistration(registration("a"), 0), covers=covers)
 
 
 def beat(uptime: float) -> Row:
@@ -205,7 +205,7 @@ def covered(offset: int, *, table: bytes = b"t") -> Row:
     return rows.COVERED_KEY, rows.encode_row(rows.RowKind.DELTA, offset, table)
 
 
-UNPROVEN = fact(rows.UNPROVEN_KEY, Unproven(before=5))
+UNPROVEN = fact(rows.UNPROVEN_KEY, UnprovenState(before=5))
 KNOWN = Ledger(incarnations=(Incarnation(number=1, began_at=5.0),), lost={"missed": 3})
 LEDGER = fact(rows.ledger_key(ME), KNOWN)
 ALL_KINDS = (state(), registered(), beat(7.0), block(), LEDGER, UNPROVEN)
@@ -241,9 +241,9 @@ def test_rows_say_who_publishes_what_is_registered_and_what_is_not_proven(
     assert is_empty(reader), "they wait for the row that commits them"
     put(reader, covered(0))
     assert reader.publishers == {ME: PublisherState(incarnation=1, sequence=9)}
-    assert reader.registrations == {ME: Registered(registration("a"), 0)}
+    assert reader.registrations == {ME: LiveRegistration(registration("a"), 0)}
     assert reader.bridges(0) == {"one": Heartbeat(7.0, 1007.0)}
-    assert reader.unproven(0) == Unproven(before=5)
+    assert reader.unproven(0) == UnprovenState(before=5)
     assert reader.ledgers == {ME: KNOWN}
     assert reader.states.publishers(SCOPE) == (ME,)
     assert reader.kernel.stats()["entries"] == 1
@@ -443,7 +443,7 @@ def test_an_object_of_a_pool_waits_where_it_does_at_all_of_its_members(
             reader.caught_up(partition)
 
     def standings() -> set[Standing]:
-        fresh = {Source(number, "b"): 100.0 for number in range(2)}
+        fresh = {ConfirmationSource(number, "b"): 100.0 for number in range(2)}
         return {reader.states.standing(one.publisher, fresh, 0.0) for one in members}
 
     for number, member in enumerate(members):

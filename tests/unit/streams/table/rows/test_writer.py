@@ -7,7 +7,7 @@ import pytest
 
 from schemas.identities import ModelContext, Offset
 from streams.kernel import Kernel, open_kernel
-from streams.table.fold import Fold, Unproven
+from streams.table.fold import Fold, UnprovenState
 from streams.table.rows import format as rows
 from streams.table.rows import rewriting as rewriting_module
 from streams.table.rows import writer as writing
@@ -99,7 +99,7 @@ def test_a_flush_ends_in_the_row_that_commits_it_and_says_each_thing_once(
     assert {(row.kind, row.covers) for row in decoded} == {(RowKind.DELTA, 2)}
     assert [len(row.body) for row in decoded[:3]] == [48, 48, 24]
     assert [row.body for row in decoded[-3:]] == [
-        msgspec.msgpack.encode(Unproven(before=9)),
+        msgspec.msgpack.encode(UnprovenState(before=9)),
         (1337).to_bytes(8, "little"),
         b"t",
     ]
