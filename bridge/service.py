@@ -22,7 +22,7 @@ from bridge.delivery.lag_watch import LagWatch
 from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
-from bridge.engine_http.load import check_period
+from bridge.engine_http.load_answers import check_period
 from bridge.engine_http.load_watch import (
     LoadWatch,
     OnSamples,
@@ -41,11 +41,11 @@ from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached
+from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients
 from brokers.errors import AWAY
 from brokers.group_offsets import GroupOffsets
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from logs.producer import ReplaceableProducer
 from schemas.arrays import ArrayPacker
 from schemas.conditions import Conditions, Level, Part
@@ -61,7 +61,7 @@ from schemas.limits import (
     SESSION_MIN_S,
     SPOOL_BYTES_MAX,
 )
-from schemas.memory import MemoryRecord
+from schemas.memory_segments import MemoryRecord
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
 

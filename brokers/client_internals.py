@@ -22,8 +22,8 @@ from aiokafka.consumer.fetcher import (  # type: ignore[import-untyped]
 )
 from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
 
+from brokers.client_types import Epoch, Partition
 from brokers.errors import AWAY, DamagedError
-from brokers.interface import Epoch, Partition
 from brokers.record_batches import check_batches
 from schemas.limits import CLIENT_LEAVE_S, KIB
 

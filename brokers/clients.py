@@ -47,7 +47,7 @@ from brokers.client_internals import (
     expect_every_offset,
     forbid_topic_creation,
 )
-from brokers.interface import (
+from brokers.client_types import (
     Consumer,
     EntryProducer,
     Epoch,

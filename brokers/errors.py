@@ -15,7 +15,7 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
     OffsetOutOfRangeError,
 )
 
-from brokers.interface import Partition
+from brokers.client_types import Partition
 
 __all__ = [
     "AWAY",

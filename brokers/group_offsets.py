@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from brokers.client_types import Partition
 from brokers.clients import Clients
 from brokers.errors import KafkaError
-from brokers.interface import Partition
 
 
 class GroupOffsets:

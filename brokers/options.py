@@ -7,7 +7,7 @@ roles take it and pass it on to `brokers.clients`.
 import ssl
 from typing import Final, TypedDict
 
-from brokers.settings import KafkaSettings, Secret
+from brokers.broker_settings import KafkaSettings, Secret
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from brokers.client_internals import close_connections, probing, start_client
+from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, DamagedError, KafkaTimeoutError
-from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
 from schemas.limits import CLIENT_LEAVE_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
 

@@ -30,10 +30,10 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
 )
 
 from brokers.availability import check_access, describe, until_reached
+from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
-from brokers.settings import KafkaSettings
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions
 from schemas.errors import ConfigurationError

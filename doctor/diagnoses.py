@@ -9,10 +9,10 @@ from typing import Final
 
 from doctor.diagnosis import Diagnosis, Look
 from doctor.document import Code, Finding
+from doctor.engine_statements import SAID
 from doctor.examination import Patient
-from doctor.received import RECEIVED
-from doctor.said import SAID
-from doctor.served import outcomes
+from doctor.received_events import RECEIVED
+from doctor.served_requests import outcomes
 
 DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes)
 """All of them, causes before what comes of them."""

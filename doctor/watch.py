@@ -15,7 +15,7 @@ from typing import Final
 
 from doctor.document import Code
 from doctor.examination import examine, served_by
-from doctor.served import is_contradicted, likeliest_cause, may_be_contradicted
+from doctor.served_requests import is_contradicted, likeliest_cause, may_be_contradicted
 from query_api.ports import View
 from routing.decisions.router import Router
 from schemas.conditions import Conditions, Part

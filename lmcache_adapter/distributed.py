@@ -17,9 +17,9 @@ from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.heartbeats import Heartbeats
 from bridge.supervision import cancel, keep
+from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from lmcache_adapter.commands.executor import Executor
 from lmcache_adapter.commands.topic import CommandTopic
 from lmcache_adapter.confirmed import WorkerConfirmation

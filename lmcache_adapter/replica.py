@@ -1,7 +1,7 @@
 """LMCache on a replica: commands to the workers of all bridges, and advice that is carried out."""
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from lmcache_adapter.acting.actor import Actor
 from lmcache_adapter.commands.replica import ReplicaCommands
 from lmcache_adapter.metrics.acting import ACTING

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from lmcache_adapter.acting.options import acting_options
 from lmcache_adapter.options import lmcache_options
 from lmcache_adapter.settings import LmcacheSettings

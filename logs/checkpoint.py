@@ -50,7 +50,7 @@ ValueT = TypeVar("ValueT")
 
 
 class HeldFold(Protocol):
-    """A fold beside its readers; see `routing.decisions.folded` for one."""
+    """A fold beside its readers; see `routing.decisions.folded_routing` for one."""
 
     @property
     def offset(self) -> int:

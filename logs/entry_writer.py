@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from brokers.backoff import Backoff
+from brokers.client_types import EntryProducer, SentMessage
 from brokers.errors import AWAY
-from brokers.interface import EntryProducer, SentMessage
 from logs.producer import OneProducer
 from schemas.limits import CLIENT_LEAVE_S, KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S
 

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from brokers.availability import describe
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Consumer, Partition
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException
-from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from brokers.outages import UNREACHABLE
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics_now
 from logs.follower import Follower, LogLostError, Messages
 from logs.interface import LogEntry

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from brokers.backoff import Backoff
 from brokers.client_internals import start_client
+from brokers.client_types import Consumer, Message, Partition
 from brokers.errors import (
     AWAY,
     CorruptRecordException,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
 )
-from brokers.interface import Consumer, Message, Partition
 from brokers.reading import stop_consumer
 from brokers.tasks import first_of
 from schemas.errors import ConfigurationError, StorageError

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Protocol
 
+from brokers.client_types import Consumer, Partition
 from brokers.errors import CorruptRecordException, KafkaTimeoutError
-from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader
 from logs.interface import LogEntry

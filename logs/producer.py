@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar, cast
 
 from brokers.client_internals import abandon_producer, start_client
+from brokers.client_types import Batch, EntryProducer, Producer
 from brokers.errors import KafkaError
-from brokers.interface import Batch, EntryProducer, Producer
 from schemas.limits import BRIDGE_LEAVE_S
 
 ProducerT = TypeVar("ProducerT", bound=Producer | EntryProducer)

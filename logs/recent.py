@@ -11,9 +11,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, DamagedError
-from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
 from brokers.topics import count_partitions
 from logs.follower import Follower, Messages

@@ -9,8 +9,9 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from brokers.availability import describe, quiet_client
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Message, Partition
 from brokers.errors import AWAY, CorruptRecordException
-from brokers.interface import Message, Partition
 from brokers.options import ClientOptions
 from brokers.reading import (
     first_offset_from,
@@ -19,7 +20,6 @@ from brokers.reading import (
     read_batches,
     read_one_by_one,
 )
-from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
 from logs.interface import LogEntry
 from schemas.errors import StorageError

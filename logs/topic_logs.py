@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from brokers.availability import describe
 from brokers.client_internals import start_client
+from brokers.client_types import Consumer, Partition
 from brokers.clients import Clients
 from brokers.errors import AWAY, CorruptRecordException, KafkaTimeoutError
-from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
 from logs.interface import LogEntry

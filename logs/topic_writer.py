@@ -16,11 +16,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from brokers.availability import describe
 from brokers.backoff import Backoff
+from brokers.broker_settings import KafkaSettings
 from brokers.client_internals import abandon_producer
+from brokers.client_types import Batch, Producer, SentBatch
 from brokers.errors import AWAY, KafkaError, MessageSizeTooLargeError
-from brokers.interface import Batch, Producer, SentBatch
 from brokers.outages import UNREACHABLE
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics_now
 from logs.bounds import WINDOW_LOG_S
 from logs.loop_thread import LoopThread

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from routing.decisions.recent import RecentDecision
+from routing.decisions.recent_decisions import RecentDecision
 
 HEATMAP_ROWS_MAX: Final = 1_024  # instances of the heat map; further ones are counted: `left_out`
 

@@ -16,7 +16,7 @@ from page.fleet import FleetDocuments, InstanceRow, instance_rows
 from query_api.gaps import PublisherFilter, gaps_document
 from query_api.http.answers import services_document
 from query_api.http.health import digest_document, health_document
-from query_api.http.memory import memory_document
+from query_api.http.memory_answer import memory_document
 from query_api.http.metrics import HttpMetrics
 from query_api.http.models import Alive, Services, TableDigest
 from query_api.ports import View, positions_text

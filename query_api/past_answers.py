@@ -10,7 +10,7 @@ from query_api.table_view import TableView
 from schemas.errors import PastError
 from schemas.identities import Offset, StreamKey
 from streams.history.explain import Explanation, Question, explain
-from streams.history.past import Blocks
+from streams.history.past_fold import Blocks
 from streams.history.past_tables import PastTables
 
 HISTORY_ANSWERS_MAX: Final = 8  # answers that wait for their turn: reason="as_of_busy"

@@ -9,7 +9,7 @@ from query_api.gaps import LedgerView
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
-from schemas.memory import SegmentKey, SegmentStanding, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentStanding, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.history.explain import Explanation, Question

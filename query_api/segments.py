@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from query_api.ports import SegmentView
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.registration import Registration
 
 

@@ -19,7 +19,7 @@ from schemas.answer_states import (
 )
 from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope, PublisherKey
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import SHARES, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel

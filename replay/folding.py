@@ -11,7 +11,7 @@ from replay.bounds import CAPTURE_TOLD_RECORDS
 from replay.capture.format import CaptureEntry
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.progress import Progress, StopCheck, Tell, never, silent
 from schemas.registration import Registration

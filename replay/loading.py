@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from brokers.availability import describe, quiet_client
+from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients, partition_of
 from brokers.errors import AWAY
 from brokers.options import client_options
 from brokers.reading import offset_bounds, opened_reader, read_to_end
-from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions, ensure_topics
 from logs.embedded import EmbeddedLog
 from logs.producer import ReplaceableProducer
@@ -41,7 +41,7 @@ from schemas.codec import decode_log_record
 from schemas.errors import ConfigurationError, RecordError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import KAFKA_BATCH_BYTES, RECORD_SEND_BYTES_MAX, TAIL_REACH_S
-from schemas.memory import MemoryRecord
+from schemas.memory_segments import MemoryRecord
 from schemas.positions import Cursor
 from schemas.progress import Progress, StopCheck, Tell, never, silent
 from schemas.records import (

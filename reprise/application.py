@@ -10,7 +10,7 @@ from query_api.http import app
 from query_api.http.feature import MakeFeature
 from query_api.ports import PublisherRegistry, View
 from reprise import rooms
-from routing.advice.advised import Acting
+from routing.advice.advice_context import Acting
 from routing.decisions.router import Router
 from routing.feature import routing_feature
 

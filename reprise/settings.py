@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bridge.engine_http.load import check_period
+from bridge.engine_http.load_answers import check_period
 from bridge.memory.watch import MemorySettings
 from console.addresses import DEFAULT_HOST, DEFAULT_PORT
-from query_api.access.settings import AccessSettings
-from query_api.grpc.settings import GrpcSettings
+from query_api.access.access_settings import AccessSettings
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.http.wire import Wire
 from reprise.bounds import HISTORY_BYTES, LOG_RETENTION_BYTES, LOG_RETENTION_S
 from reprise.http.tls_settings import TlsSettings

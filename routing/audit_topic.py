@@ -3,8 +3,8 @@
 from contextlib import AsyncExitStack
 
 from brokers.availability import check_access, until_reached
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from logs.partition_log import opened_partitions
 from logs.topic import bounds_in, read_once
 from routing.audit import VerifiedDecisions

@@ -1,7 +1,7 @@
 """What routing adds to the HTTP service."""
 
 from query_api.http.feature import Feature, HttpParts, MakeFeature
-from routing.advice.advised import Acting
+from routing.advice.advice_context import Acting
 from routing.decisions.router import Router
 from routing.http import decisions, documents, routes, views
 from routing.http.endpoint import RoutingEndpoint

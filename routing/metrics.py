@@ -17,8 +17,8 @@ from schemas.metric_family import (
 )
 
 if TYPE_CHECKING:
-    from routing.decisions.folded import FoldedRouting
-    from routing.decisions.live import LiveLoad
+    from routing.decisions.folded_routing import FoldedRouting
+    from routing.decisions.live_load import LiveLoad
     from routing.decisions.queue import RoutingQueue
 
 

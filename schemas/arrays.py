@@ -87,8 +87,8 @@ class ArrayPacker(Protocol):
     def split_run(
         self, run: bytes, count: int, bytes_max: int, /
     ) -> Sequence[tuple[int, bytes]] | None:
-        """The parts of a large batch, as `bridge.wire.parts` says, without the interpreter's lock;
-        None where that does it itself.
+        """The parts of a large batch, as `bridge.wire.batch_parts` says, without the interpreter's
+        lock; None where that does it itself.
         """
         ...
 

@@ -36,7 +36,7 @@ from schemas.errors import (
 from schemas.events import BlockEvent, decode_events
 from schemas.identities import ModelContext, PublisherKey
 from schemas.limits import ERROR_DETAIL_CHARS_MAX
-from schemas.memory import SegmentKey
+from schemas.memory_segments import SegmentKey
 from schemas.records import (
     NEWEST_VERSION,
     BridgeRecord,

@@ -20,7 +20,7 @@ version is 3, since the batch has been folded only with its last part.
 
 A `heartbeat` is of a bridge and not of a publisher, so it has neither `stream` nor `dp_rank`; its
 version is 2, so that a reader of version 1 skips it. Neither has a `memory` record, which is of a
-segment in the memory of a host: `schemas.memory`.
+segment in the memory of a host: `schemas.memory_segments`.
 
 What became of batches that did not simply come is in `gap` records and in `incomplete`, `unusable`
 and `repaired` of `events`, each where the batches themselves are: so it is folded when they are.
@@ -34,7 +34,7 @@ import msgspec
 
 from schemas.engine_facts import EngineFacts
 from schemas.identities import Name, PublisherKey, Rank, StreamKey, Text
-from schemas.memory import MEMORY_VERSION, MemoryRecord
+from schemas.memory_segments import MEMORY_VERSION, MemoryRecord
 from schemas.positions import (
     AttentionWindow,
     Cursor,

@@ -56,7 +56,7 @@ there, once it has heard of them, and the registry knows nothing of them.
 
 NO_EVENTS: Final = PublisherKind("none")
 """An engine that publishes no events: nothing is followed, and it has no part in the table or in
-answers to queries. Decisions alone say what it holds (`routing.observed.predicted`).
+answers to queries. Decisions alone say what it holds (`routing.observed.predicted_blocks`).
 """
 
 POOLS: Final = frozenset({PublisherKind("Mooncake")})
@@ -143,7 +143,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         registered_at: when a publisher that registered itself did so, Unix seconds; 0 for others.
         http_endpoint: base URL of the engine's HTTP server, e.g. `http://10.0.0.7:8000`, or "".
         lora_name: the adapter of events that name none; "" for the base model.
-        memory_segment: the segment that says what the engine's cache takes (`schemas.memory`): its
+        memory_segment: the segment that says what the engine's cache takes
+        (`schemas.memory_segments`): its
             name, or a pattern of it, with `HOST/` before it where hosts use the same names; or "".
         kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
             cached blocks that a request uses again as stored, with `incremental` never; "" for

@@ -8,7 +8,7 @@ import xxhash
 
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium, PrefixScope, StreamKey
-from schemas.memory import MemoryRecord, pressure_of
+from schemas.memory_segments import MemoryRecord, pressure_of
 from schemas.records import (
     PART_VERSION,
     RECORD_VERSION,

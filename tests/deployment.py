@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import Broker
 from reprise.settings import DEFAULT_SEED

@@ -19,7 +19,7 @@ from schemas.conditions import Condition, Level, Part
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, StoredBlocks, encode_events
 from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration, replaced_by
 from streams.kernel.interface import Kernel, PublisherId

@@ -21,7 +21,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import Broker, is_answering
 from devtools.broker_start import alone
 from devtools.class_archive import archive_classes

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from tests.contract.deployments import SESSION, WAIT_S, Deployment, Distributed, Embedded
 from tests.processes import until
 from tests.roles import Role

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import pytest
 
+from brokers.client_types import Partition
 from brokers.clients import partition_of
 from brokers.errors import KafkaError
-from brokers.interface import Partition
 from schemas.errors import ConfigurationError
 
 

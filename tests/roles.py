@@ -13,7 +13,7 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from tests.processes import START_S, THIS, sum_of_samples, until
 
 _ADDRESS = re.compile(r"(?:Reprise answers on|Metrics on) (http://[^\s/]+)")

@@ -47,7 +47,7 @@ PRELOADED: Final = (
     "reprise.roles.streams",
     "reprise.roles.up",
     "lab.engines.engine",
-    "lab.traffic.load",
+    "lab.traffic.event_load",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.httptools_impl",
 )

@@ -1,6 +1,6 @@
 """A Kafka batch of records that takes the context of its span along."""
 
-from brokers.interface import Batch
+from brokers.client_types import Batch
 from schemas.topics import TRACEPARENT_HEADER
 from schemas.tracing import NO_SPAN, SpanName, Tracer, split_context
 

@@ -37,9 +37,9 @@ from bridge.delivery.traced_batch import TracedBatch
 from bridge.delivery.unreadable_records import drop_unreadable
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from brokers.availability import describe
+from brokers.client_types import Batch, Producer
 from brokers.clients import partition_of
 from brokers.errors import KafkaError, MessageSizeTooLargeError
-from brokers.interface import Batch, Producer
 from logs.producer import ProducerReplacedError, ReplaceableProducer
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey, StreamKey
@@ -50,7 +50,7 @@ from schemas.limits import (
     SPOOL_BYTES_MAX,
     TURN_BYTES_MAX,
 )
-from schemas.memory import MemoryRecord, SegmentKey, encode_segment
+from schemas.memory_segments import MemoryRecord, SegmentKey, encode_segment
 from schemas.positions import Cursor
 from schemas.records import (
     EventsRecord,

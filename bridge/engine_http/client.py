@@ -20,7 +20,7 @@ import httptools
 
 from bridge.engine_http.address import BaseUrl, read_base_url
 from bridge.engine_http.bounds import HTTP_ENGINE_BYTES_MAX, HTTP_ENGINE_WAIT_S
-from bridge.sockets.allowed import ALLOWED
+from bridge.sockets.allowed_engines import ALLOWED
 from bridge.sockets.endpoints import names_host, split_endpoint
 from bridge.sockets.lookup import LOOKUPS
 from schemas.causes import cause_of

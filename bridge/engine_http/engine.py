@@ -30,8 +30,8 @@ from bridge.engine_http.answers import (
 from bridge.engine_http.bounds import HTTP_ENGINE_BYTES_MAX, HTTP_ENGINE_WAIT_S
 from bridge.engine_http.client import NoAnswerError, Reply, Room, get
 from bridge.engine_http.facts import CACHE_METRIC, SLEEP_METRIC, sglang_facts, vllm_facts
-from bridge.engine_http.load import WAYS
-from bridge.sockets.allowed import ALLOWED
+from bridge.engine_http.load_answers import WAYS
+from bridge.sockets.allowed_engines import ALLOWED
 from schemas.engine_facts import EngineFacts
 from schemas.errors import EndpointError, RegistrationError
 from schemas.limits import KIB, PUBLISHERS_MAX
@@ -95,7 +95,7 @@ _KINDS: Final = {
 
 def can_ask(kind: PublisherKind) -> bool:
     """Whether such engines are asked whether they are there, which process they are, and where they
-    publish. Others may be asked for their load (`bridge.engine_http.load`).
+    publish. Others may be asked for their load (`bridge.engine_http.load_answers`).
     """
     return kind in _KINDS
 

@@ -24,7 +24,7 @@ import uvloop
 
 from bridge.engine_http.bounds import LOAD_CPU_SHARE
 from bridge.engine_http.client import KeepAlivePool, NoAnswerError, Room, get
-from bridge.engine_http.load import WAYS, Loads, Way, check_period, samples_of
+from bridge.engine_http.load_answers import WAYS, Loads, Way, check_period, samples_of
 from bridge.engine_http.load_pace import Pace, pause_s
 from bridge.engine_http.watch import EngineWatch
 from schemas.errors import EndpointError

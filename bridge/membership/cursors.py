@@ -24,8 +24,8 @@ from zlib import crc32
 
 from bridge.publisher.anchor import Anchor
 from brokers.client_internals import start_client
+from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients, partition_of
-from brokers.interface import Consumer, Message, Partition
 from brokers.reading import read_to_end, stop_consumer
 from logs.producer import ReplaceableProducer
 from schemas.codec import (

@@ -42,8 +42,8 @@ from bridge.publisher.stream import BatchStream
 from bridge.supervision import cancel
 from brokers.availability import describe
 from brokers.client_internals import start_client
+from brokers.client_types import Consumer, Partition
 from brokers.errors import AWAY
-from brokers.interface import Consumer, Partition
 from brokers.reading import stop_consumer
 from logs.producer import ReplaceableProducer
 from schemas.codec import CursorEntry

@@ -20,12 +20,12 @@ from typing import Final, NamedTuple, Protocol
 from bridge.bounds import BRIDGE_RETRY_S
 from brokers.availability import describe
 from brokers.backoff import Backoff
+from brokers.broker_settings import KafkaSettings
 from brokers.client_internals import start_client
+from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients, subscribe
 from brokers.errors import AWAY
-from brokers.interface import Consumer, Message, Partition
 from brokers.reading import stop_consumer
-from brokers.settings import KafkaSettings
 from schemas.codec import TOO_MANY, decode_registry_entry
 from schemas.errors import EntryError
 from schemas.identities import PublisherKey

@@ -24,7 +24,7 @@ from typing import Final
 
 from bridge.memory.reading import Reading, Scan
 from schemas.limits import MEMORY_REPEAT_S, MEMORY_SEGMENTS_READ_MAX
-from schemas.memory import (
+from schemas.memory_segments import (
     Change,
     MemoryRecord,
     SegmentKey,

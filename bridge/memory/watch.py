@@ -29,7 +29,7 @@ from schemas.limits import (
     MEMORY_SEGMENTS_READ_MAX,
     NAME_BYTES_MAX,
 )
-from schemas.memory import MemoryRecord, SegmentKey, SegmentState
+from schemas.memory_segments import MemoryRecord, SegmentKey, SegmentState
 
 MEMORY_STUCK_S: Final = 30.0  # without a look that ended, beyond a period: the condition says so
 

@@ -3,9 +3,9 @@ begins its cache again, shows it there alone.
 """
 
 from bridge.wire import DecodedBatch
+from bridge.wire.batch_parts import EventRun
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
-from bridge.wire.parts import EventRun
 from schemas.errors import BatchError, EventError
 from schemas.events import ClearedBlocks, encode_run
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.wire.parts import EventRun
+from bridge.wire.batch_parts import EventRun
 from schemas.events import ARRAY32, ARRAY_HEADER
 from schemas.identities import PublisherKey
 from schemas.limits import DP_RANK_MAX, OTHER_RANKS_MAX, RECORD_BYTES_MAX

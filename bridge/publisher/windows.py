@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from bridge.wire import DecodedBatch
+from bridge.wire.batch_parts import EventRun
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.parts import EventRun
 from schemas.errors import EventError
 from schemas.events import (
     BlockEvent,

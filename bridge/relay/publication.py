@@ -10,7 +10,7 @@ import zmq
 
 from bridge.bounds import LINK_WATCH_S
 from bridge.relay.followers import Followers
-from bridge.relay.settings import RelayedEngine
+from bridge.relay.relay_settings import RelayedEngine
 from bridge.relay.sockets import open_bound
 from bridge.sockets.connection import Connection
 from bridge.sockets.curve import KeyPair

@@ -10,8 +10,8 @@ from zmq.auth.thread import ThreadAuthenticator
 from bridge.bounds import LINK_WATCH_S, RELAY_REPLAYS_MAX, SUBSCRIBER_ERROR_PAUSE_S
 from bridge.relay.bridge_keys import BridgeKeys
 from bridge.relay.publication import Publication
+from bridge.relay.relay_settings import RelaySettings
 from bridge.relay.replays import Replays
-from bridge.relay.settings import RelaySettings
 from bridge.relay.sockets import ZAP_DOMAIN, check_bindable
 from bridge.sockets.connection import Connection
 from bridge.sockets.curve import is_readable_by_others, read_key_pair

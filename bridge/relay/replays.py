@@ -16,7 +16,7 @@ import zmq
 
 from bridge.bounds import RECEIVE_BURST_MAX, RELAY_REPLAYS_MAX
 from bridge.publisher.replay_client import END_SEQUENCE
-from bridge.relay.settings import RelayedEngine
+from bridge.relay.relay_settings import RelayedEngine
 from bridge.relay.sockets import open_bound
 from bridge.sockets.curve import KeyPair
 from schemas.errors import ConfigurationError

@@ -3,7 +3,7 @@
 from ipaddress import ip_address
 from typing import Final
 
-from bridge.sockets.allowed import ALLOWED
+from bridge.sockets.allowed_engines import ALLOWED
 from schemas.errors import EndpointError
 from schemas.limits import PORT_MAX
 

@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Final
 
-from bridge.sockets.allowed import ALLOWED
+from bridge.sockets.allowed_engines import ALLOWED
 from bridge.sockets.endpoints import split_endpoint
 from schemas.errors import AddressRefusedError
 

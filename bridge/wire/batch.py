@@ -32,6 +32,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX, EVENT_FIELDS_MAX
+from bridge.wire.batch_parts import EventRun, parts_of
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
 from bridge.wire.fields import TIER_CLEARED, Origin, media_bit
@@ -54,7 +55,6 @@ from bridge.wire.opaque import (
     read_opaque,
     tag_of,
 )
-from bridge.wire.parts import EventRun, parts_of
 from schemas.arrays import ArrayPacker
 from schemas.errors import (
     BatchError,

@@ -13,11 +13,11 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX
 from bridge.wire.batch import DecodedBatch
+from bridge.wire.batch_parts import parts_of
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds, Numbers
 from bridge.wire.known_part import KnownPart
 from bridge.wire.opaque import DECODING_ERRORS
-from bridge.wire.parts import parts_of
 from schemas.arrays import ArrayPacker
 from schemas.errors import (
     BatchError,

@@ -20,12 +20,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from devtools.mutants.combined_trial import KernelPackage
 from devtools.mutants.findings import Findings, key_of, state_of
-from devtools.mutants.kept import SURVIVORS, Survivor, as_entries, read_kept
 from devtools.mutants.kernel_copy import KernelCopy
 from devtools.mutants.rust import MutantSelection, NotTriedError, try_files
+from devtools.mutants.survivors import SURVIVORS, Survivor, as_entries, read_kept
 from devtools.mutants.targets import ONLY, RUST, TESTS
-from devtools.mutants.together import KernelPackage
 
 ROOT = Path(__file__).parents[2]
 

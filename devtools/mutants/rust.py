@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from devtools.mutants.combined_trial import KernelPackage, Note, try_together
+from devtools.mutants.combined_trial import Mutants as ByNumber
 from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.findings import Findings, key_of, state_of
 from devtools.mutants.kernel_copy import NATIVE, SURVIVED, KernelCopy
-from devtools.mutants.together import KernelPackage, Note, try_together
-from devtools.mutants.together import Mutants as ByNumber
 
 INSTALL = "cargo install cargo-mutants --version 27.1.0 --locked"
 

@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from devtools.publishers.tried import TrialRow
+from devtools.publishers.trial_row import TrialRow
 from lmcache_adapter.topic import batches
 from lmcache_adapter.wire.messages import (
     BatchedKVOperation,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from devtools.publishers.tried import TrialRow
+from devtools.publishers.trial_row import TrialRow
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN: Final = "<!-- make publishers: begin -->\n"

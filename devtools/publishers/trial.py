@@ -11,8 +11,8 @@ import zmq
 from bridge.wire import KINDS
 from devtools.publishers.released import ReleasedEngine
 from devtools.publishers.releases import Release
-from devtools.publishers.story import CLEARED, batches
-from devtools.publishers.tried import Frames, TrialRow, try_messages
+from devtools.publishers.sample_events import CLEARED, batches
+from devtools.publishers.trial_row import Frames, TrialRow, try_messages
 from schemas.registration import PublisherKind
 
 VECTORS: Final = Path(__file__).parents[2] / "tests" / "vectors"

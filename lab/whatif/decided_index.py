@@ -1,14 +1,14 @@
 """What a router knows of nodes that publish no events: its own decisions.
 
 The service's own rules: a decision marks prefixes of its prompt at its node
-(`routing.observed.predicted`), for a time, or as long as the node's capacity has room for
+(`routing.observed.predicted_blocks`), for a time, or as long as the node's capacity has room for
 them where that is known.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from routing.observed.predicted import PredictedHolders
+from routing.observed.predicted_blocks import PredictedHolders
 from schemas.identities import DEFAULT_TENANT
 from schemas.routing_records import DecidedScope, PrefixMark, Target, marks_at
 from streams.kernel.interface import InstanceMatch, RankMatch

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
-from lab.whatif.caches.interface import BlockCache
+from lab.whatif.caches.node_cache import BlockCache
 from lab.whatif.queue import WorkQueue
 from schemas.arrays import to_little_endian
 from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks

@@ -26,8 +26,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lab.whatif.acting import SimulatedActor
-from lab.whatif.caches.interface import BlockCache
 from lab.whatif.caches.lru import LruCache
+from lab.whatif.caches.node_cache import BlockCache
 from lab.whatif.caches.store import StoreCache
 from lab.whatif.decided_index import DecidedIndex
 from lab.whatif.decoding import DecodePool

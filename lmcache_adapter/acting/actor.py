@@ -29,7 +29,7 @@ from query_api.http.errors import RequestError
 from query_api.ports import View
 from routing.advice.acting import Act, ActRules, PastActs, SuppressionReason
 from routing.advice.advice import LOCATION, Advice, AdvisedAction
-from routing.advice.advised import NOTHING_DONE, AdviceContext, advised
+from routing.advice.advice_context import NOTHING_DONE, AdviceContext, advised
 from routing.decisions.router import Router
 from routing.decisions.wanted_tokens import PrefixKey
 from schemas.command_records import (

@@ -15,10 +15,10 @@ import time
 from typing import ClassVar, Final
 
 from brokers.availability import describe
+from brokers.broker_settings import KafkaSettings
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
 from brokers.outages import Outage
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from lmcache_adapter.bounds import COMMAND_CLOSE_S, COMMAND_WRITE_S
 from lmcache_adapter.commands.book import CommandBook, CommandView

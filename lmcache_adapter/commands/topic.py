@@ -17,9 +17,9 @@ from collections.abc import Coroutine
 from typing import Any, ClassVar, Final
 
 from brokers.availability import describe
+from brokers.broker_settings import KafkaSettings
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from lmcache_adapter.bounds import COMMAND_CLOSE_S
 from lmcache_adapter.commands.executor import Executor

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from brokers.availability import describe
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Message
 from brokers.clients import Clients
-from brokers.interface import Message
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from logs.entry_writer import EntryWriter
 from logs.recent import RecentFollower
 from schemas.codec import decode_command

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Consumer, Message, Partition
 from brokers.errors import CorruptRecordException
-from brokers.interface import Consumer, Message, Partition
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from lmcache_adapter.confirmed import WorkerConfirmation
 from lmcache_adapter.controller.member import RememberedWorker, WorkerReport
 from lmcache_adapter.losses import TakeLost

@@ -15,6 +15,7 @@ import grpc.aio
 
 from query_api.grpc.bounds import GRPC_STREAMS_MAX, GRPC_WRITE_S
 from query_api.grpc.counts import GrpcCounts
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.grpc.holders import Holders
 from query_api.grpc.kv_indexer import KvIndexer
 from query_api.grpc.radix_index import RadixIndex
@@ -27,7 +28,6 @@ from query_api.grpc.refusals import (
     not_served,
     too_many_streams,
 )
-from query_api.grpc.settings import GrpcSettings
 from query_api.grpc.traces import begin_query, parent_of
 from query_api.ports import View
 from schemas.tracing import NO_TRACER, Span, Tracer

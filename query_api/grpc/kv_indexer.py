@@ -11,10 +11,10 @@ from google.protobuf.message import DecodeError
 from query_api.grpc.bounds import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
 from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.encoding import bytes_tag, number_field, varint
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.grpc.holders import BestHolders, Holder, Holders
 from query_api.grpc.messages.kv_indexer_pb2 import MatchExternalKvPrefixRequest
 from query_api.grpc.refusals import malformed, too_large
-from query_api.grpc.settings import GrpcSettings
 from query_api.grpc.traces import hashes_attributes
 from query_api.ports import View, positions_text
 from schemas.answer_states import AnswerState

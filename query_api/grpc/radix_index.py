@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from query_api.grpc.bounds import GRPC_HASHES_MAX
 from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.encoding import bytes_field, bytes_tag, number_field, varint
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.grpc.holders import BestHolders, Holder, Holders
 from query_api.grpc.messages.radix_index_pb2 import (
     TOKENS,
@@ -19,7 +20,6 @@ from query_api.grpc.messages.radix_index_pb2 import (
     Update,
 )
 from query_api.grpc.refusals import malformed
-from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View, positions_text
 from query_api.traces import query_attributes
 from schemas.answer_states import AnswerState

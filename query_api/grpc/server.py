@@ -20,8 +20,8 @@ from query_api.grpc.bounds import (
 from query_api.grpc.calls import Calls
 from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.credentials import GrpcTls, server_credentials
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.grpc.key_check import KeyCheck
-from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError

@@ -26,12 +26,12 @@ from query_api.http.errors import (
     shown,
     stopping,
 )
+from query_api.http.explain_answer import past_routes
 from query_api.http.feature import HttpParts, MakeFeature, Streams
 from query_api.http.health import package_version
 from query_api.http.metrics import HttpMetrics
 from query_api.http.openapi import Documentation
 from query_api.http.origins import check_origin
-from query_api.http.past import past_routes
 from query_api.http.plain_listener import PlainAnswers, plain_answers
 from query_api.http.post_endpoint import CLIENT_GONE, PostEndpoint
 from query_api.http.query_endpoint import HotRoutes

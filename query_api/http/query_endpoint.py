@@ -167,7 +167,7 @@ class HotRoutes(PostEndpoint):
 
     async def _answer_past(self, route: _Route, request: _Request) -> tuple[HttpHeaders, bytes]:
         """Of the past. Cost: of the flush before it, and the records since; see
-        `streams.history.past`.
+        `streams.history.past_fold`.
         """
         view, as_of = self._view, request.options.as_of
         assert as_of is not None

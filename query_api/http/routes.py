@@ -15,7 +15,7 @@ from query_api.http.answers import Document, services_document, view_document
 from query_api.http.caller import access_of
 from query_api.http.errors import ErrorEnvelope, RequestError, unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
-from query_api.http.memory import memory_document, shown_segments
+from query_api.http.memory_answer import memory_document, shown_segments
 from query_api.http.metrics import Exposition
 from query_api.http.post_endpoint import PostEndpoint
 from query_api.http.query_endpoint import HotRoutes

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar
 
 from brokers.availability import describe
+from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients, partition_of
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from logs.entry_writer import EntryWriter
 from logs.loop_thread import LoopThread
 from query_api.http.errors import recovering

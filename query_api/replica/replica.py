@@ -15,7 +15,7 @@ from query_api.table_view import TableView
 from schemas.clock import REAL_CLOCK
 from schemas.conditions import Condition, Conditions, Level, Part
 from schemas.identities import PrefixScope, PublisherKey
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import PublisherState
 from schemas.registration import SELF_REGISTERED, Registration
 from streams.kernel.interface import ReadOnlyKernel

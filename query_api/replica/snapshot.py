@@ -18,7 +18,7 @@ from query_api.replica.heartbeat_watch import HeartbeatWatch
 from query_api.replica.lag import NEVER, LagTracker
 from query_api.replica.registry_table import RegistryTable
 from schemas.identities import Offset, PrefixScope, PublisherKey
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import LiveRegistration, Registration
 from streams.kernel.interface import Kernel

@@ -17,11 +17,11 @@ from time import monotonic, time
 from typing import Final
 
 from brokers.availability import describe
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients
 from brokers.errors import AWAY
-from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from logs.follower import Follower, LogLostError, Messages, StalledError
 from logs.loop_thread import LoopThread
 from query_api.replica.replica import Replica

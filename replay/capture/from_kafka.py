@@ -5,16 +5,16 @@ import time
 from pathlib import Path
 
 from brokers.availability import check_access, describe, quiet_client, until_reached
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Message
 from brokers.errors import KafkaError
-from brokers.interface import Message
 from brokers.options import ClientOptions, client_options
 from brokers.reading import offset_bounds, opened_reader, read_to_end
-from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
 from replay.bounds import CAPTURE_LOOK_S, CAPTURE_STALLED_S
 from replay.capture.errors import CaptureError
 from replay.capture.format import CaptureSelection, Header, Kind, Summary
-from replay.capture.sieve import UNREADABLE, RecordFilter, check_bounds, partition_source
+from replay.capture.record_filter import UNREADABLE, RecordFilter, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
 from schemas.limits import TAIL_REACH_S
 from schemas.positions import LogBounds

@@ -6,7 +6,7 @@ from pathlib import Path
 from logs.embedded import ReadOnlyLog
 from replay.bounds import CAPTURE_TOLD_RECORDS
 from replay.capture.format import CaptureSelection, Header, Kind, Summary
-from replay.capture.sieve import RecordFilter, check_bounds, partition_source
+from replay.capture.record_filter import RecordFilter, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
 from schemas.identities import Offset
 from schemas.progress import Progress, StopCheck, Tell, never, silent

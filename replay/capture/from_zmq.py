@@ -22,7 +22,6 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import open_reader
 from bridge.sockets.subscriber import Subscriber
 from replay.bounds import CAPTURE_LOOK_S
-from replay.capture.asking import NoAnswerError, ask_for
 from replay.capture.format import (
     CaptureEntry,
     EntryFlag,
@@ -32,6 +31,7 @@ from replay.capture.format import (
     Summary,
     encode_frames,
 )
+from replay.capture.replay_request import NoAnswerError, ask_for
 from replay.capture.writer import CaptureWriter
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey

@@ -9,7 +9,7 @@ import click
 
 from console.param_types import Amount
 from console.settings import setting
-from query_api.access.settings import AccessSettings
+from query_api.access.access_settings import AccessSettings
 from schemas.limits import KEY_RATE_MAX
 
 R = TypeVar("R")

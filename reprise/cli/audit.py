@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from console.terminal import printable
 from reprise.cli.kafka_options import kafka_options
 from schemas.errors import RepriseError

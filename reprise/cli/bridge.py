@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bridge.memory.watch import MemorySettings
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from console.param_types import Amount
 from console.settings import setting
 from reprise.bounds import GATHER_MS_MAX, OPTION_GIB_MAX, SESSION_S_MAX

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from click.core import ParameterSource
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from console.interruption import asked_to_stop
 from console.param_types import Amount, Moment, PositionsType
 from console.progress import progress_shown

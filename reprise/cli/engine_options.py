@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from bridge.sockets.allowed import ALLOWED
+from bridge.sockets.allowed_engines import ALLOWED
 from console.settings import setting
 from schemas.errors import ConfigurationError
 

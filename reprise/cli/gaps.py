@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from console.asking import DEFAULT_URL, URL_VARIABLE, asked
 from console.terminal import printable, say_json
 from reprise.cli.kafka_options import kafka_options

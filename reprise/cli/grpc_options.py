@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from console.settings import setting
-from query_api.grpc.settings import GrpcSettings, read_address
+from query_api.grpc.grpc_settings import GrpcSettings, read_address
 from schemas.errors import ConfigurationError
 from schemas.identities import DEFAULT_TENANT
 

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from console.settings import setting
-from query_api.access.settings import check_loopback
+from query_api.access.access_settings import check_loopback
 from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.tls_options import metrics_tls_options
 from reprise.http.tls_settings import TlsSettings

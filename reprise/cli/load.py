@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from console.interruption import asked_to_stop
 from console.progress import progress_shown
 from reprise.cli.kafka_options import kafka_options

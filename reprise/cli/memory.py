@@ -133,7 +133,7 @@ def _directory_look(directory: Path, prefix: str) -> Look:
     from bridge.memory.poller import SegmentPoller
     from bridge.memory.reading import LOCKED, read_segments
     from bridge.memory.watch import MemorySettings
-    from query_api.http.memory import memory_document
+    from query_api.http.memory_answer import memory_document
     from query_api.segments import segment_views
 
     settings = MemorySettings(directory=directory, prefix=prefix)

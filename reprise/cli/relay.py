@@ -15,7 +15,7 @@ from reprise.settings import log_level_from
 from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
-    from bridge.relay.settings import RelayedEngine
+    from bridge.relay.relay_settings import RelayedEngine
 
 
 @click.command()
@@ -91,7 +91,7 @@ def relay(
     \b
     CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
     """  # noqa: D301
-    from bridge.relay.settings import RelaySettings
+    from bridge.relay.relay_settings import RelaySettings
     from reprise.roles.relay import run_relay
 
     try:
@@ -118,7 +118,7 @@ def _engines(
     listen_replays: Sequence[str],
 ) -> "tuple[RelayedEngine, ...]":
     """Each with what was given in its place."""
-    from bridge.relay.settings import RelayedEngine
+    from bridge.relay.relay_settings import RelayedEngine
 
     if len(listens) != len(endpoints):
         raise click.UsageError(

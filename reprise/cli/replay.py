@@ -12,7 +12,7 @@ from console.interruption import asked_to_stop
 from console.param_types import Amount
 from console.progress import progress_shown
 from console.terminal import printable, say_ready, warn_without_native
-from query_api.access.settings import check_loopback
+from query_api.access.access_settings import check_loopback
 from reprise.bounds import OPTION_HOURS_MAX
 from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.process import begin_service

@@ -2,7 +2,7 @@
 
 import click
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from console.param_types import Amount
 from console.settings import setting
 from console.terminal import warn_without_native

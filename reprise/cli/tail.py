@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from console.output import quiet_output
 from console.terminal import printable_json
 from reprise.cli.kafka_options import kafka_options

@@ -11,8 +11,8 @@ from console.addresses import DEFAULT_HOST
 from console.param_types import Amount
 from console.settings import setting
 from console.terminal import say_ready, warn_without_native
-from query_api.access.settings import AccessSettings
-from query_api.grpc.settings import GrpcSettings
+from query_api.access.access_settings import AccessSettings
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.http.wire import Wire
 from reprise.bounds import (
     HISTORY_BYTES,

@@ -15,7 +15,7 @@ from query_api.ports import Positions
 from schemas.errors import StorageError
 from schemas.positions import Position
 from streams.history.log_times import offset_at
-from streams.history.past import Past
+from streams.history.past_fold import Past
 from streams.history.past_tables import PastTables
 from streams.history.recorder import HistoryRecorder
 from streams.history.retention import HistoryRetention

@@ -14,7 +14,7 @@ import uvloop
 
 from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
-from bridge.membership.commands import Commands
+from bridge.membership.loop_commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader

@@ -11,7 +11,7 @@ from schemas.errors import StorageError
 from schemas.identities import PrefixScope
 from streams.log.losses import Loss, LossNote
 from streams.table.fold import Fold
-from streams.table.suspects import Suspects
+from streams.table.suspect_publishers import Suspects
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from reprise.metrics.process import process_registry
 from schemas.conditions import Part
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.limits import STALE_S
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel

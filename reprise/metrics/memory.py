@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from schemas.memory import SegmentStanding
+from schemas.memory_segments import SegmentStanding
 from schemas.metric_family import Family, by_label, counter, gauge, gauges
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.reader import open_reader
 from bridge.supervision import cancel
 from brokers.availability import quiet_client, watch
+from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from logs.shared_condition import SharedCondition
 from reprise import rooms

@@ -3,8 +3,8 @@
 import os
 from typing import TYPE_CHECKING
 
-from query_api.access.settings import AccessSettings
-from query_api.grpc.settings import GrpcSettings
+from query_api.access.access_settings import AccessSettings
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.ports import View
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 import uvicorn
 from starlette.types import ASGIApp
 
+from query_api.access.access_settings import AccessSettings
 from query_api.access.guard import Guard
-from query_api.access.settings import AccessSettings
-from query_api.grpc.settings import GrpcSettings
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.http.plain_listener import PlainAnswers
 from reprise.bounds import HTTP_GRACE_S
 from reprise.http.connections import Connections

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from bridge.relay.relay import Relay
-from bridge.relay.settings import RelaySettings
+from bridge.relay.relay_settings import RelaySettings
 from bridge.sockets.reader import open_reader
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls_settings import TlsSettings

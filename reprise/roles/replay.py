@@ -29,7 +29,7 @@ from schemas.conditions import Conditions, Level, Part
 from schemas.errors import RegistrationError, RepriseError
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.limits import SHUTDOWN_S
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel

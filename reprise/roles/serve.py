@@ -21,15 +21,15 @@ import msgspec
 from bridge.membership.registrar import check_addresses
 from bridge.wire import KINDS
 from brokers.availability import quiet_client
+from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from doctor.watch import OutcomeWatch
 from logs.topic_writer import TopicWriter, stop_writers
-from query_api.access.settings import AccessSettings
-from query_api.grpc.settings import GrpcSettings
+from query_api.access.access_settings import AccessSettings
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
 from query_api.replica.registry_writer import RegistryWriter

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
-from reprise.tracing.settings import ENDPOINT, is_wanted
+from reprise.tracing.tracing_settings import ENDPOINT, is_wanted
 from schemas.errors import ConfigurationError
 from schemas.tracing import NO_TRACER, Tracer
 

@@ -19,7 +19,7 @@ from opentelemetry.trace import (
 )
 
 from query_api.http.health import package_version
-from reprise.tracing.settings import RESOURCE, SERVICE_NAME
+from reprise.tracing.tracing_settings import RESOURCE, SERVICE_NAME
 from schemas.limits import SPAN_LINKS_MAX
 from schemas.tracing import (
     NO_SPAN,

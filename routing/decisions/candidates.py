@@ -5,11 +5,11 @@ from typing import Final, NamedTuple
 
 from routing.bounds import REQUEST_STAY_S
 from routing.costs import Costs
-from routing.decisions.beside import TypicalRequest
 from routing.decisions.decoding import Place
 from routing.decisions.interface import Offered, PostedLoad, RouteRequest
-from routing.decisions.live import LiveLoad, TargetLoad
+from routing.decisions.live_load import LiveLoad, TargetLoad
 from routing.decisions.targets import KnownTarget, RankKey, Roster, Targets
+from routing.decisions.unbooked_load import TypicalRequest
 from routing.interface import Candidate
 from schemas.routing_records import DecidedScope, LoadSample, LoadSource, Phase, Target
 from streams.kernel.interface import InstanceMatch

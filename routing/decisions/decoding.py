@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from routing.costs import UNLIMITED
-from routing.decisions.live import TargetLoad
+from routing.decisions.live_load import TargetLoad
 from routing.decisions.targets import KnownTarget
 from routing.estimates.decode import DecodeTerms
 from routing.interface import Candidate

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from routing.bounds import FAILING_LOOK_S
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from schemas.conditions import Conditions, Part
 
 FAILING_NAMED_MAX: Final = 8  # engines that fail, in a condition

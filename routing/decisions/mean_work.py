@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Final
 
 from routing.bounds import LOAD_MODELS_MAX
-from routing.decisions.beside import TypicalRequest
+from routing.decisions.unbooked_load import TypicalRequest
 from schemas.routing_records import Decision
 
 _WINDOW: Final = 50

@@ -4,7 +4,7 @@ from typing import Final
 
 from routing.costs import Costs
 from routing.decisions.candidates import Candidates
-from routing.decisions.folded import FoldedRouting
+from routing.decisions.folded_routing import FoldedRouting
 from routing.decisions.interface import RouteRequest
 from routing.estimates.links import LinkClass, PathSpeeds, fetch_path
 from routing.policies.chunk_plan import TOO_LONG, UNCACHED_LEAST, ChunkPlan, PlanNode, plan

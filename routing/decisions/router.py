@@ -21,8 +21,8 @@ from routing.decisions.candidates import (
 )
 from routing.decisions.decoding import DecodeTask, choose_decoder
 from routing.decisions.interface import RoutedDecision, RouteRequest
-from routing.decisions.live import LiveLoad, ReportKind, TargetLoad
-from routing.decisions.placing import with_places
+from routing.decisions.live_load import LiveLoad, ReportKind, TargetLoad
+from routing.decisions.placement import with_places
 from routing.decisions.plans import advised_plan
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.targets import Targets, unregistered_of

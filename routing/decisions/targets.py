@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from query_api.ports import SegmentView, ServiceView, View
 from routing.bounds import REQUEST_STAY_S, TARGETS_KEPT_S
 from routing.costs import Costs
-from routing.decisions.folded import FoldedRouting
+from routing.decisions.folded_routing import FoldedRouting
 from routing.estimates.classes import CLASS_LABEL, ClassKey
 from routing.estimates.decode import (
     OUTPUT_TOKEN_SECONDS_FIRST,
@@ -16,7 +16,7 @@ from routing.estimates.decode import (
 from routing.fold.fold import RoutingFold
 from schemas.answer_states import DAMAGED_ROWS, LOST_BATCHES, Doubt
 from schemas.identities import PublisherKey
-from schemas.memory import SegmentStanding
+from schemas.memory_segments import SegmentStanding
 from schemas.registration import Registration
 from schemas.routing_records import Target, UnregisteredEngine
 

@@ -31,7 +31,7 @@ from routing.estimates.links import (
     TokenMove,
 )
 from routing.estimates.prefill import PrefillClass, PrefillFits, PrefillRow
-from routing.pieces import pieces_of
+from routing.incremental_encoding import pieces_of
 from schemas.codec import check_state_version
 from schemas.errors import RepriseError
 from schemas.identities import Text

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from routing.fold.lessons import Expectation, lesson_of
+from routing.fold.expectations import Expectation, lesson_of
 from routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
 from schemas.routing_records import (
     Decision,

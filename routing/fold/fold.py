@@ -14,11 +14,11 @@ import xxhash
 from routing.estimates.estimates import Estimates, EstimatesError
 from routing.fold.booking import Booking, happened_at
 from routing.fold.bookings import Bookings, BookingsState, Reported
+from routing.fold.expectations import observed_of
 from routing.fold.failures import Failures, FailuresState
-from routing.fold.lessons import observed_of
 from routing.fold.samples import Samples
+from routing.incremental_encoding import array_header, bytes_pieces, pieces_of
 from routing.observed.observations import Observations
-from routing.pieces import array_header, bytes_pieces, pieces_of
 from schemas.codec import check_state_version
 from schemas.errors import RecordFormatError
 from schemas.routing_records import (

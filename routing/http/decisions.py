@@ -14,7 +14,7 @@ from query_api.http.requests.options import read_parameters
 from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, respond
 from query_api.http.wire import Wire, reply_wire
-from routing.decisions.recent import RecentDecision
+from routing.decisions.recent_decisions import RecentDecision
 from routing.decisions.router import Router
 from routing.http.documents import CandidateDocument, candidate_document
 from routing.http.models import Hash, Time, Tokens

@@ -12,7 +12,7 @@ import msgspec
 from query_api.unknown_scopes import ScopeMismatch
 from routing.bounds import RETRY_AFTER_MAX_S
 from routing.decisions.interface import RoutedDecision
-from routing.decisions.live import TargetLoad
+from routing.decisions.live_load import TargetLoad
 from routing.decisions.router import FeedbackCounts, Router
 from routing.fold.failures import FailureState
 from routing.policies.chunk_plan import ChunkPlan

@@ -17,7 +17,7 @@ from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import View
-from routing.advice.advised import Acting, advised, hot_scopes
+from routing.advice.advice_context import Acting, advised, hot_scopes
 from routing.decisions.router import Router
 from routing.estimates.estimates import EstimateRows
 from routing.fold.fold import RoutingFold

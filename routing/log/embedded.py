@@ -15,8 +15,8 @@ from logs.interface import LogEntry
 from logs.kept_log import KeptLog, KeptLogOptions
 from routing.bounds import FAILING_LOOK_S, ROUTING_CHECKPOINT_S
 from routing.decisions.failing_watch import note_failing
-from routing.decisions.folded import FoldedRouting
-from routing.decisions.live import LiveLoad
+from routing.decisions.folded_routing import FoldedRouting
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.fold.fold import RoutingFold
 from routing.log.source import RoutingSource

@@ -11,13 +11,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from brokers.interface import Consumer, Partition
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Consumer, Partition
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from logs.fold_follower import FoldFollower, FollowedLog
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from routing.log.recovery import ROUTING_LOG, ROUTING_PARTITION, RecoveredFold, recover_fold
 from schemas.codec import decode_routing
 

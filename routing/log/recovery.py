@@ -5,7 +5,7 @@ where the log is to be folded on.
 import logging
 from typing import Final, NamedTuple
 
-from brokers.interface import Message
+from brokers.client_types import Message
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_to_end
 from logs.checkpoint import FoldedLog, start_behind

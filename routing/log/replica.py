@@ -2,13 +2,13 @@
 
 import time
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from logs.loop_thread import LoopThread
 from logs.shared_condition import SharedCondition
 from routing.decisions.failing_watch import watch_failing
-from routing.decisions.folded import FoldedRouting
-from routing.decisions.live import LiveLoad
+from routing.decisions.folded_routing import FoldedRouting
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.log.reader import RoutingReader
 from routing.log.writer import RoutingWriter

@@ -7,10 +7,10 @@ again.
 import time
 from collections.abc import Awaitable, Callable
 
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Producer
 from brokers.clients import Clients
-from brokers.interface import Producer
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from logs.shared_condition import SharedCondition
 from logs.topic_writer import TopicWriter, WrittenTopic
 from routing.bounds import ROUTING_QUEUE_ITEMS

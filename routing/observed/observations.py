@@ -9,17 +9,17 @@ from typing import Final
 
 import msgspec
 
-from routing.observed import sent
+from routing.incremental_encoding import array_header, pieces_of
+from routing.observed import prediction_rules
 from routing.observed.hot_prefixes import HotPrefixes, HotState
 from routing.observed.open_promises import OpenPromises, OpenState
-from routing.observed.predicted import (
+from routing.observed.predicted_blocks import (
     PredictedHolders,
     PredictedState,
 )
 from routing.observed.promise_totals import PromiseKey, PromiseTotals, TotalsState
 from routing.observed.promises import Promise, kept, promise_of
 from routing.observed.sessions import Sessions, SessionsState
-from routing.pieces import array_header, pieces_of
 from schemas.codec import check_state_version
 from schemas.errors import RecordFormatError
 from schemas.routing_records import Decision, FeedbackReport, UnregisteredEngine
@@ -100,7 +100,7 @@ class Observations:
             self.hot.asked(now, scope, decision.marks)
             return
         self.hot.decided(now, promise)
-        sent.hold(self.predicted, now, promise)
+        prediction_rules.hold(self.predicted, now, promise)
         for gone in self.open.add(promise):
             self.totals.note_end(now, gone, None)
 
@@ -117,7 +117,7 @@ class Observations:
         is_moved = promise.note_place(outcome)
         if is_moved:
             self.totals.note_moved(self.clock, promise)
-        sent.follow(self.predicted, self.clock, promise, outcome, is_moved=is_moved)
+        prediction_rules.follow(self.predicted, self.clock, promise, outcome, is_moved=is_moved)
         self._note_cached(promise, outcome)
         self._note_ttft(promise, outcome)
         if outcome.event.is_end:

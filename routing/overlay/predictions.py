@@ -10,9 +10,9 @@ from routing.bounds import (
     PROMISES_OPEN_MAX,
 )
 from routing.fold.booking import DecisionKey
-from routing.observed import sent
+from routing.observed import prediction_rules
 from routing.observed.observations import Observations
-from routing.observed.predicted import MarkKey, PredictedHolders, PredictedMark
+from routing.observed.predicted_blocks import MarkKey, PredictedHolders, PredictedMark
 from routing.observed.promises import Promise, promise_of
 from routing.overlay.own_records import OwnRecords, Stamps
 from schemas.routing_records import (
@@ -26,7 +26,7 @@ from schemas.routing_records import (
 
 
 class OverlaidPredictions:
-    """The same rules as the fold's (`routing.observed.sent`), for own records alone.
+    """The same rules as the fold's (`routing.observed.prediction_rules`), for own records alone.
 
     Attributes:
         base: of the fold: its holders, and its promises of which more may be told.
@@ -46,7 +46,7 @@ class OverlaidPredictions:
         """An own decision, told last."""
         promise = promise_of(run, now, decision)
         if promise is not None:
-            sent.hold(self._holders, now, promise)
+            prediction_rules.hold(self._holders, now, promise)
             self._keep(promise)
 
     def reported(self, run: int, now: float, outcome: FeedbackReport) -> None:
@@ -57,7 +57,7 @@ class OverlaidPredictions:
         if promise is None:
             return
         is_moved = promise.note_place(outcome)
-        sent.follow(self._holders, now, promise, outcome, is_moved=is_moved)
+        prediction_rules.follow(self._holders, now, promise, outcome, is_moved=is_moved)
         self._keep(promise)
 
     def _keep(self, promise: Promise) -> None:

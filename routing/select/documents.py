@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from routing.decisions.interface import RoutedDecision
-from routing.decisions.live import NOTHING, TargetLoad
+from routing.decisions.live_load import NOTHING, TargetLoad
 from routing.select.workers import Partition
 from schemas.routing_records import Decision, Target
 from streams.kernel.interface import InstanceMatch

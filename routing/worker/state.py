@@ -10,9 +10,9 @@ import asyncio
 from contextlib import suppress
 
 from brokers.client_internals import start_client, stop_producer
+from brokers.client_types import EpochProducer
 from brokers.clients import Clients
 from brokers.errors import AWAY
-from brokers.interface import EpochProducer
 from brokers.options import ClientOptions
 from routing.bounds import ROUTING_CHUNKS_MAX
 from routing.fold.chunks import chunks_of

@@ -4,8 +4,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from logs.embedded import ReadOnlyLog
 from logs.topic import read_once
 from schemas.identities import Offset, PublisherKey

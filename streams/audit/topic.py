@@ -5,10 +5,10 @@ All of one run goes to one partition, in the order of its numbers.
 
 from collections.abc import Awaitable, Callable
 
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Producer
 from brokers.clients import Clients, partition_of
-from brokers.interface import Producer
 from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
 from logs.shared_condition import SharedCondition
 from logs.topic_writer import TopicWriter, WrittenTopic
 from schemas.conditions import Conditions, Part

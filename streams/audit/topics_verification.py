@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack
 from heapq import heappop, heappush
 
 from brokers.availability import check_access, until_reached
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from logs.partition_log import PartitionLog, opened_partitions
 from logs.topic import bounds_in, read_once
 from schemas.answer_records import AnswersRecord, GivenAnswer

@@ -26,7 +26,7 @@ from schemas.errors import PastError, RecordError, RecordFormatError
 from schemas.identities import Offset, PrefixScope, StreamKey
 from schemas.limits import AUDIT_SHOWN_MAX, BLOCK_SIZE_MAX, TABLE_FLUSH_CHANGES_MAX
 from streams.audit.log import DIRECTORY, ReadOnlyAnswers
-from streams.history.past import FlushPoint, Past
+from streams.history.past_fold import FlushPoint, Past
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel, ReadOnlyKernel

@@ -17,7 +17,7 @@ from schemas.events import RemovedBlocks, StoredBlocks
 from schemas.identities import MEDIA, ModelContext, Offset, PrefixScope, StreamKey
 from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.records import BridgeRecord, EventsRecord
-from streams.history.past import Past
+from streams.history.past_fold import Past
 from streams.kernel.changes import CHANGE_BYTES, SHARED, Change, Op, decode_changes
 from streams.kernel.interface import InstanceMatch
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokers.availability import describe
+from brokers.client_types import Consumer, Partition
 from brokers.clients import Clients
 from brokers.errors import AWAY, CorruptRecordException, DamagedError
-from brokers.interface import Consumer, Partition
 from brokers.options import ClientOptions
 from logs.follower import Follower, LogLostError, Messages
 from logs.loop_thread import LoopThread
@@ -33,7 +33,7 @@ from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, StorageError, TableLostError
 from schemas.limits import LAG_CHECK_WAIT_S, REPLICA_POLL_MS, SHUTDOWN_S
 from streams.bounds import HISTORY_RETRY_S, WORKER_STALL_CHECK_S
-from streams.history.past import Past
+from streams.history.past_fold import Past
 from streams.history.past_tables import PastTables
 from streams.history.recorder import HistoryRecorder
 from streams.history.retention import HistoryRetention

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from schemas.identities import Offset, PublisherKey
 from schemas.positions import Position, PublisherState
 from schemas.registration import LiveRegistration
-from streams.history.past import Blocks, Past
+from streams.history.past_fold import Blocks, Past
 from streams.history.rows_as_of import StreamFilter
 from streams.kernel.interface import Kernel
 from streams.table.scope_states import ConfirmationSource, ScopeStates

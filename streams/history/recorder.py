@@ -6,8 +6,8 @@
                          the flush that they are as of
 
 So a history has fewer flushes than its table: what lies between is folded from the log
-(`streams.history.past`). A crash may cost its end; `resume` copies that from the table's own rows,
-which still have it.
+(`streams.history.past_fold`). A crash may cost its end; `resume` copies that from the table's own
+rows, which still have it.
 
 A history that cannot be written costs the past, and nothing else: its table goes on, and it begins
 a run of its own once it can be written again.

@@ -64,8 +64,8 @@ from streams.kernel.interface import (
     ScannedQuery,
     ScopeView,
 )
-from streams.kernel.moves import Moves
 from streams.kernel.scan import scan_query
+from streams.kernel.tier_moves import Moves
 from streams.kernel.walk import Holder, further, match_instance, match_shards
 
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped, nor more as prefixes

@@ -1,5 +1,5 @@
 """Of changes those that are of some blocks: what a past answer about one prompt needs of a
-context's rows (`streams.history.past`).
+context's rows (`streams.history.past_fold`).
 """
 
 import struct

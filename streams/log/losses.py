@@ -5,8 +5,8 @@
 It is of version 1, which it does not say; a newer one says `version`, and is refused.
 
 A log that is found with a torn end, or that was repaired, opens without a trace of that the next
-time. Until every publisher has shown that nothing of it is missing (`streams.table.suspects`), a
-restart must know.
+time. Until every publisher has shown that nothing of it is missing
+(`streams.table.suspect_publishers`), a restart must know.
 """
 
 import os

@@ -16,7 +16,7 @@ from schemas.codec import UNUSABLE, decode_log_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.events import BlockEvent, StoredBlocks
 from schemas.identities import StreamKey
-from schemas.memory import MemoryRecord
+from schemas.memory_segments import MemoryRecord
 from schemas.records import EventsRecord, HeartbeatRecord, Record, RegisteredRecord
 
 TAIL_KEY_NESTING_MAX: Final = 8  # of extra keys shown as values; deeper ones are shown as hex

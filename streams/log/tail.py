@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from brokers.availability import check_access, until_reached
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Partition
 from brokers.errors import KafkaError
-from brokers.interface import Partition
 from brokers.options import ClientOptions, client_options
 from brokers.reading import opened_reader
-from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
 from logs.embedded import ReadOnlyLog
 from logs.topic import read_once

@@ -45,7 +45,7 @@ from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError
 from schemas.identities import OBJECTS_WAIT, ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.limits import OTHER_RANKS_MAX
-from schemas.memory import MemoryRecord, SegmentKey, SegmentState
+from schemas.memory_segments import MemoryRecord, SegmentKey, SegmentState
 from schemas.positions import (
     Confirmation,
     Heartbeat,

@@ -13,7 +13,7 @@ from logs.interface import LogEntry
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.identities import PublisherKey
-from schemas.memory import MemoryRecord
+from schemas.memory_segments import MemoryRecord
 from schemas.positions import PublisherState
 from schemas.records import (
     EventsRecord,

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from schemas.limits import MEMORY_SEGMENTS_READ_MAX
-from schemas.memory import Change, MemoryRecord, SegmentKey, SegmentState, SegmentWriter
+from schemas.memory_segments import Change, MemoryRecord, SegmentKey, SegmentState, SegmentWriter
 
 # Memory segments of all hosts. What is above goes, first those that are gone, then those not heard
 # of for the longest: reprise_fold_records{outcome="segments_forgotten"}.

@@ -42,9 +42,9 @@ from typing import Final
 
 from brokers.availability import describe
 from brokers.client_internals import start_client, stop_producer
+from brokers.client_types import EpochProducer, Partition, Producer
 from brokers.clients import Clients
 from brokers.errors import AWAY
-from brokers.interface import EpochProducer, Partition, Producer
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_batches
 from schemas.errors import TableLostError, TableTooLargeError

@@ -85,9 +85,9 @@ from mode.threads import ServiceThread, WorkerThread
 from yarl import URL
 
 from brokers.client_internals import abort_connections
+from brokers.client_types import Partition
 from brokers.clients import Clients
 from brokers.errors import DamagedError, KafkaError
-from brokers.interface import Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
 from logs.interface import LogEntry, TracedEntry

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from brokers.availability import watch
+from brokers.broker_settings import KafkaSettings
 from brokers.errors import KafkaError
 from brokers.options import client_options
 from brokers.outages import Outage
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.causes import cause_of
 from schemas.conditions import Conditions, Level, Part

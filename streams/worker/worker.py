@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from brokers.broker_settings import KafkaSettings
 from brokers.outages import Outage
-from brokers.settings import KafkaSettings
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Level, Part
 from schemas.limits import WORKER_FLUSH_S, WORKER_SESSION_S

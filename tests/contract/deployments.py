@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from lab.engines.publisher import Publisher
 from tests.processes import Api, Service, until
 from tests.roles import Role

@@ -15,10 +15,10 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[
 
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
+from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients, partition_of
 from brokers.options import client_options
 from brokers.reading import opened_reader
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry

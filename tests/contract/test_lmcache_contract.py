@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import free_ports
 from tests.contract.deployments import FORMS
 from tests.kafka_fixtures import own_topics, settings_for

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from logs.interface import LogEntry
 from schemas.codec import decode_record
 from schemas.events import BlockEvent

@@ -9,7 +9,7 @@ import pytest
 
 from devtools.publishers.released import ReleasedEngine
 from devtools.publishers.releases import RELEASES, Release
-from devtools.publishers.story import BLOCK_SIZE, removed, stored
+from devtools.publishers.sample_events import BLOCK_SIZE, removed, stored
 from tests.contract.deployments import Tenant
 from tests.releases import fetched
 

@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.events import BlockEvent
 from schemas.identities import ModelContext
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, PublisherState
 from schemas.records import NEWEST_VERSION, encode_record
 from schemas.registration import LiveRegistration, Registration

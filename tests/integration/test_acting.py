@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import free_ports
 from lab.engines.publisher import Publisher, PublisherOptions
 from lab.engines.wire import BlockStored

@@ -19,7 +19,7 @@ import pytest
 import zmq
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import free_ports
 from lab.engines.wire import BlockRemoved, BlockStored, EventEncoder
 from schemas.limits import STALE_S

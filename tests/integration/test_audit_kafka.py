@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients
 from brokers.options import client_options
 from brokers.reading import opened_reader, read_to_end
-from brokers.settings import KafkaSettings
 from devtools.broker import Broker
 from tests.kafka_fixtures import settings_for
 from tests.load import Engine, Load

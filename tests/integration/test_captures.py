@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools import dynamo
 from replay.capture.reader import Capture
 from schemas.answer_states import AnswerState

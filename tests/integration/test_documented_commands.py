@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import free_ports
 from lab.engines.publisher import Publisher, PublisherOptions

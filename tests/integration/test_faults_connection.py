@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import Broker, Listener, free_ports
 from tests.deployment import Deployment, check_once_quiet, query_for
 from tests.kafka_fixtures import started_broker

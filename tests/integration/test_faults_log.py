@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import Broker
 from schemas.codec import decode_log_record
 from schemas.errors import RecordError
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(600)
 # its own, so this one has to be told.
 OTHER_GROUP = """
 from reprise.cli.main import main
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 KafkaSettings.group = lambda self, role: f"{self.topic_prefix}.other-{role}"
 main()
 """

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from tests.kafka_fixtures import Kafka, delete_topics
 from tests.load import Engine, Load

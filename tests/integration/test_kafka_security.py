@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import HOST, Broker, Listener
 from schemas.errors import ConfigurationError

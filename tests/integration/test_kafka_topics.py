@@ -14,10 +14,10 @@ from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
     ConfigResourceType,
 )
 
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Partition
 from brokers.clients import Clients
-from brokers.interface import Partition
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import HOST, Broker, free_ports
 from schemas.errors import ConfigurationError

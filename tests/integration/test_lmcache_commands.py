@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools import lmcache
 from devtools.broker import free_ports
 from tests.contract.test_lmcache_commands_contract import END_S

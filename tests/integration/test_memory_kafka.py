@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from tests.contract.deployments import SESSION, memory_options
 from tests.integration.test_tail import source, tail
 from tests.memory_segments import Segment

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from bridge.delivery.spool import Spool
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from logs.checkpoint import write_checkpoint
 from logs.embedded import EmbeddedLog, ReadOnlyLog

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import Broker
 from lab.engines.publisher import Publisher, PublisherOptions
 from tests.kafka_fixtures import settings_for

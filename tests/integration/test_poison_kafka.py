@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
+from brokers.broker_settings import KafkaSettings
 from brokers.clients import partition_of
-from brokers.settings import KafkaSettings
 from schemas.positions import PublisherState
 from schemas.records import NEWEST_VERSION, EventsRecord, ResetRecord, encode_record
 from schemas.registration import PublisherKind, Registration

@@ -12,7 +12,7 @@ import pytest
 from devtools.broker import free_ports
 from devtools.publishers.released import ReleasedEngine
 from devtools.publishers.releases import RELEASES, Release
-from devtools.publishers.story import BLOCK_SIZE, CLEARED, removed, stored
+from devtools.publishers.sample_events import BLOCK_SIZE, CLEARED, removed, stored
 from devtools.publishers.table import in_document, row
 from devtools.publishers.trial import try_release
 from tests.processes import Service, until

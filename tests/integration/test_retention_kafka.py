@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[import-untyped]
 
-from brokers.interface import Partition
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Partition
 from brokers.options import client_options
 from brokers.reading import offset_bounds
-from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
 from lab.engines.publisher import Publisher, PublisherOptions
 from lab.engines.wire import AllBlocksCleared, BlockStored

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
 from brokers.reading import opened_reader, read_to_end
-from brokers.settings import KafkaSettings
 from devtools.broker import Broker
 from routing.fold.fold import RoutingFold
 from routing.log.recovery import ROUTING_PARTITION, recover_fold

@@ -15,7 +15,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import Broker
 from query_api.http.health import total_digest

@@ -118,7 +118,7 @@ def test_tail_ends(tmp_path: Path, number: signal.Signals, code: int) -> None:
     ("arguments", "codes"),
     [
         (["lab.engines.engine", "--instance-id", "e"], {0}),
-        (["lab.traffic.load"], {-signal.SIGINT, -signal.SIGTERM}),
+        (["lab.traffic.event_load"], {-signal.SIGINT, -signal.SIGTERM}),
     ],
 )
 def test_a_simulated_engine_ends(

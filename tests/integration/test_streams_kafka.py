@@ -25,7 +25,7 @@ from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
     ConfigResourceType,
 )
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.events import BlockEvent
 from schemas.identities import Offset

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.errors import TableLostError, TableTooLargeError
 from schemas.identities import ModelContext

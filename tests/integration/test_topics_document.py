@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.routing_records import OutcomesRecord, encode_routing
 from schemas.topics import encode_run

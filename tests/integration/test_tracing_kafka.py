@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import grpc
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import free_ports
 from tests.lmcache import CPU, ScriptedWorker
 from tests.lmcache_commands import CommandSocket

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import Broker
 from logs.embedded import ReadOnlyLog
 from reprise.settings import DEFAULT_SEED

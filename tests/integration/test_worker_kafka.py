@@ -11,8 +11,8 @@ import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
+from brokers.broker_settings import KafkaSettings
 from brokers.errors import KafkaError
-from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.identities import StreamKey
 from schemas.topics import encode_stream

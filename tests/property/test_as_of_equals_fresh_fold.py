@@ -17,7 +17,7 @@ from logs.embedded import EmbeddedLog
 from schemas.errors import PastError
 from schemas.identities import MEDIA, ModelContext, Offset, StreamKey
 from streams.history.explain import EXPLAINED_CHANGES_MAX, Question, explain
-from streams.history.past import Blocks, Past
+from streams.history.past_fold import Blocks, Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel.changes import SHARED, decode_changes

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.wire.parts import EventRun, split_run
+from bridge.wire.batch_parts import EventRun, split_run
 from schemas.events import (
     BlockEvent,
     ClearedBlocks,

@@ -12,7 +12,7 @@ import pytest
 from routing.audit import differences_of
 from routing.costs import UNLIMITED, Costs
 from routing.decisions.interface import Offered, PostedLoad, RouteRequest
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router, RouterSettings
 from routing.policies.decide import DegradedPolicy, Rules

@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from routing.decisions.beside import TypicalRequest
-from routing.decisions.live import LiveLoad, ReportKind
+from routing.decisions.live_load import LiveLoad, ReportKind
 from routing.decisions.queue import RoutingQueue
+from routing.decisions.unbooked_load import TypicalRequest
 from routing.fold.fold import RoutingFold
 from schemas.routing_records import OutcomeEvent, RoutingRecord, Target
 from tests.unit.routing.sample_decisions import candidate, decision, outcome

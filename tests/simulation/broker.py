@@ -23,7 +23,7 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
     ProducerFenced,
 )
 
-from brokers.interface import Epoch
+from brokers.client_types import Epoch
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, current
 
 LATENCY_MAX_S: Final = 0.004

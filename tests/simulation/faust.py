@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from brokers.client_types import Partition
 from brokers.clients import Clients, subscribe
 from brokers.errors import AWAY
-from brokers.interface import Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
 from logs.interface import LogEntry

@@ -25,9 +25,9 @@ from bridge.sockets.inbox import INBOX_HELD_BACK_RATIO, Inbox
 from bridge.sockets.reader import MessageReader
 from bridge.wire import batch
 from brokers import clients
-from brokers.interface import Partition
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Partition
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from query_api.replica.heartbeat_watch import HeartbeatWatch
 from schemas.answer_states import Standing
 from schemas.codec import decode_log_record, decode_record

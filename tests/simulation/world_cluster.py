@@ -28,8 +28,8 @@ from bridge.delivery.registrations_watch import LOG_START_LOOK_S
 from bridge.heartbeats import HEARTBEAT_COMPLETE_S
 from brokers import clients
 from brokers import topics as broker_topics
+from brokers.client_types import Partition
 from brokers.group_offsets import GroupOffsets
-from brokers.interface import Partition
 from brokers.options import ClientOptions, client_options
 from doctor.watch import OutcomeWatch
 from logs.loop_thread import LoopThread

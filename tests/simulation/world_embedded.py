@@ -17,7 +17,7 @@ from bridge.bounds import TURN_S
 from bridge.delivery import log_sink
 from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
-from bridge.membership.commands import Commands
+from bridge.membership.loop_commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.publisher import follower, held_batches, sequencer, stream, window
 from bridge.publisher.held_batches import HELD_BATCHES_MAX

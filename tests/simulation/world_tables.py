@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple, cast
 from unittest import mock
 
 from brokers import clients
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Partition
 from brokers.clients import partition_of
-from brokers.interface import Partition
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader

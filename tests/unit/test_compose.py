@@ -26,7 +26,7 @@ from reprise.cli.streams import streams
 from reprise.front import WAIT_S
 from reprise.roles.leaving import LEAVE_SETTLE_S
 from reprise.tracing.opening import NO_TRACING, open_tracing, tracing_of
-from reprise.tracing.settings import ENDPOINT
+from reprise.tracing.tracing_settings import ENDPOINT
 from routing.costs import Costs
 from schemas.tracing import SpanName
 from tests.spans import Collector

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import Broker
 from lab.benchmarks.embedded.service import MODEL, cpu_seconds, parse_metrics, until

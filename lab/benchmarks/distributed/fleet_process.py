@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from lab.engines.publisher import HIGH_WATER_MARK
-from lab.traffic.load import LoadPlan, encode_load
+from lab.traffic.event_load import LoadPlan, encode_load
 
 SUBSCRIBED: Final = "subscribed"
 SUBSCRIBE_S: Final = 120.0
@@ -75,7 +75,7 @@ def run(job: FleetJob) -> None:
 
 
 def _open(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
-    # As `lab.traffic.load`: it waits where the subscriber is slow, it does not drop.
+    # As `lab.traffic.event_load`: it waits where the subscriber is slow, it does not drop.
     socket = context.socket(zmq.XPUB)
     socket.set_hwm(HIGH_WATER_MARK)
     socket.set(zmq.XPUB_NODROP, 1)

@@ -16,7 +16,7 @@ from lab.benchmarks.embedded.marker import Marker
 from lab.benchmarks.embedded.service import until
 from lab.benchmarks.report.figures import Figure, percentile
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 
 PARTITIONS: Final = 4
 PUBLISHERS: Final = 10

@@ -13,7 +13,7 @@ from lab.benchmarks.distributed.fleet_process import FleetJob
 from lab.benchmarks.embedded.service import cpu_seconds, until
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 
 POLL_S: Final = 0.05
 EVENT_BLOCKS: Final = (64, 1)

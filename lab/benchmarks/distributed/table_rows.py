@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from lab.benchmarks.index.blocks import MODEL, stream_of
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName
 from schemas.events import RemovedBlocks, StoredBlocks, encode_events

@@ -34,7 +34,7 @@ from schemas.events import BlockEvent, encode_events
 from schemas.positions import Position
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
-from streams.history.past import Blocks, Past
+from streams.history.past_fold import Blocks, Past
 from streams.history.past_tables import PastTables
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore

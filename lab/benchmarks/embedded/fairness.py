@@ -21,7 +21,7 @@ from lab.benchmarks.embedded.publisher_process import SentPhase
 from lab.benchmarks.embedded.service import Service, WatchedService, until
 from lab.benchmarks.report.figures import Figure, percentile
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 from schemas.limits import BATCH_EVENTS_MAX, LORA_NAMES_MAX
 
 MARKER: Final = "marker"

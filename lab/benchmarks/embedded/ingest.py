@@ -17,7 +17,7 @@ from lab.benchmarks.peers import ingest as peer_ingest
 from lab.benchmarks.peers.dynamo import describe, missing
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 
 POLL_S: Final = 0.05
 BOUND_SHARE: Final = 0.9

@@ -21,7 +21,7 @@ from lab.engines.wire import (
     EngineEvent,
     EventEncoder,
 )
-from lab.traffic.load import Load, LoadPlan, LoadPublisher, plan_events
+from lab.traffic.event_load import Load, LoadPlan, LoadPublisher, plan_events
 
 PER_MESSAGE: Final = 65_536
 WATCHED_S: Final = 2.0

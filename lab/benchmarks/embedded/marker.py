@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from lab.benchmarks.embedded.service import until
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED
-from lab.traffic.load import LoadPlan, LoadPublisher, encode_load
+from lab.traffic.event_load import LoadPlan, LoadPublisher, encode_load
 
 
 class Marker:

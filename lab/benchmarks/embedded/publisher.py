@@ -8,7 +8,7 @@ import msgspec
 
 from lab.benchmarks.embedded.publisher_process import Job, SentPhase
 from lab.benchmarks.embedded.service import WatchedService
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The publishers' process: `lab.traffic.load` on several sockets, in phases sent on demand.
+"""The publishers' process: `lab.traffic.event_load` on several sockets, in phases sent on demand.
 
 `python -m lab.benchmarks.embedded.publisher_process JOB` prints a JSON line with its endpoints,
 encodes the stream, prints `ENCODED`, waits for a subscriber on each socket, and prints
@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from lab.traffic.load import Load, LoadPlan, LoadPublisher, encode_load
+from lab.traffic.event_load import Load, LoadPlan, LoadPublisher, encode_load
 
 ENCODED: Final = "encoded"
 SUBSCRIBED: Final = "subscribed"

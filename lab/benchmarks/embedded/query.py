@@ -25,7 +25,7 @@ from lab.benchmarks.embedded.service import MODEL, Service, thread_cpu_seconds, 
 from lab.benchmarks.report.figures import Figure, percentile
 from lab.benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
 from lab.engines.wire import BlockStored
-from lab.traffic.load import LoadPlan, plan_events
+from lab.traffic.event_load import LoadPlan, plan_events
 
 INSTANCES: Final = 8
 CONNECTIONS: Final = 8

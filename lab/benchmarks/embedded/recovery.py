@@ -12,7 +12,7 @@ from lab.benchmarks.embedded.publisher import Publisher
 from lab.benchmarks.embedded.service import Service, until
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 
 EVENT_BLOCKS: Final = 64
 _PARTS: Final = ("until ready", "CPU until ready", "recovery itself")

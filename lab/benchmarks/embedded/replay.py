@@ -21,7 +21,7 @@ from lab.benchmarks.embedded.service import MODEL
 from lab.benchmarks.embedded.stages import WINDOW_MESSAGES
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
-from lab.traffic.load import LoadPlan, encode_load
+from lab.traffic.event_load import LoadPlan, encode_load
 from logs.embedded import EmbeddedLog
 from replay.as_records import CaptureRecords
 from replay.capture.format import (

@@ -25,7 +25,7 @@ from lab.benchmarks.embedded.publisher_process import phases_of
 from lab.benchmarks.embedded.service import MODEL
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
-from lab.traffic.load import Load, LoadPlan, LoadPublisher, encode_load
+from lab.traffic.event_load import Load, LoadPlan, LoadPublisher, encode_load
 from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from schemas.identities import Offset

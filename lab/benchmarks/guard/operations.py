@@ -17,7 +17,7 @@ from bridge.sockets.raw_message import RawMessage
 from lab.benchmarks.embedded.publisher_process import phases_of
 from lab.benchmarks.embedded.query import prompts_of
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED
-from lab.traffic.load import LoadPlan, encode_load
+from lab.traffic.event_load import LoadPlan, encode_load
 from schemas.identities import Offset
 from schemas.records import encode_record
 from schemas.registration import PublisherKind, Registration

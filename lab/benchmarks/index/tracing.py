@@ -18,7 +18,7 @@ from lab.benchmarks.sizes import KernelName, Sizes
 from query_api.http.traces import context_of
 from reprise.tracing.export import SpanQueue
 from reprise.tracing.tracer import OtelTracer
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 
 TRACEPARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -22,7 +22,7 @@ from lab.benchmarks.peers.dynamo import DynamoIndexer, describe, missing
 from lab.benchmarks.peers.queries import THEIRS, Contender, dynamo_contender, our_contender
 from lab.benchmarks.report.figures import Figure, percentile
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 
 OURS: Final = "JSON"
 TOKENS: Final = 8192

@@ -13,7 +13,7 @@ from lab.benchmarks.peers.dynamo import DynamoIndexer
 from lab.benchmarks.peers.queries import dynamo_contender
 from lab.benchmarks.sizes import BLOCK_SIZE
 from lab.engines.wire import BlockStored
-from lab.traffic.load import LoadPlan, plan_events
+from lab.traffic.event_load import LoadPlan, plan_events
 
 POLL_S: Final = 0.02
 CHECKED: Final = 16

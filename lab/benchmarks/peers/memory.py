@@ -20,7 +20,7 @@ from lab.benchmarks.peers.ingest import checked_prompts
 from lab.benchmarks.peers.queries import Contender, dynamo_contender, our_contender
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 
 HOLDERS: Final = {1: "one instance", 8: "8 instances share the blocks"}
 PAIRS_MAX: Final = 2_000_000

@@ -23,7 +23,7 @@ from lab.benchmarks.peers.ingest import checked_prompts
 from lab.benchmarks.peers.queries import THEIRS, Contender, dynamo_contender, our_contender
 from lab.benchmarks.report.figures import Figure, percentile
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 
 EVENT_BLOCKS: Final = 64
 POLL_S: Final = 0.02

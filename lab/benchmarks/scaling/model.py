@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from bridge.sockets.bounds import SUBSCRIBER_TURN_S
-from lab.benchmarks.scaling.measured import FIGURES, Figures, Measurement
+from lab.benchmarks.scaling.measurements import FIGURES, Figures, Measurement
 from reprise.bounds import LOG_RETENTION_BYTES
 from routing.http.requests import CANDIDATES_MAX
 from schemas.limits import (

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from lab.whatif.caches.interface import CacheUse
+from lab.whatif.caches.node_cache import CacheUse
 
 
 class LruCache:

@@ -19,7 +19,7 @@ from collections.abc import Container, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
-from lab.whatif.caches.interface import CacheUse
+from lab.whatif.caches.node_cache import CacheUse
 from lab.whatif.setup import Leases
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.memory import SegmentState
+from schemas.memory_segments import SegmentState
 from schemas.positions import Heartbeat, PublisherState
 from schemas.registration import LiveRegistration
 from streams.table.fold import UnprovenState

@@ -49,7 +49,7 @@ from schemas.codec import (
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, PublisherKey
 from schemas.limits import OFFSET_MAX
-from schemas.memory import SegmentKey
+from schemas.memory_segments import SegmentKey
 
 # What comes back from a log, a topic or a disk and is above a bound is refused as it is decoded
 # (RecordError, EntryError).

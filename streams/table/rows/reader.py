@@ -31,7 +31,7 @@ from typing import Final, TypeVar
 from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import OBJECTS_WAIT, ModelContext, Offset, PrefixScope, PublisherKey
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import SELF_REGISTERED, LiveRegistration
 from streams.kernel.interface import Kernel

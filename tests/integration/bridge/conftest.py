@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from tests.integration.bridge.engine import Engine
 from tests.integration.bridge.process import BridgeProcess
 from tests.integration.bridge.topics import Deployment

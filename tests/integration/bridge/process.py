@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from tests.integration.bridge.engine import Engine
 from tests.processes import START_S, sum_of_samples, until
 

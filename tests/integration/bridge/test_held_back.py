@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bridge.bounds import LAG_SILENT_S
 from bridge.delivery.partition_lag import LAG_BYTES_FIRST
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from schemas.limits import TURN_BYTES_MAX
 from schemas.records import encode_record
 from tests.integration.bridge.engine import Engine, Engines

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from schemas.identities import Offset
 from schemas.records import GapRecord
 from streams.kernel import open_kernel

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from devtools.broker import Broker
 from schemas.records import EventsRecord, GapRecord
 from tests.integration.bridge.engine import Engines, Load

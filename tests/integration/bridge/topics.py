@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.codec import decode_log_record
 from schemas.identities import ModelContext, Offset, PublisherKey

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bridge.service import Bridge, BridgeSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from schemas.errors import ConfigurationError
 from schemas.routing_records import LoadSample
 

@@ -15,8 +15,8 @@ from aiokafka.protocol.fetch import FetchResponse_v11  # type: ignore[import-unt
 
 from brokers import client_internals
 from brokers.client_internals import _CheckedFetcher
+from brokers.client_types import Partition
 from brokers.errors import DamagedError
-from brokers.interface import Partition
 from tests.unit.brokers.test_record_batches import Log
 
 FIRST, SECOND = Partition("t", 0), Partition("t", 1)

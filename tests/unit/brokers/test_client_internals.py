@@ -32,11 +32,11 @@ from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5  # ty
 from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]
 
 from brokers import client_internals
+from brokers.broker_settings import KafkaSettings
 from brokers.client_internals import adopt_epoch, epoch_of, start_client
+from brokers.client_types import Epoch
 from brokers.clients import Clients
-from brokers.interface import Epoch
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 
 CLIENTS = Clients(client_options(KafkaSettings(bootstrap="127.0.0.1:1")))
 

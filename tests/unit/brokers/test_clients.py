@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
 
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Epoch
 from brokers.clients import CODEC, Clients
-from brokers.interface import Epoch
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from lmcache_adapter.commands.executor import LMCACHE_COMMAND_LATE_S
 
 CLIENTS = Clients(client_options(KafkaSettings(bootstrap="127.0.0.1:1")))

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from brokers.client_types import Partition
 from brokers.clients import Clients
 from brokers.errors import KafkaError
 from brokers.group_offsets import GroupOffsets
-from brokers.interface import Partition
 
 
 class FakeAdmin:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from brokers import reading
+from brokers.client_types import Consumer, Partition
 from brokers.errors import CorruptRecordException, DamagedError, KafkaTimeoutError
-from brokers.interface import Consumer, Partition
 from brokers.reading import (
     first_offset_from,
     read_batches,

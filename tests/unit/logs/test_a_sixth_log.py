@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Partition
 from brokers.errors import CorruptRecordException, KafkaError
-from brokers.interface import Partition
-from brokers.settings import KafkaSettings
 from logs.checkpoint import write_checkpoint
 from logs.embedded import EmbeddedLog
 from logs.fold_follower import FollowedLog

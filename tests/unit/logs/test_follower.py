@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from brokers.client_types import Consumer, Partition
 from brokers.errors import CorruptRecordException, KafkaError, OffsetOutOfRangeError
-from brokers.interface import Consumer, Partition
 from logs.follower import Follower, LogLostError, Messages, StalledError
 from schemas.errors import ConfigurationError, StorageError
 from tests.memory_topics import until

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from brokers.client_types import Message, Partition
 from brokers.errors import DamagedError, KafkaError
-from brokers.interface import Message, Partition
 from logs.recent import RecentFollower
 from schemas.errors import ConfigurationError
 from tests.memory_topics import MemoryTopics, until

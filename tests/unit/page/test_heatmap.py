@@ -1,5 +1,5 @@
 from page.heatmap import HEATMAP_ROWS_MAX, bin_bounds, heatmap_document
-from routing.decisions.recent import RecentDecision
+from routing.decisions.recent_decisions import RecentDecision
 from tests.unit.routing.sample_decisions import candidate, decision
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from query_api.segments import SegmentOwners, segment_views
 from schemas.answer_states import AnswerState, Standing
-from schemas.memory import MEMORY_FORGOTTEN_S, MEMORY_GONE_S, SegmentKey, SegmentState
+from schemas.memory_segments import MEMORY_FORGOTTEN_S, MEMORY_GONE_S, SegmentKey, SegmentState
 from schemas.registration import Registration
 from tests.fakes import AsgiClient, FakeTable, registration
 

@@ -16,7 +16,7 @@ from replay.capture.reader import Capture
 from replay.loading import LoadResult, load_into_log
 from schemas.codec import decode_log_record
 from schemas.errors import DataDirectoryInUseError
-from schemas.memory import MemoryRecord
+from schemas.memory_segments import MemoryRecord
 from schemas.records import HeartbeatRecord
 from streams.table.verification import context_digests
 from tests.building import events_record, registered_record, registration, stored

@@ -8,11 +8,11 @@ import pytest
 import zmq
 
 from replay.as_records import CaptureRecords
-from replay.capture.asking import ask_for
 from replay.capture.errors import CaptureError
 from replay.capture.format import PublisherSource
 from replay.capture.from_zmq import capture_frames
 from replay.capture.reader import Capture
+from replay.capture.replay_request import ask_for
 from replay.folding import ReplayedTable, fold_capture
 from replay.publisher import CapturePublishers, rising
 from replay.wire_batches import Outgoing

@@ -16,15 +16,15 @@ from bridge.delivery.partition_lag import LAG_BYTES_FIRST, LAG_RECORD_BYTES
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.publisher.anchor import Anchor
+from brokers.client_types import Batch, SentBatch
 from brokers.errors import KafkaError, MessageSizeTooLargeError
-from brokers.interface import Batch, SentBatch
 from logs.producer import ReplaceableProducer
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError
 from schemas.events import RemovedBlocks, encode_events
 from schemas.identities import PublisherKey
 from schemas.limits import KAFKA_BATCH_BYTES, KAFKA_MESSAGE_MAX_BYTES
-from schemas.memory import MemoryRecord
+from schemas.memory_segments import MemoryRecord
 from schemas.positions import Cursor, Proof
 from schemas.records import (
     BridgeRecord,

@@ -16,7 +16,7 @@ from bridge.engine_http.exposition import (
     Series,
     read_series,
 )
-from bridge.engine_http.load import LOAD_METRICS_BYTES
+from bridge.engine_http.load_answers import LOAD_METRICS_BYTES
 
 A, B = b"engine:a", b"engine:b"
 

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from bridge.engine_http import load_watch
-from bridge.engine_http.load import LOAD_METRICS_BYTES, WAYS
+from bridge.engine_http.load_answers import LOAD_METRICS_BYTES, WAYS
 from bridge.engine_http.load_watch import LoadWatch, Server, scraped, servers_of
 from bridge.engine_http.watch import EngineWatch
 from schemas.errors import ConfigurationError
@@ -27,7 +27,7 @@ from schemas.registration import NO_EVENTS, PublisherKind, Registration
 from schemas.routing_records import LoadSample, Target
 from tests.engine_http import EngineServer, engine_server
 from tests.fakes import registration
-from tests.unit.bridge.engine_http.test_load import LOADS, VLLM
+from tests.unit.bridge.engine_http.test_load_answers import LOADS, VLLM
 
 ROOT = Path(__file__).parents[4]
 FILTERED = WAYS[PublisherKind("vLLM")][0].path

@@ -11,9 +11,9 @@ import pytest
 
 from bridge.membership import registry_reader
 from bridge.membership.registry_reader import RegistryPartition, RegistryReader
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Consumer, Partition
 from brokers.clients import Clients
-from brokers.interface import Consumer, Partition
-from brokers.settings import KafkaSettings
 from schemas.identities import PublisherKey
 from schemas.registration import NO_EVENTS, Registration
 from schemas.topics import encode_publisher, encode_registration

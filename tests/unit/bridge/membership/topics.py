@@ -6,8 +6,8 @@ from typing import Any
 
 from aiokafka.errors import CorruptRecordException  # type: ignore[import-untyped]
 
-from brokers.interface import Partition
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Partition
 from schemas.records import Record, encode_record
 
 SETTINGS = KafkaSettings(bootstrap="k:1", events_partitions=1, registry_partitions=2)

@@ -8,7 +8,7 @@ import pytest
 from bridge.memory.poller import SegmentPoller
 from bridge.memory.reading import Reading, Scan
 from schemas.limits import MEMORY_REPEAT_S, MEMORY_SEGMENTS_READ_MAX
-from schemas.memory import Change, MemoryRecord, SegmentKey
+from schemas.memory_segments import Change, MemoryRecord, SegmentKey
 from streams.table.segments import SegmentsFold
 
 TOTAL = 1000

@@ -3,7 +3,7 @@ import pytest
 
 from bridge.publisher import window as window_module
 from bridge.publisher.window import Window
-from bridge.wire.parts import EventRun
+from bridge.wire.batch_parts import EventRun
 from schemas.codec import decode_record, decode_record_events
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, encode_run
 from schemas.identities import Medium

@@ -11,7 +11,7 @@ from zmq.auth import create_certificates, load_certificate
 
 from bridge.relay.publication import Publication
 from bridge.relay.relay import Relay
-from bridge.relay.settings import RelayedEngine, RelaySettings
+from bridge.relay.relay_settings import RelayedEngine, RelaySettings
 from devtools.broker import free_ports
 from schemas.conditions import Conditions
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from devtools.mutants.__main__ import Result, judge
-from devtools.mutants.kept import Survivor, as_entries, read_kept
 from devtools.mutants.operators import mutants, names
+from devtools.mutants.survivors import Survivor, as_entries, read_kept
 from devtools.mutants.targets import ONLY, RUST, TESTS
 
 ROOT = Path(__file__).parents[4]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from devtools.mutants.combined_trial import KernelPackage, Mutants, Note
 from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.findings import Findings
 from devtools.mutants.kernel_copy import NATIVE, KernelCopy, run_bounded
@@ -22,7 +23,6 @@ from devtools.mutants.rust import (
     named,
     try_files,
 )
-from devtools.mutants.together import KernelPackage, Mutants, Note
 
 ROOT = Path(__file__).parents[4]
 MODULE = f"{NATIVE}/index/src/sets.rs"

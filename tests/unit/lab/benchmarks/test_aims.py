@@ -17,7 +17,7 @@ from lab.benchmarks.routing.drive import Load
 from lab.benchmarks.routing.outcomes import Drive, SentRequest
 from lab.benchmarks.sizes import FULL
 from lab.benchmarks.worker import MODULES
-from lab.traffic.load import LoadPlan
+from lab.traffic.event_load import LoadPlan
 from routing.costs import Costs
 from streams.kernel import open_kernel
 

@@ -15,7 +15,7 @@ from lab.benchmarks.peers import load_generator
 from lab.benchmarks.peers.ingest import CHECKED, checked_prompts
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED
 from lab.engines.wire import BlockStored
-from lab.traffic.load import LoadPlan, plan_events
+from lab.traffic.event_load import LoadPlan, plan_events
 from streams.kernel import native_available
 
 OWN_NETWORK = """

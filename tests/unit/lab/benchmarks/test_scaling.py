@@ -6,7 +6,7 @@ from msgspec import structs
 
 from lab.benchmarks.scaling import __main__ as command
 from lab.benchmarks.scaling.document import SECTIONS, written
-from lab.benchmarks.scaling.measured import FIGURES, Figures, Measurement
+from lab.benchmarks.scaling.measurements import FIGURES, Figures, Measurement
 from lab.benchmarks.scaling.model import (
     Limit,
     Machines,

@@ -11,8 +11,8 @@ from lmcache_adapter.commands.book import CommandView
 from query_api.http.errors import RequestError
 from routing.advice.acting import ACT_BACKOFF_MAX_S
 from routing.advice.advice import Advice, AdviceReason, AdvisedAction
-from routing.advice.advised import NOTHING_DONE
-from routing.decisions.live import LiveLoad
+from routing.advice.advice_context import NOTHING_DONE
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
 from routing.observed.hot_prefixes import HotPrefix

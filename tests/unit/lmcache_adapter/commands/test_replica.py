@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from lmcache_adapter.commands import replica as commands_module
 from lmcache_adapter.commands.replica import ReplicaCommands
 from query_api.http.errors import RequestError

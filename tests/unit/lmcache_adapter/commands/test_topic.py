@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from lmcache_adapter.commands.executor import Executor
 from lmcache_adapter.commands.topic import CommandTopic
 from lmcache_adapter.controller.member import WorkerAddress

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from page.top.fleet import ask_fleet
 from reprise.application import create_app
 from reprise.cli.main import main
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
 from schemas.identities import LEFT_OUT, REPEATED

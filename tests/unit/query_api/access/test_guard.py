@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from query_api.access.access_settings import AccessSettings, check_loopback
 from query_api.access.errors import AccessError
 from query_api.access.guard import KEY_FAILURES_BURST, KEYS_SHOWN_MAX, OTHER_KEYS, Guard
 from query_api.access.key_editing import add_key
@@ -11,7 +12,6 @@ from query_api.access.key_ring import KeyRing
 from query_api.access.keys import Key, digest_of, spell
 from query_api.access.rates import RATE_BUCKETS_MAX, RateLimit
 from query_api.access.rights import PROBE, Access, Right
-from query_api.access.settings import AccessSettings, check_loopback
 from schemas.errors import ConfigurationError
 
 SECRET = "secret-secret"

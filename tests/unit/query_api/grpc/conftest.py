@@ -5,10 +5,10 @@ import pytest
 import xxhash
 
 from query_api.grpc.counts import GrpcCounts
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.grpc.holders import Holders
 from query_api.grpc.kv_indexer import KvIndexer
 from query_api.grpc.radix_index import RadixIndex
-from query_api.grpc.settings import GrpcSettings
 from schemas.events import TOKEN_HASH_SEED
 from streams.kernel.reference import ReferenceKernel
 from tests.fakes import FakeTable, registration

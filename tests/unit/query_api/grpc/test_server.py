@@ -13,9 +13,9 @@ import pytest
 from query_api.grpc import calls
 from query_api.grpc import server as server_module
 from query_api.grpc.bounds import GRPC_MESSAGE_BYTES_MAX
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.grpc.refusals import GrpcRefusal
 from query_api.grpc.server import GrpcServer
-from query_api.grpc.settings import GrpcSettings
 from query_api.grpc.traces import parent_of
 from schemas.errors import ConfigurationError
 from schemas.tracing import NO_SPAN, NO_TRACER, Tracer

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from query_api.access.access_settings import AccessSettings
 from query_api.access.guard import Guard
 from query_api.access.key_editing import add_key
 from query_api.access.key_ring import KeyRing
 from query_api.access.keys import Key, digest_of, spell
 from query_api.access.rights import Access, Right
-from query_api.access.settings import AccessSettings
 from query_api.http.caller import RULES, rule_of
 from query_api.http.openapi import Documentation
 from reprise.application import create_app
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from streams.table.ledger import Ledger
 from tests.fakes import AsgiClient, FakeTable, Reply, registration
 from tests.unit.routing.http.conftest import Service

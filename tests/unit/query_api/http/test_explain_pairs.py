@@ -14,7 +14,7 @@ from reprise.cli.explain import lines_of
 from schemas.events import paired_key
 from schemas.identities import Offset
 from streams.history.explain import Explanation, Question, explain
-from streams.history.past import Past
+from streams.history.past_fold import Past
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
 from tests.building import events_record, registered_record, registration, stored, u32s

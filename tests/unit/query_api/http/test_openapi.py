@@ -16,7 +16,7 @@ from query_api.http.requests.queries import read_hash_query, read_query
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, encode
 from schemas.answer_states import AnswerState
-from schemas.memory import SegmentKey, SegmentState
+from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.registration import Label
 from streams.table.ledger import Account, Incarnation, Interval, Ledger
 from tests.fakes import AsgiClient, FakeTable, registration

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from query_api.http.traces import context_of
 from reprise.application import create_app
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
 from schemas.limits import TRACESTATE_CHARS_MAX

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from brokers.interface import Consumer, Message
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Consumer, Message
 from logs.follower import LogLostError, StalledError
 from query_api.replica import topic_reader
 from query_api.replica.replica import Replica

@@ -14,7 +14,7 @@ from replay.folding import ReplayedTable
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.memory import MemoryRecord
+from schemas.memory_segments import MemoryRecord
 from schemas.progress import Progress
 from schemas.records import HeartbeatRecord
 from storage.rocksdb import new_batch

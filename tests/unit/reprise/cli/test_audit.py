@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from logs.embedded import EmbeddedLog
 from reprise.cli.main import main
 from routing.audit import VerifiedDecisions
 from routing.decisions.interface import Offered, RouteRequest
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
 from schemas.identities import PrefixScope

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from console.settings import RoleCommand
-from query_api.grpc.settings import GrpcSettings
+from query_api.grpc.grpc_settings import GrpcSettings
 from reprise.cli.grpc_options import grpc_options
 
 

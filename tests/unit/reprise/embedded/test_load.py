@@ -13,7 +13,7 @@ from streams.table.fold import Fold
 from streams.table.table import Table
 from tests.engine_http import engine_server
 from tests.processes import until
-from tests.unit.bridge.engine_http.test_load import VLLM
+from tests.unit.bridge.engine_http.test_load_answers import VLLM
 from tests.unit.bridge.messages import registration
 from tests.unit.reprise.embedded.writing import write_path
 

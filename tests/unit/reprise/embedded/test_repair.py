@@ -16,7 +16,7 @@ from streams.log.losses import Loss, LossNote
 from streams.table.driver import RecoveryResult, recover
 from streams.table.fold import Fold
 from streams.table.recovery import RecoveryAction
-from streams.table.suspects import Suspects
+from streams.table.suspect_publishers import Suspects
 from streams.table.table import Table
 from streams.table.threads import run_without_loop
 from tests.building import SCOPE, STREAM, events_record, registered_record, registration, stored

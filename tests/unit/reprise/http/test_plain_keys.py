@@ -8,11 +8,11 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from query_api.access.access_settings import AccessSettings
 from query_api.access.key_editing import add_key, revoke_key
 from query_api.access.key_ring import KEY_ADMITTED_S, KEY_FILE_CHECK_S
 from query_api.access.keys import Key, digest_of, spell
 from query_api.access.rights import Access, Right
-from query_api.access.settings import AccessSettings
 from streams.kernel import native_available
 from tests.processes import until
 from tests.unit.reprise.http.listening import Server, receive

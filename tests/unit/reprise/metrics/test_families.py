@@ -12,14 +12,14 @@ from prometheus_client.registry import Collector
 from zmq.auth import create_certificates
 
 from bridge.relay.relay import Relay
-from bridge.relay.settings import RelayedEngine, RelaySettings
+from bridge.relay.relay_settings import RelayedEngine, RelaySettings
 from bridge.service import Bridge, BridgeSettings
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
 from lmcache_adapter.settings import Address, LmcacheSettings, TopicSettings
+from query_api.access.access_settings import AccessSettings
 from query_api.access.guard import Guard
-from query_api.access.settings import AccessSettings
 from query_api.grpc.counts import GrpcCounts
 from reprise.application import create_app
 from reprise.embedded.service import EmbeddedService

@@ -13,7 +13,7 @@ from routing.decisions.queue import RoutingQueue
 from routing.fold import bookings as bookings_module
 from routing.fold.bookings import Bookings
 from routing.observed.open_promises import OpenPromises
-from routing.observed.predicted import PredictedHolders
+from routing.observed.predicted_blocks import PredictedHolders
 from routing.observed.promises import promise_of
 from routing.observed.sessions import Sessions
 from routing.sizes import OBJECT_SIZE, decision_bytes, text_bytes

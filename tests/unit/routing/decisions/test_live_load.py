@@ -2,11 +2,11 @@
 
 import pytest
 
-from routing.decisions import beside as module
 from routing.decisions import mean_work
-from routing.decisions.beside import TypicalRequest
-from routing.decisions.live import LiveLoad
+from routing.decisions import unbooked_load as module
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.mean_work import MeanWork
+from routing.decisions.unbooked_load import TypicalRequest
 from schemas.routing_records import (
     DecidedScope,
     Decision,

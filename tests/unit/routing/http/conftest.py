@@ -2,7 +2,7 @@ import pytest
 
 from query_api.access.guard import Guard
 from reprise.application import create_app
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router, RouterSettings
 from schemas.tracing import NO_TRACER, Tracer

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from routing.decisions import answers as answers_module
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.router import RouterSettings
 from routing.fold.fold import RoutingFold
 from routing.policies.decide import DegradedPolicy, Rules

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from routing.decisions.beside import TypicalRequest
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from routing.decisions.targets import unregistered_of
+from routing.decisions.unbooked_load import TypicalRequest
 from schemas.registration import Registration
 from schemas.routing_records import LoadSample, LoadSource, Target, UnregisteredEngine
 from tests.unit.routing.http.conftest import Service

@@ -14,7 +14,7 @@ from routing.log.embedded import RoutingLog
 from schemas.conditions import Conditions
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.routing_records import PrefixMark, encode_routing
-from tests.unit.routing.decisions.test_folded import record
+from tests.unit.routing.decisions.test_folded_routing import record
 from tests.unit.routing.sample_decisions import decision
 
 RECORDS = 2000

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from brokers.broker_settings import KafkaSettings
+from brokers.client_types import Partition
 from brokers.errors import CorruptRecordException, KafkaError
-from brokers.interface import Partition
-from brokers.settings import KafkaSettings
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
-from routing.decisions.beside import TypicalRequest
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
+from routing.decisions.unbooked_load import TypicalRequest
 from routing.fold.fold import RoutingFold
 from routing.log.reader import RoutingReader
 from routing.log.recovery import RecoveredFold, place_fold

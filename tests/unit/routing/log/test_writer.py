@@ -7,8 +7,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from brokers.broker_settings import KafkaSettings
 from brokers.errors import KafkaError, MessageSizeTooLargeError
-from brokers.settings import KafkaSettings
 from logs.shared_condition import SharedCondition
 from routing.decisions.queue import RoutingQueue
 from routing.fold.fold import RoutingFold

@@ -11,7 +11,7 @@ from routing.bounds import PROMISES_OPEN_MAX
 from routing.observed.hot_prefixes import HotPrefixes
 from routing.observed.observations import OBSERVATIONS_VERSION, Observations
 from routing.observed.open_promises import PROMISE_OPEN_S, OpenPromises
-from routing.observed.predicted import PredictedHolders
+from routing.observed.predicted_blocks import PredictedHolders
 from routing.observed.promise_totals import PromiseKey, PromiseTotals, Totals
 from routing.observed.promises import promise_of
 from routing.observed.sessions import Sessions

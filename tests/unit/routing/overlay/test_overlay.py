@@ -3,8 +3,8 @@
 import pytest
 
 from routing.bounds import LOAD_SAMPLE_S
-from routing.decisions.beside import TypicalRequest
-from routing.decisions.live import LiveLoad, ReportKind
+from routing.decisions.live_load import LiveLoad, ReportKind
+from routing.decisions.unbooked_load import TypicalRequest
 from routing.fold.booking import BOOKING_EXPIRY_S
 from routing.fold.fold import RoutingFold
 from routing.overlay import bookings as module

@@ -7,8 +7,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from brokers.broker_settings import KafkaSettings
 from brokers.errors import KafkaError
-from brokers.settings import KafkaSettings
 from logs.interface import LogEntry
 from routing.bounds import ROUTING_CHECKPOINT_S
 from routing.fold.fold import RoutingFold

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from brokers.broker_settings import KafkaSettings
 from brokers.errors import KafkaError
-from brokers.settings import KafkaSettings
 from schemas.answer_records import encode_answer
 from schemas.codec import decode_answers
 from schemas.conditions import Conditions, Part

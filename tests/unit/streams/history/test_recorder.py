@@ -12,7 +12,7 @@ from schemas.errors import DiskError
 from schemas.identities import Offset
 from storage.rocksdb import WriteBatch, new_batch
 from streams.bounds import HISTORY_RETRY_S
-from streams.history.past import Past
+from streams.history.past_fold import Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel

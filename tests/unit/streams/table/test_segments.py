@@ -8,7 +8,13 @@ import pytest
 from schemas import limits
 from schemas.identities import Offset
 from schemas.limits import MEMORY_STALE_S
-from schemas.memory import MEMORY_FORGOTTEN_S, MEMORY_GONE_S, MemoryRecord, SegmentKey, SegmentState
+from schemas.memory_segments import (
+    MEMORY_FORGOTTEN_S,
+    MEMORY_GONE_S,
+    MemoryRecord,
+    SegmentKey,
+    SegmentState,
+)
 from schemas.records import encode_record
 from streams.kernel import open_kernel
 from streams.table.fold import Fold, UnprovenState

@@ -10,7 +10,7 @@ PROGRAM = """
 import asyncio, threading
 from brokers.availability import quiet_client
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
+from brokers.broker_settings import KafkaSettings
 from streams.worker.app import WorkerApp, quiet_logs
 
 class Owner:

@@ -17,8 +17,8 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from mode.threads import WorkerThread
 
+from brokers.client_types import Partition
 from brokers.errors import DamagedError, KafkaError
-from brokers.interface import Partition
 from logs.interface import LogEntry, TracedEntry
 from schemas.identities import Offset
 from streams.worker import app

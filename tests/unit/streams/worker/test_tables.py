@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from logs.interface import LogEntry, TracedEntry
 from schemas.errors import TableLostError
 from schemas.identities import Offset

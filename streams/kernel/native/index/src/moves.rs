@@ -1,6 +1,6 @@
 //! Blocks that one batch removes and then announces without tokens: they have moved to a tier.
 //!
-//! `streams/kernel/moves.py` is the specification.
+//! `streams/kernel/tier_moves.py` is the specification.
 
 use std::sync::Arc;
 

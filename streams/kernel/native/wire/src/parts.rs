@@ -1,4 +1,4 @@
-//! Cuts the events of a large batch into parts. `bridge/wire/parts.py` is the specification.
+//! Cuts the events of a large batch into parts. `bridge/wire/batch_parts.py` is the specification.
 
 use std::borrow::Cow;
 

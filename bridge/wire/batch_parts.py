@@ -6,10 +6,10 @@ engine sends in one message. What the parts say, one after the other, is what th
 - An event that is too large by itself becomes several. Stored blocks then follow on the last one of
   those before by its hash: where an engine has given that to two blocks, which the kernel counts as
   `hash_conflict`, they may follow on the other one.
-- A placeholder may name a block that the same batch has removed before (`streams.kernel.moves`):
-  both stay in one part. Many blocks that move so are cut by blocks, not by events: each part has
-  the removals and then the placeholders of some of them. Only where other events stand in between,
-  a part may be larger.
+- A placeholder may name a block that the same batch has removed before
+  (`streams.kernel.tier_moves`): both stay in one part. Many blocks that move so are cut by blocks,
+  not by events: each part has the removals and then the placeholders of some of them. Only where
+  other events stand in between, a part may be larger.
 
 The same batch gives the same parts, so that a fold which has some of them can go on with those that
 another bridge writes (`schemas.records.Part`).

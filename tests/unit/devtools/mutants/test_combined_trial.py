@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from devtools.mutants.combined_trial import KernelPackage, try_together
 from devtools.mutants.crate_tests import NotBuiltError
 from devtools.mutants.kernel_copy import NATIVE, KernelCopy
-from devtools.mutants.together import KernelPackage, try_together
 from tests.unit.devtools.mutants.test_combined import mutant
 
 pytestmark = [

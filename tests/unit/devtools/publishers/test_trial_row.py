@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from devtools.publishers.story import batches, removed, stored
-from devtools.publishers.tried import Frames, ReplayDiffersError, TrialRow, try_messages
+from devtools.publishers.sample_events import batches, removed, stored
+from devtools.publishers.trial_row import Frames, ReplayDiffersError, TrialRow, try_messages
 from schemas.registration import PublisherKind
 
 VLLM = PublisherKind("vLLM")

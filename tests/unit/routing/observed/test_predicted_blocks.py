@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.observed.predicted import (
+from routing.observed.predicted_blocks import (
     PREDICTED_S,
     PredictedHolders,
     PredictedState,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from query_api.grpc.settings import read_address
+from query_api.grpc.grpc_settings import read_address
 from schemas.errors import ConfigurationError
 
 

@@ -1,6 +1,6 @@
 """A large deterministic stream of block events, as fast as a subscriber takes it: for benchmarks.
 
-`python -m lab.traffic.load` binds one publisher, prints a JSON line with its endpoint,
+`python -m lab.traffic.event_load` binds one publisher, prints a JSON line with its endpoint,
 encodes the whole stream, waits for a subscriber, sends, and prints a second JSON line
 (`LoadStats`). Encoding first makes sending cheap; it costs about 80 bytes of memory a block of 16
 tokens.
@@ -268,7 +268,7 @@ def _random_tokens(random: Random, count: int) -> list[int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lab.traffic.load", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m lab.traffic.event_load", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--endpoint", default="tcp://127.0.0.1:0")
     parser.add_argument("--topic", default="")
@@ -307,7 +307,7 @@ def main(arguments: Sequence[str]) -> int:
     load = encode_load(plan)
     encode_seconds = time.perf_counter() - encode_start
     if not publisher.wait_for_subscriber(given.wait_s):
-        print(f"lab.traffic.load: no subscriber in {given.wait_s:g} s", file=sys.stderr)
+        print(f"lab.traffic.event_load: no subscriber in {given.wait_s:g} s", file=sys.stderr)
         publisher.close(0)
         return 1
     time.sleep(given.delay_s)

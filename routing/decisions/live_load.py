@@ -14,10 +14,10 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from routing.by_target import ByTarget
-from routing.decisions.beside import TypicalRequest, UnbookedLoads
-from routing.decisions.folded import FoldedRouting
+from routing.decisions.folded_routing import FoldedRouting
 from routing.decisions.mean_work import MeanWork
-from routing.decisions.recent import RecentDecision, RecentDecisions
+from routing.decisions.recent_decisions import RecentDecision, RecentDecisions
+from routing.decisions.unbooked_load import TypicalRequest, UnbookedLoads
 from routing.fold.booking import DecisionKey
 from routing.fold.bookings import Reported
 from routing.fold.failures import FailureState

@@ -3,8 +3,8 @@
 An engine tells first what it has evicted and then what its offloading has stored, so the removal of
 a block from the GPU may come before the placeholder of the same block on the CPU. What a removed
 block was is remembered to the end of its batch and no longer. Both are in one record, of a large
-batch too (`bridge.wire.parts`), so the table depends on the log alone, not on how batches were
-packed into records.
+batch too (`bridge.wire.batch_parts`), so the table depends on the log alone, not on how batches
+were packed into records.
 
 So it is with what engines call a block (an alias) of which a pool drops its last object: the pool
 may store it anew, elsewhere. A large batch is cut into records without regard to that, and what is

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.engine_http.engine import check_http
 from bridge.sockets import lookup
-from bridge.sockets.allowed import ALLOWED, ALLOWED_ENGINES_MAX, AllowedEngines
+from bridge.sockets.allowed_engines import ALLOWED, ALLOWED_ENGINES_MAX, AllowedEngines
 from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
 from bridge.sockets.lookup import addresses_of
 from schemas.errors import AddressRefusedError, ConfigurationError

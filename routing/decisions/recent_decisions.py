@@ -1,6 +1,6 @@
 """The last decisions, with what came of them: for people who look at them.
 
-Its owner locks: see `routing.decisions.live`.
+Its owner locks: see `routing.decisions.live_load`.
 """
 
 from collections import OrderedDict

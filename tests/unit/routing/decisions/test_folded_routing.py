@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from routing.decisions.live import LiveLoad
+from routing.decisions.live_load import LiveLoad
 from routing.fold.fold import RoutingFold
 from routing.log.embedded import RoutingLog
 from schemas.conditions import Conditions

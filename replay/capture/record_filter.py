@@ -11,7 +11,7 @@ from replay.capture.format import CaptureEntry, CaptureSelection, PartitionSourc
 from schemas.codec import decode_log_record
 from schemas.errors import RecordError
 from schemas.identities import PublisherKey, StreamKey
-from schemas.memory import MemoryRecord
+from schemas.memory_segments import MemoryRecord
 from schemas.positions import LogBounds
 from schemas.records import (
     HeartbeatRecord,

@@ -5,7 +5,14 @@ from collections import Counter
 import msgspec
 import pytest
 
-from bridge.engine_http.load import WAYS, Loads, RankLoad, check_period, read_ranks, samples_of
+from bridge.engine_http.load_answers import (
+    WAYS,
+    Loads,
+    RankLoad,
+    check_period,
+    read_ranks,
+    samples_of,
+)
 from schemas.errors import ConfigurationError
 from schemas.limits import LOAD_PERIOD_MAX_S
 from schemas.registration import PublisherKind

@@ -1,4 +1,4 @@
-from routing.decisions.recent import RECENT_CANDIDATES_MAX, RecentDecisions
+from routing.decisions.recent_decisions import RECENT_CANDIDATES_MAX, RecentDecisions
 from schemas.limits import RECENT_DECISIONS_MAX
 from schemas.routing_records import DecidedScope, OutcomeEvent
 from tests.unit.routing.sample_decisions import candidate, decision, outcome

@@ -2,8 +2,8 @@
 
 import pytest
 
+from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from brokers.settings import KafkaSettings
 from reprise.roles.serve import ServeSettings
 from schemas.codec import decode_publisher
 from schemas.errors import ConfigurationError

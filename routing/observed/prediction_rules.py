@@ -6,7 +6,7 @@ sent elsewhere, failed  they are not; nor where it was cancelled before its firs
 completed               they are, from now on, where the engine publishes no events
 """
 
-from routing.observed.predicted import PredictedHolders, predicted_s
+from routing.observed.predicted_blocks import PredictedHolders, predicted_s
 from routing.observed.promises import Promise
 from schemas.limits import APPROXIMATE_S
 from schemas.routing_records import FeedbackReport, OutcomeEvent

@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from lab.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
-from lab.traffic.load import LoadPlan, LoadPublisher, LoadStats, encode_load
+from lab.traffic.event_load import LoadPlan, LoadPublisher, LoadStats, encode_load
 from tests.unit.lab.demo.stub_service import NaiveFollower
 
 WAIT_MS = 10_000
@@ -93,7 +93,7 @@ def test_without_a_subscriber_nothing_is_awaited_for_ever() -> None:
 
 def test_command_prints_its_endpoint_and_then_its_figures() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "lab.traffic.load", "--blocks=640", "--pattern=removed"],
+        [sys.executable, "-m", "lab.traffic.event_load", "--blocks=640", "--pattern=removed"],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[4],
     )

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.membership import commands as module
-from bridge.membership.commands import Commands
+from bridge.membership import loop_commands as module
+from bridge.membership.loop_commands import Commands
 from schemas.errors import NotRegisteredError, StorageError
 
 

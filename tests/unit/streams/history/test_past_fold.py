@@ -9,7 +9,7 @@ from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from schemas.errors import PastError
 from schemas.identities import Offset
-from streams.history.past import Past
+from streams.history.past_fold import Past
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
 from tests.building import events_record, registered_record, registration, stored

@@ -3,7 +3,7 @@
 import msgspec
 
 from routing.decisions.candidates import Candidates
-from routing.decisions.live import TargetLoad
+from routing.decisions.live_load import TargetLoad
 from schemas.routing_records import Decision, Target
 
 

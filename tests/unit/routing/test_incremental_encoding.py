@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from routing.fold.fold import RoutingFold, RoutingState
-from routing.pieces import array_header, bytes_pieces, pieces_of
+from routing.incremental_encoding import array_header, bytes_pieces, pieces_of
 from schemas.routing_records import DecisionsRecord, OutcomeEvent, OutcomesRecord, PrefixMark
 from tests.unit.routing.sample_decisions import candidate, decision, outcome
 
