@@ -4,10 +4,10 @@ A decision reads the fold of the routing log, and over it what this process has 
 read back: see `overlay/`. What becomes of a request, and where:
 
     decided      by a policy               decisions/router.py     Router.route
-    told         to the overlay            decisions/live.py       LiveLoad.book, .report, .forget
+    told         to the overlay            decisions/live_load.py  LiveLoad.book, .report, .forget
     queued       for the log               decisions/queue.py      RoutingQueue
     written      to the log                log/embedded.py         RoutingLog, or log/writer.py
-    read back    from the log              decisions/live.py       LiveLoad.follow
+    read back    from the log              decisions/live_load.py  LiveLoad.follow
     booked       here, then in the fold    fold/bookings.py        Bookings.book
     reported     here, then in the fold    fold/bookings.py        Bookings.report
     released     its engine is gone        fold/bookings.py        Bookings.release
@@ -15,7 +15,7 @@ read back: see `overlay/`. What becomes of a request, and where:
     left         no own record any more    overlay/bookings.py     OverlaidBookings.come
     lost         the log does not have it  overlay/__init__.py     what stays, and what goes
     learned      times, prefixes, losses   fold/fold.py            RoutingFold.apply
-    kept         as a checkpoint           fold/checkpoint.py      or fold/chunks.py in Kafka
+    kept         as a checkpoint           logs/checkpoint.py      or fold/chunks.py in Kafka
 
 Rooms of this room:
 

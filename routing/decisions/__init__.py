@@ -2,7 +2,7 @@
 
 interface.py  what is asked of a router, and what it answers
 targets.py    which instances there are for a model, and what is known of them
-live.py       what a decision reads: the fold of the log, and its own records over it
+live_load.py  what a decision reads: the fold of the log, and its own records over it
 queue.py      what is to be written into the routing log
 router.py     one decision after the other
 """

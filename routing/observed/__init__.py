@@ -5,7 +5,7 @@
     decay.py           counts that halve with time, the same on every machine
     space_saving.py    which of many things come most often, in bounded memory
     hot_prefixes.py    which prefixes are asked for most, and what became of them
-    predicted.py       who will hold a prompt soon, as decisions say
+    predicted_blocks.py  who will hold a prompt soon, as decisions say
     sessions.py        where the last request of a session went
     observations.py    all of them in one: two calls for each record, one checkpoint
 
