@@ -7,7 +7,8 @@ so (Source: vLLM 0.9-0.33, SGLang 0.4.10-0.5.23). So the last batch that came li
 and each replay is to begin no later than with that one:
 
     it has the same bytes   the socket is the publisher's
-    it has other bytes      the socket is another's, if no link has ended since: see `BatchStream.differs`
+    it has other bytes      the socket is another's, if no link has ended since: see
+                            `BatchStream.differs`
     nothing came live       nothing can be compared: what is replayed is taken, and confirms nothing
 
 An engine that was restarted has the same addresses as before, so a socket that was shown to be the
