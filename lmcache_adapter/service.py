@@ -31,8 +31,6 @@ from schemas.identities import PublisherKey
 from schemas.limits import HOUSEKEEPING_S, MIB
 from schemas.records import EventsRecord, Record
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_WAITING_BYTES_MAX: Final = 64 * MIB  # of records on their way to the log's loop
 LMCACHE_NOTE_S: Final = 1.0  # between two notes of who is there, for the next run
 LMCACHE_STOP_S: Final = 2.0  # for the sockets' thread to end, or to answer

@@ -14,7 +14,6 @@ from xxhash import xxh3_64_intdigest
 from schemas.events import SPARSE_SPEC_KINDS, TOKEN_HASH_SEED, StoredBlocks, is_placeholder
 from schemas.identities import PublisherKey
 
-# What one pass over a capture or a trace holds in memory.
 CHAINED_BLOCKS_MAX: Final = 2_097_152  # engine hashes that are known; the oldest go: `forgotten`
 
 _U64: Final = 8

@@ -47,11 +47,6 @@ class Family(NamedTuple, Generic[SourceT]):
     labels: tuple[str, ...]
     samples: Callable[[SourceT], Samples]
 
-    @property
-    def exposed_name(self) -> str:
-        """The name of the samples."""
-        return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
-
     def collect(self, source: SourceT | None) -> Metric:
         """With the samples of the source, or with none where there is no source now."""
         metric = _EMPTY[self.kind](self.name, self.help, labels=self.labels)

@@ -37,8 +37,6 @@ from schemas.identities import BlockSize, Rank, Text
 from schemas.limits import KIB, PORT_MAX
 from schemas.registration import Registration
 
-# A registration names the address, so no more is read than is needed;
-# reprise_bridge_http_requests_total has what came of it.
 HTTP_STARTUP_BYTES_MAX: Final = 16 * KIB  # of what took how long at an engine's start
 HTTP_ENGINE_VALUES_MAX: Final = 4096  # ranks of one engine that it may name
 HTTP_RANKS_NAMED_MAX: Final = 16  # of those that it names, in the log

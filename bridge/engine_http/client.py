@@ -27,8 +27,6 @@ from schemas.causes import cause_of
 from schemas.errors import AddressRefusedError, EndpointError, RepriseError
 from schemas.limits import KIB, MIB
 
-# A registration names the address, so no more is read than is needed;
-# reprise_bridge_http_requests_total has what came of it.
 HTTP_BODIES_BYTES_MAX: Final = 32 * MIB  # of all answers that have come in part; then as silent
 HTTP_ENGINE_READ_BYTES: Final = 64 * KIB  # at once
 

@@ -19,8 +19,6 @@ from bridge.engine_http.inquiries import EngineSource, LinkStates
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.registration import Registration
 
-# A registration names the address, so no more is read than is needed;
-# reprise_bridge_http_requests_total has what came of it.
 FIND_AGAIN_S: Final = 3.0  # how often an engine without a link is asked where it publishes
 FIND_REFUSED_S: Final = 30.0  # where it said what cannot be used: it is to be registered otherwise
 

@@ -37,8 +37,6 @@ from schemas.errors import EndpointError, RegistrationError
 from schemas.limits import KIB, PUBLISHERS_MAX
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
 
-# A registration names the address, so no more is read than is needed;
-# reprise_bridge_http_requests_total has what came of it.
 HTTP_METRICS_BYTES: Final = 256 * KIB  # of metrics: what tells of the process stands first
 HTTP_ENGINES_AT_ONCE_MAX: Final = 64  # that are asked; a file each
 HTTP_SILENT_AT_ONCE_MAX: Final = 16  # that are asked, of those that did not answer the last time

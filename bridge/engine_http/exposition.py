@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 from bridge.engine_http.bounds import LOAD_LINES_MAX
 from schemas.limits import KIB
 
-# What of an answer is left out: reprise_bridge_load_dropped_total; where nothing of it could be
-# used: reprise_bridge_load_failures_total; both by reason.
 LOAD_LINE_BYTES_MAX: Final = 16 * KIB  # of a line of metrics: "long_line"
 LOAD_HEADS_MAX: Final = 4096  # of lines, with their labels, that are remembered: 24 MiB at the most
 LOAD_HEAD_BYTES_MAX: Final = 2 * KIB  # a longer one is read each time

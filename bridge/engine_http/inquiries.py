@@ -18,8 +18,6 @@ from bridge.engine_http.watch import EngineWatch
 from schemas.identities import PublisherKey
 from schemas.registration import Registration
 
-# A registration names the address, so no more is read than is needed;
-# reprise_bridge_http_requests_total has what came of it.
 PROCESS_SETTLE_S: Final = 0.25  # from a process's end to its link's end, as the bridge sees it
 
 _logger = logging.getLogger(__name__)

@@ -34,8 +34,6 @@ from schemas.routing_records import LoadSample, LoadSource, Target
 
 REQUESTS_MAX: Final = 2**40  # that an engine may say that it has: reason="bad_number"
 
-# What of an answer is left out: reprise_bridge_load_dropped_total; where nothing of it could be
-# used: reprise_bridge_load_failures_total; both by reason.
 LOAD_METRICS_BYTES: Final = 2 * MIB  # of metrics; what stands behind it is not read: "cut"
 LOAD_RANKS_BYTES: Final = 512 * KIB  # of SGLang's `/v1/loads`: some 500 bytes a rank
 LOAD_USAGE_ROUNDING: Final = 0.05  # above a usage of 1, which counts as 1: else "bad_number"

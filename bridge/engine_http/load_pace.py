@@ -6,8 +6,6 @@ from bridge.bounds import CHECK_DOUBLINGS_MAX
 from bridge.engine_http.bounds import LOAD_CPU_SHARE
 from schemas.limits import LOAD_PERIOD_MAX_S
 
-# What of an answer is left out: reprise_bridge_load_dropped_total; where nothing of it could be
-# used: reprise_bridge_load_failures_total; both by reason.
 LOAD_SERVER_CPU_SHARE: Final = 0.003  # of a core, that the answers of one server may take
 LOAD_QUESTION_S: Final = 0.0004  # of CPU, what a question is taken to cost until it is measured
 LOAD_COST_S: Final = 5.0  # over which it is measured

@@ -33,8 +33,6 @@ from schemas.limits import MIB
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
 from schemas.routing_records import LoadSample, LoadSource, Target
 
-# What of an answer is left out: reprise_bridge_load_dropped_total; where nothing of it could be
-# used: reprise_bridge_load_failures_total; both by reason.
 LOAD_JITTER: Final = 0.2  # of a period, by which a question is asked sooner or later
 LOAD_TICK_S: Final = 0.1  # how often it is looked who is due, and samples are handed over
 LOAD_IDLE_S: Final = 0.5  # how often it is looked whether anybody can be asked, while nobody can

@@ -22,8 +22,6 @@ from typing import Final, NamedTuple
 from bridge.engine_http.answers import Process
 from schemas.positions import ProcessMark, Proof
 
-# A registration names the address, so no more is read than is needed;
-# reprise_bridge_http_requests_total has what came of it.
 PROBE_AGAIN_S: Final = 10.0  # how often a silent engine is asked whether it is there
 PROBE_RETRY_S: Final = 1.0  # after an attempt without an answer
 PROBE_FAILURES_MAX: Final = 2  # in a row; then it counts as away

@@ -45,7 +45,6 @@ from schemas.errors import BatchError
 from schemas.limits import MESSAGE_BYTES_MAX, REPLAY_OVERLAP_BATCHES
 from schemas.records import SequencedRecord
 
-# An engine that answers badly costs a gap, never the bridge.
 REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
 REPLAY_REQUESTS_MAX: Final = 256  # of one repair
 REPLAY_SKIPS_MAX: Final = 64  # batches of one repair at which replies break off; each is a gap

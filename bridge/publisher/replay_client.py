@@ -48,7 +48,6 @@ from schemas.limits import (
 )
 from schemas.records import SequencedRecord
 
-# An engine that answers badly costs a gap, never the bridge.
 REPLAY_CHUNK_BATCHES: Final = 64  # handed on at once
 REPLAY_BREAK_LOOK_S: Final = 0.25  # how often it is looked whether a reply has broken off
 PROBES_AT_ONCE_MAX: Final = 192  # engines that are asked whether they answer; three files each

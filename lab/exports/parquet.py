@@ -17,7 +17,6 @@ from replay.chains import Chains
 from schemas.extras import need
 from schemas.limits import MIB
 
-# What one pass over a capture or a trace holds in memory.
 EXPORT_ROWS: Final = 65_536  # of a row group, and of what is held
 EXPORT_TOKEN_BYTES: Final = 32 * MIB  # of tokens in a row group, and of what is held
 

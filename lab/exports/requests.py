@@ -27,7 +27,6 @@ from schemas.events import ClearedBlocks, StoredBlocks
 from schemas.identities import Medium, PublisherKey
 from schemas.limits import TRACE_BLOCKS_MAX, TRACE_TOKENS_MAX
 
-# What one pass over a capture or a trace holds in memory.
 EXPORT_REQUESTS_OPEN_MAX: Final = 65_536  # requests that wait for their end, or for their turn
 
 _Tail = tuple[PublisherKey, int, int]

@@ -24,7 +24,6 @@ import msgspec
 
 from lab.miss_ratio.order import RecencyOrder
 
-# What one pass over a capture or a trace holds in memory.
 CURVE_BLOCKS_MAX: Final = 2_097_152  # blocks of all curves; above, half of them are sampled
 CURVE_GROUPS_MAX: Final = 1024  # tenants and models of one command; further ones: `other_groups`
 CURVE_POINTS: Final = 121  # of a curve in a file, at most; sizes in equal ratios

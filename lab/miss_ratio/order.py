@@ -8,7 +8,6 @@ least as many uses as there are blocks.
 from array import array
 from typing import Final
 
-# What one pass over a capture or a trace holds in memory.
 ORDER_SLOTS_MIN: Final = 1024  # of the order of uses; renumbered when all are taken
 
 

@@ -15,7 +15,6 @@ from replay.chains import numbers_of
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks
 from schemas.identities import Medium, PublisherKey
 
-# What one pass over a capture or a trace holds in memory.
 REGRET_BLOCKS_MAX: Final = 2_097_152  # removed and waited for; the oldest go: `forgotten`
 
 

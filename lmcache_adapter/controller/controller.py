@@ -63,8 +63,6 @@ from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.registration import LMCACHE, Registration
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_SYNCS_AT_ONCE_MAX: Final = 16  # workers asked at once: as many caches are frozen
 LMCACHE_WORKER_S: Final = 300.0  # without a sign of life: forgotten, as LMCache's controller does
 

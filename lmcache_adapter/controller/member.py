@@ -14,8 +14,6 @@ from schemas.identities import PublisherKey
 from schemas.records import Record
 from schemas.registration import Registration
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_BEATS_LATE: Final = 3.0  # of a worker's own interval; then it is silent
 LMCACHE_BEAT_LATE_MIN_S: Final = 5.0  # and no less, however short the interval is
 

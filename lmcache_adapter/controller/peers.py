@@ -14,8 +14,6 @@ from lmcache_adapter.wire.locations import SYNCED
 from lmcache_adapter.wire.messages import NOT_FOUND, BatchedP2PLookup, BatchedP2PLookupRet, key_of
 from schemas.identities import StreamKey
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_HASHES_MAX: Final = 65_536  # of one look-up; the rest of a prompt counts as a miss
 
 

@@ -25,8 +25,6 @@ from bridge.sockets.received_bytes import ReceivedBytes
 from lmcache_adapter.controller.member import ENDED, LinkId
 from schemas.limits import MIB, OPEN_FILES_MAX, PUBLISHER_FILES_LEFT_MAX, PUBLISHER_FILES_SHARE
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_LINKS_MAX: Final = 2048  # of each socket: the newest is closed, reason="too_many_links"
 LMCACHE_LINK_BYTES: Final = 32 * MIB  # of a link in libzmq: it is closed, "endless_message"
 

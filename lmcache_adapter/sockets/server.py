@@ -39,8 +39,6 @@ from schemas.limits import (
     MIB,
 )
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_MESSAGE_BYTES_MAX: Final = 16 * MIB  # of one frame; libzmq drops the link of a larger one
 LMCACHE_PARTS_MAX: Final = 1024  # of a PUSH message; a worker sends 50: reason="too_many_parts"
 LMCACHE_QUEUE_MESSAGES: Final = 64  # of a link in libzmq; beyond, its worker keeps them

@@ -14,8 +14,6 @@ from typing import Final
 from lmcache_adapter.wire.messages import key_of
 from lmcache_adapter.worker.keys import Budget
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_WORKER_KEYS_MAX: Final = 2_097_152  # of one full sync, which is refused above it
 LMCACHE_SYNC_BATCHES_MAX: Final = 65_536  # of one full sync, which is refused above it
 LMCACHE_MISSING_NAMED_MAX: Final = 1024  # batches that one answer names as missing

@@ -17,8 +17,6 @@ from schemas.limits import RECORD_BYTES_MAX
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord
 from schemas.registration import Registration
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_BATCH_KEYS: Final = 4096  # of one batch in the log: 32 KiB of a record
 
 _EVENT_HEADER_BYTES: Final = 96  # of an event beside its hashes, at most

@@ -7,8 +7,6 @@ what changes alone. So whatever is sent twice, as around a full sync, is in the 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_LOCATIONS_MAX: Final = 16  # of a worker: reason="too_many_locations"
 LMCACHE_KEYS_MAX: Final = 4_194_304  # of all workers, some 80 bytes each: reason="too_many_keys"
 LMCACHE_FULL_RATIO: Final = 0.9  # of them: then nobody is asked for a full sync

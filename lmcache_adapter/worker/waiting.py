@@ -6,8 +6,6 @@ from typing import Final, NamedTuple
 from lmcache_adapter.wire.messages import Operation
 from lmcache_adapter.worker.keys import Budget
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_HELD_S: Final = 60.0  # what a worker sends waits so long for its full sync
 
 

@@ -45,8 +45,6 @@ from lmcache_adapter.worker.reasons import Count, DropReason, Reason
 from lmcache_adapter.worker.waiting import HeldOperations, SyncWindow, WaitingOperations
 from schemas.arrays import to_little_endian
 
-# Anybody who reaches the controller's sockets may write to them. What is above a bound is dropped:
-# reprise_lmcache_dropped_total with the reason that is given.
 LMCACHE_SYNC_START_S: Final = 15.0  # for a worker to begin, which it delays by up to 5 s
 LMCACHE_SYNC_AGAIN_MAX_S: Final = 300.0  # between two requests; doubled with each that failed
 LMCACHE_UNHEARD_S: Final = 15.0  # a worker that has pushed nothing for so long since its link is

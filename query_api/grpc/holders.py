@@ -11,8 +11,6 @@ from schemas.identities import PrefixScope, PublisherKey, StreamKey
 from schemas.registration import Registration
 from streams.kernel.interface import PublisherId, ReadOnlyKernel
 
-# What is refused: reprise_grpc_refused_total with the reason that is given. grpc itself ends a
-# connection beyond its number, and a call whose message is too large.
 GRPC_URLS_S: Final = 1.0  # how old the routers' names of engines may be
 
 _URL: Final = 1

@@ -28,8 +28,6 @@ from schemas.identities import PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
 from schemas.tracing import NO_SPAN, Span
 
-# What is refused: reprise_grpc_refused_total with the reason that is given. grpc itself ends a
-# connection beyond its number, and a call whose message is too large.
 GRPC_NAME_CHARS_MAX: Final = NAME_BYTES_MAX  # of a holder in an update: reason="malformed"
 
 _SCHEMES: Final = (0, 1)

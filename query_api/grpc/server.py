@@ -27,8 +27,6 @@ from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.tracing import NO_TRACER, Tracer
 
-# What is refused: reprise_grpc_refused_total with the reason that is given. grpc itself ends a
-# connection beyond its number, and a call whose message is too large.
 GRPC_CONNECTIONS_MAX: Final = 256  # that are open
 GRPC_KEEPALIVE_S: Final = 60.0  # without a message; a peer that answers no ping is gone
 GRPC_IDLE_S: Final = 600.0  # a connection without a call is closed

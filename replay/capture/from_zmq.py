@@ -40,7 +40,6 @@ from schemas.progress import Progress, StopCheck, Tell, never, silent
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import socket_reader
 
-# A block is what an interruption may cost, and what is compressed at once.
 CAPTURE_TAKEN_MAX: Final = 1024  # messages between two looks at everything else
 CAPTURE_FLUSH_S: Final = 1.0  # of live frames: what a kill may cost
 

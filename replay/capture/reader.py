@@ -40,7 +40,6 @@ from schemas.limits import GIB, MIB
 from storage.faults import disk_errors
 from storage.files import open_file
 
-# A block is what an interruption may cost, and what is compressed at once.
 CAPTURE_MERGED_BYTES_MAX: Final = 1 * GIB  # of blocks that are decoded at once: memory
 CAPTURE_HEADER_BYTES_MAX: Final = 16 * MIB  # of the file's header, which names all lanes
 

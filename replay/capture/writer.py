@@ -32,7 +32,6 @@ from schemas.errors import RepriseError
 from schemas.limits import MIB
 from storage.faults import disk_errors
 
-# A block is what an interruption may cost, and what is compressed at once.
 CAPTURE_WAITING_BYTES_MAX: Final = 64 * MIB  # of all lanes' blocks that are not full yet: memory
 
 COMPLETE: Final = "complete"

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from replay.capture.reader import Capture
     from replay.chains import Chains
 
-# What one pass over a capture or a trace holds in memory.
 EXPORT_JOIN_S: Final = 10.0  # --join: what goes on so soon is of the same request
 
 _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     Sizes = tuple[str, ...]
 
-# What one pass over a capture or a trace holds in memory.
 CURVE_SIZES_MAX: Final = 1024  # that one command names
 REGRET_WINDOWS_MAX: Final = 16  # that one command names
 

@@ -41,7 +41,6 @@ from schemas.limits import BODY_READ_S, HTTP_IDLE_S, MIB
 
 HTTP_STOP_S: Final = 0.4  # for the rest of a request in part; then for its refusal to be read
 
-# What one connection may do: reprise_http_refused_total, with the reason that is given.
 HTTP_HEAD_FIELDS_MAX: Final = 128  # reason="too_many_fields", trailers included
 HTTP_HEAD_S: Final = 10.0  # from the connection or the first byte: reason="head_too_slow"
 HTTP_PIPELINED_MAX: Final = 16  # requests behind one that is not answered: reason="pipelined"

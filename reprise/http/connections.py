@@ -17,7 +17,6 @@ from reprise.http.connection import Connection
 from reprise.http.open_files import files_for_clients
 from schemas.limits import MIB, OPEN_FILES_MAX, REFUSALS_LOG_S
 
-# What one connection may do: reprise_http_refused_total, with the reason that is given.
 HTTP_ANSWERS_BYTES_MAX: Final = 128 * MIB  # of all answers; the largest go first: "answer_not_read"
 
 # Each connection takes up to 320 KiB before the app reads: 64 that uvicorn gathers, and the 256 of

@@ -37,8 +37,6 @@ from routing.observed.decay import per_second
 from routing.observed.hot_prefixes import HotPrefix, HotScope
 from schemas.routing_records import Target
 
-# It is a fold, so these bounds are the same for every reader. What is dropped:
-# reprise_routing_forgotten_total, of what is given.
 ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
 
 LOCATION: Final = "LocalCPUBackend"

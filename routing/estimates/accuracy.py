@@ -7,8 +7,6 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-# What is above a bound goes, the class first that had no outcome for the longest: counter
-# `classes_forgotten` of the estimates; `outcomes_unusable`.
 ESTIMATED_OUTCOMES_REMEMBERED: Final = 500  # of a class, by which errors are told: 1 KiB
 ESTIMATED_OUTCOME_S_MAX: Final = 24 * 3600.0  # nothing takes longer; one that says so is not used
 

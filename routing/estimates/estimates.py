@@ -36,8 +36,6 @@ from schemas.codec import check_state_version
 from schemas.errors import RepriseError
 from schemas.identities import Text
 
-# What is above a bound goes, the class first that had no outcome for the longest: counter
-# `classes_forgotten` of the estimates; `outcomes_unusable`.
 ESTIMATED_TENANTS_MAX: Final = 1024  # whose speeds of paths are remembered, 2 KiB each
 
 ESTIMATES_VERSION: Final = 2  # 1: whatever tenant it was

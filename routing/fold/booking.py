@@ -15,7 +15,6 @@ from schemas.routing_records import (
     UnregisteredEngine,
 )
 
-# It is a fold, so these bounds are the same for every reader.
 BOOKING_EXPIRY_S: Final = 300.0  # without a report: reprise_routing_expired_total
 BOOKING_ESTIMATES: Final = 10.0  # or so many times what it was expected to take, if that is longer
 BOOKING_EXPIRY_MAX_S: Final = 4 * 3600.0  # at most: a silent router keeps no place for a day

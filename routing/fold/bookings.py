@@ -31,7 +31,6 @@ from schemas.routing_records import (
     UnregisteredEngine,
 )
 
-# It is a fold, so these bounds are the same for every reader.
 EXPIRIES_KEPT: Final = 1024  # of bookings that have ended, beside as many as are open: memory
 BOOKING_LIFE_S: Final = 1.0  # a report that only says again that it lives counts this often at most
 EARLY_OUTCOMES_MAX: Final = 4096  # decisions that are reported of before the log has them

@@ -11,8 +11,6 @@ square roots, which IEEE 754 rounds the same everywhere; `pow` is not.
 import math
 from typing import Final
 
-# It is a fold, so these bounds are the same for every reader. What is dropped:
-# reprise_routing_forgotten_total, of what is given.
 HOT_HALF_LIFE_S: Final = 300.0  # after it a request counts half
 HOT_RATE_S: Final = 60.0  # the least time that a rate is of: a few prompts at once make none
 

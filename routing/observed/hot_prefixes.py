@@ -16,8 +16,6 @@ from routing.observed.promises import Promise
 from routing.observed.space_saving import SpaceSaving, SpaceSavingState
 from schemas.routing_records import DecidedScope, PrefixMark
 
-# It is a fold, so these bounds are the same for every reader. What is dropped:
-# reprise_routing_forgotten_total, of what is given.
 HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: of="hot_scopes"
 
 

@@ -10,8 +10,6 @@ from routing.bounds import PROMISES_OPEN_MAX
 from routing.observed.promises import Promise
 from schemas.limits import MIB
 
-# It is a fold, so these bounds are the same for every reader. What is dropped:
-# reprise_routing_forgotten_total, of what is given.
 PROMISES_OPEN_BYTES_MAX: Final = 128 * MIB  # of them, with their names and prefixes: likewise
 PROMISE_OPEN_S: Final = 900.0  # for that to come: such a decision counts as `unreported`
 

@@ -29,8 +29,6 @@ from routing.sizes import OBJECT_SIZE, text_bytes
 from schemas.limits import MIB
 from schemas.routing_records import DecidedScope, PrefixMark, Target
 
-# It is a fold, so these bounds are the same for every reader. What is dropped:
-# reprise_routing_forgotten_total, of what is given.
 PREDICTED_BYTES_MAX: Final = 192 * MIB  # of them, with their names: likewise
 PREDICTED_S: Final = 2.0  # until the engine's events should have come; longer where it has to wait
 

@@ -14,8 +14,6 @@ import msgspec
 from routing.observed.promises import IndexCause, Promise, PromiseTokens, bucket
 from schemas.routing_records import OutcomeEvent
 
-# It is a fold, so these bounds are the same for every reader. What is dropped:
-# reprise_routing_forgotten_total, of what is given.
 PROMISE_ROWS_MAX: Final = 16_384  # of sums, 1 KiB each: of="promise_rows", "promises_crowded"
 PROMISE_TTFT_S_MAX: Final = 100_000.0  # a longer time counts as this: sums must fit 64 bits
 

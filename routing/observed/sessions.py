@@ -16,8 +16,6 @@ from routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
 from schemas.limits import MIB
 from schemas.routing_records import Decision, Target
 
-# It is a fold, so these bounds are the same for every reader. What is dropped:
-# reprise_routing_forgotten_total, of what is given.
 SESSIONS_BYTES_MAX: Final = 64 * MIB  # of them, with their names: likewise
 AFFINITY_S: Final = 900.0  # without a request, after which a session is forgotten
 
