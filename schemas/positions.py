@@ -161,6 +161,8 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         other_ranks: of which events came in its stream in this incarnation.
         window: the largest attention window that its events have named in this incarnation: what it
             holds is of that one. 0 where they named none; None where there was none, or not known.
+        base_group: whether it has stored blocks of cache group 0 that form prefixes in this
+            incarnation.
         media: by which names of media that are one tier here it has stored blocks since it cleared,
             a bit for each. With SHARES others depend on it, too; both last until it is registered
             anew.
@@ -180,6 +182,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     other_ranks: tuple[Rank, ...] = ()
     window: AttentionWindow | None = None
     media: MediaNames = 0
+    base_group: bool = False
 
     @property
     def cursor(self) -> Cursor:

@@ -57,11 +57,13 @@ def stored(
     medium: Medium = Medium.GPU,
     lora_name: str = "",
     shared: bool = False,
+    group: int = 0,
 ) -> StoredBlocks:
     return StoredBlocks(
         sequence=sequence,
         hashes=u64s(hashes),
         tokens=u32s(tokens),
+        group=group,
         parent=parent,
         block_size=BLOCK if tokens else 0,
         medium=medium,

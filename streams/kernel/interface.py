@@ -396,6 +396,16 @@ class Kernel(ReadOnlyKernel, Protocol):
         """
         ...
 
+    def has_base_group(self, publisher: PublisherId, /) -> bool:
+        """Whether it has stored blocks of cache group 0 that form prefixes, since `clear`: rows do
+        not say so where it holds none of them any more. Cost O(1).
+        """
+        ...
+
+    def set_base_group(self, publisher: PublisherId, /) -> None:
+        """It had, when its rows were written."""
+        ...
+
     def register(
         self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
     ) -> None:
@@ -414,8 +424,11 @@ class Kernel(ReadOnlyKernel, Protocol):
         ...
 
     def clear(self, publisher: PublisherId, /) -> int:
-        """Drops the publisher's entries; returns how many. Cost O(entries), of which a kernel may
-        leave a part to later writes and to `release_left`.
+        """Drops the publisher's entries, and all that is known of it; returns how many. Cost
+        O(entries), of which a kernel may leave a part to later writes and to `release_left`.
+
+        A `cleared` event drops what the publisher holds, and which of its cache groups form
+        prefixes stays known.
         """
         ...
 

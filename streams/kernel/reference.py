@@ -168,6 +168,7 @@ class _Publisher:
         self.is_shard = False
         self.domain = 0
         self.skipped_groups: set[int] = set()
+        self.has_base = False  # it has stored blocks of group 0 that form prefixes, since `clear`
         self.own: Counter[PrefixScope] = Counter()  # entries on tiers that are not shared
         self.held: Counter[PrefixScope] = Counter()  # entries on any tier
         # Keys of objects that wait, by the scope in which they do and their "prefix" there, and of
@@ -353,6 +354,14 @@ class ReferenceKernel:
     def set_domain(self, publisher: PublisherId, domain: int, /) -> None:
         self._publishers[publisher].domain = domain
 
+    @_locked
+    def has_base_group(self, publisher: PublisherId, /) -> bool:
+        return self._publishers[publisher].has_base
+
+    @_locked
+    def set_base_group(self, publisher: PublisherId, /) -> None:
+        self._publishers[publisher].has_base = True
+
     @_changing
     def register(
         self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
@@ -372,6 +381,7 @@ class ReferenceKernel:
     def clear(self, publisher: PublisherId, /) -> int:
         owner = self._publishers[publisher]
         removed = -owner.aliases
+        owner.has_base = False
         for scope in {entry.scope: None for entry in owner.entries.values()}:
             removed += self._clear_scope(publisher, scope)
             change = Change(0, 0, owner.dp_rank, 0, Op.CLEAR, 0)
@@ -408,9 +418,18 @@ class ReferenceKernel:
             elif event.medium is not None:
                 self._clear_medium(publisher, owner, event.medium, moves)
             else:
-                self.clear(publisher)
+                self._clear_blocks(publisher, owner)
                 cleared = event.sequence
         return cleared
+
+    def _clear_blocks(self, publisher: PublisherId, owner: _Publisher) -> None:
+        """The publisher holds nothing any more; which of its groups form prefixes stays known."""
+        scope, has_base = owner.scope(GROUPS), owner.has_base
+        groups = sorted(key for key, entry in owner.entries.items() if entry.scope == scope)
+        self.clear(publisher)
+        owner.has_base = has_base
+        for key in groups:
+            self._change(publisher, owner, scope, Change(key, key, owner.dp_rank, 0, Op.SET, 1))
 
     def _clear_medium(
         self, publisher: PublisherId, owner: _Publisher, medium: Medium, moves: Moves
@@ -481,12 +500,16 @@ class ReferenceKernel:
 
     def _note_group(self, publisher: PublisherId, owner: _Publisher, group: int) -> None:
         """A group forms prefixes. What is held before the first entry of one is group 0's."""
+        owner.has_base |= group == 0
         scope, known = owner.scope(GROUPS), owner.groups
         if GROUPS_MASK ^ group in owner.entries or not (group or known) or known > GROUP_MAX:
             return
         shown = (count for one, count in owner.held.items() if not is_hidden(one.lora_name))
-        for one in (0, group) if not known and any(shown) else (group,):
+        with_base = not known and (owner.has_base or any(shown))
+        for one in (0, group) if with_base else (group,):
             key = GROUPS_MASK ^ one
+            if key in owner.entries:  # an engine has named a block so
+                continue
             self._change(publisher, owner, scope, Change(key, key, owner.dp_rank, 0, Op.SET, 1))
 
     def _locals(self, event: StoredBlocks) -> Iterator[int]:
@@ -705,7 +728,8 @@ class ReferenceKernel:
             count = entry.counts[tier] if entry is not None else 0
             if count and (event.reported or count == HOLD_COUNT_MAX):
                 continue
-            change = Change(key, key, owner.dp_rank, tier, Op.SET, count + 1)
+            prefix = key if entry is None else entry.prefix
+            change = Change(key, prefix, owner.dp_rank, tier, Op.SET, count + 1)
             self._change(publisher, owner, scope, change)
 
     def _take_in(
@@ -748,8 +772,10 @@ class ReferenceKernel:
         count = min(before + times, HOLD_COUNT_MAX)  # there are no more copies than that
         is_other = entry is None and key in owner.entries
         if count > before and not is_other:
-            change = Change(key, key, owner.dp_rank, tier, Op.SET, count)
-            self._change(publisher, owner, owner.scope(REPEATED), change)
+            prefix = key if entry is None else entry.prefix
+            scope = owner.scope(REPEATED) if entry is None else entry.scope
+            change = Change(key, prefix, owner.dp_rank, tier, Op.SET, count)
+            self._change(publisher, owner, scope, change)
 
     def _keep_copies(self, publisher: PublisherId, owner: _Publisher, key: int, tier: int) -> bool:
         """A copy is removed of a block of which at most one surely is held: whether it is counted

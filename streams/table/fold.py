@@ -249,7 +249,7 @@ class Fold:
         state.degraded_since, state.degraded_at = None, 0.0
         state.left_out, state.left_out_at = {}, 0.0
         state.begun = state.heard = None
-        state.other_ranks, state.window = (), None
+        state.other_ranks, state.window, state.base_group = (), None, False
         state.media = media_of_next(state.media)
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
@@ -266,7 +266,9 @@ class Fold:
     ) -> bool:
         """Returns whether parts of its first batch are missing."""
         events = events_after(record, state, begun)
-        cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
+        handle = self._handle(publisher)
+        cleared = self.kernel.apply(handle, events, state.sequence)
+        state.base_group = self.kernel.has_base_group(handle)
         self._note_left_out(publisher, state, record.bridge_time)
         self._note_joined(publisher, record.bridge_time)
         self._expect(state, record)  # only of events that were folded
@@ -521,7 +523,9 @@ class Fold:
         self._when_folded(offset)
         self.unproven = unproven
         for publisher, state in publishers.items():
-            self._handle(publisher)
+            handle = self._handle(publisher)
+            if state.base_group:
+                self.kernel.set_base_group(handle)
             self._put(publisher, state)
         for publisher, registered in registrations.items():
             self.registrations[publisher] = registered

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from schemas.events import ClearedBlocks, RemovedBlocks
+from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import GROUPS_DIFFER, Medium
 from streams.kernel import native_available, open_kernel
+from streams.kernel.changes import engine_key
 from streams.kernel.interface import PublisherId
-from streams.kernel.reference import GROUP_MAX
+from streams.kernel.reference import GROUP_MAX, GROUPS_MASK
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, placeholder
-from tests.strategies import BLOCK_SIZE, prompt_hashes, u64s
+from tests.strategies import BLOCK_SIZE, prompt_hashes, scope_of, u64s
 
 
 @pytest.fixture(params=["reference", "rust", "rust, which clears later"])
@@ -74,7 +75,7 @@ def test_what_one_of_them_has_stored_differs_until_the_others_have(bench: Bench)
     assert differing(bench, publisher) == 0, "a further copy"
 
 
-def test_a_group_is_known_until_a_clear_though_it_holds_nothing(bench: Bench) -> None:
+def test_a_group_is_known_until_the_engine_ends_though_it_holds_nothing(bench: Bench) -> None:
     publisher = bench.publisher()
     for group in (0, 1):
         bench.store(publisher, ABC, group=group)
@@ -84,9 +85,67 @@ def test_a_group_is_known_until_a_clear_though_it_holds_nothing(bench: Bench) ->
     bench.store(publisher, ABC)
     assert differing(bench, publisher) == 3
     bench.apply(publisher, ClearedBlocks(sequence=2))
+    assert (differing(bench, publisher), bench.kernel.stats()["entries"]) == (0, 0)
+    bench.store(publisher, ABC)
+    assert differing(bench, publisher) == 3
+    bench.store(publisher, ABC, group=1)
+    assert differing(bench, publisher) == 0
+    bench.kernel.clear(publisher)
     assert (differing(bench, publisher), bench.kernel.contexts()) == (0, [])
     bench.store(publisher, ABC)
     assert differing(bench, publisher) == 0
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_the_first_group_is_known_though_it_was_evicted_before_another_stores(
+    bench: Bench, clears: bool
+) -> None:
+    publisher = bench.publisher()
+    assert not bench.kernel.has_base_group(publisher)
+    bench.store(publisher, ABC)
+    gone = ClearedBlocks(sequence=1) if clears else removed()
+    bench.apply(publisher, gone)
+    assert bench.kernel.has_base_group(publisher)
+    assert bench.kernel.contexts() == [], "no row says so"
+    bench.store(publisher, ABC, group=1)
+    assert differing(bench, publisher) == 3
+    bench.kernel.clear(publisher)
+    assert not bench.kernel.has_base_group(publisher)
+    bench.store(publisher, ABC, group=1)
+    assert differing(bench, publisher) == 0, "another engine may have no other group"
+
+
+def test_a_first_group_that_forms_no_prefix_is_none_of_them(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, (7,), spec_kind="sliding_window")
+    bench.store(publisher, ABC, group=1)
+    bench.apply(publisher, ClearedBlocks(sequence=2))
+    bench.store(publisher, ABC, group=1)
+    assert differing(bench, publisher) == 0
+    assert not bench.kernel.has_base_group(publisher)
+
+
+def test_the_first_group_is_known_where_rows_said_so(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.kernel.set_base_group(publisher)
+    bench.store(publisher, ABC, group=1)
+    assert differing(bench, publisher) == 3
+
+
+def test_a_block_that_is_named_like_a_group_stays_a_block(bench: Bench) -> None:
+    for group in (0, 1):
+        publisher = bench.publisher(str(group))
+        named = u64s([engine_key(GROUPS_MASK ^ group, 0)])
+        bench.apply(
+            publisher,
+            by_hash := StoredBlocks(sequence=1, hashes=named, block_size=BLOCK_SIZE, by_hash=True),
+        )
+        bench.store(publisher, ABC)
+        bench.store(publisher, ABC, group=1)
+        assert bench.ask(ABC)[str(group)] == 3
+        bench.remove(publisher, by_hash.hashes)
+        answer = bench.kernel.query_by_hash(scope_of(""), named, str(group))
+        assert [one.longest for one in answer] == [0]
 
 
 def test_tiers_differ_apart_and_a_clear_of_one_forgets_no_group(bench: Bench) -> None:

@@ -154,6 +154,19 @@ impl Kernel {
             .map_err(unknown(publisher))
     }
 
+    #[pyo3(signature = (publisher, /))]
+    fn has_base_group(&self, publisher: u64) -> PyResult<bool> {
+        let state = self.core.state.read();
+        let known = state.publishers.get(&publisher).ok_or(UnknownPublisher);
+        known.map(|known| known.has_base).map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn set_base_group(&self, publisher: u64) -> PyResult<()> {
+        self.write(|turn| turn.publisher(publisher).map(|(known, _)| known.has_base = true))
+            .map_err(unknown(publisher))
+    }
+
     #[pyo3(signature = (publisher, lora_name, routable, is_shard = false, /))]
     fn register(
         &self,

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from schemas.events import BlockEvent, RemovedBlocks
-from schemas.identities import OBJECTS_WAIT, Offset, PublisherKey
+from schemas.identities import GROUPS_DIFFER, OBJECTS_WAIT, Offset, PublisherKey
 from schemas.positions import Proof, PublisherState
 from schemas.registration import NO_EVENTS, LiveRegistration, Registration
 from streams.kernel.interface import Kernel, PublisherId
@@ -113,6 +113,21 @@ def test_an_engine_without_events_is_restored_without_a_part(
     again.restore(fold.offset, fold.publishers, fold.registrations)
     assert again.registrations == fold.registrations
     assert again.states.publishers(SCOPE) == (PUBLISHER,)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_group_whose_blocks_are_all_gone_is_missed_after_a_restart_as_well(
+    fold: Fold, any_fold: Callable[[], Fold], restarts: bool
+) -> None:
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4)), removed(0, [1])]))
+    assert fold.kernel.contexts() == [], "of which no row says that it had any"
+    if restarts:
+        first, fold = fold, any_fold()
+        fold.restore(first.offset, first.publishers, {})
+    feed(fold, events_record(1, 1, [stored(1, [1], range(4), group=1)]))
+    assert fold.publishers[PUBLISHER].left_out == {GROUPS_DIFFER: 1}
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4), group=1)], incarnation=2))
+    assert fold.publishers[PUBLISHER].left_out == {}, "another engine may have one group"
 
 
 def test_an_offset_that_was_folded_is_ignored(fold: Fold) -> None:
@@ -250,7 +265,7 @@ def test_a_new_incarnation_drops_the_old_ones_blocks_without_a_reset_record(
     assert matched(each_fold, list(range(4))) == 0
     assert matched(each_fold, list(range(8, 12))) == 4
     assert each_fold.publishers[PUBLISHER] == PublisherState(
-        incarnation=2, sequence=0, engine_time=0.0, heard=Proof(0, 0.0)
+        incarnation=2, sequence=0, engine_time=0.0, heard=Proof(0, 0.0), base_group=True
     )
 
 

@@ -28,6 +28,7 @@ impl Index {
     /// A group forms prefixes.
     #[inline]
     pub fn note_group(&mut self, publisher: &mut Publisher, group: u32) {
+        publisher.has_base |= group == 0;
         if group > 0 || publisher.groups > 0 {
             self.add_group(publisher, group);
         }
@@ -41,11 +42,33 @@ impl Index {
             return;
         }
         let holds = publisher.memberships.iter().any(|part| !part.hidden && part.entries > 0);
-        // What it holds before the first of these entries is group 0's.
-        if known == 0 && holds {
+        // What it holds before the first of these entries is group 0's. An engine may have named a
+        // block like an entry of these.
+        let has_base = known == 0 && (publisher.has_base || holds);
+        if has_base && self.find(publisher, GROUPS_MASK).is_none() {
             self.put_apart(publisher, GROUPS_MASK, (0, 1), GROUPS);
         }
         self.put_apart(publisher, key, (0, 1), GROUPS);
+        self.regroup(publisher);
+    }
+
+    /// The keys of the entries that say which groups form prefixes.
+    pub fn group_keys(&self, publisher: &Publisher) -> Vec<u64> {
+        let Some(groups) = publisher.memberships.number_of(GROUPS) else { return Vec::new() };
+        let mut found = Vec::new();
+        let mut place = Some(Place::default());
+        while let Some(at) = place {
+            let see = |entry: Entry| found.extend((entry.membership == groups).then_some(entry.key));
+            place = publisher.entries.part(at, self.keys(publisher), see);
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// The same groups form prefixes as before a clear, which has dropped these entries.
+    pub fn put_groups(&mut self, publisher: &mut Publisher, keys: &[u64]) {
+        keys.iter().for_each(|&key| self.put_apart(publisher, key, (0, 1), GROUPS));
         self.regroup(publisher);
     }
 

@@ -63,6 +63,8 @@ pub struct Publisher {
     pub skipped_groups: u64,
     /// How many cache groups form prefixes; 0 while it is group 0 alone.
     pub groups: u64,
+    /// Whether it has stored blocks of group 0 that form prefixes, since all was dropped.
+    pub has_base: bool,
     /// Whether it has ever had an object of a block that engines call by a hash of their own.
     pub has_aliases: bool,
 }
@@ -82,6 +84,7 @@ impl Publisher {
             domain: 0,
             skipped_groups: 0,
             groups: 0,
+            has_base: false,
             has_aliases: false,
         }
     }

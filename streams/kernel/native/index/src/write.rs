@@ -100,7 +100,7 @@ impl<'a> WriteTurn<'a> {
                     self.clear_medium(id, *medium, &mut moves)?;
                 }
                 Event::Cleared { sequence, medium: None } => {
-                    self.clear(id)?;
+                    self.clear_blocks(id)?;
                     cleared = Some(*sequence);
                 }
             }
@@ -331,9 +331,24 @@ impl<'a> WriteTurn<'a> {
 
     // Dropping entries
 
+    /// The publisher holds nothing any more; which of its groups form prefixes stays known.
+    fn clear_blocks(&mut self, id: u64) -> Result<()> {
+        let (publisher, index) = self.publisher(id)?;
+        let has_base = publisher.has_base;
+        let groups = index.group_keys(publisher);
+        self.clear(id)?;
+        let (publisher, index) = self.publisher(id)?;
+        publisher.has_base = has_base;
+        if !groups.is_empty() {
+            index.put_groups(publisher, &groups);
+        }
+        Ok(())
+    }
+
     /// Drops all entries of a publisher; returns how many.
     pub fn clear(&mut self, id: u64) -> Result<u64> {
         let (publisher, _) = self.publisher(id)?;
+        publisher.has_base = false;
         let removed = publisher.live_entries() - publisher.aliases();
         let mut emptied = publisher.memberships.numbers();
         emptied.retain(|&number| {
