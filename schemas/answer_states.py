@@ -60,6 +60,7 @@ class Doubt(StrEnum):
     GROUPS_DIFFER = GROUPS_DIFFER  # not all of its cache groups hold the same blocks
     OBJECTS_WAIT = OBJECTS_WAIT  # a pool: of objects of it no engine has said which blocks they are
     POOL_CLEARED = "pool_cleared"  # what it had stored for all instances may be there yet
+    TIERS_CLEARED = "tiers_cleared"  # it has cleared its GPU: on CPU or DISK all may be there yet
     NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind

@@ -32,12 +32,20 @@ SHARES: Final = 1 << 7
 POOL_CLEARED: Final = 1 << 8
 """Such blocks were dropped with what is its own, though nothing says that they are gone."""
 
+CPU_CLEARED: Final = 1 << 10
+DISK_CLEARED: Final = 1 << 11
+"""So was what it had on this tier of its own, at a clear that may have been of its GPU alone."""
+
+OUTLIVING: Final = 1 << 3 | 1 << 4 | 1 << 5
+"""`STORAGE`, `FS` and `OBJ`: what is there outlives the process that stored it."""
+
 
 def media_of_next(media: int) -> int:
     """The same of the publisher's next incarnation, which holds nothing: what it has stored for all
-    instances may be there all the same.
+    instances, or where it outlives its process, may be there all the same.
     """
-    return media & SHARES and SHARES | POOL_CLEARED
+    shared = SHARES | POOL_CLEARED if media & SHARES else 0
+    return shared | (DISK_CLEARED if media & (OUTLIVING | DISK_CLEARED) else 0)
 
 
 LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
@@ -164,8 +172,9 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         base_group: whether it has stored blocks of cache group 0 that form prefixes in this
             incarnation.
         media: by which names of media that are one tier here it has stored blocks since it cleared,
-            a bit for each. With SHARES others depend on it, too; both last until it is registered
-            anew.
+            a bit for each. With SHARES others depend on it, too; that and POOL_CLEARED last until
+            it is registered anew. CPU_CLEARED and DISK_CLEARED until that tier is cleared, the
+            former until its next incarnation, too.
     """
 
     incarnation: IncarnationNumber = 0

@@ -9,17 +9,24 @@ known here, where batches follow on one another, and in the log
 So is whether it has stored blocks for all instances, in a pool. A clear of an engine says nothing
 of those, nor does its end: they are dropped with what is its own, since it no longer vouches for
 them, and that is known from then on.
+
+So it is with the tiers of a vLLM engine. `POST /reset_prefix_cache` clears the GPU, and the CPU
+where it is asked for that, and what is in storage never; the event is the same (vLLM 0.9 to 0.33).
 """
 
 from typing import Final
 
-from bridge.wire import DecodedBatch
+from bridge.wire import DecodedBatch, vllm
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import TIER_CLEARED, TIERS, media_of
 from schemas.errors import EventError
-from schemas.positions import POOL_CLEARED, SHARES, media_of_next
+from schemas.positions import CPU_CLEARED, DISK_CLEARED, POOL_CLEARED, SHARES, media_of_next
+from schemas.registration import Registration
 
-_LASTING: Final = SHARES | POOL_CLEARED
+_CLEARED: Final = (CPU_CLEARED, DISK_CLEARED)
+"""Of each of `TIERS`."""
+
+_LASTING: Final = SHARES | POOL_CLEARED | CPU_CLEARED | DISK_CLEARED
 
 
 class Media:
@@ -29,10 +36,11 @@ class Media:
         names: by which blocks were stored since the last clear, see `bridge.wire.fields.media_bit`.
     """
 
-    __slots__ = ("names",)
+    __slots__ = ("_is_gpu_cleared", "names")
 
-    def __init__(self) -> None:
+    def __init__(self, registration: Registration) -> None:
         self.names = 0
+        self._is_gpu_cleared = registration.kind == vllm.KIND  # alone, perhaps, at a clear
 
     def forget(self) -> None:
         """What comes next is of another incarnation."""
@@ -45,8 +53,12 @@ class Media:
         if batch.clears or batch.settled & TIER_CLEARED:
             kept = batch.media if batch.clears else names
             self.names = kept | (names & _LASTING) | (POOL_CLEARED if names & SHARES else 0)
-        for tier in TIERS:
+        for tier, cleared in zip(TIERS, _CLEARED, strict=True):
             used, settled = names & tier, batch.settled & tier
+            if used and batch.clears and self._is_gpu_cleared:
+                self.names |= cleared
+            elif settled and batch.settled & TIER_CLEARED:
+                self.names &= ~cleared
             if settled and used and (used | settled).bit_count() > 1:
                 detail = f"Expected one medium of its tier, got {media_of(used | settled)}"
                 error = EventError(DropReason.SHARED_TIER, f"{detail}: which copies are gone?")

@@ -109,7 +109,7 @@ class BatchStream:
         self.engine_time = 0.0
         self.numbers = EventNumbers()
         self.windows = Windows()
-        self.media = Media()
+        self.media = Media(registration)
         self._begun: BegunBatch | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
         self._has_told_gap = False

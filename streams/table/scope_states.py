@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing, Verdict
 from schemas.identities import OBJECTS_WAIT, UNSURE, PrefixScope, PublisherKey, StreamKey
-from schemas.positions import POOL_CLEARED, Confirmation, PublisherState
+from schemas.positions import (
+    CPU_CLEARED,
+    DISK_CLEARED,
+    POOL_CLEARED,
+    Confirmation,
+    PublisherState,
+)
 
 Scope = tuple[str, str, int, str]
 """Tenant, model, block size, salt: what the publishers of a query's scope have in common."""
@@ -120,6 +126,8 @@ class ScopeStates:
         unsure_at = state.left_out_at if unsure else 0.0
         if not unsure and state.media & POOL_CLEARED:
             unsure = Doubt.POOL_CLEARED
+        if not unsure and state.media & (CPU_CLEARED | DISK_CLEARED):
+            unsure = Doubt.TIERS_CLEARED
         said = (known.loss, known.degraded_at, known.unsure, known.unsure_at, known.other_ranks)
         is_known = known.stated and said == (
             *(loss, degraded_at, unsure, unsure_at),
@@ -257,7 +265,7 @@ class ScopeStates:
         said = known.confirmation
         since = 0.0 if said is None else said.since
         source = self._source_of(known)
-        if source in (*UNSURE, Doubt.POOL_CLEARED):
+        if source in (*UNSURE, Doubt.POOL_CLEARED, Doubt.TIERS_CLEARED):
             since = known.unsure_at
         if isinstance(source, Doubt):
             return Standing(AnswerState.UNCONFIRMED, source, since)

@@ -12,7 +12,7 @@ from bridge.publisher.anchor import Anchor
 from brokers.clients import Clients
 from schemas.codec import decode_record
 from schemas.events import encode_events
-from schemas.positions import NO_CURSOR, POOL_CLEARED, SHARES, Cursor, Proof
+from schemas.positions import DISK_CLEARED, NO_CURSOR, POOL_CLEARED, SHARES, Cursor, Proof
 from schemas.records import (
     EventsRecord,
     GapRecord,
@@ -197,9 +197,10 @@ def test_a_note_knows_the_attention_window_and_the_media() -> None:
     _, states = recover(topics, 0)
     state = states[ONE.publisher]
     assert (state.anchor.window, state.anchor.media) == (4096, 16 | SHARES)
+    lasting = SHARES | POOL_CLEARED | DISK_CLEARED
     begun = ResetRecord(**envelope(ONE), incarnation=2, first_sequence=-1, last_sequence=-1)
     state.take(begun, 3)
-    assert (state.anchor.window, state.anchor.media) == (None, SHARES | POOL_CLEARED)
+    assert (state.anchor.window, state.anchor.media) == (None, lasting)
     state.take(UnregisteredRecord(**envelope(ONE)), 4)
     state.take(registered(ONE), 5)
     assert (state.anchor.window, state.anchor.media) == (None, 0)

@@ -11,16 +11,26 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire import dynamo
+from bridge.wire import dynamo, sglang
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import MEDIA, TIERS, media_bit, media_of, medium_of
+from schemas.answer_states import Doubt
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.identities import Medium, Offset, PrefixScope
-from schemas.positions import POOL_CLEARED, SHARES, PublisherState
+from schemas.positions import (
+    CPU_CLEARED,
+    DISK_CLEARED,
+    OUTLIVING,
+    POOL_CLEARED,
+    SHARES,
+    Confirmation,
+    PublisherState,
+)
 from schemas.records import encode_record
 from schemas.registration import Registration
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
+from streams.table.scope_states import ConfirmationSource, ScopeStates
 from tests.unit.bridge.messages import map_event, registration
 from tests.unit.bridge.publisher.sequencers import Sequencers
 
@@ -95,6 +105,16 @@ class Engine:
     @property
     def is_degraded(self) -> bool:
         return self.state.degraded_since is not None
+
+    @property
+    def doubt(self) -> str:
+        """Why it is not confirmed, where its bridge says that it is."""
+        states = ScopeStates()
+        states.register(self.key, True)
+        state = msgspec.structs.replace(self.state, confirmation=Confirmation("bridge"))
+        states.put(self.key, state)
+        standing = states.standing(self.key, {ConfirmationSource(0, "bridge"): 9.0}, 1.0)
+        return standing.reason
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -204,6 +224,63 @@ def test_nor_is_it_behind_its_end(engine: Engine) -> None:
 def test_an_engine_that_stores_for_itself_may_clear(engine: Engine) -> None:
     engine.send([stored("CPU")], [ALL], [stored()], [SETTLING["tier"]("CPU")])
     assert not engine.state.media & (SHARES | POOL_CLEARED)
+
+
+TIERS_CLEARED = {"CPU": CPU_CLEARED, "cpu_pinned": CPU_CLEARED, "STORAGE": DISK_CLEARED}
+
+
+@pytest.mark.parametrize("medium", TIERS_CLEARED)
+def test_what_it_had_beside_its_gpu_may_be_there_behind_a_clear(
+    engine: Engine, medium: str
+) -> None:
+    engine.send([stored()], [stored(medium)])
+    engine.restart_bridge()
+    engine.send([ALL])
+    engine.send([stored()])
+    engine.restart_bridge()
+    engine.send([SETTLING["tier"]("GPU")], [stored(medium)])
+    assert (engine.doubt, engine.is_degraded) == (Doubt.TIERS_CLEARED, False)
+    assert engine.state.media & (CPU_CLEARED | DISK_CLEARED) == TIERS_CLEARED[medium]
+    engine.send([SETTLING["tier"](medium)])
+    assert engine.doubt == ""
+
+
+@pytest.mark.parametrize(
+    ("medium", "clears", "is_told"),
+    [
+        ("CPU", True, False),
+        ("DISK", False, False),
+        ("DISK", True, True),
+        ("STORAGE", False, True),
+        ("fs", False, True),
+        ("OBJ:0", False, True),
+    ],
+)
+def test_what_is_in_storage_outlives_the_process(
+    engine: Engine, medium: str, clears: bool, is_told: bool
+) -> None:
+    engine.send([stored()], [stored(medium)], *([[ALL]] * clears))
+    for at in (9.5, 10.5):
+        engine.send_payloads(msgspec.msgpack.encode([at, [stored()], 0]), at=0)
+        assert (engine.doubt == Doubt.TIERS_CLEARED) is is_told
+    assert engine.state.incarnation == 3
+    assert Anchor.of(engine.state) == engine.sequencer[engine.key].stream.anchor
+
+
+def test_an_engine_that_has_used_its_gpu_alone_has_cleared_all(engine: Engine) -> None:
+    engine.send([stored("GPU")], [ALL], [stored("CPU")])
+    assert (engine.doubt, engine.state.media) == ("", media_bit("CPU"))
+
+
+def test_other_engines_clear_all_their_tiers(packer: ArrayPacker) -> None:
+    engine = Engine(packer, registration(kind=sglang.KIND))
+    engine.send([stored("CPU")], [ALL])
+    assert (engine.doubt, engine.state.media) == ("", 0)
+
+
+def test_names_of_storage_are_known_by_their_bits() -> None:
+    assert sum(map(media_bit, ("STORAGE", "FS", "OBJ"))) == OUTLIVING
+    assert not (CPU_CLEARED | DISK_CLEARED | SHARES | POOL_CLEARED) & ((1 << len(MEDIA)) - 1)
 
 
 @pytest.mark.parametrize("field", [{"locality": "REMOTE"}, {"group_idx": 1}])
