@@ -20,7 +20,7 @@ from schemas.answer_states import (
 from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.memory_segments import SegmentKey, SegmentState
-from schemas.positions import SHARES, PublisherState
+from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.ledger import NO_LEDGERS, Ledger
@@ -139,7 +139,7 @@ class TableView(ABC):
         for publisher in self._states().publishers(scope):
             name, standing = publisher.stream.instance_id, self.standing(publisher)
             state = known.get(publisher)
-            if publisher in pools or (state is not None and state.media & SHARES):
+            if publisher in pools or (state is not None and state.concerns_all):
                 shared.append(standing)
             if publisher not in pools:
                 worst[name] = _worse(worst.get(name, standing), standing)

@@ -11,7 +11,7 @@ import math
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from schemas.identities import COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT
+from schemas.identities import COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT, POOL_REMOVED
 
 
 class AnswerState(StrEnum):
@@ -59,6 +59,7 @@ class Doubt(StrEnum):
     COPIES_UNKNOWN = COPIES_UNKNOWN  # it has removed a copy of a block: perhaps the only one
     GROUPS_DIFFER = GROUPS_DIFFER  # not all of its cache groups hold the same blocks
     OBJECTS_WAIT = OBJECTS_WAIT  # a pool: of objects of it no engine has said which blocks they are
+    POOL_REMOVED = POOL_REMOVED  # it has removed from a pool what only others had stored there
     POOL_CLEARED = "pool_cleared"  # what it had stored for all instances may be there yet
     TIERS_CLEARED = "tiers_cleared"  # it has cleared its GPU: on CPU or DISK all may be there yet
     NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds

@@ -84,7 +84,12 @@ OBJECTS_WAIT: Final = "objects_wait"
 them.
 """
 
-UNSURE: Final = (COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT)
+POOL_REMOVED: Final = "pool_removed"
+"""Reason of blocks that an engine has removed from a pool, and others have stored there: no event
+says whether it is one pool.
+"""
+
+UNSURE: Final = (COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT, POOL_REMOVED)
 """Reasons that leave a publisher unconfirmed; any other one makes it degraded."""
 
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from schemas.engine_facts import EngineFacts
-from schemas.identities import Rank, Text
+from schemas.identities import POOL_REMOVED, Rank, Text
 from schemas.limits import GROUP_NUMBER_MAX, INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
 from schemas.troubles import NO_TROUBLES, Troubles
 
@@ -44,7 +44,7 @@ def media_of_next(media: int) -> int:
     """The same of the publisher's next incarnation, which holds nothing: what it has stored for all
     instances, or where it outlives its process, may be there all the same.
     """
-    shared = SHARES | POOL_CLEARED if media & SHARES else 0
+    shared = SHARES | POOL_CLEARED if media & SHARES else media & POOL_CLEARED
     return shared | (DISK_CLEARED if media & (OUTLIVING | DISK_CLEARED) else 0)
 
 
@@ -192,6 +192,11 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     window: AttentionWindow | None = None
     media: MediaNames = 0
     base_group: bool = False
+
+    @property
+    def concerns_all(self) -> bool:
+        """Whether other instances hold what it says, or does not say, of a pool."""
+        return self.media & (SHARES | POOL_CLEARED) != 0 or POOL_REMOVED in self.left_out
 
     @property
     def cursor(self) -> Cursor:

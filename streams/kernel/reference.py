@@ -25,6 +25,7 @@ from schemas.identities import (
     GROUPS_DIFFER,
     LEFT_OUT,
     OBJECTS_WAIT,
+    POOL_REMOVED,
     REPEATED,
     Medium,
     ModelContext,
@@ -135,6 +136,11 @@ while no copy is sure, where the block's own entry, if there is one, counts 1 fo
 GROUPS_MASK: Final = xxhash.xxh3_64_intdigest(b"groups")
 """With the number of a cache group, the key of the entry that says that the group forms prefixes.
 There is none while that is group 0 alone.
+"""
+
+POOL_MASK: Final = xxhash.xxh3_64_intdigest(b"pool_removed")
+"""The same, with the tier added, of the entry that says that a publisher has removed a block from a
+pool that it had not stored there.
 """
 
 ALIASES_MASK: Final = xxhash.xxh3_64_intdigest(b"aliases")
@@ -423,23 +429,33 @@ class ReferenceKernel:
         return cleared
 
     def _clear_blocks(self, publisher: PublisherId, owner: _Publisher) -> None:
-        """The publisher holds nothing any more; which of its groups form prefixes stays known."""
-        scope, has_base = owner.scope(GROUPS), owner.has_base
-        groups = sorted(key for key, entry in owner.entries.items() if entry.scope == scope)
+        """The publisher holds nothing any more. Which of its groups form prefixes stays known, and
+        what of others it has removed from pools.
+        """
+        has_base = owner.has_base
+        lasting = [
+            (scope, key, min(tier for tier, count in enumerate(entry.counts) if count))
+            for scope in (owner.scope(GROUPS), owner.scope(LEFT_OUT + POOL_REMOVED))
+            for key, entry in sorted(owner.entries.items(), key=lambda item: item[0])
+            if entry.scope == scope
+        ]
         self.clear(publisher)
         owner.has_base = has_base
-        for key in groups:
-            self._change(publisher, owner, scope, Change(key, key, owner.dp_rank, 0, Op.SET, 1))
+        for scope, key, tier in lasting:
+            change = Change(key, key, owner.dp_rank, tier, Op.SET, 1)
+            self._change(publisher, owner, scope, change)
 
     def _clear_medium(
         self, publisher: PublisherId, owner: _Publisher, medium: Medium, moves: Moves
     ) -> None:
         for tier in (tier_of(medium, shared=False), tier_of(medium, shared=True)):
-            groups = owner.scope(GROUPS)  # stay: there is more than this medium
+            lasting = (owner.scope(GROUPS), owner.scope(LEFT_OUT + POOL_REMOVED))
             held = {
                 key: one
                 for key, one in owner.entries.items()
-                if one.counts[tier] and one.scope != groups and not is_aliases(one.scope.lora_name)
+                if one.counts[tier]
+                and one.scope not in lasting
+                and not is_aliases(one.scope.lora_name)
             }
             for key, entry in sorted(held.items()):
                 self._counters["cleared"] += 1
@@ -739,6 +755,8 @@ class ReferenceKernel:
         them that removes each. Not so of a conflict, which is another block of this name.
         """
         tier = tier_of(event.medium, shared=event.shared)
+        if self._pool_removal(owner, key, tier) is not None:
+            self._lower(publisher, owner, _pool_key(key, tier), tier, 0)
         left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
         if left_out is None or left_out.scope.lora_name == LEFT_OUT + REASONS["hash_conflict"]:
             return
@@ -795,6 +813,25 @@ class ReferenceKernel:
         self._move(publisher, owner, key, tier, scope)
         return left_out.get(scope, 0) < self._left_out_max // COPIES_KEPT_SHARE
 
+    # What others have stored in a pool; see POOL_MASK
+
+    def _pool_removal(self, owner: _Publisher, key: int, tier: int) -> _Entry | None:
+        entry = owner.entry_on(_pool_key(key, tier), tier)
+        is_one = entry is not None and entry.scope == owner.scope(LEFT_OUT + POOL_REMOVED)
+        return entry if is_one else None
+
+    def _note_pool_removal(
+        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int
+    ) -> None:
+        """An engine has removed a block from a pool, and had not stored it there."""
+        scope, key = owner.scope(LEFT_OUT + POOL_REMOVED), _pool_key(key, tier)
+        if key in owner.entries:
+            return
+        if not self._has_room(scope, owner.left_out()):
+            self._note_overflow(publisher, owner)
+            return
+        self._change(publisher, owner, scope, Change(key, key, owner.dp_rank, tier, Op.SET, 1))
+
     def _has_room(self, scope: PrefixScope, left_out: dict[PrefixScope, int]) -> bool:
         """Whether there is room for another block in this scope of what is left out."""
         is_full = sum(left_out.values()) >= self._left_out_max
@@ -841,6 +878,8 @@ class ReferenceKernel:
             else:
                 skipped = event.group in owner.skipped_groups
                 counter = "skipped_group" if skipped else "unknown_removed"
+                if event.shared and owner.routable and not skipped:
+                    self._note_pool_removal(publisher, owner, key, tier)
             self._counters[counter] += 1
             if entry is not None and held:
                 moves.note(key, entry.scope, entry.prefix)
@@ -1206,6 +1245,10 @@ class ReferenceKernel:
 
 def _repeated_key(key: int, tier: int) -> int:
     return key ^ (REPEATED_MASK + tier)
+
+
+def _pool_key(key: int, tier: int) -> int:
+    return key ^ (POOL_MASK + tier)
 
 
 def _packed(hashes: Iterable[int]) -> bytes:

@@ -43,10 +43,18 @@ import msgspec
 from schemas.answer_states import Doubt
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError
-from schemas.identities import OBJECTS_WAIT, ModelContext, Offset, PrefixScope, PublisherKey
+from schemas.identities import (
+    OBJECTS_WAIT,
+    POOL_REMOVED,
+    ModelContext,
+    Offset,
+    PrefixScope,
+    PublisherKey,
+)
 from schemas.limits import OTHER_RANKS_MAX
 from schemas.memory_segments import MemoryRecord, SegmentKey, SegmentState
 from schemas.positions import (
+    POOL_CLEARED,
     Confirmation,
     Heartbeat,
     PartialBatch,
@@ -247,10 +255,11 @@ class Fold:
         state.sequence = -1
         state.engine_time, state.proof = 0.0, None
         state.degraded_since, state.degraded_at = None, 0.0
-        state.left_out, state.left_out_at = {}, 0.0
+        left_out, state.left_out, state.left_out_at = state.left_out, {}, 0.0
         state.begun = state.heard = None
         state.other_ranks, state.window, state.base_group = (), None, False
-        state.media = media_of_next(state.media)
+        is_unsure = POOL_REMOVED in left_out  # and stays so, whatever becomes of this publisher
+        state.media = media_of_next(state.media) | (POOL_CLEARED if is_unsure else 0)
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
         if record.first_sequence > state.sequence + 1:
@@ -286,7 +295,7 @@ class Fold:
             ranks = sorted({*state.other_ranks, *record.other_ranks})
             state.other_ranks = tuple(ranks[:OTHER_RANKS_MAX])
         state.window = record.window_after(state.window)
-        state.media = record.media_after(state.media)
+        state.media = record.media_after(state.media) | state.media & POOL_CLEARED
         if not record.is_unfinished:
             state.engine_time = record.engine_time
         elif record.part is not msgspec.UNSET:

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from schemas.clock import REAL_CLOCK
-from schemas.identities import COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT, Offset, PublisherKey
+from schemas.identities import (
+    COPIES_UNKNOWN,
+    GROUPS_DIFFER,
+    OBJECTS_WAIT,
+    POOL_REMOVED,
+    Offset,
+    PublisherKey,
+)
 
 # All of it is counted: reprise_fold_records and reprise_worker_records for records,
 # reprise_table_rows for rows, by outcome.
@@ -64,7 +71,7 @@ def log_left_out(publisher: PublisherKey, blocks: Mapping[str, int]) -> None:
     """Logs that the first blocks of a publisher are left out, and what to do."""
     stream, dp_rank = publisher
     for reason, count in blocks.items():
-        if reason in (GROUPS_DIFFER, OBJECTS_WAIT):
+        if reason in (GROUPS_DIFFER, OBJECTS_WAIT, POOL_REMOVED):
             continue  # as groups evict one after the other, and a pool is heard before its engine
         if reason == COPIES_UNKNOWN:
             logger.warning(

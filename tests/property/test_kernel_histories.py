@@ -201,7 +201,9 @@ class History:
         )
 
     def removed(self, held: list[Entry]) -> RemovedBlocks:
-        """Some of what is held, whatever it is known by; now and then twice, or nothing."""
+        """Some of what is held, whatever it is known by; now and then twice, or nothing, or what
+        others hold.
+        """
         tier = self.random.randrange(TIER_COUNT)
         keys = []
         for lora_name, change in held:
@@ -213,6 +215,9 @@ class History:
                 keys.append(change.engine_key ^ (REPEATED_MASK + tier))
         share = self.random.randrange(1, 5)
         keys = [key for key in keys if self.random.randrange(4) < share]
+        if self.chance(4):
+            prompt = self.random.choice(self.prompts)
+            keys += self.keys(prompt, self.random.choice(LORA_NAMES), has_own=False)
         if self.chance(3):
             keys += [5, 7]
             keys += keys[:2]

@@ -5,8 +5,15 @@ import msgspec
 import pytest
 
 from schemas.events import BlockEvent, RemovedBlocks
-from schemas.identities import GROUPS_DIFFER, OBJECTS_WAIT, Offset, PublisherKey
-from schemas.positions import Proof, PublisherState
+from schemas.identities import (
+    GROUPS_DIFFER,
+    OBJECTS_WAIT,
+    POOL_REMOVED,
+    Medium,
+    Offset,
+    PublisherKey,
+)
+from schemas.positions import POOL_CLEARED, Proof, PublisherState
 from schemas.registration import NO_EVENTS, LiveRegistration, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.fold import (
@@ -128,6 +135,22 @@ def test_a_group_whose_blocks_are_all_gone_is_missed_after_a_restart_as_well(
     assert fold.publishers[PUBLISHER].left_out == {GROUPS_DIFFER: 1}
     feed(fold, events_record(0, 0, [stored(0, [1], range(4), group=1)], incarnation=2))
     assert fold.publishers[PUBLISHER].left_out == {}, "another engine may have one group"
+
+
+def test_what_an_engine_has_removed_from_a_pool_of_others_is_not_known_after_its_end(
+    fold: Fold,
+) -> None:
+    foreign = msgspec.structs.replace(removed(0, [1], medium=Medium.CPU), shared=True)
+    feed(fold, registered_record(registration()), events_record(0, 0, [foreign]))
+    state = fold.publishers[PUBLISHER]
+    assert (state.left_out, state.concerns_all) == ({POOL_REMOVED: 1}, True)
+    for incarnation in (2, 3):
+        feed(fold, events_record(0, 0, [], incarnation=incarnation))
+        state = fold.publishers[PUBLISHER]
+        assert (state.left_out, state.media) == ({}, POOL_CLEARED)
+        assert state.concerns_all
+    feed(fold, unregistered_record(), registered_record(registration()))
+    assert PUBLISHER not in fold.publishers
 
 
 def test_an_offset_that_was_folded_is_ignored(fold: Fold) -> None:

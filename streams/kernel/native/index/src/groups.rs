@@ -52,26 +52,6 @@ impl Index {
         self.regroup(publisher);
     }
 
-    /// The keys of the entries that say which groups form prefixes.
-    pub fn group_keys(&self, publisher: &Publisher) -> Vec<u64> {
-        let Some(groups) = publisher.memberships.number_of(GROUPS) else { return Vec::new() };
-        let mut found = Vec::new();
-        let mut place = Some(Place::default());
-        while let Some(at) = place {
-            let see = |entry: Entry| found.extend((entry.membership == groups).then_some(entry.key));
-            place = publisher.entries.part(at, self.keys(publisher), see);
-        }
-        found.sort_unstable();
-        found.dedup();
-        found
-    }
-
-    /// The same groups form prefixes as before a clear, which has dropped these entries.
-    pub fn put_groups(&mut self, publisher: &mut Publisher, keys: &[u64]) {
-        keys.iter().for_each(|&key| self.put_apart(publisher, key, (0, 1), GROUPS));
-        self.regroup(publisher);
-    }
-
     /// Has blocks counted anew where an engine has named an entry of these.
     #[inline]
     pub fn settle_groups(&mut self, publisher: &mut Publisher) {

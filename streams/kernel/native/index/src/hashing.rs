@@ -153,6 +153,10 @@ pub const REPEATED_MASK: u64 = 0xc76f_d921_dd10_2b32;
 /// XXH3-64 of `groups`.
 pub const GROUPS_MASK: u64 = 0x45c8_0335_5165_d5c1;
 
+/// With the tier added, what distinguishes the key of the entry that says that a publisher has removed
+/// a block from a pool that it had not stored there: XXH3-64 of `pool_removed`.
+pub const POOL_MASK: u64 = 0xffa0_6898_bc32_08de;
+
 /// What distinguishes the key under which a pool remembers the block that engines call so: XXH3-64 of
 /// `aliases`.
 pub const ALIASES_MASK: u64 = 0x6dad_6739_8f62_366b;

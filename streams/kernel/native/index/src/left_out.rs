@@ -6,13 +6,13 @@
 
 use crate::block::Block;
 use crate::counters::Counter;
-use crate::entry_table::Entry;
+use crate::entry_table::{Entry, Place};
 use crate::events::Stored;
-use crate::hashing::{LEFT_OUT_MASK, REPEATED_MASK};
+use crate::hashing::{LEFT_OUT_MASK, POOL_MASK, REPEATED_MASK};
 use crate::limits::{
     COPIES_KEPT_SHARE, HOLD_COUNT_MAX, LEFT_OUT_REASON_BYTES_MAX, LEFT_OUT_REASONS_MAX,
 };
-use crate::names::{LEFT_OUT, REPEATED};
+use crate::names::{GROUPS, LEFT_OUT, REPEATED};
 use crate::publisher::Publisher;
 use crate::state::Index;
 
@@ -20,6 +20,10 @@ use crate::state::Index;
 const COPIES_UNKNOWN: &str = "copies_unknown";
 /// Reason of a block of the name of another one.
 pub const CONFLICT: &str = "hash_conflict";
+/// The scope of what a publisher has removed from a pool, and others have stored there.
+pub const POOL_REMOVED: &str = "\0left_out:pool_removed";
+/// The scopes that outlive a clear.
+pub const LASTING: [&str; 2] = [GROUPS, POOL_REMOVED];
 const OVERFLOW: &str = "overflow";
 /// Stands for all that no longer had room.
 const OVERFLOW_KEY: u64 = LEFT_OUT_MASK ^ u64::MAX;
@@ -102,6 +106,7 @@ impl Index {
 
     #[cold]
     fn take_in_copies(&mut self, publisher: &mut Publisher, block: Block) {
+        self.end_pool_removal(publisher, block);
         let Some(entry) = self.find(publisher, block.key ^ LEFT_OUT_MASK) else { return };
         let reason = publisher.memberships.get(entry.membership).map(|part| &*part.lora_name);
         let times = publisher.counts.of(&entry, block.tier);
@@ -112,6 +117,64 @@ impl Index {
         let copies = times - u16::from(block.reported);
         if copies > 0 && !block.is_object {
             self.note_repeated(publisher, block, copies);
+        }
+    }
+
+    // What outlives a clear
+
+    /// The entries that say which groups form prefixes, and what of others the publisher has removed
+    /// from pools: name of the scope, key, tier.
+    pub fn lasting(&self, publisher: &Publisher) -> Vec<(&'static str, u64, u32)> {
+        let mut found = Vec::new();
+        for name in LASTING {
+            let Some(number) = publisher.memberships.number_of(name) else { continue };
+            let begin = found.len();
+            let mut place = Some(Place::default());
+            while let Some(at) = place {
+                let see = |entry: Entry| {
+                    let tier = entry.tiers().next().filter(|_| entry.membership == number);
+                    found.extend(tier.map(|tier| (name, entry.key, tier)));
+                };
+                place = publisher.entries.part(at, self.keys(publisher), see);
+            }
+            found[begin..].sort_unstable();
+        }
+        found.dedup();
+        found
+    }
+
+    /// Puts them back.
+    pub fn keep(&mut self, publisher: &mut Publisher, lasting: &[(&'static str, u64, u32)]) {
+        if !lasting.is_empty() {
+            for &(name, key, tier) in lasting {
+                self.put_apart(publisher, key, (tier, 1), name);
+            }
+            self.regroup(publisher);
+        }
+    }
+
+    /// An engine has removed a block from a pool, and had not stored it there.
+    #[cold]
+    pub fn note_pool_removal(&mut self, publisher: &mut Publisher, key: u64, tier: u32) {
+        let key = pool_key(key, tier);
+        if self.find(publisher, key).is_some() {
+            return;
+        }
+        if has_room(publisher, POOL_REMOVED, self.left_out_max) {
+            self.put_apart(publisher, key, (tier, 1), POOL_REMOVED);
+        } else {
+            self.note_overflow(publisher);
+        }
+    }
+
+    /// The publisher stores such a block there.
+    fn end_pool_removal(&mut self, publisher: &mut Publisher, block: Block) {
+        let key = pool_key(block.key, block.tier);
+        let Some(entry) = self.find(publisher, key) else { return };
+        let part = publisher.memberships.get(entry.membership);
+        let is_one = part.is_some_and(|part| *part.lora_name == *POOL_REMOVED);
+        if is_one && entry.tiers().eq([block.tier]) {
+            self.remove_whole(publisher, key, block.tier);
         }
     }
 
@@ -224,6 +287,10 @@ impl Index {
         self.rename(publisher, entry.key, to, entry.key);
         self.leave_if_unused(publisher, entry.membership);
     }
+}
+
+fn pool_key(key: u64, tier: u32) -> u64 {
+    key ^ (POOL_MASK + u64::from(tier))
 }
 
 fn repeated_key(key: u64, tier: u32) -> u64 {

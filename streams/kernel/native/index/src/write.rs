@@ -13,7 +13,7 @@ use crate::entries::AHEAD;
 use crate::entry_table::{Entry, Place};
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, TOKEN_HASH_SEED, group_mask};
-use crate::left_out::reason_of;
+use crate::left_out::{LASTING, reason_of};
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::memberships::{MemberId, Membership};
 use crate::moves::Moves;
@@ -276,6 +276,7 @@ impl<'a> WriteTurn<'a> {
             let skipped =
                 event.group <= GROUP_MAX && publisher.skipped_groups >> event.group & 1 == 1;
             let unknown = if skipped { Counter::SkippedGroup } else { Counter::UnknownRemoved };
+            let is_of_pool = event.tier >= SHARED && publisher.routable && !skipped;
             for ahead in hashes.chunks(AHEAD) {
                 let found = index.find_ahead(publisher, ahead, mask);
                 for (&hash, entry) in ahead.iter().zip(found) {
@@ -292,6 +293,9 @@ impl<'a> WriteTurn<'a> {
                         if held.is_none() {
                             let was_left_out = Counter::LeftOutRemoved;
                             index.count(if is_known { was_left_out } else { unknown }, 1);
+                            if is_of_pool && !is_known {
+                                index.note_pool_removal(publisher, key, event.tier);
+                            }
                             continue;
                         }
                     } else {
@@ -310,6 +314,9 @@ impl<'a> WriteTurn<'a> {
                             let counter =
                                 if was_left_out { Counter::LeftOutRemoved } else { unknown };
                             index.count(counter, 1);
+                            if is_of_pool && !was_left_out {
+                                index.note_pool_removal(publisher, key, event.tier);
+                            }
                             continue;
                         }
                     }
@@ -331,17 +338,15 @@ impl<'a> WriteTurn<'a> {
 
     // Dropping entries
 
-    /// The publisher holds nothing any more; which of its groups form prefixes stays known.
+    /// The publisher holds nothing any more; what outlives that stays known.
     fn clear_blocks(&mut self, id: u64) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
         let has_base = publisher.has_base;
-        let groups = index.group_keys(publisher);
+        let lasting = index.lasting(publisher);
         self.clear(id)?;
         let (publisher, index) = self.publisher(id)?;
         publisher.has_base = has_base;
-        if !groups.is_empty() {
-            index.put_groups(publisher, &groups);
-        }
+        index.keep(publisher, &lasting);
         Ok(())
     }
 
@@ -371,7 +376,7 @@ impl<'a> WriteTurn<'a> {
     fn clear_medium(&mut self, id: u64, medium: u32, moves: &mut Moves) -> Result<()> {
         for tier in [medium, medium + SHARED] {
             let (publisher, index) = self.publisher(id)?;
-            let groups = publisher.memberships.number_of(GROUPS); // stay: there is more than this
+            let lasting = LASTING.map(|name| publisher.memberships.number_of(name));
             let is_alias = |entry: &Entry| {
                 let part = publisher.memberships.get(entry.membership);
                 publisher.has_aliases && part.is_some_and(|part| part.aliases)
@@ -380,7 +385,8 @@ impl<'a> WriteTurn<'a> {
             let mut place = Some(Place::default());
             while let Some(at) = place {
                 let see = |entry: Entry| {
-                    let is_of_blocks = Some(entry.membership) != groups && !is_alias(&entry);
+                    let lasts = lasting.contains(&Some(entry.membership));
+                    let is_of_blocks = !lasts && !is_alias(&entry);
                     let is_gone = entry.has(tier) && is_of_blocks;
                     held.extend(is_gone.then_some(entry.key));
                 };
