@@ -30,6 +30,9 @@ WITHOUT_EVENTS: Final = Standing(AnswerState.UNCONFIRMED, Doubt.NO_EVENTS, 0.0)
 """Of an engine that publishes none: nothing of it is in the table, whose answers it changes not."""
 
 
+_WITHOUT_ADAPTER: Final = Standing(AnswerState.UNCONFIRMED, Doubt.ADAPTER_UNKNOWN, 0.0)
+
+
 class TableView(ABC):
     """A table as the HTTP API reads it; `health` is the form's own.
 
@@ -120,6 +123,8 @@ class TableView(ABC):
         if self._is_damaged(scope):
             return Verdict(AnswerState.DEGRADED)
         state, until = self._states().verdict(scope, self._fresh_until(), now)
+        if state is AnswerState.EXACT and scope.lora_name and self.kernel.without_adapter(scope):
+            return Verdict(AnswerState.UNCONFIRMED)
         return Verdict(state, min(until, stale_at))
 
     def notify(self, changed: Callable[[], None]) -> None:
@@ -145,6 +150,9 @@ class TableView(ABC):
                 worst[name] = _worse(worst.get(name, standing), standing)
         for standing in shared:  # what every instance holds
             worst = {name: _worse(one, standing) for name, one in worst.items()}
+        for name in self.kernel.without_adapter(scope) if scope.lora_name else ():
+            if name in worst:
+                worst[name] = _worse(worst[name], _WITHOUT_ADAPTER)
         return worst
 
     def standing(self, publisher: PublisherKey) -> Standing:

@@ -62,6 +62,7 @@ class Doubt(StrEnum):
     POOL_REMOVED = POOL_REMOVED  # it has removed from a pool what only others had stored there
     POOL_CLEARED = "pool_cleared"  # what it had stored for all instances may be there yet
     TIERS_CLEARED = "tiers_cleared"  # it has cleared its GPU: on CPU or DISK all may be there yet
+    ADAPTER_UNKNOWN = "adapter_unknown"  # a pool has blocks of the adapter: has it loaded that?
     NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind

@@ -357,6 +357,13 @@ class ReadOnlyKernel(Protocol):
         """
         ...
 
+    def without_adapter(self, scope: PrefixScope, /) -> list[str]:
+        """The instances of which nothing says whether they could use what a pool has of the scope:
+        they are registered without an adapter, and hold no block of the scope's own; sorted. None
+        where the scope has no adapter, or no pool has blocks of it. Cost O(publishers).
+        """
+        ...
+
     def scopes(self) -> list[ScopeView]:
         """All scopes with participants or blocks, sorted. Cost O(scopes + publishers)."""
         ...

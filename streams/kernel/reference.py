@@ -1183,6 +1183,21 @@ class ReferenceKernel:
         )
 
     @_locked
+    def without_adapter(self, scope: PrefixScope, /) -> list[str]:
+        scope = PrefixScope(*scope)
+        owners = self._publishers.values()
+        pooled = any(owner.held[scope] > owner.own[scope] for owner in owners)
+        if not scope.lora_name or not pooled:
+            return []
+        base = scope._replace(lora_name="")
+        registered = {
+            owner.stream.instance_id
+            for owner in owners
+            if owner.takes_part(base) and owner.scope("") == base
+        }
+        return sorted(registered - self._participants(scope).keys())
+
+    @_locked
     def scopes(self) -> list[ScopeView]:
         scopes = {scope for scope in self._scopes if not is_hidden(scope.lora_name)}
         for owner in self._publishers.values():

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from schemas.events import ClearedBlocks, RemovedBlocks
-from schemas.identities import POOL_REMOVED, Medium
+from schemas.identities import POOL_REMOVED, Medium, StreamKey
 from streams.kernel import native_available, open_kernel
 from streams.kernel.interface import PublisherId
-from tests.contract.test_kernel_contract import ABC, SEED, Bench
-from tests.strategies import prompt_hashes
+from tests.contract.test_kernel_contract import ABC, SCOPE, SEED, Bench
+from tests.strategies import BLOCK_SIZE, prompt_hashes, scope_of
 
 POOL: dict[str, Any] = {"medium": Medium.CPU, "shared": True}
 
@@ -107,3 +107,48 @@ def test_there_are_no_more_of_them_than_of_all_that_is_left_out(bench: Bench) ->
     publisher = engine(few, "a")
     few.apply(publisher, removed())
     assert dict(few.kernel.left_out(publisher)) == {POOL_REMOVED: 2, "overflow": 1}
+
+
+# Of an adapter
+
+
+def adapted(bench: Bench, publisher: PublisherId, **fields: Any) -> None:
+    bench.store(publisher, ABC, lora_name="x", **fields)
+
+
+def test_of_an_adapters_blocks_in_a_pool_it_is_not_known_who_could_use_them(bench: Bench) -> None:
+    stores, registered, other = engine(bench, "a"), engine(bench, "b"), engine(bench, "c")
+    bench.kernel.register(registered, "x", True)
+    scope = scope_of("x")
+    adapted(bench, stores)
+    assert bench.kernel.without_adapter(scope) == [], "nothing is there that others could use"
+    adapted(bench, stores, **POOL)
+    assert bench.kernel.without_adapter(scope) == ["c"]
+    assert bench.ask(ABC, scope) == {"a": 3, "b": 3}
+    assert bench.kernel.without_adapter(scope_of("y")) == bench.kernel.without_adapter(SCOPE) == []
+    adapted(bench, other, medium=Medium.CPU)
+    assert bench.kernel.without_adapter(scope) == []
+    bench.apply(other, ClearedBlocks(sequence=1))
+    assert bench.kernel.without_adapter(scope) == ["c"]
+    bench.kernel.unregister(other)
+    assert bench.kernel.without_adapter(scope) == []
+
+
+def test_a_rank_that_holds_an_adapters_block_is_enough(bench: Bench) -> None:
+    pool = bench.publisher("pool")
+    bench.kernel.register(pool, "x", False)
+    adapted(bench, pool, **POOL)
+    ranks = [bench.publisher("b", rank) for rank in (0, 1)]
+    for rank in ranks:
+        bench.kernel.register(rank, "", True)
+    assert bench.kernel.without_adapter(scope_of("x")) == ["b"]
+    adapted(bench, ranks[1])
+    assert bench.kernel.without_adapter(scope_of("x")) == []
+
+
+def test_other_models_and_adapters_are_not_asked_for(bench: Bench) -> None:
+    adapted(bench, engine(bench, "a"), **POOL)
+    of_other = bench.kernel.open_publisher(StreamKey(SCOPE.tenant_id, "n", BLOCK_SIZE, "", "b"), 0)
+    bench.kernel.register(of_other, "", True)
+    bench.kernel.register(bench.publisher("c"), "y", True)
+    assert bench.kernel.without_adapter(scope_of("x")) == ["a"]

@@ -399,6 +399,7 @@ class History:
             [
                 kernel.knows(scope),
                 kernel.knows(waits),
+                kernel.without_adapter(scope),
                 *(
                     (
                         kernel.query(scope, tokens + b"\0" * 7, first_key, instance),

@@ -8,13 +8,14 @@ import pytest
 from query_api.ports import Positions
 from query_api.table_view import TableView
 from schemas.answer_states import AnswerState, Doubt
-from schemas.identities import PublisherKey
+from schemas.events import encode_events
+from schemas.identities import Medium, PublisherKey
 from schemas.positions import POOL_CLEARED, SHARES, Confirmation, PublisherState
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.scope_states import ConfirmationSource, FreshUntil, ScopeStates
-from tests.building import SCOPE, registration
+from tests.building import SCOPE, registration, stored
 
 POOL = registration("pool", kind="Mooncake", port=7000)
 MEMBERS = [
@@ -30,11 +31,11 @@ class ShownView(TableView):
         super().__init__(clock=lambda: 1.0)
         self._shown = shown
         self._registered = registrations
-        self._kernel = open_kernel(1, name="reference")
+        self.kernel_in_use: ReadOnlyKernel = open_kernel(1, name="reference")
 
     @property
     def kernel(self) -> ReadOnlyKernel:
-        return self._kernel
+        return self.kernel_in_use
 
     def positions(self) -> Positions:
         return ()
@@ -114,6 +115,27 @@ def test_a_pool_is_no_instance_and_what_it_lacks_every_instance_lacks(shown: Sho
     shown.put(MEMBERS[0], sequence=9, degraded=2)
     assert standings() == {"a": AnswerState.DEGRADED}
     assert shown.view.verdict(SCOPE).state is AnswerState.DEGRADED
+
+
+def test_who_could_use_an_adapters_blocks_in_a_pool_is_not_known() -> None:
+    shown = Shown(ENGINE, registration("b", port=7001))
+    kernel = open_kernel(1, name="reference")
+    shown.view.kernel_in_use = kernel
+    for one in shown.view.registered():
+        kernel.register(kernel.open_publisher(*one.publisher), "", True)
+    adapted = SCOPE._replace(lora_name="x")
+    assert shown.view.verdict(adapted).state is AnswerState.EXACT
+    engine = kernel.open_publisher(*ENGINE.publisher)
+    for shared in (False, True):
+        event = stored(0, [1], range(4), lora_name="x", medium=Medium.CPU, shared=shared)
+        kernel.apply(engine, encode_events([event]), -1)
+    assert shown.view.verdict(SCOPE).state is AnswerState.EXACT
+    assert shown.view.verdict(adapted).state is AnswerState.UNCONFIRMED
+    found = shown.view.instance_standings(adapted)
+    reasons = {name: one.reason for name, one in found.items()}
+    assert reasons == {"a": "", "b": Doubt.ADAPTER_UNKNOWN}
+    shown.put(registration("b", port=7001), sequence=1, degraded=1)
+    assert shown.view.instance_standings(adapted)["b"].state is AnswerState.DEGRADED
 
 
 def test_what_an_engine_has_stored_for_all_is_as_well_known_as_the_engine() -> None:

@@ -427,6 +427,15 @@ impl Kernel {
         })
     }
 
+    #[pyo3(signature = (scope, /))]
+    fn without_adapter(&self, scope: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+        with_scope(scope, |key| {
+            let state = self.core.state.read();
+            let found = views::without_adapter(&state, key);
+            Ok(found.into_iter().map(str::to_owned).collect())
+        })
+    }
+
     #[pyo3(signature = (body, /))]
     fn scan_query<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = body.py();

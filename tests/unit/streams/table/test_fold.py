@@ -149,7 +149,7 @@ def test_what_an_engine_has_removed_from_a_pool_of_others_is_not_known_after_its
         state = fold.publishers[PUBLISHER]
         assert (state.left_out, state.media) == ({}, POOL_CLEARED)
         assert state.concerns_all
-    feed(fold, unregistered_record(), registered_record(registration()))
+    feed(fold, unregistered_record(registration()), registered_record(registration()))
     assert PUBLISHER not in fold.publishers
 
 

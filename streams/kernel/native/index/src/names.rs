@@ -73,7 +73,7 @@ pub struct ScopeKey {
 }
 
 /// A `ScopeKey` that borrows, for looking up. It must hash alike: same fields in the same order.
-#[derive(Hash, Clone, Copy)]
+#[derive(PartialEq, Eq, Hash, Clone, Copy)]
 pub struct ScopeRef<'a> {
     pub tenant_id: &'a str,
     pub model_name: &'a str,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use hashbrown::HashSet;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::names::{ContextKey, LEFT_OUT, ScopeKey, TIERS, is_hidden};
+use crate::memberships::Membership;
+use crate::names::{ContextKey, LEFT_OUT, ScopeKey, ScopeRef, TIERS, is_hidden};
 use crate::publisher::Publisher;
 use crate::scope::Scope;
 use crate::state::State;
@@ -65,6 +66,42 @@ pub fn left_out(publisher: &Publisher) -> Vec<(&str, u64)> {
     let waiting = publisher.waiting();
     found.extend((waiting > 0).then_some((OBJECTS_WAIT, waiting)));
     found.sort_unstable();
+    found
+}
+
+/// The instances of which nothing says whether they could use what a pool has under an adapter: they
+/// are registered without one, and hold no block of their own under it; sorted.
+pub fn without_adapter<'a>(state: &'a State, key: ScopeRef<'_>) -> Vec<&'a str> {
+    let Some(&number) = state.index.scope_ids.get(&key) else { return Vec::new() };
+    if key.lora_name.is_empty() {
+        return Vec::new();
+    }
+    let part_of = |publisher: &'a Publisher| {
+        let number = publisher.memberships.number_of(key.lora_name)?;
+        publisher.memberships.get(number)
+    };
+    let members = state.index.scopes[number as usize].publishers();
+    let members: Vec<&Publisher> = members.filter_map(|id| state.publishers.get(&id)).collect();
+    let parts: Vec<&Membership> = members.iter().copied().filter_map(part_of).collect();
+    if !parts.iter().any(|part| part.entries > part.own) {
+        return Vec::new();
+    }
+    let takes_part = |part: &Membership| part.registered || part.own > 0;
+    let known: HashSet<&str> = (members.iter())
+        .copied()
+        .filter(|&one| part_of(one).is_some_and(takes_part))
+        .map(|one| &*one.stream.instance_id)
+        .collect();
+    let base = ScopeRef { lora_name: "", ..key };
+    let is_registered = |one: &&Publisher| {
+        let is_without = one.routable && one.registered_lora.as_deref() == Some("");
+        is_without && base == one.stream.scope_ref("")
+    };
+    let registered = state.publishers.values().filter(is_registered);
+    let mut found: Vec<&str> = registered.map(|one| &*one.stream.instance_id).collect();
+    found.retain(|instance| !known.contains(instance));
+    found.sort_unstable();
+    found.dedup();
     found
 }
 
