@@ -334,7 +334,7 @@ def replaced_by(
     registration: Registration, registered: Mapping[PublisherKey, Registration]
 ) -> list[Registration]:
     """What a registration that replaces takes the place of: what has its name and rank, and its
-    model and block size or its endpoint. What has another name stays. Cost O(registered).
+    model or its endpoint. What has another name stays. Cost O(registered).
     """
     key, publisher = registration.service_key, registration.publisher
     return [
@@ -342,7 +342,11 @@ def replaced_by(
         for other in registered.values()
         if (asked := other.as_registered) != registration
         and asked.service_key == key
-        and (asked.publisher == publisher or _is_taken_by(other, registration))
+        and (
+            asked.publisher == publisher
+            or _is_taken_by(other, registration)
+            or _has_other_block_size(other, registration)
+        )
     ]
 
 
@@ -369,6 +373,12 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
         raise RegistrationConflictError(
             f"conflicting registration for service key: {registration.as_registered.service_key}"
         )
+    for other in registered.values():
+        if _has_other_block_size(other, registration):
+            raise RegistrationConflictError(
+                f"conflicting registration for service key: {registration.service_key}",
+                f"block_size is {other.block_size}, got: {registration.block_size}",
+            )
     if any(_is_taken_by(other, registration) for other in registered.values()):
         raise RegistrationConflictError(
             f"conflicting active registration for endpoint: {registration.endpoint}"
@@ -388,6 +398,18 @@ def _difference(one: Registration, other: Registration) -> str:
         if was != now:
             return f"{_SPELLED.get(name, name)} is {was or 'none'}, got: {now or 'none'}"
     return ""
+
+
+def _has_other_block_size(other: Registration, registration: Registration) -> bool:
+    """Whether it is the same rank of the same engine with blocks of another size: an engine has one
+    size for a model. A pool has those of all its engines, and one without events has none.
+    """
+    if other.block_size == registration.block_size or other.is_pool or registration.is_pool:
+        return False
+    if not (other.has_events and registration.has_events):
+        return False
+    stream = registration.stream._replace(block_size=other.block_size)
+    return other.publisher == registration.publisher._replace(stream=stream)
 
 
 def _is_taken_by(other: Registration, registration: Registration) -> bool:

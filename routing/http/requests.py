@@ -86,6 +86,10 @@ class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     explain: bool = False
 
 
+ReportedMs = Annotated[float, Meta(ge=0, le=86_400_000)]
+"""Of one request: at most a day."""
+
+
 class FeedbackEvent(StrEnum):
     """What is reported: an `OutcomeEvent`, or that the request goes on."""
 
@@ -115,11 +119,11 @@ class FeedbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dp_rank: Rank | None = None
     prompt_tokens: RequestTokens | None = None
     cached_tokens: RequestTokens | None = None
-    queue_ms: Milliseconds | None = None
-    prefill_ms: Milliseconds | None = None
-    ttft_ms: Milliseconds | None = None
+    queue_ms: ReportedMs | None = None
+    prefill_ms: ReportedMs | None = None
+    ttft_ms: ReportedMs | None = None
     output_tokens: RequestTokens | None = None
-    tbt_ms: Milliseconds | None = None
+    tbt_ms: ReportedMs | None = None
     error: str | None = None
 
 
@@ -428,6 +432,11 @@ def _told(one: FeedbackBody, index: int, access: Access) -> ClientReport:
         text = f"cached_tokens must be at most prompt_tokens, which is {one.prompt_tokens}"
         more = f", got: {one.cached_tokens}"
         raise RequestError("out_of_range", text, field="cached_tokens", index=index, more=more)
+    for name in ("queue_ms", "prefill_ms"):
+        part = getattr(one, name) or 0.0
+        if one.ttft_ms is not None and part > one.ttft_ms:
+            text = f"{name} must be at most ttft_ms, which is {one.ttft_ms}"
+            raise RequestError("out_of_range", text, field=name, index=index, more=f", got: {part}")
     outcome = FeedbackReport(
         0,
         one.event.outcome,

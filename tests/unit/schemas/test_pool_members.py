@@ -9,7 +9,14 @@ from brokers.clients import partition_of
 from schemas.errors import RegistrationConflictError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.limits import NAME_BYTES_MAX
-from schemas.registration import PublisherKind, Registration, is_new, pool_members
+from schemas.registration import (
+    NO_EVENTS,
+    PublisherKind,
+    Registration,
+    is_new,
+    pool_members,
+    replaced_by,
+)
 from schemas.topics import encode_stream
 from tests.building import registration
 
@@ -110,3 +117,36 @@ def test_a_conflict_names_the_first_field_that_differs_with_both_values() -> Non
     with pytest.raises(RegistrationConflictError) as raised:
         is_new(other, registered(one))
     assert raised.value.differs == f"endpoint is {one.endpoint}, got: tcp://b:1"
+
+
+def resized(one: Registration, **fields: object) -> Registration:
+    other = msgspec.structs.replace(one, block_size=64, endpoint="tcp://b:1")
+    return msgspec.structs.replace(other, **fields)
+
+
+def test_an_engine_has_one_block_size_for_a_model() -> None:
+    engine = registration("a")
+    with pytest.raises(RegistrationConflictError, match=r"service key: a\|default\|0") as raised:
+        is_new(resized(engine), registered(engine))
+    assert raised.value.differs == f"block_size is {engine.block_size}, got: 64"
+    assert replaced_by(resized(engine), registered(engine)) == [engine]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_name": "n"},
+        {"additional_salt": "fp8"},
+        {"tenant_id": "other"},
+        {"instance_id": "b"},
+        {"dp_rank": 1},
+        {"kind": NO_EVENTS, "endpoint": ""},
+        {"kind": PublisherKind("Mooncake")},
+    ],
+)
+def test_another_model_rank_or_tenant_may_have_another_one(fields: dict[str, object]) -> None:
+    engine = registration("a")
+    other = resized(engine, **fields)
+    assert is_new(other, registered(engine))
+    assert is_new(engine, registered(other))
+    assert replaced_by(other, registered(engine)) == []

@@ -141,3 +141,24 @@ def test_more_cached_tokens_than_the_prompt_has_are_refused() -> None:
     with pytest.raises(RequestError, match="at most prompt_tokens, which is 64") as raised:
         read_feedback(body % 65, Wire.JSON)
     assert (raised.value.field, raised.value.index) == ("cached_tokens", 0)
+
+
+@pytest.mark.parametrize("part", ["queue_ms", "prefill_ms"])
+def test_no_part_of_the_time_to_the_first_token_is_longer_than_that(part: str) -> None:
+    body = '{"request_id":"r","event":"completed","ttft_ms":20,"%s":%s}'
+    (told,) = read_feedback((body % (part, 20)).encode(), Wire.JSON)
+    assert told.outcome.ttft_s == 0.02
+    with pytest.raises(RequestError, match="at most ttft_ms, which is 20") as raised:
+        read_feedback((body % (part, 20.5)).encode(), Wire.JSON)
+    assert (raised.value.reason, raised.value.field) == ("out_of_range", part)
+
+
+@pytest.mark.parametrize("field", ["queue_ms", "prefill_ms", "ttft_ms", "tbt_ms"])
+@pytest.mark.parametrize("value", [-1.0, 86_400_001.0, float("nan"), float("inf")])
+def test_times_that_cannot_be_are_refused(field: str, value: float) -> None:
+    body = msgspec.msgpack.encode({"request_id": "r", "event": "completed", field: value})
+    with pytest.raises(
+        RequestError, match=f"{field} must be a number from 0 to 86400000"
+    ) as raised:
+        read_feedback(body, Wire.MSGPACK)
+    assert (raised.value.reason, raised.value.field) == ("out_of_range", field)
