@@ -1,0 +1,375 @@
+"""What an exact answer says, an engine can reuse: random histories of engines with several cache
+groups, tiers, adapters, salts and a pool, against caches of our own that know nothing of the index.
+
+Their wire messages go through the bridge's decoders into the fold; both are started anew now and
+then. Where the state of an answer is not `exact`, nothing is said of it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+import msgspec
+import pytest
+
+from bridge.publisher.anchor import Anchor
+from bridge.sockets.raw_message import RawMessage
+from schemas.answer_states import AnswerState
+from schemas.arrays import PythonArrayPacker
+from schemas.events import extra_key
+from schemas.identities import Offset, PrefixScope, PublisherKey
+from schemas.positions import Confirmation, PublisherState
+from schemas.records import encode_record
+from streams.kernel import Kernel, array_packer, native_available, open_kernel
+from streams.table.fold import Fold
+from streams.table.scope_states import ConfirmationSource, ScopeStates
+from tests.building import registered_record
+from tests.strategies import u32s
+from tests.unit.bridge.messages import registration
+from tests.unit.bridge.publisher.sequencers import Sequencers
+
+BLOCK_SIZE: Final = 4
+ADAPTERS: Final = ("", "x", "y")
+FULL, SPARSE = "full_attention", "sliding_window"
+SHAPES: Final = (
+    {0: FULL},
+    {0: FULL},
+    {0: FULL, 1: FULL},
+    {0: SPARSE, 1: FULL},
+    {0: FULL, 1: SPARSE},
+    {0: FULL, 1: FULL, 2: SPARSE},
+    {0: SPARSE, 1: FULL, 2: FULL},
+)
+"""Kinds of attention of an engine's cache groups."""
+
+SOURCE: Final = ConfirmationSource(0, "bridge")
+KERNELS: Final = ("reference", "rust") if native_available() else ("reference",)
+
+
+class Block(NamedTuple):
+    """A block: all that is before it, too."""
+
+    lora_name: str
+    salt: str
+    chain: tuple[int, ...]
+
+    @property
+    def parent(self) -> "Block | None":
+        return self._replace(chain=self.chain[:-1]) if len(self.chain) > 1 else None
+
+
+class Engine:
+    """A vLLM engine that keeps what it holds, and says what it does."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.name, self.random = world, name, world.random
+        self.kinds = self.random.choice(SHAPES)
+        self.prefix = [group for group, kind in self.kinds.items() if kind == FULL]
+        self.adapters = [one for one in ADAPTERS if not one or self.random.random() < 0.6]
+        endpoint = f"tcp://127.0.0.1:{5000 + len(world.engines)}"
+        mode = self.random.choice(("", "", "incremental"))
+        self.registration = msgspec.structs.replace(
+            registration(instance_id=name, endpoint=endpoint), kv_cache_report_mode=mode
+        )
+        self.gpu_name = self.random.choice(("GPU", None, "gpu"))
+        self.cpu_name = self.random.choice(("CPU", "CPU_PINNED", "cpu:0"))
+        self.offloads, self.describes = self.random.random() < 0.5, self.random.random() < 0.5
+        self.has_pool = self.random.random() < 0.4 and len(self.prefix) == 1
+        self.begin()
+
+    def begin(self) -> None:
+        """Another process of it, which holds nothing."""
+        self.gpu: dict[int, Counter[Block]] = {group: Counter() for group in self.kinds}
+        self.cpu: dict[int, set[Block]] = {group: set() for group in self.prefix}
+        self.sequence = 0
+        self.known: set[int] = set()  # its groups of which a block was announced
+        self.events: list[Mapping[str, object]] = []
+
+    def flush(self, *, is_lost: bool = False) -> None:
+        if self.events:
+            payload = msgspec.msgpack.encode([self.world.tick(), self.events, 0])
+            if not is_lost:
+                self.world.deliver(self, self.sequence, payload)
+            self.sequence, self.events = self.sequence + 1, []
+
+    def reusable(self, asked: Block) -> int:
+        """Of the tokens of a chain, as long as each group has its blocks."""
+        for depth in range(len(asked.chain)):
+            block = asked._replace(chain=asked.chain[: depth + 1])
+            on_gpu = all(self.gpu[group][block] for group in self.prefix)
+            on_cpu = all(block in self.cpu[group] for group in self.prefix)
+            if not (on_gpu or on_cpu or block in self.world.pooled):
+                return depth * BLOCK_SIZE
+        return len(asked.chain) * BLOCK_SIZE
+
+    # What it does
+
+    def serve(self) -> None:
+        asked = Block(self.random.choice(self.adapters), self.world.salt(), self.world.prompt())
+        hit = 0
+        while hit < len(asked.chain) and all(
+            self.gpu[group][asked._replace(chain=asked.chain[: hit + 1])] for group in self.prefix
+        ):
+            hit += 1
+        if self.random.random() < 0.1:
+            hit = 0  # as for log-probabilities of prompts
+        if hit == len(asked.chain):
+            return
+        for group in self.kinds:
+            if group in self.prefix or self.random.random() < 0.7:
+                self.announce(group, asked, hit, self.gpu_name)
+                for depth in range(hit, len(asked.chain)):
+                    self.gpu[group][asked._replace(chain=asked.chain[: depth + 1])] += 1
+            if self.random.random() < 0.15:  # its groups come one after the other
+                self.flush()
+                if self.random.random() < 0.5:
+                    self.evict(wholly=True)
+            if self.random.random() < 0.03 and self.known >= set(self.prefix):
+                return  # the rest never does
+
+    def evict(self, *, wholly: bool = False) -> None:
+        group = self.random.choice(list(self.kinds))
+        held = sorted(+self.gpu[group])
+        self.random.shuffle(held)
+        for block in held if wholly else held[: self.random.randrange(1, 4)]:
+            for _ in range(self.gpu[group][block] if wholly else 1):
+                self.drop(group, block)
+
+    def evict_block(self) -> None:
+        """One of all groups."""
+        held = sorted(+self.gpu[self.prefix[0]])
+        for block in held and [self.random.choice(held)]:
+            for group in self.kinds:
+                while self.gpu[group][block]:
+                    self.drop(group, block)
+
+    def drop(self, group: int, block: Block) -> None:
+        self.withdraw(group, block, self.gpu_name)
+        self.gpu[group][block] -= 1
+
+    def offload(self) -> None:
+        for group in self.prefix if self.offloads else ():
+            for block in sorted(+self.gpu[group]):
+                parent = block.parent
+                is_linked = parent is None or self.gpu[group][parent] > 0
+                if block in self.cpu[group] or not is_linked or self.random.random() < 0.6:
+                    continue
+                if self.describes:
+                    self.announce(group, block, len(block.chain) - 1, self.cpu_name)
+                else:
+                    named = {"block_hashes": [self.world.name_of(block)], "medium": self.cpu_name}
+                    empty = {"token_ids": [], "block_size": 0, "parent_block_hash": None}
+                    self.send("BlockStored", group, named | empty | {"lora_id": None})
+                self.cpu[group].add(block)
+
+    def drop_offloaded(self) -> None:
+        for group in self.prefix:
+            if self.cpu[group]:
+                block = self.random.choice(sorted(self.cpu[group]))
+                self.withdraw(group, block, self.cpu_name)
+                self.cpu[group].remove(block)
+
+    def clear(self) -> None:
+        """As `/reset_prefix_cache`, which may clear the CPU, too, and says the same then."""
+        if self.random.random() < 0.5:
+            self.flush()
+        self.events.append({"type": "AllBlocksCleared"})
+        self.gpu = {group: Counter() for group in self.kinds}
+        if self.random.random() < 0.5:
+            self.cpu = {group: set() for group in self.prefix}
+
+    def restart(self) -> None:
+        self.flush()
+        self.begin()
+        self.serve()
+
+    def share(self) -> None:
+        for block in sorted(+self.gpu[self.prefix[0]]) if self.has_pool else ():
+            parent = block.parent
+            is_linked = parent is None or self.gpu[self.prefix[0]][parent] > 0
+            if is_linked and block not in self.world.pooled and self.random.random() < 0.5:
+                last = len(block.chain) - 1
+                self.announce(self.prefix[0], block, last, "STORAGE", locality="REMOTE")
+                self.world.pooled.add(block)
+
+    def drop_shared(self) -> None:
+        if self.has_pool and self.world.pooled:
+            block = self.random.choice(sorted(self.world.pooled))
+            self.withdraw(self.prefix[0], block, "STORAGE", locality="REMOTE")
+            self.world.pooled.remove(block)
+
+    def lose(self) -> None:
+        """A batch that nobody gets, and the next one shows it."""
+        self.flush()
+        self.serve()
+        self.flush(is_lost=True)
+        self.serve()
+        self.evict()
+
+    # What it says
+
+    def announce(
+        self, group: int, block: Block, start: int, medium: str | None, **more: object
+    ) -> None:
+        self.known.add(group)
+        parts = [block._replace(chain=block.chain[: end + 1]) for end in range(len(block.chain))]
+        hashes = [self.world.name_of(part) for part in parts]
+        fields = {
+            "block_hashes": hashes[start:],
+            "token_ids": tokens_of(block.chain[start:]),
+            "block_size": BLOCK_SIZE,
+            "parent_block_hash": hashes[start - 1] if start else None,
+            "lora_id": None,
+            "lora_name": block.lora_name or None,
+            "medium": medium,
+            "kv_cache_spec_kind": self.kinds[group],
+        }
+        if block.salt and not start:
+            fields["extra_keys"] = [[block.salt], *[None] * (len(hashes) - 1)]
+        self.send("BlockStored", group, fields | more)
+
+    def withdraw(self, group: int, block: Block, medium: str | None, **more: object) -> None:
+        fields = {"block_hashes": [self.world.name_of(block)], "medium": medium}
+        self.send("BlockRemoved", group, fields | more)
+
+    def send(self, tag: str, group: int, fields: Mapping[str, object]) -> None:
+        of_group = {"group_idx": group} if len(self.kinds) > 1 else {}
+        self.events.append({"type": tag, **of_group, **fields})
+
+
+def tokens_of(chain: Sequence[int]) -> list[int]:
+    return [10 * block + place for block in chain for place in range(BLOCK_SIZE)]
+
+
+class World:
+    """Engines, a pool that they share, and what the index makes of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.time = 1000.0
+        self.pooled: set[Block] = set()
+        self.names: dict[Block, int] = {}
+        self.prompts: list[tuple[int, ...]] = []
+        self.packer = self.random.choice((PythonArrayPacker, array_packer))()
+        self.fold = Fold(self.new_kernel())
+        self.offset = 0
+        self.engines: list[Engine] = []
+        while not self.engines or self.random.random() < 0.5:
+            self.engines.append(Engine(self, f"engine-{len(self.engines)}"))
+        for engine in self.engines:
+            self.append(registered_record(engine.registration))
+        self.sequencers = Sequencers(self.packer)
+        self.restart_bridge()
+
+    def new_kernel(self) -> Kernel:
+        return open_kernel(1337, name=self.random.choice(KERNELS))
+
+    def tick(self) -> float:
+        self.time += 0.5
+        return self.time
+
+    def name_of(self, block: Block) -> int:
+        return self.names.setdefault(block, self.random.getrandbits(64))
+
+    def salt(self) -> str:
+        return self.random.choice(("", "", "salt"))
+
+    def prompt(self) -> tuple[int, ...]:
+        known = self.random.choice(self.prompts) if self.prompts else ()
+        chain = known[: self.random.randrange(len(known) + 1)]
+        while not chain or (len(chain) < 5 and self.random.random() < 0.6):
+            chain += (self.random.randrange(6),)
+        self.prompts = [*self.prompts, chain][-8:]
+        return chain
+
+    def append(self, record: bytes) -> None:
+        skipped = self.fold.apply(Offset(self.offset), record)
+        assert skipped is None, skipped
+        self.offset += 1
+
+    def deliver(self, engine: Engine, sequence: int, payload: bytes) -> None:
+        frames = [b"", sequence.to_bytes(8, "big"), payload]
+        message = RawMessage(engine.registration.publisher, frames, self.time)
+        for record in self.sequencers.process([message], self.time):
+            self.append(encode_record(record))
+
+    def restart_bridge(self) -> None:
+        self.sequencers = Sequencers(self.packer)
+        for engine in self.engines:
+            publisher = engine.registration.publisher
+            self.sequencers.add(engine.registration)
+            if publisher in self.fold.publishers:
+                anchor = Anchor.of(self.fold.publishers[publisher])
+                self.sequencers[publisher].place(anchor)
+
+    def restart_table(self) -> None:
+        """From its rows, as they would be now."""
+        kernel = self.new_kernel()
+        for view in self.fold.kernel.contexts():
+            for rows in self.fold.kernel.dump(view.context, 100):
+                kernel.load(view.context, rows)
+        for engine in self.engines:
+            kernel.register(kernel.open_publisher(*engine.registration.publisher), "", True)
+        encoded = msgspec.msgpack.encode(list(self.fold.publishers.items()))
+        before, self.fold = self.fold, Fold(kernel)
+        publishers = dict(
+            msgspec.msgpack.decode(encoded, type=list[tuple[PublisherKey, PublisherState]])
+        )
+        self.fold.restore(before.offset, publishers, before.registrations)
+
+    def step(self) -> None:
+        engine = self.random.choice(self.engines)
+        engine_steps = (
+            *(engine.serve,) * 40,
+            *(engine.evict,) * 12,
+            *(engine.evict_block,) * 8,
+            *(lambda: engine.evict(wholly=True),) * 4,
+            *(engine.offload,) * 9,
+            *(engine.drop_offloaded,) * 5,
+            *(engine.clear, engine.restart, engine.share) * 4,
+            engine.drop_shared,
+            engine.lose,
+            *(self.restart_table,) * 3,
+            *(self.restart_bridge,) * 5,
+        )
+        self.random.choice(engine_steps)()
+        if self.random.random() < 0.7:
+            engine.flush()
+
+    def state_of(self, scope: PrefixScope) -> AnswerState:
+        """Where all links are up, and nothing is held up."""
+        states = ScopeStates()
+        for publisher, state in self.fold.publishers.items():
+            states.register(publisher, True)
+            said = Confirmation(SOURCE.bridge)
+            states.put(publisher, msgspec.structs.replace(state, confirmation=said))
+        if self.fold.kernel.without_adapter(scope):
+            return AnswerState.UNCONFIRMED
+        return states.verdict(scope, {SOURCE: 9.0}, 1.0).state
+
+    def check(self) -> bool:
+        """Whether one answer is exact; it is then right of each engine that has the adapter."""
+        asked = Block(self.random.choice(ADAPTERS[:2]), self.salt(), self.prompt())
+        scope = PrefixScope("default", "m", asked.lora_name, BLOCK_SIZE, "")
+        if self.state_of(scope) is not AnswerState.EXACT:
+            return False
+        first_key = extra_key([asked.salt]) if asked.salt else b""
+        matches = self.fold.kernel.query(scope, u32s(tokens_of(asked.chain)), first_key, None)
+        found = {match.instance_id: match.longest for match in matches}
+        for engine in self.engines:
+            if asked.lora_name in engine.adapters:
+                assert found.get(engine.name, 0) == engine.reusable(asked), (engine.name, asked)
+        return True
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_what_an_exact_answer_says_the_engine_can_reuse(seed: int) -> None:
+    world = World(seed)
+    exact = 0
+    for _ in range(80):
+        world.step()
+        for engine in world.engines:
+            engine.flush()
+        exact += sum(world.check() for _ in range(3))
+    assert exact > 0
