@@ -347,7 +347,8 @@ class ReadOnlyKernel(Protocol):
         answers count the first ones, a 64th of LEFT_OUT_BLOCKS_MAX, until they are removed as often
         as they were announced. Those of `groups_differ` are counted, too: some cache groups hold
         them, and others that form prefixes do not. `objects_wait` are a pool's objects that wait
-        for an engine to announce their blocks.
+        for an engine to announce their blocks. `pool_removed` are blocks that an engine has
+        removed from a pool, and others have stored there: answers count these.
         """
         ...
 
