@@ -34,7 +34,7 @@ from schemas.limits import (
 )
 from schemas.topics import TopicSpec
 
-ROUTING_RECORDS_PER_TURN_MAX: Final = 64  # folded before others have their turn
+FOLDED_PER_TURN_MAX: Final = 64  # folded before others have their turn
 
 READER: Final = "reader"
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class FollowedLog(NamedTuple):
     """What is followed.
 
     Attributes:
-        name: of people, as "the routing log".
+        name: of people, as "the log of alarms".
         settings: of the deployment.
         specs: of the topics that are made where they are missing.
         partition: of which topic.
@@ -86,7 +86,7 @@ class FoldFollower(Follower):
         """
         super().__init__(
             poll_ms=REPLICA_POLL_MS,
-            records_max=ROUTING_RECORDS_PER_TURN_MAX,
+            records_max=FOLDED_PER_TURN_MAX,
             look_s=LAG_CHECK_S,
             retry_first_s=REPLICA_RETRY_S,
             retry_max_s=REPLICA_RETRY_S,

@@ -90,11 +90,6 @@ class PartitionLag:
         return self._size_bytes
 
     @property
-    def limit_bytes(self) -> int:
-        """What the workers fold in LAG_S."""
-        return self._pace.amount
-
-    @property
     def held_back(self) -> list[PublisherKey]:
         """The publishers that wait, or have been told to."""
         return list(self._held_back)

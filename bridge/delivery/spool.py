@@ -75,14 +75,12 @@ class SpooledRecord(NamedTuple):
 class _SpoolLane:
     """A lane, as it is kept in memory."""
 
-    __slots__ = ("head", "number", "records", "size_bytes", "tail")
+    __slots__ = ("head", "number", "records")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.records = 0
-        self.size_bytes = 0
         self.head = 0  # no record of the lane has a lower number
-        self.tail = -1
 
 
 class Spool:
@@ -249,9 +247,7 @@ class Spool:
     def _count(self, lane: _SpoolLane, number: int, size_bytes: int) -> None:
         if not lane.records:
             lane.head = number
-        lane.tail = number
         lane.records += 1
-        lane.size_bytes += size_bytes
         self.records += 1
         self.size_bytes += size_bytes
         self._next_number = max(self._next_number, number + 1)
@@ -331,7 +327,6 @@ class Spool:
             batch.delete(_LANE_KEY.pack(_LANE, lane.number))
         self._write(batch)
         lane.records -= deleted
-        lane.size_bytes -= size_bytes
         self.records -= deleted
         self.size_bytes -= size_bytes
         if emptied:
@@ -382,11 +377,6 @@ class Spool:
                 size_bytes += len(value)
                 if bytes_max is not None and size_bytes >= bytes_max:
                     return
-
-    def last_number(self, publisher: PublisherKey) -> int:
-        """The number of the publisher's last record, -1 where it has none."""
-        lane = self._lanes.get(publisher)
-        return -1 if lane is None else lane.tail
 
     def decoded(self, publisher: PublisherKey) -> Iterator[tuple[SpooledRecord, Record]]:
         """The publisher's records with their numbers; unreadable ones are skipped."""
