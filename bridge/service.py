@@ -220,7 +220,7 @@ class Bridge:
     @property
     def faults(self) -> int:
         """Unexpected errors of all parts."""
-        readers = self.registry.faults + self.cursors.faults + self.spool.faults
+        readers = self.registry.skipped.faults + self.cursors.skipped.faults + self.spool.faults
         readers += self.ownership.handovers.faults
         load = 0 if self.load is None else self.load.faults
         return self._own_faults + load + self.pump.faults + self.ownership.faults + readers

@@ -39,11 +39,18 @@ async def opened_reader(
 ) -> AsyncIterator[Consumer]:
     """A consumer in no group, started; see `Clients.reader`."""
     reader = Clients(options).reader(committed=committed, every_offset=every_offset)
-    try:
-        await start_client(reader)
+    async with started_consumer(reader):
         yield reader
+
+
+@asynccontextmanager
+async def started_consumer(consumer: Consumer) -> AsyncIterator[Consumer]:
+    """The consumer, started; it is stopped in the end."""
+    try:
+        await start_client(consumer)
+        yield consumer
     finally:
-        await stop_consumer(reader)
+        await stop_consumer(consumer)
 
 
 async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -> bool:

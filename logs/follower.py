@@ -84,6 +84,9 @@ class Follower(ABC):
     async def look(self, consumer: Consumer) -> None:  # noqa: B027
         """Called every `look_s` beside the reading; what it raises ends the attempt."""
 
+    def unanswered(self) -> None:  # noqa: B027
+        """The consumer could not be stopped in order within `leave_s`."""
+
     async def left(self) -> None:  # noqa: B027
         """An attempt has ended; its consumer, if it had one, is stopped."""
 
@@ -151,7 +154,8 @@ class Follower(ABC):
                 await self.begin(consumer)
                 await first_of(self._read(consumer), self._look(consumer))
             finally:
-                await stop_consumer(consumer, timeout_s=self._leave_s)
+                if not await stop_consumer(consumer, timeout_s=self._leave_s):
+                    self.unanswered()
         except _GONE as error:
             raise LogLostError(f"Kafka no longer has the offsets: {error}") from error
         finally:

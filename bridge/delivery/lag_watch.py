@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from bridge.bounds import LAG_SILENT_S
 from bridge.delivery.partition_lag import PartitionLag
 from brokers.availability import describe
+from brokers.backoff import Backoff
 from brokers.errors import AWAY
 from schemas.identities import PublisherKey
 
@@ -60,14 +61,13 @@ class LagWatch:
     async def run(self) -> None:
         """Looks until it is cancelled."""
         try:
-            pause_s = LAG_LOOK_S
+            backoff = Backoff(LAG_LOOK_S, LAG_LOOK_MAX_S)
             while True:
                 now = time.monotonic()
                 asking = [lag for lag in self._lags if lag.asks(now)]
-                if asking and not await self._look(asking):
-                    pause_s = min(2 * pause_s, LAG_LOOK_MAX_S)
-                else:
-                    pause_s = LAG_LOOK_S
+                if not asking or await self._look(asking):
+                    backoff.reset()
+                pause_s = backoff.take()
                 await asyncio.sleep(LAG_SILENT_S if self._is_failing else pause_s)
         finally:
             await self._offsets.close()
