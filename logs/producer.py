@@ -1,11 +1,11 @@
 """The producer of one writer: started when it is needed, replaced when it has failed."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar, cast
 
 from brokers.client_internals import abandon_producer, start_client
-from brokers.client_types import Batch, EntryProducer, Producer
+from brokers.client_types import Batch, EntryProducer, Producer, SentBatch
 from brokers.errors import KafkaError
 from schemas.limits import BRIDGE_LEAVE_S
 
@@ -65,11 +65,20 @@ class ReplaceableProducer:
 
     Args:
         make_producer: called again where a producer has failed for good.
+        leave_s: for each of two steps in which one is stopped.
     """
 
-    def __init__(self, make_producer: Callable[[], Producer]) -> None:
+    def __init__(
+        self, make_producer: Callable[[], Producer], *, leave_s: float = BRIDGE_LEAVE_S
+    ) -> None:
         self._one = OneProducer(make_producer)
+        self._leave_s = leave_s
         self._ended = asyncio.Event()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether one is in use."""
+        return self._one.is_started
 
     async def started(self) -> Producer:
         """See `OneProducer`."""
@@ -93,7 +102,7 @@ class ReplaceableProducer:
         if producer is None:
             return
         self._ended.set()
-        await abandon_producer(producer, BRIDGE_LEAVE_S)
+        await abandon_producer(producer, self._leave_s)
 
     async def send(
         self, topic: str, partition: int, messages: Iterable[tuple[bytes, bytes]]
@@ -116,17 +125,40 @@ class ReplaceableProducer:
         return offsets[0]
 
     async def send_batch(self, producer: Producer, batch: Batch, topic: str, partition: int) -> int:
-        """Writes one batch; waits while the broker is away. Returns its first offset.
+        """Writes one batch; waits while the broker is away. Returns its first offset; see
+        `offset_of` for what it raises.
+        """
+        return await self.offset_of(await producer.send_batch(batch, topic, partition=partition))
+
+    async def offset_of(
+        self,
+        sent: "asyncio.Future[SentBatch]",
+        *,
+        late_s: float | None = None,
+        late: Callable[[], Awaitable[None]] | None = None,
+    ) -> int:
+        """The first offset of a batch that the producer was handed, once it is written.
+
+        Args:
+            sent: of the batch.
+            late_s: how often `late` is awaited meanwhile, in seconds; None for never.
+            late: see there.
 
         Raises:
             ProducerReplacedError: by `replace`, while this was under way.
             KafkaError, OSError: it may not have been written.
         """
         ended: asyncio.Future[object] = asyncio.ensure_future(self._ended.wait())
+        waited = {cast("asyncio.Future[object]", sent), ended}
         try:
-            sent = await producer.send_batch(batch, topic, partition=partition)
-            waited = cast("asyncio.Future[object]", sent)
-            await asyncio.wait({waited, ended}, return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                done, _ = await asyncio.wait(
+                    waited, timeout=late_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if done:
+                    break
+                if late is not None:
+                    await late()
             if not sent.done() or sent.cancelled():
                 raise ProducerReplacedError("the producer was closed")
             return sent.result().offset
