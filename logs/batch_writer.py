@@ -122,11 +122,11 @@ class BatchWriter(ABC):
         else:
             self._used = None
             await self.prepare()
-            producer = self._used = await self.producer.started()
+            producer = await self.producer.started()
             batch = producer.create_batch()
             if not self.fill(batch):
-                self._used = None
                 return False
+            self._used = producer
             offset = await self.send(producer, batch)
         self._sent = None
         self.written(offset)

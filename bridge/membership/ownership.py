@@ -438,7 +438,7 @@ class Ownership:
         writer.release(publisher)
         ours = followed.sequencer.stream.anchor
         continues = kept and _same(ours.cursor, anchor.cursor) and ours.begun == anchor.begun
-        if continues and publisher not in writer.losses:
+        if continues and writer.loss_of(publisher) is None:
             self._follower.go_on(followed)
             return
         self.takeovers += 1

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[import-untyped]
 
+from bridge.delivery.delivery import Delivery
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from brokers.broker_settings import KafkaSettings
@@ -210,11 +211,13 @@ class KafkaUnderTest:
         self._producer = ReplaceableProducer(clients.producer)
         self._spool = Spool(self._directory / "spool", bytes_max=SPOOL_BYTES_MAX)
         self._writer = Writer(
-            topic=settings.topics.events,
-            producer=self._producer,
-            spool=self._spool,
-            on_written=self._note,
-            may_write=lambda: True,
+            Delivery(
+                topic=settings.topics.events,
+                producer=self._producer,
+                spool=self._spool,
+                on_written=self._note,
+                may_write=lambda: True,
+            )
         )
         self._writing = asyncio.create_task(self._writer.run())
 
