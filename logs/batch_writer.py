@@ -1,27 +1,25 @@
 """Writes one partition of a topic, a batch at a time, whatever becomes of Kafka.
 
 One batch is under way at a time, by an idempotent producer with acks=all, which writes it again
-while the broker is away. What goes wrong has one place each, in `BatchWriter.run`.
+while the broker is away.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
-from brokers.backoff import Backoff
 from brokers.client_types import Batch, Producer, SentBatch
-from brokers.errors import AWAY
+from logs.attempts import Attempts
 from logs.producer import ReplaceableProducer
-from schemas.errors import ConfigurationError, StorageError
 
 
-class BatchWriter(ABC):
+class BatchWriter(Attempts):
     """See the module. One loop; a user is a subclass.
 
     Args:
         producer: of this writer, or of several.
         topic: to write to.
         partition: of it.
-        retry_first_s, retry_max_s: the pauses between attempts, see `Backoff`.
+        retry_first_s, retry_max_s: see `Attempts`.
         late_s: how often `late` is called while a batch is under way, in seconds; None for never.
     """
 
@@ -35,17 +33,17 @@ class BatchWriter(ABC):
         retry_max_s: float,
         late_s: float | None = None,
     ) -> None:
+        super().__init__(retry_first_s=retry_first_s, retry_max_s=retry_max_s)
         self.producer = producer
         self.partition = partition
         self._topic = topic
-        self._backoff = Backoff(retry_first_s, retry_max_s)
         self._late_s = late_s
         self._used: Producer | None = None  # of the attempt
         self._sent: asyncio.Future[SentBatch] | None = None  # under way
 
     # Of the user: writing
 
-    async def prepare(self) -> None:  # noqa: B027 -- some have nothing to prepare
+    async def prepare(self) -> None:
         """What must be so before each batch, as that the topic is there."""
 
     @abstractmethod
@@ -67,48 +65,24 @@ class BatchWriter(ABC):
 
     # Of the user: what goes wrong
 
-    async def late(self) -> None:  # noqa: B027
+    async def late(self) -> None:
         """A batch has been under way for `late_s`, or for as long again."""
 
-    def given_up(self) -> None:  # noqa: B027
+    def given_up(self) -> None:
         """What was filled in last is not under way any more; Kafka may have taken it."""
 
-    def refused(self, error: ConfigurationError) -> None:
-        """The topic or Kafka cannot be used as it is. Here: as any error that nothing expects."""
-        self.failed(error)
+    # Writing
 
-    @abstractmethod
-    def away(self, error: Exception) -> None:
-        """Kafka is away, has refused the batch, or the producer was replaced meanwhile."""
+    async def attempt(self) -> None:
+        """See `Attempts`."""
+        if not await self.write_batch():
+            await self.wait()
+        self.backoff.reset()
 
-    def disk_failed(self, error: StorageError) -> None:
-        """A disk of the user failed. Here: as any error that nothing expects."""
-        self.failed(error)
-
-    @abstractmethod
-    def failed(self, error: Exception) -> None:
-        """Logs and counts an error of this program; called while it is handled."""
-
-    # The one loop
-
-    async def run(self) -> None:
-        """Writes until it is cancelled."""
-        while True:
-            try:
-                if not await self.write_batch():
-                    await self.wait()
-                self._backoff.reset()
-                continue
-            except ConfigurationError as error:
-                self.refused(error)
-            except AWAY as error:
-                self.away(error)
-            except StorageError as error:
-                self.disk_failed(error)
-            except Exception as error:  # noqa: BLE001 -- its user logs it
-                self.failed(error)
-            await self.give_up()
-            await self._backoff.wait()
+    async def pause(self) -> None:
+        """See `Attempts`."""
+        await self.give_up()
+        await super().pause()
 
     async def write_batch(self) -> bool:
         """Writes a batch, or waits for the one that is under way; False where there is nothing.

@@ -18,7 +18,8 @@ from brokers.errors import CorruptRecordException
 from brokers.options import ClientOptions
 from brokers.outages import UNREACHABLE
 from brokers.topics import ensure_topics_now
-from logs.follower import Follower, LogLostError, Messages
+from logs.attempts import LogLostError
+from logs.follower import Follower, Messages
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from logs.topic import entries_of, read_past_corruption

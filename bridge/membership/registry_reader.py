@@ -22,7 +22,8 @@ from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients, subscribe
 from brokers.errors import AWAY
-from logs.follower import Follower, LogLostError, Messages
+from logs.attempts import LogLostError
+from logs.follower import Follower, Messages
 from logs.skipped import SkippedMessages
 from schemas.codec import TOO_MANY, decode_registry_entry
 from schemas.errors import ConfigurationError, EntryError
