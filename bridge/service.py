@@ -423,7 +423,7 @@ class Bridge:
     def _status_of(self, publisher: PublisherKey, followed: Publisher) -> PublisherStatus:
         cursor = followed.sequencer.stream.cursor
         state = "live"
-        if publisher in self.ownership.handovers.departing:
+        if self.ownership.handovers.is_departing(publisher):
             state = "handing over"
         elif not followed.is_placed:
             state = "taking over"

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from bridge.delivery.dropped_records import Loss
-from bridge.delivery.partition_lag import LagShare
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor
@@ -20,29 +19,27 @@ class Outbox:
     """See the module.
 
     Attributes:
+        publisher: whose.
         key: of its records.
         partition: of `events`, for all of them.
-        share: what is yet to be folded of it.
         last: its last batch that the log, the queue or the spool has.
         written: its last batch that the writer has had acknowledged; None for none.
         loss: its batches that were dropped, and are not yet reported in the log.
         overflows: whether the spool takes what comes of it, until it has caught up.
         is_withheld: whether what the spool has of it waits for `Writer.release`.
+        unfolded_bytes, is_held_back: see `PartitionLag`.
     """
 
+    publisher: PublisherKey
     key: bytes
     partition: int
-    share: LagShare
     last: Anchor = NO_ANCHOR
     written: Cursor | None = None
     loss: Loss | None = None
     overflows: bool = False
     is_withheld: bool = False
-
-    @property
-    def publisher(self) -> PublisherKey:
-        """Whose records they are."""
-        return self.share.publisher
+    unfolded_bytes: int = 0
+    is_held_back: bool = False
 
     def remember(self, record: Record) -> None:
         """The record will be in the log."""

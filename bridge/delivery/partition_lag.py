@@ -7,15 +7,15 @@ whoever uses most of that waits in the inbox meanwhile, and in the spool beyond 
 workers are is what their group has committed: see `lag_watch`.
 
 A publisher may use as much as is free: alone all of it, beside another one that does two thirds,
-and so on; and its equal share at any time, so there is always room for those that send little.
+and so on; and its equal outbox at any time, so there is always room for those that send little.
 Where no worker gets on, nobody waits: the log takes everything.
 """
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bridge.bounds import LAG_SILENT_S
+from bridge.delivery.outbox import Outbox
 from bridge.pace import Pace
 from schemas.identities import PublisherKey
 from schemas.limits import KIB, MIB
@@ -28,24 +28,9 @@ LAG_RECORD_BYTES: Final = 512  # that a record counts beside its bytes: a gap ta
 LAG_RECORDS_MAX: Final = 65_536  # of a partition that are remembered until they are folded
 
 
-@dataclass(slots=True, eq=False)
-class LagShare:
-    """What of one publisher's records the workers have yet to fold.
-
-    Attributes:
-        publisher: whose.
-        size_bytes: of them.
-        is_held_back: whether it waits, or has been told to.
-    """
-
-    publisher: PublisherKey
-    size_bytes: int = 0
-    is_held_back: bool = False
-
-
 class _Written(NamedTuple):
     offset: int
-    share: LagShare
+    outbox: Outbox
     size_bytes: int
 
 
@@ -63,7 +48,7 @@ class PartitionLag:
         self._written: deque[_Written] = deque()
         self._shares = 0  # that are not empty
         self._size_bytes = 0
-        self._held_back: list[LagShare] = []
+        self._held_back: list[Outbox] = []
         self._waiting_since: float | None = None  # for the workers to get on
         self._moved_at = float("-inf")
         self._has_waited = False  # somebody, when they last got on
@@ -71,31 +56,31 @@ class PartitionLag:
 
     # What becomes of records
 
-    def add(self, share: LagShare, size_bytes: int) -> None:
+    def add(self, outbox: Outbox, size_bytes: int) -> None:
         """A record waits to be written."""
         size_bytes += LAG_RECORD_BYTES
-        self._shares += not share.size_bytes
-        share.size_bytes += size_bytes
+        self._shares += not outbox.unfolded_bytes
+        outbox.unfolded_bytes += size_bytes
         self._size_bytes += size_bytes
 
-    def remove(self, share: LagShare, size_bytes: int) -> None:
+    def remove(self, outbox: Outbox, size_bytes: int) -> None:
         """A record that was added is not written now: it went to the spool, or was dropped."""
-        self._subtract(share, size_bytes + LAG_RECORD_BYTES)
+        self._subtract(outbox, size_bytes + LAG_RECORD_BYTES)
 
-    def written(self, share: LagShare, size_bytes: int, offset: int) -> None:
+    def written(self, outbox: Outbox, size_bytes: int, offset: int) -> None:
         """A record that was added is in the log."""
-        self._written.append(_Written(offset, share, size_bytes + LAG_RECORD_BYTES))
+        self._written.append(_Written(offset, outbox, size_bytes + LAG_RECORD_BYTES))
         if len(self._written) > LAG_RECORDS_MAX:
             self._forget_first()
 
     def _forget_first(self) -> int:
-        _, share, size_bytes = self._written.popleft()
-        self._subtract(share, size_bytes)
+        _, outbox, size_bytes = self._written.popleft()
+        self._subtract(outbox, size_bytes)
         return size_bytes
 
-    def _subtract(self, share: LagShare, size_bytes: int) -> None:
-        share.size_bytes -= size_bytes
-        self._shares -= not share.size_bytes
+    def _subtract(self, outbox: Outbox, size_bytes: int) -> None:
+        outbox.unfolded_bytes -= size_bytes
+        self._shares -= not outbox.unfolded_bytes
         self._size_bytes -= size_bytes
 
     # Who waits
@@ -108,23 +93,23 @@ class PartitionLag:
     @property
     def held_back(self) -> list[PublisherKey]:
         """The publishers that wait, or have been told to."""
-        return [share.publisher for share in self._held_back]
+        return [outbox.publisher for outbox in self._held_back]
 
-    def holds_back(self, share: LagShare, now: float) -> bool:
+    def holds_back(self, outbox: Outbox, now: float) -> bool:
         """Whether the publisher's next records have to wait; `now` in monotonic seconds."""
-        if not self._is_full(share):
+        if not self._is_full(outbox):
             return False
         if self._waiting_since is None:
             self._waiting_since = now
         if self._is_silent(now):
             return False
-        if not share.is_held_back:
-            share.is_held_back = True
-            self._held_back.append(share)
+        if not outbox.is_held_back:
+            outbox.is_held_back = True
+            self._held_back.append(outbox)
         return True
 
-    def _is_full(self, share: LagShare) -> bool:
-        amount, own_bytes = self._pace.amount, share.size_bytes
+    def _is_full(self, outbox: Outbox) -> bool:
+        amount, own_bytes = self._pace.amount, outbox.unfolded_bytes
         if self._size_bytes + own_bytes <= 2 * amount:
             return False
         # Where the workers have become slower, or a turn was a large one, there is more than there
@@ -164,7 +149,7 @@ class PartitionLag:
             self._has_waited, self._moved_at = waits, now
         is_silent = self._is_silent(now)
         released = [one for one in self._held_back if is_silent or not self._is_full(one)]
-        for share in released:
-            share.is_held_back = False
-        self._held_back = [share for share in self._held_back if share.is_held_back]
-        return [share.publisher for share in released]
+        for outbox in released:
+            outbox.is_held_back = False
+        self._held_back = [outbox for outbox in self._held_back if outbox.is_held_back]
+        return [outbox.publisher for outbox in released]

@@ -102,7 +102,7 @@ class PartitionWriter(BatchWriter):
             self._since = now
         self.waiting.append(pending)
         self._delivery.queue_bytes += len(pending.encoded)
-        self.lag.add(pending.outbox.share, len(pending.encoded))
+        self.lag.add(pending.outbox, len(pending.encoded))
         pending.outbox.remember(pending.record)
         self._changed.set()
 
@@ -168,7 +168,7 @@ class PartitionWriter(BatchWriter):
     def _uncount(self, gone: Iterable[PendingRecord]) -> None:
         """Of what the spool has only what comes back from it counts, once it is written."""
         for pending in gone:
-            self.lag.remove(pending.outbox.share, len(pending.encoded))
+            self.lag.remove(pending.outbox, len(pending.encoded))
 
     def take_back(self) -> bool:
         """Lets what is under way wait again; returns whether anything was."""
@@ -250,7 +250,7 @@ class PartitionWriter(BatchWriter):
             if outbox.publisher not in self._delivery.spool:
                 del self.spooled[outbox]
                 continue
-            if outbox.is_withheld or self.lag.holds_back(outbox.share, time.monotonic()):
+            if outbox.is_withheld or self.lag.holds_back(outbox, time.monotonic()):
                 continue
             if not self._fill_from_lane(batch, outbox):
                 return True
@@ -322,9 +322,9 @@ class PartitionWriter(BatchWriter):
         spooled: dict[Outbox, list[SpooledRecord]] = {}
         for place, (outbox, record, encoded, number) in enumerate(written, offset):
             if number >= 0:
-                lag.add(outbox.share, len(encoded))
+                lag.add(outbox, len(encoded))
                 spooled.setdefault(outbox, []).append(SpooledRecord(number, encoded))
-            lag.written(outbox.share, len(encoded), place)
+            lag.written(outbox, len(encoded), place)
             delivery.written_records += 1
             delivery.written_bytes += len(encoded)
             if not isinstance(record, RegisteredRecord | UnregisteredRecord):
@@ -355,7 +355,7 @@ class PartitionWriter(BatchWriter):
                 shrunk = self.shrunk(pending.outbox, pending.record, pending.number)
                 if pending.number < 0:
                     self._uncount([pending])
-                    self.lag.add(pending.outbox.share, len(shrunk.encoded))
+                    self.lag.add(pending.outbox, len(shrunk.encoded))
                 self.in_flight = [shrunk]
 
     def disk_failed(self, error: StorageError) -> None:

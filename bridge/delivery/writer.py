@@ -30,7 +30,6 @@ from bridge.bounds import WRITER_PAUSE_S
 from bridge.delivery.delivery import Delivery
 from bridge.delivery.dropped_records import DISK_ERROR, SPOOL_FULL, Loss
 from bridge.delivery.outbox import Outbox, is_control
-from bridge.delivery.partition_lag import LagShare
 from bridge.delivery.partition_writer import PartitionWriter, PendingRecord
 from bridge.publisher.anchor import Anchor
 from brokers.clients import partition_of
@@ -94,7 +93,7 @@ class Writer:
         outbox = self._outboxes.get(publisher)
         if outbox is None:
             place = self._key_and_partition(publisher.stream)
-            outbox = self._outboxes[publisher] = Outbox(*place, LagShare(publisher))
+            outbox = self._outboxes[publisher] = Outbox(publisher, *place)
         return outbox
 
     def _key_and_partition(self, stream: StreamKey) -> tuple[bytes, int]:
@@ -137,7 +136,7 @@ class Writer:
     def _overflow(self, partition: PartitionWriter, pending: PendingRecord, now: float) -> bool:
         """Spools the record, behind all of its publisher; False where that has caught up."""
         outbox = pending.outbox
-        if outbox.publisher not in self.spool and not partition.lag.holds_back(outbox.share, now):
+        if outbox.publisher not in self.spool and not partition.lag.holds_back(outbox, now):
             outbox.overflows = False
             return False
         if partition.spill(lambda one: one is outbox):
@@ -273,7 +272,7 @@ class Writer:
             return
         outbox.forget()
         self._losing.pop(outbox, None)
-        if not (publisher in self.spool or outbox.is_withheld or outbox.share.size_bytes):
+        if not (publisher in self.spool or outbox.is_withheld or outbox.unfolded_bytes):
             del self._outboxes[publisher]
 
     async def check(self) -> None:
@@ -347,7 +346,7 @@ class Writer:
     def holds_back(self, publisher: PublisherKey) -> bool:
         """See `RecordSink`: while much of the publisher is yet to be folded."""
         outbox = self._outbox(publisher)
-        return self.partitions[outbox.partition].lag.holds_back(outbox.share, time.monotonic())
+        return self.partitions[outbox.partition].lag.holds_back(outbox, time.monotonic())
 
     async def room(self, publisher: PublisherKey) -> None:
         """See `RecordSink`: until the queue is at most half full, and the publisher need not wait

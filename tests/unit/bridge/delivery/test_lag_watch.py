@@ -8,7 +8,8 @@ import pytest
 
 from bridge.delivery import lag_watch, partition_lag
 from bridge.delivery.lag_watch import LagWatch
-from bridge.delivery.partition_lag import LAG_BYTES_FIRST, LagShare, PartitionLag
+from bridge.delivery.outbox import Outbox
+from bridge.delivery.partition_lag import LAG_BYTES_FIRST, PartitionLag
 from brokers.errors import KafkaError
 from schemas.identities import PublisherKey
 from tests.fakes import registration
@@ -44,11 +45,11 @@ class Bench:
         self.released += publishers
 
     def hold(self, partition: int, publisher: PublisherKey) -> None:
-        lag, share = self.lags[partition], LagShare(publisher)
+        lag, outbox = self.lags[partition], Outbox(publisher, b"", partition)
         for offset in range(8):
-            lag.add(share, LAG_BYTES_FIRST)
-            lag.written(share, LAG_BYTES_FIRST, offset)
-        assert lag.holds_back(share, asyncio.get_running_loop().time())
+            lag.add(outbox, LAG_BYTES_FIRST)
+            lag.written(outbox, LAG_BYTES_FIRST, offset)
+        assert lag.holds_back(outbox, asyncio.get_running_loop().time())
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):

@@ -7,33 +7,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.bounds import LAG_SILENT_S
+from bridge.delivery.outbox import Outbox
 from bridge.delivery.partition_lag import (
     LAG_BYTES_FIRST,
     LAG_BYTES_MIN,
     LAG_RECORD_BYTES,
     LAG_RECORDS_MAX,
     LAG_S,
-    LagShare,
     PartitionLag,
 )
 from tests.fakes import registration
 
 A, B, C = (registration(name).publisher for name in ("a", "b", "c"))
-ONE, TWO, THREE = (LagShare(publisher) for publisher in (A, B, C))
+ONE, TWO, THREE = (Outbox(publisher, b"", 0) for publisher in (A, B, C))
 QUARTER = LAG_BYTES_FIRST // 4 - LAG_RECORD_BYTES
 
 
 def fresh_lag() -> PartitionLag:
     """Of which nobody has a share yet."""
-    for share in (ONE, TWO, THREE):
-        share.size_bytes, share.is_held_back = 0, False
+    for outbox in (ONE, TWO, THREE):
+        outbox.unfolded_bytes, outbox.is_held_back = 0, False
     return PartitionLag(0)
 
 
-def written(lag: PartitionLag, share: LagShare, sizes: Sequence[int], first: int) -> None:
+def written(lag: PartitionLag, outbox: Outbox, sizes: Sequence[int], first: int) -> None:
     for number, size in enumerate(sizes):
-        lag.add(share, size)
-        lag.written(share, size, first + number)
+        lag.add(outbox, size)
+        lag.written(outbox, size, first + number)
 
 
 def limit(lag: PartitionLag) -> float:
@@ -165,23 +165,23 @@ def test_what_is_remembered_is_bounded() -> None:
     )
 )
 def test_what_is_under_way_is_what_was_added_and_is_neither_folded_nor_removed(
-    steps: list[tuple[LagShare, int, str, int]],
+    steps: list[tuple[Outbox, int, str, int]],
 ) -> None:
     lag = fresh_lag()
     end = folded = 0
     log: list[int] = []  # sizes
     waiting = 0
-    for now, (share, size, what, behind) in enumerate(steps):
-        lag.add(share, size)
+    for now, (outbox, size, what, behind) in enumerate(steps):
+        lag.add(outbox, size)
         if what == "write":
-            lag.written(share, size, end)
+            lag.written(outbox, size, end)
             log.append(size + LAG_RECORD_BYTES)
             end += 1
         elif what == "spool":
-            lag.remove(share, size)
+            lag.remove(outbox, size)
         else:
             waiting += size + LAG_RECORD_BYTES
-            lag.holds_back(share, float(now))
+            lag.holds_back(outbox, float(now))
         folded = max(folded, end - behind)
         held_back = set(lag.held_back)
         assert set(lag.folded(folded, float(now))) <= held_back
