@@ -46,10 +46,6 @@ class OneProducer(Generic[ProducerT]):
         """Whether one is in use."""
         return self._producer is not None
 
-    def is_one(self, producer: ProducerT) -> bool:
-        """Whether this one is in use."""
-        return self._producer is producer
-
     def taken(self) -> ProducerT | None:
         """The one that is in use, to be stopped by the caller; the next use starts another one."""
         producer, self._producer = self._producer, None
@@ -60,7 +56,7 @@ class ProducerReplacedError(KafkaError):  # type: ignore[misc]
     """What was under way was dropped; whoever replaced the producer says why."""
 
 
-class ReplaceableProducer:
+class ReplaceableProducer(OneProducer[Producer]):
     """Sends batches by an idempotent producer, waiting while the broker is away. One loop.
 
     Args:
@@ -71,18 +67,13 @@ class ReplaceableProducer:
     def __init__(
         self, make_producer: Callable[[], Producer], *, leave_s: float = BRIDGE_LEAVE_S
     ) -> None:
-        self._one = OneProducer(make_producer)
+        super().__init__(make_producer)
         self._leave_s = leave_s
         self._ended = asyncio.Event()
 
-    @property
-    def is_started(self) -> bool:
-        """Whether one is in use."""
-        return self._one.is_started
-
     async def started(self) -> Producer:
         """See `OneProducer`."""
-        producer = await self._one.started()
+        producer = await super().started()
         if self._ended.is_set():
             self._ended = asyncio.Event()
         return producer
@@ -96,11 +87,9 @@ class ReplaceableProducer:
         Args:
             failed: does nothing where this one has been replaced already; None: whichever there is.
         """
-        if failed is not None and not self._one.is_one(failed):
+        if self._producer is None or failed not in (None, self._producer):
             return
-        producer = self._one.taken()
-        if producer is None:
-            return
+        producer, self._producer = self._producer, None
         self._ended.set()
         await abandon_producer(producer, self._leave_s)
 

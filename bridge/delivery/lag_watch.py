@@ -8,14 +8,15 @@ asked for, or does not move, nobody waits.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from bridge.bounds import LAG_SILENT_S
 from bridge.delivery.partition_lag import PartitionLag
 from brokers.availability import describe
 from brokers.backoff import Backoff
 from brokers.errors import AWAY
+from brokers.group_offsets import GroupOffsets
 from schemas.identities import PublisherKey
 
 LAG_LOOK_S: Final = 0.01  # how often it is looked how far the workers are, while some may wait
@@ -24,31 +25,19 @@ LAG_LOOK_MAX_S: Final = 0.08  # the same where they have not got on; a look is 0
 _logger = logging.getLogger(__name__)
 
 
-class FoldedOffsets(Protocol):
-    """What the workers' group has committed; see `GroupOffsets`."""
-
-    async def fetch(self, partitions: Iterable[int]) -> Mapping[int, int]:
-        """By partition, the offset before which all is folded."""
-        ...
-
-    async def close(self) -> None:
-        """Ends the connections."""
-        ...
-
-
 class LagWatch:
     """See the module. One loop.
 
     Args:
         lags: of all partitions.
-        offsets: where it is asked.
+        offsets: what the workers' group has committed.
         on_released: given the publishers that need not wait any more.
     """
 
     def __init__(
         self,
         lags: Sequence[PartitionLag],
-        offsets: FoldedOffsets,
+        offsets: GroupOffsets,
         *,
         on_released: Callable[[Sequence[PublisherKey]], None],
     ) -> None:

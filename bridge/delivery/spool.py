@@ -334,12 +334,11 @@ class Spool:
         elif first == lane.head:
             lane.head = next(self.read(publisher, bytes_max=0)).number
 
-    def discard(self, publisher: PublisherKey, *, after: int = -1) -> int:
-        """Deletes the publisher's records with numbers above `after`; returns how many."""
-        gone = [record for record in self.read(publisher) if record.number > after]
+    def discard(self, publisher: PublisherKey) -> None:
+        """Deletes the publisher's records."""
+        gone = list(self.read(publisher))
         if gone:
             self.delete(publisher, gone)
-        return len(gone)
 
     # Reading
 
@@ -351,13 +350,12 @@ class Spool:
         return publisher in self._lanes
 
     def read(
-        self, publisher: PublisherKey, *, after: int = -1, bytes_max: int | None = None
+        self, publisher: PublisherKey, *, bytes_max: int | None = None
     ) -> Iterator[SpooledRecord]:
-        """The publisher's records in order, from the first one with a number above `after`.
+        """The publisher's records in order.
 
         Args:
             publisher: whose.
-            after: a number that was read before.
             bytes_max: stop once that much was read; None for all.
 
         Raises:
@@ -368,7 +366,7 @@ class Spool:
         lane = self._lanes.get(publisher)
         if lane is None:
             return
-        start = _RECORD_KEY.pack(_RECORD, lane.number, max(lane.head, after + 1))
+        start = _RECORD_KEY.pack(_RECORD, lane.number, lane.head)
         prefix = _LANE_KEY.pack(_RECORD, lane.number)
         size_bytes = 0
         with disk_errors("read the spool", self._path):

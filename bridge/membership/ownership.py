@@ -306,13 +306,7 @@ class Ownership:
             await self._follower.unfollow(self._follower.followed[publisher])
 
     def _write_unregistered(self, publisher: PublisherKey) -> None:
-        self._writer.append(
-            [
-                UnregisteredRecord(
-                    stream=publisher.stream, dp_rank=publisher.dp_rank, bridge_time=time.time()
-                )
-            ]
-        )
+        self._writer.append([UnregisteredRecord.of(publisher, time.time())])
 
     # Taking over
 
@@ -432,16 +426,7 @@ class Ownership:
 
     def write_registered(self, registration: Registration) -> None:
         """Writes into the log that the publisher is registered."""
-        self._writer.append(
-            [
-                RegisteredRecord(
-                    stream=registration.stream,
-                    dp_rank=registration.dp_rank,
-                    bridge_time=time.time(),
-                    registration=registration,
-                )
-            ]
-        )
+        self._writer.append([RegisteredRecord.of(registration, time.time())])
 
     # Losses
 

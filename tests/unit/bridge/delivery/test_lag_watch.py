@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 import pytest
 
@@ -11,6 +12,7 @@ from bridge.delivery.lag_watch import LagWatch
 from bridge.delivery.outbox import Outbox
 from bridge.delivery.partition_lag import LAG_BYTES_FIRST, PartitionLag
 from brokers.errors import KafkaError
+from brokers.group_offsets import GroupOffsets
 from schemas.identities import PublisherKey
 from tests.fakes import registration
 
@@ -39,7 +41,9 @@ class Bench:
         self.lags = [PartitionLag(number) for number in range(3)]
         self.offsets = FakeOffsets()
         self.released: list[PublisherKey] = []
-        self.watch = LagWatch(self.lags, self.offsets, on_released=self._release)
+        self.watch = LagWatch(
+            self.lags, cast(GroupOffsets, self.offsets), on_released=self._release
+        )
 
     def _release(self, publishers: Sequence[PublisherKey]) -> None:
         self.released += publishers
