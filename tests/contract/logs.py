@@ -19,12 +19,11 @@ from bridge.delivery.writer import Writer
 from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients, partition_of
 from brokers.options import client_options
-from brokers.reading import opened_reader
+from brokers.reading import log_bounds, opened_reader
 from brokers.topics import ensure_topics
 from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from logs.producer import ReplaceableProducer
-from logs.topic import log_bounds
 from schemas.identities import Offset, PublisherKey, StreamKey
 from schemas.limits import BRIDGE_SESSION_S, SPOOL_BYTES_MAX
 from schemas.positions import Position
