@@ -167,7 +167,7 @@ class RegistryReader(Follower):
         return sorted(self._owned)
 
     def without_events(self) -> dict[PublisherKey, Registration]:
-        """Engines in our partitions that publish none. Cost O(such engines)."""
+        """Engines in our partitions that publish none. Cost O(entries)."""
         return {
             publisher: one.registration
             for partition in list(self._owned.values())
