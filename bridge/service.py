@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.delivery.delivery import Delivery
 from bridge.delivery.lag_watch import LagWatch
 from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
@@ -166,16 +167,22 @@ class Bridge:
         self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
         producer = self._producer = ReplaceableProducer(clients.producer)
         self.writer = Writer(
-            topic=settings.kafka.topics.events,
-            producer=producer,
-            spool=self.spool,
-            on_written=self.cursors.written,
-            may_write=lambda: self.registry.has_lease and not self.ownership.handovers.is_overdue,
-            make_heartbeat=lambda partition: self.heartbeats.make(partition),
-            on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
-            make_memory=self._make_memory,
-            on_memory=lambda record: None if self.memory is None else self.memory.written(record),
-            tracer=tracer,
+            Delivery(
+                topic=settings.kafka.topics.events,
+                producer=producer,
+                spool=self.spool,
+                on_written=self.cursors.written,
+                may_write=lambda: (
+                    self.registry.has_lease and not self.ownership.handovers.is_overdue
+                ),
+                make_heartbeat=lambda partition: self.heartbeats.make(partition),
+                on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
+                make_memory=self._make_memory,
+                on_memory=lambda record: (
+                    None if self.memory is None else self.memory.written(record)
+                ),
+                tracer=tracer,
+            )
         )
         self.pump = Pump(
             self.writer, packer=packer, reader=reader, window_s=settings.window_ms / 1000
@@ -220,7 +227,7 @@ class Bridge:
     @property
     def faults(self) -> int:
         """Unexpected errors of all parts."""
-        readers = self.registry.faults + self.cursors.faults + self.spool.faults
+        readers = self.registry.skipped.faults + self.cursors.skipped.faults + self.spool.faults
         readers += self.ownership.handovers.faults
         load = 0 if self.load is None else self.load.faults
         return self._own_faults + load + self.pump.faults + self.ownership.faults + readers
@@ -343,7 +350,7 @@ class Bridge:
     async def _beat(self) -> None:
         while True:
             for partition in self.heartbeats.partitions():
-                self.writer.beat(partition)
+                self.writer.partitions[partition].beat()
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _watch_memory(self) -> None:
@@ -362,7 +369,7 @@ class Bridge:
         assert self.memory is not None, "somebody has looked"
         due = self.memory.poller.due(time.monotonic())
         for partition in set(map(self.writer.partition_of_segment, due)):
-            self.writer.tell_memory(partition)
+            self.writer.partitions[partition].tell_memory()
 
     def _make_memory(self, partition: int) -> list[MemoryRecord]:
         records = () if self.memory is None else self.memory.records()
@@ -392,7 +399,7 @@ class Bridge:
             message = "the registry cannot be followed: Kafka is away"
             level = Level.DEGRADED if self._has_followed else Level.UNAVAILABLE
             conditions.set(Part.REGISTRY, "not_followed", message, level, logged=False)
-        if self.writer.losses:
+        if self.writer.is_dropping:
             message = "the spool is full: records are dropped"
             conditions.set(Part.SPOOL, "full", message, Level.UNAVAILABLE, logged=False)
         elif self.writer.is_late or not self.registry.has_lease:
@@ -409,20 +416,20 @@ class Bridge:
             publishers=[self._status_of(*one) for one in self.pump.followed.items()],
             spool_records=self.spool.records,
             spool_bytes=self.spool.size_bytes,
-            queue_bytes=self.writer.queue_bytes,
+            queue_bytes=self.writer.delivery.queue_bytes,
             memory=None if self.memory is None else self.memory.status(),
         )
 
     def _status_of(self, publisher: PublisherKey, followed: Publisher) -> PublisherStatus:
         cursor = followed.sequencer.stream.cursor
         state = "live"
-        if publisher in self.ownership.handovers.departing:
+        if self.ownership.handovers.is_departing(publisher):
             state = "handing over"
         elif not followed.is_placed:
             state = "taking over"
         elif not followed.is_at_rest:
             state = "repairing"
-        elif publisher in self.writer.losses:
+        elif self.writer.loss_of(publisher) is not None:
             state = "dropping"
         elif publisher in self.spool:
             state = "spooling"
@@ -442,7 +449,7 @@ class Bridge:
 
     def dropped(self) -> Counter[tuple[PublisherKey, str]]:
         """What was dropped, by publisher and reason."""
-        dropped = self.writer.dropped + self.spool.dropped
+        dropped = self.writer.delivery.dropped + self.spool.dropped
         for publisher, counters in self.counters().items():
             for reason, count in counters.dropped.items():
                 dropped[publisher, reason] += count

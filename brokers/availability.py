@@ -92,6 +92,24 @@ async def until_reached(
         await backoff.wait()
 
 
+async def insist(
+    attempt: Callable[[], Awaitable[T]], backoff: Backoff, away: Callable[[Exception], None]
+) -> T:
+    """What the attempt gives, once it does not find brokers away.
+
+    Args:
+        attempt: what to do.
+        backoff: says how long to wait after each that does; not reset.
+        away: told each time.
+    """
+    while True:
+        try:
+            return await attempt()
+        except AWAY as error:
+            away(error)
+        await backoff.wait()
+
+
 async def watch(options: ClientOptions, outage: Outage) -> None:
     """Asks Kafka every KAFKA_WATCH_S whether it is there, until it is cancelled.
 

@@ -16,18 +16,12 @@ from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, DamagedError, KafkaTimeoutError
 from brokers.options import ClientOptions
 from schemas.limits import CLIENT_LEAVE_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
+from schemas.positions import LogBounds
 
 # Waits of the clients. Past any of them the broker counts as away: the condition `kafka`.
 FETCH_LOST_S: Final = 30.0  # that nothing behind an offset can be read; a fault may mend by then
 
 logger = logging.getLogger(__name__)
-
-
-class OffsetBounds(NamedTuple):
-    """The first offset that a partition still has, and the one after its last."""
-
-    start: int
-    end: int
 
 
 # Consumers
@@ -39,11 +33,18 @@ async def opened_reader(
 ) -> AsyncIterator[Consumer]:
     """A consumer in no group, started; see `Clients.reader`."""
     reader = Clients(options).reader(committed=committed, every_offset=every_offset)
-    try:
-        await start_client(reader)
+    async with started_consumer(reader):
         yield reader
+
+
+@asynccontextmanager
+async def started_consumer(consumer: Consumer) -> AsyncIterator[Consumer]:
+    """The consumer, started; it is stopped in the end."""
+    try:
+        await start_client(consumer)
+        yield consumer
     finally:
-        await stop_consumer(reader)
+        await stop_consumer(consumer)
 
 
 async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -> bool:
@@ -74,9 +75,9 @@ async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -
 # Offsets
 
 
-async def offset_bounds(
+async def log_bounds(
     options: ClientOptions, topic: str, partitions: Iterable[int]
-) -> dict[int, OffsetBounds]:
+) -> dict[int, LogBounds]:
     """Where each partition begins and ends now.
 
     Raises:
@@ -86,7 +87,7 @@ async def offset_bounds(
     async with opened_reader(options, committed=False) as reader:
         starts = await reader.beginning_offsets(parts)
         ends = await reader.end_offsets(parts)
-    return {part.partition: OffsetBounds(starts[part], ends[part]) for part in parts}
+    return {part.partition: LogBounds(starts[part], ends[part]) for part in parts}
 
 
 async def first_offset_from(reader: Consumer, partition: Partition, start: int) -> int | None:

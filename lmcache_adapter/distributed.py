@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bridge.delivery.delivery import Delivery
 from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
@@ -70,14 +71,16 @@ class LmcacheBridge:
         self._lost: list[PublisherKey] = []  # the log has dropped that they are registered
         self._spool = Spool(data / "lmcache-spool", bytes_max=0)
         self.writer = Writer(
-            topic=topics.events,
-            producer=ReplaceableProducer(clients.producer),
-            spool=self._spool,
-            on_written=self._written,
-            may_write=lambda: True,
-            make_heartbeat=lambda partition: self.heartbeats.make(partition),
-            on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
-            tracer=tracer,
+            Delivery(
+                topic=topics.events,
+                producer=ReplaceableProducer(clients.producer),
+                spool=self._spool,
+                on_written=self._written,
+                may_write=lambda: True,
+                make_heartbeat=lambda partition: self.heartbeats.make(partition),
+                on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
+                tracer=tracer,
+            )
         )
         for publisher in self.writer.withheld():
             self.writer.release(publisher)  # who came or went while Kafka was away
@@ -116,7 +119,7 @@ class LmcacheBridge:
         """What was dropped, by reason."""
         service = self.parts.service
         dropped = Counter[str]() if service is None else service.dropped_by_reason()
-        for (_, reason), count in self.writer.dropped.items():
+        for (_, reason), count in self.writer.delivery.dropped.items():
             dropped[reason] += count
         if self.commands is not None:
             dropped.update(self.commands.dropped)
@@ -192,7 +195,7 @@ class LmcacheBridge:
     async def _beat(self) -> None:
         while True:
             for partition in self.heartbeats.partitions():
-                self.writer.beat(partition)
+                self.writer.partitions[partition].beat()
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _check(self) -> None:

@@ -2,9 +2,8 @@
 
 There is one machine with two stores. A log of the embedded form is a directory (`embedded.py`), a
 log of the distributed form is the partitions of a topic (`topic.py`). Events, routing, answers,
-commands and the registry are its users. Routing, answers, commands and the registry's entries are
-written and followed by it alone. Events are stored and read by it; the sinks of the bridge write
-them, since what waits there is records of publishers with an order of their own, and Faust has the
+commands and the registry are its users. Two things of events are their own: what the embedded form
+cannot append waits in `bridge.delivery.log_sink`, and its publishers meanwhile; and Faust has the
 worker follow them.
 
     interface.py         what a log is: entries, bounds, reading, appending
@@ -14,7 +13,9 @@ worker follow them.
     topic.py             the store in Kafka, reading once: bounds, the next record, what is damaged
     topic_logs.py        partitions as logs that any thread can read
     partition_log.py     one partition, forwards and again from its beginning
+    attempts.py          what reads or writes a topic, tried again: pauses, and what goes wrong
     producer.py          the store in Kafka, writing: a producer that is started and replaced
+    batch_writer.py      writes one partition, a batch at a time
     entry_writer.py      single messages, each answered once the topic has it
 
     source.py            what a writer takes from: a queue, how its items become bytes, counts
@@ -24,19 +25,22 @@ worker follow them.
     follower.py          reads partitions until it is cancelled
     recent.py            the same of small topics, from a moment on
     fold_follower.py     the same into a fold that begins with a checkpoint
+    skipped.py           messages that cannot be used: skipped, counted, the first ones named
     checkpoint.py        checkpoints in a file, and where a log is folded on behind one
     loop_thread.py       the thread with an event loop that all of this runs on
     shared_condition.py  one condition of health that several of these set
 
-What goes wrong with a follower has one place each, in `follower.Follower.run`:
+What goes wrong with a follower or a writer has one place each, in `attempts.Attempts.run`:
 
-    what                         what the follower does                     the user's method
+    what                         what is done                               the user's method
     Kafka is away                tries again after a pause                  `away`
     the topic is not as it       the same, or ends where the user says so   `refused`
     must be
     a batch is damaged           reads on, by the user's rule               `damaged`
     retention, or another        reads again, from where the user says      `lost`
     topic, took what is next
+    a batch is under way for     waits, and says so again and again         `late`
+    long
     the user's disk fails        tries again after a pause                  `disk_failed`
     anything else                the same; it is an error of the program    `failed`
 

@@ -50,7 +50,7 @@ ValueT = TypeVar("ValueT")
 
 
 class HeldFold(Protocol):
-    """A fold beside its readers; see `routing.decisions.folded_routing` for one."""
+    """A fold beside its readers."""
 
     @property
     def offset(self) -> int:
@@ -232,9 +232,9 @@ class FoldedLog(NamedTuple):
     """A log in a topic, as it is spoken of where a checkpoint does not fit it.
 
     Attributes:
-        name: of people, as "the routing log".
+        name: of people, as "the log of alarms".
         staying: what a fold keeps of another log, as "what was under way stays so".
-        unknown: what is not known where records were dropped, as "what came of decisions there".
+        unknown: what is not known where records were dropped, as "what was raised there".
     """
 
     name: str

@@ -42,15 +42,6 @@ _FORMAT_KEY, _COMPLETE_KEY, _NEXT_KEY = b"mformat", b"mcomplete_from", b"mnext_o
 _END: Final = 2**64 - 1
 
 
-ROUTING_LOG: Final = Path("routing", "log")
-"""Where the routing log is, in the directory of the data."""
-
-
-def _data_of(path: Path) -> Path:
-    """The directory of the data in which that log is."""
-    return path.parents[1] if path.parts[-2:] == ROUTING_LOG.parts else path.parent
-
-
 def repaired_path(path: Path) -> Path:
     """Where a repaired log stands until it takes the place of the log at `path`."""
     return path.with_name(path.name + ".repaired")
@@ -68,6 +59,11 @@ class EmbeddedLog:
     """See the module for the format, `RecordLog` for the contract. `sync` may run on another
     thread.
 
+    Args:
+        path: its directory.
+        data: the directory of the data, which `reprise repair` is given; None: the one above.
+        segment_bytes: see the module.
+
     Attributes:
         path: its directory.
         torn: why its end is known to be lost, as it was opened; "" where it is not.
@@ -76,7 +72,9 @@ class EmbeddedLog:
     _refuses_holes: ClassVar[bool] = True
     _preset: ClassVar[Preset] = LOG
 
-    def __init__(self, path: Path, *, segment_bytes: int = LOG_SEGMENT_BYTES) -> None:
+    def __init__(
+        self, path: Path, *, data: Path | None = None, segment_bytes: int = LOG_SEGMENT_BYTES
+    ) -> None:
         """Opens or creates the log.
 
         Raises:
@@ -86,6 +84,7 @@ class EmbeddedLog:
             StorageError: it cannot be opened.
         """
         self.path = path
+        self._data = data or path.parent
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()  # guards the handle against `reopen` while `sync` runs
         self._dirty = True  # a process that died may have left appends that were never synced
@@ -111,7 +110,7 @@ class EmbeddedLog:
             with disk_errors(action, self.path):
                 yield
         except DamagedError as error:
-            remedy = f"See what can be saved with `reprise repair --data {_data_of(self.path)}`"
+            remedy = f"See what can be saved with `reprise repair --data {self._data}`"
             raise error.with_remedy(remedy) from error
 
     def _load_facts(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from brokers.availability import insist
 from brokers.backoff import Backoff
 from brokers.client_types import EntryProducer, SentMessage
 from brokers.errors import AWAY
@@ -57,13 +58,15 @@ class EntryWriter:
             failed: told each time that Kafka does not take it; it is tried again after a pause.
         """
         backoff = Backoff(KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S)
-        while (entry := value()) is not None:
-            try:
+
+        async def write() -> bool:
+            entry = value()
+            if entry is not None:
                 await self.write(topic, key=key, value=entry)
-                await asyncio.sleep(again_s)
-            except AWAY as error:
-                failed(error)
-                await backoff.wait()
+            return entry is not None
+
+        while await insist(write, backoff, failed):  # noqa: ASYNC110 -- a pause, no poll
+            await asyncio.sleep(again_s)
 
     async def close(self) -> None:
         """Writes what is under way and disconnects; within a bound."""

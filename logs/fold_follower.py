@@ -18,7 +18,8 @@ from brokers.errors import CorruptRecordException
 from brokers.options import ClientOptions
 from brokers.outages import UNREACHABLE
 from brokers.topics import ensure_topics_now
-from logs.follower import Follower, LogLostError, Messages
+from logs.attempts import LogLostError
+from logs.follower import Follower, Messages
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from logs.topic import entries_of, read_past_corruption
@@ -34,7 +35,7 @@ from schemas.limits import (
 )
 from schemas.topics import TopicSpec
 
-ROUTING_RECORDS_PER_TURN_MAX: Final = 64  # folded before others have their turn
+FOLDED_PER_TURN_MAX: Final = 64  # folded before others have their turn
 
 READER: Final = "reader"
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class FollowedLog(NamedTuple):
     """What is followed.
 
     Attributes:
-        name: of people, as "the routing log".
+        name: of people, as "the log of alarms".
         settings: of the deployment.
         specs: of the topics that are made where they are missing.
         partition: of which topic.
@@ -86,7 +87,7 @@ class FoldFollower(Follower):
         """
         super().__init__(
             poll_ms=REPLICA_POLL_MS,
-            records_max=ROUTING_RECORDS_PER_TURN_MAX,
+            records_max=FOLDED_PER_TURN_MAX,
             look_s=LAG_CHECK_S,
             retry_first_s=REPLICA_RETRY_S,
             retry_max_s=REPLICA_RETRY_S,

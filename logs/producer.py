@@ -1,11 +1,11 @@
 """The producer of one writer: started when it is needed, replaced when it has failed."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar, cast
 
 from brokers.client_internals import abandon_producer, start_client
-from brokers.client_types import Batch, EntryProducer, Producer
+from brokers.client_types import Batch, EntryProducer, Producer, SentBatch
 from brokers.errors import KafkaError
 from schemas.limits import BRIDGE_LEAVE_S
 
@@ -46,10 +46,6 @@ class OneProducer(Generic[ProducerT]):
         """Whether one is in use."""
         return self._producer is not None
 
-    def is_one(self, producer: ProducerT) -> bool:
-        """Whether this one is in use."""
-        return self._producer is producer
-
     def taken(self) -> ProducerT | None:
         """The one that is in use, to be stopped by the caller; the next use starts another one."""
         producer, self._producer = self._producer, None
@@ -60,20 +56,24 @@ class ProducerReplacedError(KafkaError):  # type: ignore[misc]
     """What was under way was dropped; whoever replaced the producer says why."""
 
 
-class ReplaceableProducer:
+class ReplaceableProducer(OneProducer[Producer]):
     """Sends batches by an idempotent producer, waiting while the broker is away. One loop.
 
     Args:
         make_producer: called again where a producer has failed for good.
+        leave_s: for each of two steps in which one is stopped.
     """
 
-    def __init__(self, make_producer: Callable[[], Producer]) -> None:
-        self._one = OneProducer(make_producer)
+    def __init__(
+        self, make_producer: Callable[[], Producer], *, leave_s: float = BRIDGE_LEAVE_S
+    ) -> None:
+        super().__init__(make_producer)
+        self._leave_s = leave_s
         self._ended = asyncio.Event()
 
     async def started(self) -> Producer:
         """See `OneProducer`."""
-        producer = await self._one.started()
+        producer = await super().started()
         if self._ended.is_set():
             self._ended = asyncio.Event()
         return producer
@@ -87,13 +87,11 @@ class ReplaceableProducer:
         Args:
             failed: does nothing where this one has been replaced already; None: whichever there is.
         """
-        if failed is not None and not self._one.is_one(failed):
+        if self._producer is None or failed not in (None, self._producer):
             return
-        producer = self._one.taken()
-        if producer is None:
-            return
+        producer, self._producer = self._producer, None
         self._ended.set()
-        await abandon_producer(producer, BRIDGE_LEAVE_S)
+        await abandon_producer(producer, self._leave_s)
 
     async def send(
         self, topic: str, partition: int, messages: Iterable[tuple[bytes, bytes]]
@@ -116,17 +114,40 @@ class ReplaceableProducer:
         return offsets[0]
 
     async def send_batch(self, producer: Producer, batch: Batch, topic: str, partition: int) -> int:
-        """Writes one batch; waits while the broker is away. Returns its first offset.
+        """Writes one batch; waits while the broker is away. Returns its first offset; see
+        `offset_of` for what it raises.
+        """
+        return await self.offset_of(await producer.send_batch(batch, topic, partition=partition))
+
+    async def offset_of(
+        self,
+        sent: "asyncio.Future[SentBatch]",
+        *,
+        late_s: float | None = None,
+        late: Callable[[], Awaitable[None]] | None = None,
+    ) -> int:
+        """The first offset of a batch that the producer was handed, once it is written.
+
+        Args:
+            sent: of the batch.
+            late_s: how often `late` is awaited meanwhile, in seconds; None for never.
+            late: see there.
 
         Raises:
             ProducerReplacedError: by `replace`, while this was under way.
             KafkaError, OSError: it may not have been written.
         """
         ended: asyncio.Future[object] = asyncio.ensure_future(self._ended.wait())
+        waited = {cast("asyncio.Future[object]", sent), ended}
         try:
-            sent = await producer.send_batch(batch, topic, partition=partition)
-            waited = cast("asyncio.Future[object]", sent)
-            await asyncio.wait({waited, ended}, return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                done, _ = await asyncio.wait(
+                    waited, timeout=late_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if done:
+                    break
+                if late is not None:
+                    await late()
             if not sent.done() or sent.cancelled():
                 raise ProducerReplacedError("the producer was closed")
             return sent.result().offset

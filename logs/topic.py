@@ -15,7 +15,7 @@ from brokers.errors import AWAY, CorruptRecordException
 from brokers.options import ClientOptions
 from brokers.reading import (
     first_offset_from,
-    offset_bounds,
+    log_bounds,
     opened_reader,
     read_batches,
     read_one_by_one,
@@ -68,18 +68,6 @@ async def bounds_in(options: ClientOptions, topic: str) -> dict[int, LogBounds]:
 def entries_of(messages: Iterable[Message]) -> list[LogEntry]:
     """The same as entries; a message without a value has an empty one."""
     return [LogEntry(Offset(message.offset), message.value or b"") for message in messages]
-
-
-async def log_bounds(
-    options: ClientOptions, topic: str, partitions: Iterable[int]
-) -> dict[int, LogBounds]:
-    """Where each partition begins and ends now.
-
-    Raises:
-        KafkaError: the broker is away.
-    """
-    found = await offset_bounds(options, topic, partitions)
-    return {partition: LogBounds(*bounds) for partition, bounds in found.items()}
 
 
 async def next_record_offset(

@@ -15,16 +15,15 @@ from contextlib import suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from brokers.availability import describe
-from brokers.backoff import Backoff
 from brokers.broker_settings import KafkaSettings
-from brokers.client_internals import abandon_producer
-from brokers.client_types import Batch, Producer, SentBatch
-from brokers.errors import AWAY, KafkaError, MessageSizeTooLargeError
+from brokers.client_types import Batch, Producer
+from brokers.errors import AWAY, MessageSizeTooLargeError
 from brokers.outages import UNREACHABLE
 from brokers.topics import ensure_topics_now
+from logs.batch_writer import BatchWriter
 from logs.bounds import WINDOW_LOG_S
 from logs.loop_thread import LoopThread
-from logs.producer import OneProducer
+from logs.producer import ReplaceableProducer
 from logs.shared_condition import SharedCondition
 from logs.source import RecordSource
 from schemas.causes import cause_of
@@ -84,7 +83,7 @@ class WrittenTopic(NamedTuple):
     bound: str
 
 
-class TopicWriter(Generic[ItemT]):
+class TopicWriter(BatchWriter, Generic[ItemT]):
     """See the module; on a `LoopThread`, from `start` to `stop_writers`.
 
     Args:
@@ -104,14 +103,22 @@ class TopicWriter(Generic[ItemT]):
         make_producer: Callable[[], Producer],
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        super().__init__(
+            ReplaceableProducer(make_producer, leave_s=CLIENT_LEAVE_S),
+            topic.spec.name,
+            topic.partition,
+            retry_first_s=KAFKA_RETRY_FIRST_S,
+            retry_max_s=KAFKA_RETRY_MAX_S,
+            late_s=KAFKA_ATTEMPT_MS / 1000,
+        )
         self.source = source
-        self._topic = topic
+        self._written_topic = topic
         self._condition = condition
-        self._prepare = prepare or self._ensure_topic
-        self._producer = OneProducer(make_producer)
+        self._ensure = prepare or self._ensure_topic
         self._running: asyncio.Task[None] | None = None
         self._waiting: deque[tuple[int, ItemT]] = deque()
-        self._under_way: tuple[int, asyncio.Future[SentBatch]] | None = None
+        self._is_window_over = True
+        self._under_way = 0  # of those that wait, the first so many
 
     def start(self, thread: LoopThread) -> None:
         """Starts writing on the thread."""
@@ -120,59 +127,29 @@ class TopicWriter(Generic[ItemT]):
     # On the thread
 
     async def run(self) -> None:
-        """Writes until it is cancelled."""
+        """See `BatchWriter`."""
         self._running = asyncio.current_task()
-        backoff = Backoff(KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S)
-        while True:
-            try:
-                await self._opened()
-                await self.write()
-                self._condition.clear(WRITER)
-                backoff.reset()
-                await asyncio.sleep(WINDOW_LOG_S)
-                continue
-            except ConfigurationError as error:
-                self._note("refused", str(error))
-            except AWAY as error:
-                self._note(UNREACHABLE, self._said(error))
-            except Exception as error:
-                logger.exception("Unexpected error while writing %s; it goes on", self.source.name)
-                self._note("unexpected", f"unexpected error: {cause_of(error)}")
-            await self._abandon()
-            await backoff.wait()
-
-    def _note(self, reason: str, problem: str) -> None:
-        self._condition.note(WRITER, reason, problem)
+        await super().run()
 
     async def write(self) -> None:
-        """Writes what there is now; waits for Kafka.
+        """Writes what there is now; waits for Kafka. See `write_batch` for what it raises."""
+        self._is_window_over = True
+        while await self.write_batch():
+            pass
 
-        Raises:
-            ConfigurationError: the topic is not as it must be, or may not be made.
-            KafkaError, OSError, TimeoutError: Kafka is away, or it refused what was under way.
-                What is too large for it is dropped and counted.
-        """
-        if not self._waiting:
+    async def prepare(self) -> None:
+        """See `BatchWriter`."""
+        if not self.producer.is_started:
+            await self._ensure()
+
+    async def _ensure_topic(self) -> None:
+        await ensure_topics_now(self._written_topic.settings, [self._written_topic.spec])
+
+    def fill(self, batch: Batch) -> bool:
+        """See `BatchWriter`: as much of the window as a batch takes."""
+        if self._is_window_over and not self._waiting:
             self._waiting.extend(self.source.take())
-        while self._waiting:
-            if self._under_way is None:
-                self._under_way = await self._send(await self._opened())
-                if self._under_way is None:
-                    return
-            items, sent = self._under_way
-            await self._wait_for(sent)
-            if sent.cancelled():
-                raise KafkaError("the producer was closed")
-            if isinstance(sent.exception(), MessageSizeTooLargeError):
-                self._under_way = None
-                self.source.unwritten += self._drop(items)
-            sent.result()
-            self._under_way = None
-            self.source.written_items += self._drop(items)
-
-    async def _send(self, producer: Producer) -> "tuple[int, asyncio.Future[SentBatch]] | None":
-        """Hands on as much as a batch takes: how many items, and when they are written."""
-        batch: Batch = producer.create_batch()
+            self._is_window_over = False
         items = 0
         while items < len(self._waiting):
             count, item = self._waiting[items]
@@ -194,41 +171,62 @@ class TopicWriter(Generic[ItemT]):
             if batch.append(key=entry.key, value=entry.value, timestamp=None) is None:
                 break
             items += 1
-        if not items:
-            return None
-        topic = self._topic
-        return items, await producer.send_batch(batch, topic.spec.name, partition=topic.partition)
+        self._under_way = items
+        return items > 0
 
-    async def _wait_for(self, sent: "asyncio.Future[SentBatch]") -> None:
-        """Until it is written or refused, however long Kafka is away."""
-        while not (await asyncio.wait({sent}, timeout=KAFKA_ATTEMPT_MS / 1000))[0]:
-            self._note(UNREACHABLE, self._said(TimeoutError()))
-            # The topic may have been deleted: the producer would wait for it for ever.
-            with suppress(*AWAY):
-                await self._prepare()
+    async def wait(self) -> None:
+        """See `BatchWriter`: until the window is over."""
+        self._condition.clear(WRITER)
+        await asyncio.sleep(WINDOW_LOG_S)
+        self._is_window_over = True
 
-    def _drop(self, items: int) -> int:
-        """These do not wait any more; how much they are."""
+    def written(self, offset: int) -> None:
+        """See `BatchWriter`."""
+        self.source.written_items += self._drop()
+
+    def _drop(self) -> int:
+        """What was under way does not wait any more; how much it is."""
+        items, self._under_way = self._under_way, 0
         return sum(self._waiting.popleft()[0] for _ in range(items))
 
-    async def _opened(self) -> Producer:
-        if not self._producer.is_started:
-            await self._prepare()
-        return await self._producer.started()
+    # What goes wrong
 
-    async def _ensure_topic(self) -> None:
-        await ensure_topics_now(self._topic.settings, [self._topic.spec])
+    async def late(self) -> None:
+        """See `BatchWriter`."""
+        self._note(UNREACHABLE, self._said(TimeoutError()))
+        # The topic may have been deleted: the producer would wait for it for ever.
+        with suppress(*AWAY):
+            await self._ensure()
 
-    async def _abandon(self) -> None:
-        """Gives the producer up, and what is under way, unless that may be written again."""
-        producer = self._producer.taken()
-        if self._under_way is not None:
-            items, _ = self._under_way
-            self._under_way = None
-            if not self._topic.is_idempotent:
-                self.source.unwritten += self._drop(items)
-        if producer is not None:
-            await abandon_producer(producer, CLIENT_LEAVE_S)
+    def given_up(self) -> None:
+        """See `BatchWriter`: what may be written again still waits."""
+        if not self._written_topic.is_idempotent:
+            self.source.unwritten += self._drop()
+
+    def refused(self, error: ConfigurationError) -> None:
+        """See `BatchWriter`."""
+        self._note("refused", str(error))
+
+    def away(self, error: Exception) -> None:
+        """See `BatchWriter`."""
+        if isinstance(error, MessageSizeTooLargeError):
+            self.source.unwritten += self._drop()
+        self._note(UNREACHABLE, self._said(error))
+
+    def failed(self, error: Exception) -> None:
+        """See `BatchWriter`."""
+        logger.exception("Unexpected error while writing %s; it goes on", self.source.name)
+        self._note("unexpected", f"unexpected error: {cause_of(error)}")
+
+    def _note(self, reason: str, problem: str) -> None:
+        self._condition.note(WRITER, reason, problem)
+
+    def _said(self, error: BaseException) -> str:
+        topic = self._written_topic
+        return (
+            f"cannot write {self.source.name} to {topic.spec.name} at {topic.settings.bootstrap}:"
+            f" {describe(error)}; {topic.bound}"
+        )
 
     async def close(self) -> None:
         """Ends `run`, writes what is left and disconnects; within a bound."""
@@ -239,18 +237,12 @@ class TopicWriter(Generic[ItemT]):
             async with asyncio.timeout(WINDOW_LEAVE_S):
                 await self.write()
                 await self.write()  # what came while the first one was under way
-        await self._abandon()
+        await self.give_up()
         self._waiting.extend(self.source.take())
-        left = self._drop(len(self._waiting))
+        self._under_way = len(self._waiting)
+        left = self._drop()
         self.source.unwritten += left
         if left:
             logger.warning(
                 "Kafka did not take %d %s in time; they are dropped", left, self.source.name
             )
-
-    def _said(self, error: BaseException) -> str:
-        topic = self._topic
-        return (
-            f"cannot write {self.source.name} to {topic.spec.name} at {topic.settings.bootstrap}:"
-            f" {describe(error)}; {topic.bound}"
-        )

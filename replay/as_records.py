@@ -161,13 +161,7 @@ class CaptureRecords:
             self._messages += len(window)
 
     def _registered(self, lane: int, time: float) -> RegisteredRecord:
-        registration = self._registrations[lane]
-        return RegisteredRecord(
-            stream=registration.stream,
-            dp_rank=registration.dp_rank,
-            bridge_time=time,
-            registration=registration,
-        )
+        return RegisteredRecord.of(self._registrations[lane], time)
 
     def _frames_of(self, lane: int, position: int, value: bytes) -> list[bytes]:
         try:

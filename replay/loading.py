@@ -29,7 +29,7 @@ from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients, partition_of
 from brokers.errors import AWAY
 from brokers.options import client_options
-from brokers.reading import offset_bounds, opened_reader, read_to_end
+from brokers.reading import log_bounds, opened_reader, read_to_end
 from brokers.topics import count_partitions, ensure_topics
 from logs.embedded import EmbeddedLog
 from logs.producer import ReplaceableProducer
@@ -194,7 +194,7 @@ async def _load_into_kafka(
         ) from error
     partitions = await count_partitions(options, topic)
     if not force:
-        bounds = await offset_bounds(options, topic, range(partitions))
+        bounds = await log_bounds(options, topic, range(partitions))
         starts: dict[int, int | None] = {number: bound.start for number, bound in bounds.items()}
         there: dict[PublisherKey, Cursor] = {}
         async with opened_reader(options, committed=False) as reader:

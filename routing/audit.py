@@ -15,10 +15,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from logs.embedded import ROUTING_LOG, ReadOnlyLog
+from logs.embedded import ReadOnlyLog
 from logs.interface import LogEntry
 from routing.costs import Costs
 from routing.interface import Candidate, Choice, Request
+from routing.log.embedded import ROUTING_LOG_PATH
 from routing.policies.decide import (
     DecisionRequest,
     DecisionResult,
@@ -316,11 +317,11 @@ def verify_decisions(
         StorageError: it is in no state to be opened. What is damaged of it is `unreadable`.
     """
     verified = VerifiedDecisions()
-    path = data / ROUTING_LOG
+    path = data / ROUTING_LOG_PATH
     if not path.exists():
         return verified
     try:
-        log = ReadOnlyLog(path)
+        log = ReadOnlyLog(path, data=data)
     except DamagedError as error:
         verified.cut(0, 1, error)
         return verified

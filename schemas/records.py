@@ -194,9 +194,24 @@ class RegisteredRecord(_Envelope, kw_only=True, frozen=True, tag="registered"):
 
     registration: Registration
 
+    @classmethod
+    def of(cls, registration: Registration, now: float) -> "RegisteredRecord":
+        """The record of a registration; `now` in Unix seconds."""
+        return cls(
+            stream=registration.stream,
+            dp_rank=registration.dp_rank,
+            bridge_time=now,
+            registration=registration,
+        )
+
 
 class UnregisteredRecord(_Envelope, kw_only=True, frozen=True, tag="unregistered"):
     """A publisher to forget, with all its blocks."""
+
+    @classmethod
+    def of(cls, publisher: PublisherKey, now: float) -> "UnregisteredRecord":
+        """The record of a publisher; `now` in Unix seconds."""
+        return cls(stream=publisher.stream, dp_rank=publisher.dp_rank, bridge_time=now)
 
 
 class PublisherReport(msgspec.Struct, frozen=True, array_like=True):

@@ -8,13 +8,15 @@ asked for, or does not move, nobody waits.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from bridge.bounds import LAG_SILENT_S
 from bridge.delivery.partition_lag import PartitionLag
 from brokers.availability import describe
+from brokers.backoff import Backoff
 from brokers.errors import AWAY
+from brokers.group_offsets import GroupOffsets
 from schemas.identities import PublisherKey
 
 LAG_LOOK_S: Final = 0.01  # how often it is looked how far the workers are, while some may wait
@@ -23,31 +25,19 @@ LAG_LOOK_MAX_S: Final = 0.08  # the same where they have not got on; a look is 0
 _logger = logging.getLogger(__name__)
 
 
-class FoldedOffsets(Protocol):
-    """What the workers' group has committed; see `GroupOffsets`."""
-
-    async def fetch(self, partitions: Iterable[int]) -> Mapping[int, int]:
-        """By partition, the offset before which all is folded."""
-        ...
-
-    async def close(self) -> None:
-        """Ends the connections."""
-        ...
-
-
 class LagWatch:
     """See the module. One loop.
 
     Args:
         lags: of all partitions.
-        offsets: where it is asked.
+        offsets: what the workers' group has committed.
         on_released: given the publishers that need not wait any more.
     """
 
     def __init__(
         self,
         lags: Sequence[PartitionLag],
-        offsets: FoldedOffsets,
+        offsets: GroupOffsets,
         *,
         on_released: Callable[[Sequence[PublisherKey]], None],
     ) -> None:
@@ -60,14 +50,13 @@ class LagWatch:
     async def run(self) -> None:
         """Looks until it is cancelled."""
         try:
-            pause_s = LAG_LOOK_S
+            backoff = Backoff(LAG_LOOK_S, LAG_LOOK_MAX_S)
             while True:
                 now = time.monotonic()
                 asking = [lag for lag in self._lags if lag.asks(now)]
-                if asking and not await self._look(asking):
-                    pause_s = min(2 * pause_s, LAG_LOOK_MAX_S)
-                else:
-                    pause_s = LAG_LOOK_S
+                if not asking or await self._look(asking):
+                    backoff.reset()
+                pause_s = backoff.take()
                 await asyncio.sleep(LAG_SILENT_S if self._is_failing else pause_s)
         finally:
             await self._offsets.close()

@@ -7,7 +7,7 @@ whoever uses most of that waits in the inbox meanwhile, and in the spool beyond 
 workers are is what their group has committed: see `lag_watch`.
 
 A publisher may use as much as is free: alone all of it, beside another one that does two thirds,
-and so on; and its equal share at any time, so there is always room for those that send little.
+and so on; and its equal outbox at any time, so there is always room for those that send little.
 Where no worker gets on, nobody waits: the log takes everything.
 """
 
@@ -15,6 +15,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from bridge.bounds import LAG_SILENT_S
+from bridge.delivery.outbox import Outbox
 from bridge.pace import Pace
 from schemas.identities import PublisherKey
 from schemas.limits import KIB, MIB
@@ -29,7 +30,7 @@ LAG_RECORDS_MAX: Final = 65_536  # of a partition that are remembered until they
 
 class _Written(NamedTuple):
     offset: int
-    publisher: PublisherKey
+    outbox: Outbox
     size_bytes: int
 
 
@@ -45,9 +46,9 @@ class PartitionLag:
         self.partition = partition
         self._pace = Pace(LAG_S, least=LAG_BYTES_MIN, most=LAG_BYTES_MAX, first=LAG_BYTES_FIRST)
         self._written: deque[_Written] = deque()
-        self._bytes_of: dict[PublisherKey, int] = {}
+        self._shares = 0  # that are not empty
         self._size_bytes = 0
-        self._held_back: dict[PublisherKey, None] = {}  # a set, in order
+        self._held_back: list[Outbox] = []
         self._waiting_since: float | None = None  # for the workers to get on
         self._moved_at = float("-inf")
         self._has_waited = False  # somebody, when they last got on
@@ -55,31 +56,31 @@ class PartitionLag:
 
     # What becomes of records
 
-    def add(self, publisher: PublisherKey, size_bytes: int) -> None:
+    def add(self, outbox: Outbox, size_bytes: int) -> None:
         """A record waits to be written."""
         size_bytes += LAG_RECORD_BYTES
-        self._bytes_of[publisher] = self._bytes_of.get(publisher, 0) + size_bytes
+        self._shares += not outbox.unfolded_bytes
+        outbox.unfolded_bytes += size_bytes
         self._size_bytes += size_bytes
 
-    def remove(self, publisher: PublisherKey, size_bytes: int) -> None:
+    def remove(self, outbox: Outbox, size_bytes: int) -> None:
         """A record that was added is not written now: it went to the spool, or was dropped."""
-        self._subtract(publisher, size_bytes + LAG_RECORD_BYTES)
+        self._subtract(outbox, size_bytes + LAG_RECORD_BYTES)
 
-    def written(self, publisher: PublisherKey, size_bytes: int, offset: int) -> None:
+    def written(self, outbox: Outbox, size_bytes: int, offset: int) -> None:
         """A record that was added is in the log."""
-        self._written.append(_Written(offset, publisher, size_bytes + LAG_RECORD_BYTES))
+        self._written.append(_Written(offset, outbox, size_bytes + LAG_RECORD_BYTES))
         if len(self._written) > LAG_RECORDS_MAX:
             self._forget_first()
 
     def _forget_first(self) -> int:
-        _, publisher, size_bytes = self._written.popleft()
-        self._subtract(publisher, size_bytes)
+        _, outbox, size_bytes = self._written.popleft()
+        self._subtract(outbox, size_bytes)
         return size_bytes
 
-    def _subtract(self, publisher: PublisherKey, size_bytes: int) -> None:
-        left = self._bytes_of.pop(publisher) - size_bytes
-        if left > 0:
-            self._bytes_of[publisher] = left
+    def _subtract(self, outbox: Outbox, size_bytes: int) -> None:
+        outbox.unfolded_bytes -= size_bytes
+        self._shares -= not outbox.unfolded_bytes
         self._size_bytes -= size_bytes
 
     # Who waits
@@ -90,33 +91,30 @@ class PartitionLag:
         return self._size_bytes
 
     @property
-    def limit_bytes(self) -> int:
-        """What the workers fold in LAG_S."""
-        return self._pace.amount
-
-    @property
     def held_back(self) -> list[PublisherKey]:
         """The publishers that wait, or have been told to."""
-        return list(self._held_back)
+        return [outbox.publisher for outbox in self._held_back]
 
-    def holds_back(self, publisher: PublisherKey, now: float) -> bool:
+    def holds_back(self, outbox: Outbox, now: float) -> bool:
         """Whether the publisher's next records have to wait; `now` in monotonic seconds."""
-        if not self._is_full(publisher):
+        if not self._is_full(outbox):
             return False
         if self._waiting_since is None:
             self._waiting_since = now
         if self._is_silent(now):
             return False
-        self._held_back[publisher] = None
+        if not outbox.is_held_back:
+            outbox.is_held_back = True
+            self._held_back.append(outbox)
         return True
 
-    def _is_full(self, publisher: PublisherKey) -> bool:
-        amount, own_bytes = self._pace.amount, self._bytes_of.get(publisher, 0)
+    def _is_full(self, outbox: Outbox) -> bool:
+        amount, own_bytes = self._pace.amount, outbox.unfolded_bytes
         if self._size_bytes + own_bytes <= 2 * amount:
             return False
         # Where the workers have become slower, or a turn was a large one, there is more than there
         # should be: who has not caused that need not wait behind what is still to come as well.
-        return own_bytes * len(self._bytes_of) > amount
+        return own_bytes * self._shares > amount
 
     def _is_silent(self, now: float) -> bool:
         since = self._waiting_since
@@ -151,6 +149,7 @@ class PartitionLag:
             self._has_waited, self._moved_at = waits, now
         is_silent = self._is_silent(now)
         released = [one for one in self._held_back if is_silent or not self._is_full(one)]
-        for publisher in released:
-            del self._held_back[publisher]
-        return released
+        for outbox in released:
+            outbox.is_held_back = False
+        self._held_back = [outbox for outbox in self._held_back if outbox.is_held_back]
+        return [outbox.publisher for outbox in released]

@@ -12,7 +12,7 @@ from typing import Final
 
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
-from brokers.reading import offset_bounds
+from brokers.reading import log_bounds
 from schemas.identities import PublisherKey, StreamKey
 
 LOG_START_LOOK_S: Final = 10.0  # how often it is looked whose registration the log has dropped
@@ -65,7 +65,7 @@ class RegistrationsWatch:
         partitions = {self._partition_of(publisher.stream) for publisher, _ in self._logged()}
         if not partitions:
             return
-        bounds = await offset_bounds(self._options, self._topic, partitions)
+        bounds = await log_bounds(self._options, self._topic, partitions)
         dropped = [
             publisher
             for publisher, offset in self._logged()

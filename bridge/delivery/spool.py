@@ -75,14 +75,12 @@ class SpooledRecord(NamedTuple):
 class _SpoolLane:
     """A lane, as it is kept in memory."""
 
-    __slots__ = ("head", "number", "records", "size_bytes", "tail")
+    __slots__ = ("head", "number", "records")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.records = 0
-        self.size_bytes = 0
         self.head = 0  # no record of the lane has a lower number
-        self.tail = -1
 
 
 class Spool:
@@ -249,9 +247,7 @@ class Spool:
     def _count(self, lane: _SpoolLane, number: int, size_bytes: int) -> None:
         if not lane.records:
             lane.head = number
-        lane.tail = number
         lane.records += 1
-        lane.size_bytes += size_bytes
         self.records += 1
         self.size_bytes += size_bytes
         self._next_number = max(self._next_number, number + 1)
@@ -331,7 +327,6 @@ class Spool:
             batch.delete(_LANE_KEY.pack(_LANE, lane.number))
         self._write(batch)
         lane.records -= deleted
-        lane.size_bytes -= size_bytes
         self.records -= deleted
         self.size_bytes -= size_bytes
         if emptied:
@@ -339,12 +334,11 @@ class Spool:
         elif first == lane.head:
             lane.head = next(self.read(publisher, bytes_max=0)).number
 
-    def discard(self, publisher: PublisherKey, *, after: int = -1) -> int:
-        """Deletes the publisher's records with numbers above `after`; returns how many."""
-        gone = [record for record in self.read(publisher) if record.number > after]
+    def discard(self, publisher: PublisherKey) -> None:
+        """Deletes the publisher's records."""
+        gone = list(self.read(publisher))
         if gone:
             self.delete(publisher, gone)
-        return len(gone)
 
     # Reading
 
@@ -356,13 +350,12 @@ class Spool:
         return publisher in self._lanes
 
     def read(
-        self, publisher: PublisherKey, *, after: int = -1, bytes_max: int | None = None
+        self, publisher: PublisherKey, *, bytes_max: int | None = None
     ) -> Iterator[SpooledRecord]:
-        """The publisher's records in order, from the first one with a number above `after`.
+        """The publisher's records in order.
 
         Args:
             publisher: whose.
-            after: a number that was read before.
             bytes_max: stop once that much was read; None for all.
 
         Raises:
@@ -373,7 +366,7 @@ class Spool:
         lane = self._lanes.get(publisher)
         if lane is None:
             return
-        start = _RECORD_KEY.pack(_RECORD, lane.number, max(lane.head, after + 1))
+        start = _RECORD_KEY.pack(_RECORD, lane.number, lane.head)
         prefix = _LANE_KEY.pack(_RECORD, lane.number)
         size_bytes = 0
         with disk_errors("read the spool", self._path):
@@ -382,11 +375,6 @@ class Spool:
                 size_bytes += len(value)
                 if bytes_max is not None and size_bytes >= bytes_max:
                     return
-
-    def last_number(self, publisher: PublisherKey) -> int:
-        """The number of the publisher's last record, -1 where it has none."""
-        lane = self._lanes.get(publisher)
-        return -1 if lane is None else lane.tail
 
     def decoded(self, publisher: PublisherKey) -> Iterator[tuple[SpooledRecord, Record]]:
         """The publisher's records with their numbers; unreadable ones are skipped."""

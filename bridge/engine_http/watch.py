@@ -20,13 +20,14 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from bridge.engine_http.answers import Process
+from brokers.backoff import Backoff
 from schemas.positions import ProcessMark, Proof
 
 PROBE_AGAIN_S: Final = 10.0  # how often a silent engine is asked whether it is there
 PROBE_RETRY_S: Final = 1.0  # after an attempt without an answer
 PROBE_FAILURES_MAX: Final = 2  # in a row; then it counts as away
 PROCESS_RETRY_S: Final = 5.0  # how often it is asked which process it is, where it has not said
-PROCESS_RETRY_DOUBLINGS_MAX: Final = 5  # of that pause: not every release says it
+PROCESS_RETRY_MAX_S: Final = 160.0  # that pause, doubled: not every release says it
 PROCESS_AGAIN_S: Final = 60.0  # how often it is asked again over the same link: it must not change
 PROCESS_CLOCK_S: Final = 2.0  # how much its start time and its batches' times may be apart
 
@@ -132,8 +133,8 @@ class EngineWatch:
         "_probe_at",
         "_process",
         "_process_at",
+        "_process_backoff",
         "_read_at",
-        "_unread",
         "inquiry",
         "known",
     )
@@ -149,7 +150,7 @@ class EngineWatch:
         self._is_changed = False
         self._process_at = self._probe_at = self._read_at = 0.0
         self._failures = 0  # of probes, in a row
-        self._unread = 0  # questions in a row for the process that brought nothing
+        self._process_backoff = Backoff(PROCESS_RETRY_S, PROCESS_RETRY_MAX_S)
 
     # Is it there?
 
@@ -195,11 +196,9 @@ class EngineWatch:
         """
         self._asked_link = link
         if process is None:
-            doublings = min(self._unread, PROCESS_RETRY_DOUBLINGS_MAX)
-            self._process_at = now + PROCESS_RETRY_S * 2.0**doublings
-            self._unread += 1
+            self._process_at = now + self._process_backoff.take()
             return
-        self._unread = 0
+        self._process_backoff.reset()
         before = self._process if link == self._link else None
         if before is None:
             self._is_changed = False

@@ -15,19 +15,17 @@ an earlier registration is never taken for one of the next.
 """
 
 import asyncio
-import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
 from bridge.publisher.anchor import Anchor
-from brokers.client_internals import start_client
 from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients, partition_of
-from brokers.reading import read_to_end, stop_consumer
+from brokers.reading import read_to_end, started_consumer
 from logs.producer import ReplaceableProducer
+from logs.skipped import SkippedMessages
 from schemas.codec import (
     TOO_MANY,
     CursorEntry,
@@ -35,9 +33,9 @@ from schemas.codec import (
     decode_log_record,
     decode_record_events,
 )
-from schemas.errors import EntryError, RecordError
+from schemas.errors import EntryError
 from schemas.identities import PublisherKey
-from schemas.limits import ENTRIES_NAMED_MAX, PUBLISHERS_MAX, REGISTRY_ENTRIES_MAX
+from schemas.limits import PUBLISHERS_MAX, REGISTRY_ENTRIES_MAX
 from schemas.positions import NO_CURSOR, Cursor, ProcessMark, Proof
 from schemas.records import (
     BridgeRecord,
@@ -66,8 +64,6 @@ UNREGISTERED: Final = 0
 CHECKSUM: Final = "checksum"
 """Reason of a record that Kafka finds damaged, beside those of the errors."""
 
-_logger = logging.getLogger(__name__)
-
 
 def fingerprint(registration: Registration) -> int:
     """Tells registrations of one publisher apart; never UNREGISTERED."""
@@ -90,6 +86,8 @@ class LogState:
         offset: everything before it is known.
         noted: whether its note is in `cursors`.
         noted_offset: of the last note.
+        home: the publisher's partition of the registry.
+        is_due: whether it has moved since it was noted last.
     """
 
     partition: int
@@ -107,6 +105,8 @@ class LogState:
     offset: int = 0
     noted: bool = False
     noted_offset: int = 0
+    home: int = -1
+    is_due: bool = False
 
     @property
     def anchor(self) -> Anchor:
@@ -185,18 +185,14 @@ class Cursors:
         topics: of the deployment.
 
     Attributes:
-        skipped: notes and records that cannot be used, by reason.
-        faults: those that were skipped because of an unexpected error.
+        skipped: notes and records that cannot be used.
     """
 
     def __init__(self, clients: Clients, topics: Topics) -> None:
-        self.skipped: Counter[str] = Counter()
-        self.faults = 0
+        self.skipped = SkippedMessages("message")
         self._clients = clients
         self._topics = topics
         self._states: dict[PublisherKey, LogState] = {}
-        self._homes: dict[PublisherKey, int] = {}
-        self._dirty: dict[PublisherKey, None] = {}  # a set in the order of their records
         self._never_written: set[int] = set()
         self._incomplete: set[int] = set()  # partitions with more notes than there was room for
         self._storing = asyncio.Lock()
@@ -214,13 +210,9 @@ class Cursors:
         self.forget(starts)
         if not starts:
             return
-        reader = self._clients.reader(committed=False)
-        try:
-            await start_client(reader)
-            take = self._guarded(self.topic, self._take_note)
+        async with started_consumer(self.open_reader()) as reader:
+            take = self.skipped.guarded(self.topic, self._take_note)
             ends = await read_to_end(reader, self.topic, starts, take)
-        finally:
-            await stop_consumer(reader)
         self._read_to |= ends
         self._never_written -= set(starts)
         self._never_written |= {partition for partition, end in ends.items() if end == 0}
@@ -229,7 +221,7 @@ class Cursors:
         """Drops what is known of the publishers of these partitions."""
         gone = set(partitions)
         self._incomplete -= gone
-        for publisher in [key for key, home in self._homes.items() if home in gone]:
+        for publisher in [key for key, one in self._states.items() if one.home in gone]:
             self.drop(publisher)
 
     def retain(self, partitions: Iterable[int], others: Collection[PublisherKey]) -> None:
@@ -237,16 +229,13 @@ class Cursors:
         who owns them now writes their notes.
         """
         kept = set(partitions)
-        for publisher in [
-            one for one in self._states if self._homes.get(one) not in kept and one not in others
-        ]:
-            self.drop(publisher)
+        for publisher, state in list(self._states.items()):
+            if state.home not in kept and publisher not in others:
+                self.drop(publisher)
 
     def drop(self, publisher: PublisherKey) -> None:
         """Drops what is known of the publisher, if anything is."""
-        self._homes.pop(publisher, None)
         self._states.pop(publisher, None)
-        self._dirty.pop(publisher, None)
 
     def read_to(self, home: int) -> int:
         """Up to where the notes of the partition were loaded last."""
@@ -257,39 +246,19 @@ class Cursors:
         try:
             return decode_cursor_entry(message.key, message.value)
         except EntryError as error:
-            self._skip(self.topic, message.partition, message.offset, error.reason, error)
+            place = (self.topic, message.partition, message.offset)
+            self.skipped.note(*place, error.reason, error)
             return None
 
     def adopt(self, publisher: PublisherKey, note: CursorNote) -> None:
         """Takes over what its former owner has noted last, of a publisher that is known."""
-        if publisher in self._states:
-            self._states[publisher] = self._state_of(publisher, note)
+        before = self._states.get(publisher)
+        if before is not None:
+            self._set(publisher, before.home, self._state_of(publisher, note))
 
     def open_reader(self) -> Consumer:
         """A consumer of the notes, in no group, not started."""
         return self._clients.reader(committed=False)
-
-    def _guarded(self, topic: str, take: Callable[[Message], None]) -> Callable[[Message], None]:
-        """Wraps `take`, for messages of the topic, so that it skips and counts what it cannot use.
-
-        No message, whatever it is, may prevent the takeover of a whole partition.
-        """
-
-        def guarded(message: Message) -> None:
-            try:
-                take(message)
-            except (EntryError, RecordError) as error:
-                self._skip(topic, message.partition, message.offset, error.reason, error)
-            except Exception:
-                self.faults += 1
-                _logger.exception(
-                    "Unexpected error; skipping the message in %s, partition %d, offset %d",
-                    topic,
-                    message.partition,
-                    message.offset,
-                )
-
-        return guarded
 
     def _take_note(self, message: Message) -> None:
         try:
@@ -322,11 +291,12 @@ class Cursors:
         )
 
     def _set(self, publisher: PublisherKey, home: int, state: LogState) -> None:
-        if publisher not in self._states and len(self._states) >= CURSOR_NOTES_MAX:
+        before = self._states.get(publisher)
+        if before is None and len(self._states) >= CURSOR_NOTES_MAX:
             self._incomplete.add(home)
             detail = f"one more publisher than {CURSOR_NOTES_MAX}"
             raise EntryError(TOO_MANY, detail=detail, publisher=publisher)
-        self._homes[publisher] = home
+        state.home, state.is_due = home, before is not None and before.is_due
         self._states[publisher] = state
 
     async def recover(self, homes: Mapping[PublisherKey, int]) -> dict[PublisherKey, LogState]:
@@ -341,14 +311,14 @@ class Cursors:
         wanted: dict[PublisherKey, LogState] = {}
         starts: dict[int, int | None] = {}
         for publisher, home in homes.items():
-            self._homes[publisher] = home
             state = self._states.get(publisher)
             if state is None:
-                state = self._states[publisher] = LogState(partition=self.partition(publisher))
+                state = self._states[publisher] = LogState(self.partition(publisher), home=home)
                 if home not in self._never_written | self._incomplete:
                     starts.setdefault(state.partition, None)  # no note, no record
                     wanted[publisher] = state
                     continue
+            state.home = home
             wanted[publisher] = state
             start = starts.get(state.partition)
             starts[state.partition] = state.offset if start is None else min(start, state.offset)
@@ -374,32 +344,18 @@ class Cursors:
                 state.take(record, message.offset)
 
         def corrupt(partition: int, offset: int) -> None:
-            self._skip(topic, partition, offset, CHECKSUM, "wrong checksum")
+            self.skipped.note(topic, partition, offset, CHECKSUM, "wrong checksum")
 
-        reader = self._clients.reader(committed=False)
-        try:
-            await start_client(reader)
+        async with started_consumer(self.open_reader()) as reader:
             found = await reader.end_offsets([Partition(topic, number) for number in starts])
             for state in wanted.values():
                 if state.offset > found[Partition(topic, state.partition)]:
                     # It is of another topic of that name: nothing in this one is known.
                     state.offset = starts[state.partition] = 0
-            ends = await read_to_end(reader, topic, starts, self._guarded(topic, take), corrupt)
-        finally:
-            await stop_consumer(reader)
+            guarded = self.skipped.guarded(topic, take)
+            ends = await read_to_end(reader, topic, starts, guarded, corrupt)
         for state in wanted.values():
             state.offset = ends[state.partition]
-
-    def _skip(self, topic: str, partition: int, offset: int, reason: str, error: object) -> None:
-        self.skipped[reason] += 1
-        _logger.log(
-            logging.WARNING if self.skipped[reason] <= ENTRIES_NAMED_MAX else logging.DEBUG,
-            "Skipping the message in %s, partition %d, offset %d: %s",
-            topic,
-            partition,
-            offset,
-            error,
-        )
 
     # Following
 
@@ -418,56 +374,55 @@ class Cursors:
 
     def known(self, home: int) -> list[PublisherKey]:
         """The publishers of a partition of the registry that have ever been followed."""
-        return [one for one in self._states if self._homes.get(one) == home]
+        return [key for key, state in self._states.items() if state.home == home]
 
     def written(self, publisher: PublisherKey, record: Record, offset: int) -> None:
         """A record of the publisher has been acknowledged."""
         state = self._states.get(publisher)
         if state is not None:
             state.take(record, offset)
-            self._dirty[publisher] = None
+            state.is_due = True
 
     def note_process(self, publisher: PublisherKey, process: ProcessMark | None) -> None:
         """Which process of its engine published which incarnation."""
         state = self._states.get(publisher)
         if state is not None and process is not None and state.process != process:
             state.process = process
-            self._dirty[publisher] = None
+            state.is_due = True
 
     def advance(self, ends: Mapping[int, int]) -> None:
         """Marks the notes that have fallen behind; `ends`: by partition, what is acknowledged.
 
         No other bridge writes for these publishers, so all of their records are known.
         """
-        for publisher, state in self._states.items():
+        for state in self._states.values():
             end = ends.get(state.partition, 0)
             is_behind = end - state.noted_offset > CURSOR_NOTE_BEHIND_RECORDS_MAX
             if is_behind and state.noted and state.handover is None:
                 state.offset = max(state.offset, end)
-                self._dirty[publisher] = None
+                state.is_due = True
 
     def set_handover(self, publisher: PublisherKey, handover: Handover | None) -> None:
         """How far it is; the next note says so."""
         state = self._states.get(publisher)
         if state is not None and state.handover != handover:
             state.handover = handover
-            self._dirty[publisher] = None
+            state.is_due = True
 
     def take_notes(
         self, publishers: Iterable[PublisherKey] | None = None
     ) -> dict[int, list[tuple[PublisherKey, bytes, bytes]]]:
         """The notes to write: of those that moved, or of `publishers`; by partition, key, value."""
         notes: dict[int, list[tuple[PublisherKey, bytes, bytes]]] = {}
-        for publisher in list(self._dirty if publishers is None else publishers):
-            self._dirty.pop(publisher, None)
+        if publishers is None:
+            publishers = [key for key, state in self._states.items() if state.is_due]
+        for publisher in publishers:
             state = self._states.get(publisher)
             if state is None:
                 continue
             value = encode_note(state.note())
-            state.noted_offset = state.offset
-            notes.setdefault(self._homes[publisher], []).append(
-                (publisher, encode_publisher(publisher), value)
-            )
+            state.noted_offset, state.is_due = state.offset, False
+            notes.setdefault(state.home, []).append((publisher, encode_publisher(publisher), value))
         return notes
 
     async def store(
@@ -505,4 +460,7 @@ class Cursors:
 
     def renote(self, publishers: Iterable[PublisherKey]) -> None:
         """Their notes could not be written, and are to be written again."""
-        self._dirty.update({key: None for key in publishers if key in self._states})
+        for publisher in publishers:
+            state = self._states.get(publisher)
+            if state is not None:
+                state.is_due = True

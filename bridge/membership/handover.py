@@ -19,6 +19,7 @@ class Departure:
     """A publisher that is kept for another bridge.
 
     Attributes:
+        is_departing: whether it is known that it is another bridge's.
         home: its partition of the registry.
         link: that was up when it was kept.
         until: its keeper may write of it before then, monotonic seconds.
@@ -33,6 +34,7 @@ class Departure:
     successor: str = ""
     linked_at: float = 0.0
     messages: int = 0
+    is_departing: bool = False
 
     def is_late(self, now: float) -> bool:
         """Whether it is to be given up, however far it is."""
@@ -66,6 +68,7 @@ class Arrival:
         told_link: the one that was up when it was noted that we have linked; 0: not yet.
         done: what the keeper has noted last; None before.
         done_at: when that was read.
+        ready: what its keeper knew, once it can be taken over; None before.
     """
 
     home: int
@@ -77,6 +80,7 @@ class Arrival:
     told_link: int = 0
     done: Handover | None = None
     done_at: float = 0.0
+    ready: Joint | None = None
 
     def look(self, now: float, link: int) -> None:
         """Takes over which link is up."""

@@ -89,15 +89,28 @@ class Handovers:
         self._cursors = cursors
         self._when_changed = when_changed
         self._unfollow = unfollow
-        self._kept: dict[PublisherKey, Departure] = {}  # until it is known who is whose
-        self._departures: dict[PublisherKey, Departure] = {}
-        self._arrivals: dict[PublisherKey, Arrival] = {}
-        self._ready: dict[PublisherKey, Joint] = {}
+        self._passing: dict[PublisherKey, Departure | Arrival] = {}
         self._read_from: dict[int, int] = {}
         self._reader: Consumer | None = None
         self._reads: tuple[int, ...] = ()
         self._running: asyncio.Task[None] | None = None
         self._until = math.inf  # what departs may be written
+
+    def _departures(self, *, departing: bool = True) -> list[tuple[PublisherKey, Departure]]:
+        """Those that depart; or those of which it is not known yet who is whose."""
+        return [
+            (publisher, one)
+            for publisher, one in self._passing.items()
+            if isinstance(one, Departure) and one.is_departing == departing
+        ]
+
+    def _arrivals(self, *, ready: bool = False) -> list[tuple[PublisherKey, Arrival]]:
+        """Those that arrive; or those that have."""
+        return [
+            (publisher, one)
+            for publisher, one in self._passing.items()
+            if isinstance(one, Arrival) and (one.ready is not None) == ready
+        ]
 
     # The keeper
 
@@ -107,11 +120,9 @@ class Handovers:
         """
         began = time.monotonic()  # before that nobody was told
         homes = {one: home for one, home in homes.items() if not self._writer.has_waiting(one)}
-        self._kept = {
-            publisher: kept
-            for publisher, kept in self._kept.items()
-            if time.monotonic() < kept.until and publisher in self._follower.followed
-        }
+        for publisher, kept in self._departures(departing=False):
+            if began >= kept.until or publisher not in self._follower.followed:
+                del self._passing[publisher]
         links = {publisher: self._follower.receiver.links(publisher) for publisher in homes}
         for publisher, link in links.items():
             is_proven = self._stream(publisher).proven_link == link
@@ -130,47 +141,52 @@ class Handovers:
             return  # another bridge may have begun without having read it
         self._read_from |= offsets
         for publisher, home in homes.items():
-            self._kept[publisher] = Departure(home, links[publisher], began + HANDOVER_S)
+            self._passing[publisher] = Departure(home, links[publisher], began + HANDOVER_S)
 
     def depart(self, publishers: Iterable[PublisherKey]) -> set[PublisherKey]:
         """These are another bridge's now: those that are kept depart from here on; returns them."""
-        now = time.monotonic()
-        for publisher in publishers:
-            kept = self._kept.get(publisher)
-            if kept is not None and now < kept.until - HANDOVER_FINISH_S:
-                self._departures[publisher] = kept
-        self._kept = {}
-        self._until = min((one.until for one in self._departures.values()), default=math.inf)
+        now, theirs = time.monotonic(), set(publishers)
+        for publisher, kept in self._departures(departing=False):
+            kept.is_departing = publisher in theirs and now < kept.until - HANDOVER_FINISH_S
+            if not kept.is_departing:
+                del self._passing[publisher]
+        departures = dict(self._departures())
+        self._until = min((one.until for one in departures.values()), default=math.inf)
         self._go_on()
-        return set(self._departures)
+        return set(departures)
 
     def reclaim(self, partitions: Collection[int]) -> None:
         """These are ours again: nothing of them departs."""
-        for publisher, departure in list(self._departures.items()):
+        for publisher, departure in self._departures():
             if departure.home in partitions:
-                del self._departures[publisher]
+                del self._passing[publisher]
 
     @property
     def has_kept(self) -> bool:
         """Whether anything is kept, and nobody knows yet whose it will be."""
-        return bool(self._kept)
+        return bool(self._departures(departing=False))
 
     @property
     def departing(self) -> Collection[PublisherKey]:
         """The publishers that are kept for another bridge."""
-        return self._departures.keys()
+        return dict(self._departures()).keys()
+
+    def is_departing(self, publisher: PublisherKey) -> bool:
+        """Whether it is one of them."""
+        one = self._passing.get(publisher)
+        return isinstance(one, Departure) and one.is_departing
 
     @property
     def is_overdue(self) -> bool:
         """Whether something of a publisher may not be written any more, and may wait to be."""
         if time.monotonic() < self._until:
             return False
-        return any(one.successor for one in self._departures.values())
+        return any(one.successor for _, one in self._departures())
 
     async def depart_all(self) -> None:
         """Everything that is kept departs; returns once it has."""
-        self.depart(list(self._kept))
-        self._arrivals.clear()
+        self.depart([publisher for publisher, _ in self._departures(departing=False)])
+        self.expect_none()
         if self._running is not None:
             await asyncio.wait((self._running,))
 
@@ -193,17 +209,18 @@ class Handovers:
                 or followed.can_replay
             ):
                 continue
-            self._arrivals[publisher] = Arrival(
+            self._passing[publisher] = Arrival(
                 home, handover.keeper, handover.is_proven, now + HANDOVER_WAIT_S
             )
             self._read_from[home] = self._cursors.read_to(home)
         self._reads = ()
         self._go_on()
-        return homes.keys() & self._arrivals.keys()
+        return {publisher for publisher in homes if self.is_arriving(publisher)}
 
     def is_arriving(self, publisher: PublisherKey) -> bool:
         """Whether another bridge keeps it for us."""
-        return publisher in self._arrivals
+        one = self._passing.get(publisher)
+        return isinstance(one, Arrival) and one.ready is None
 
     async def joined(self, timeout_s: float) -> None:
         """Returns once nothing arrives to which we have linked, within a time: its keeper may be
@@ -211,29 +228,36 @@ class Handovers:
         """
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
-            if not self._ready and not any(one.told_link for one in self._arrivals.values()):
+            if not self.has_ready and not any(one.told_link for _, one in self._arrivals()):
                 return
             await asyncio.sleep(HANDOVER_LOOK_S)
 
     @property
     def has_ready(self) -> bool:
         """Whether there is something to take over."""
-        return bool(self._ready)
+        return bool(self._arrivals(ready=True))
 
     def take_ready(self) -> dict[PublisherKey, Joint]:
         """Those that have arrived since the last call."""
-        ready, self._ready = self._ready, {}
+        ready = {
+            publisher: arrival.ready
+            for publisher, arrival in self._arrivals(ready=True)
+            if arrival.ready is not None
+        }
+        for publisher in ready:
+            del self._passing[publisher]
         return ready
 
     def expect_none(self) -> None:
         """The partitions are given up: whoever is given them expects what is kept."""
-        self._arrivals.clear()
-        self._ready.clear()
+        for publisher, one in list(self._passing.items()):
+            if isinstance(one, Arrival):
+                del self._passing[publisher]
 
     # What is done meanwhile
 
     def _go_on(self) -> None:
-        if (self._departures or self._arrivals) and (self._running is None or self._running.done()):
+        if self._underway() and (self._running is None or self._running.done()):
             self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -241,12 +265,11 @@ class Handovers:
         running, self._running = self._running, None
         if running is not None:
             await cancel(running)
-        self._departures.clear()
-        self._arrivals.clear()
+        self._passing.clear()
 
     async def _run(self) -> None:
         try:
-            while self._departures or self._arrivals:
+            while self._underway():
                 try:
                     await self._turn()
                 except Exception:
@@ -293,19 +316,21 @@ class Handovers:
                     self._take(entry)
 
     def _underway(self) -> list[Departure | Arrival]:
-        return [*self._departures.values(), *self._arrivals.values()]
+        departures = [one for _, one in self._departures()]
+        return [*departures, *(one for _, one in self._arrivals())]
 
     def _take(self, entry: CursorEntry) -> None:
         publisher, handover = entry.publisher, entry.note.handover
-        departure, arrival = self._departures.get(publisher), self._arrivals.get(publisher)
-        if departure is not None and handover is not None:
-            is_news = not departure.successor and handover.successor not in ("", self._name)
+        one = self._passing.get(publisher)
+        if isinstance(one, Departure) and one.is_departing and handover is not None:
+            is_news = not one.successor and handover.successor not in ("", self._name)
             if is_news and handover.keeper == self._name and not handover.is_done:
-                self._begin_last(publisher, departure, handover)
-        elif arrival is not None and (handover is None or handover.is_done):
+                self._begin_last(publisher, one, handover)
+        is_done = handover is None or handover.is_done
+        if isinstance(one, Arrival) and one.ready is None and is_done:
             self._cursors.adopt(publisher, entry.note)
-            arrival.done = handover or Handover(arrival.keeper, is_done=True)
-            arrival.done_at = time.monotonic()
+            one.done = handover or Handover(one.keeper, is_done=True)
+            one.done_at = time.monotonic()
 
     def _begin_last(self, publisher: PublisherKey, departure: Departure, noted: Handover) -> None:
         """Step 3: the successor has linked."""
@@ -315,27 +340,26 @@ class Handovers:
         self._follower.go_on(self._follower.followed[publisher])
 
     async def _step(self, now: float) -> None:
-        finished = [
-            publisher
-            for publisher, one in self._departures.items()
+        finished = {
+            publisher: one
+            for publisher, one in self._departures()
             if one.is_late(now) or self._has_common(publisher, one)
-        ]
+        }
         if finished:
             await self._finish(finished)
-        linked = []
-        for publisher, arrival in list(self._arrivals.items()):
+        linked = {}
+        for publisher, arrival in self._arrivals():
             if publisher not in self._follower.followed:
-                del self._arrivals[publisher]
+                del self._passing[publisher]
                 continue
             arrival.look(now, self._link(publisher))
             if arrival.is_to_tell(now):
-                linked.append(publisher)
+                linked[publisher] = arrival
             elif self._has_arrived(publisher, arrival, now):
-                del self._arrivals[publisher]
-                self._ready[publisher] = arrival.joint(self._name)
+                arrival.ready = arrival.joint(self._name)
         if linked:
             await self._tell(linked)
-        if self._ready:
+        if self.has_ready:
             self._when_changed()
 
     def _stream(self, publisher: PublisherKey) -> BatchStream:
@@ -353,12 +377,15 @@ class Handovers:
         )
         return self._follower.has_written(self._follower.followed[publisher], common_at)
 
-    async def _finish(self, publishers: list[PublisherKey]) -> None:
+    async def _finish(self, departures: Mapping[PublisherKey, Departure]) -> None:
         """The end of step 3, or of the wait for it."""
-        departures = self._departures
+
+        def kept() -> list[PublisherKey]:  # some may be ours again
+            return [key for key, one in departures.items() if self._passing.get(key) is one]
+
         last: dict[PublisherKey, Handover] = {}
-        for publisher in publishers:
-            departure, stream = departures[publisher], self._stream(publisher)
+        for publisher, departure in departures.items():
+            stream = self._stream(publisher)
             is_idle = stream.heard == departure.messages
             is_proven = (
                 bool(departure.successor)
@@ -374,27 +401,27 @@ class Handovers:
                 unlinked,
                 HANDOVER_S,
             )
-        until = min(departures[publisher].until for publisher in publishers)
-        await self._settle(publishers, until)
+        until = min(departure.until for departure in departures.values())
+        await self._settle(departures.keys(), until)
         for publisher, handover in last.items():
             is_written = not self._writer.has_waiting(publisher)
             self.ended["linked" if handover.successor else "unlinked"] += 1
             done = msgspec.structs.replace(handover, is_proven=handover.is_proven and is_written)
-            if publisher in departures:
+            if self._passing.get(publisher) is departures[publisher]:
                 self._cursors.set_handover(publisher, done)
         if time.monotonic() < until + HANDOVER_FINISH_S:  # later, the next owner has its own note
             try:
                 async with asyncio.timeout(BRIDGE_LEAVE_S):
-                    noted = [one for one in last if one in departures]
-                    await self._cursors.store(self._producer, noted)
+                    await self._cursors.store(self._producer, kept())
             except AWAY as error:
                 _logger.info(
                     "Cannot note that publishers are handed over: %s. Their next owner goes by the"
                     " log",
                     describe(error),
                 )
-        gone = [one for one in publishers if departures.pop(one, None) is not None]
+        gone = kept()
         for publisher in gone:
+            del self._passing[publisher]
             self._cursors.drop(publisher)
         await self._unfollow(gone)
         self._when_changed()  # what is spooled of them has waited for it
@@ -419,18 +446,16 @@ class Handovers:
         )
         return arrival.is_over(now, is_common=is_common)
 
-    async def _tell(self, publishers: list[PublisherKey]) -> None:
+    async def _tell(self, arrivals: Mapping[PublisherKey, Arrival]) -> None:
         """Step 2: these are linked."""
-        for publisher in publishers:
-            arrival = self._arrivals[publisher]
+        for publisher, arrival in arrivals.items():
             linked = Handover(arrival.keeper, self._name, is_proven=arrival.is_whole)
             self._cursors.set_handover(publisher, linked)
         try:
             async with asyncio.timeout(BRIDGE_LEAVE_S):
-                await self._cursors.store(self._producer, publishers)
+                await self._cursors.store(self._producer, arrivals)
         except AWAY as error:
             _logger.debug("Cannot say that publishers are linked, retrying: %r", error)
             return
-        for publisher in publishers:
-            if told := self._arrivals.get(publisher):
-                told.told_link = told.link
+        for arrival in arrivals.values():
+            arrival.told_link = arrival.link

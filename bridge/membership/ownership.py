@@ -27,9 +27,9 @@ after a hole.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.dropped_records import SPOOL_FULL
@@ -42,8 +42,10 @@ from bridge.membership.spool_recovery import release_foreign, resolve
 from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
 from bridge.publisher.follower import Follower
 from bridge.supervision import cancel
+from brokers.availability import insist
+from brokers.backoff import Backoff
 from brokers.clients import partition_of
-from brokers.errors import KafkaError
+from brokers.errors import AWAY
 from logs.producer import ReplaceableProducer
 from schemas.errors import RegistrationError, StorageError
 from schemas.identities import PublisherKey
@@ -59,6 +61,8 @@ from schemas.topics import encode_publisher
 HANDOVER_FLUSH_S: Final = 1.0  # for the queue to be acknowledged, before its bridge leaves
 
 _logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Ownership:
@@ -242,12 +246,7 @@ class Ownership:
         )
         await self._unfollow([one for one in gone if one not in departing])
         self._cursors.retain(partitions, departing)
-        while True:
-            try:
-                await self._cursors.load(partitions)
-                break
-            except (KafkaError, OSError, TimeoutError) as error:
-                await _wait_for_kafka(error)
+        await _insist(lambda: self._cursors.load(partitions))
         await self._take_over(wanted)
         for publisher in self._writer.withheld():
             # Unregistered while nobody owned it: after its records no other would be written.
@@ -270,7 +269,8 @@ class Ownership:
             for publisher in self._cursors.known(home)
             if publisher not in registered and partition.has_forgotten(publisher)
         }
-        for publisher, state in (await self._recover(others)).items():
+        found = await _insist(lambda: self._cursors.recover(others))
+        for publisher, state in found.items():
             if state.registered != UNREGISTERED:
                 self._write_unregistered(publisher)
 
@@ -306,13 +306,7 @@ class Ownership:
             await self._follower.unfollow(self._follower.followed[publisher])
 
     def _write_unregistered(self, publisher: PublisherKey) -> None:
-        self._writer.append(
-            [
-                UnregisteredRecord(
-                    stream=publisher.stream, dp_rank=publisher.dp_rank, bridge_time=time.time()
-                )
-            ]
-        )
+        self._writer.append([UnregisteredRecord.of(publisher, time.time())])
 
     # Taking over
 
@@ -364,7 +358,7 @@ class Ownership:
             arriving = self.handovers.expect(homes)
             homes = {one: home for one, home in homes.items() if one not in arriving}
         await self._writer.settle(homes)
-        states = await self._recover(homes)  # Step 2.
+        states = await _insist(lambda: self._cursors.recover(homes))  # Step 2.
         spool = self._writer.spool
         anchors: dict[PublisherKey, Anchor] = {}
         for publisher, state in states.items():
@@ -377,9 +371,8 @@ class Ownership:
                 )
                 registration, home = wanted[publisher]
                 self._changes.try_again(publisher, Change(home, registration, forget=False))
-        await self._note(
-            [publisher for publisher in anchors if not states[publisher].noted]
-        )  # Step 3.
+        fresh = [publisher for publisher in anchors if not states[publisher].noted]
+        await _insist(lambda: self._cursors.store(self._producer, fresh))  # Step 3.
         for publisher, anchor in anchors.items():
             self._begin(
                 publisher,
@@ -409,21 +402,6 @@ class Ownership:
                 "Cannot follow the registered publisher %s: %s. Register it again", key, error
             )
 
-    async def _recover(self, homes: Mapping[PublisherKey, int]) -> dict[PublisherKey, LogState]:
-        while True:
-            try:
-                return await self._cursors.recover(homes)
-            except (KafkaError, OSError, TimeoutError) as error:
-                await _wait_for_kafka(error)
-
-    async def _note(self, publishers: Sequence[PublisherKey]) -> None:
-        while True:
-            try:
-                await self._cursors.store(self._producer, publishers)
-                return
-            except (KafkaError, OSError, TimeoutError) as error:
-                await _wait_for_kafka(error)
-
     def _begin(
         self, publisher: PublisherKey, state: LogState, anchor: Anchor, *, kept: bool, joint: Joint
     ) -> None:
@@ -438,7 +416,7 @@ class Ownership:
         writer.release(publisher)
         ours = followed.sequencer.stream.anchor
         continues = kept and _same(ours.cursor, anchor.cursor) and ours.begun == anchor.begun
-        if continues and publisher not in writer.losses:
+        if continues and writer.loss_of(publisher) is None:
             self._follower.go_on(followed)
             return
         self.takeovers += 1
@@ -448,16 +426,7 @@ class Ownership:
 
     def write_registered(self, registration: Registration) -> None:
         """Writes into the log that the publisher is registered."""
-        self._writer.append(
-            [
-                RegisteredRecord(
-                    stream=registration.stream,
-                    dp_rank=registration.dp_rank,
-                    bridge_time=time.time(),
-                    registration=registration,
-                )
-            ]
-        )
+        self._writer.append([RegisteredRecord.of(registration, time.time())])
 
     # Losses
 
@@ -484,8 +453,9 @@ class Ownership:
         try:
             if homes:
                 await release_foreign(self._writer, self._cursors, homes)
-        except (KafkaError, OSError, TimeoutError) as error:
-            await _wait_for_kafka(error)
+        except AWAY as error:
+            _away(error)
+            await asyncio.sleep(BRIDGE_RETRY_S)
             return
         except StorageError:
             raise  # it is tried again
@@ -512,6 +482,9 @@ def _same(ours: Cursor, logged: Cursor) -> bool:
     return ours == logged or (ours.sequence == logged.sequence == -1 and logged.incarnation == 0)
 
 
-async def _wait_for_kafka(error: BaseException) -> None:
+async def _insist(attempt: Callable[[], Awaitable[T]]) -> T:
+    return await insist(attempt, Backoff(BRIDGE_RETRY_S, BRIDGE_RETRY_S), _away)
+
+
+def _away(error: Exception) -> None:
     _logger.debug("Waiting for Kafka: %r", error)
-    await asyncio.sleep(BRIDGE_RETRY_S)

@@ -165,16 +165,7 @@ class Registrar:
                     await self._follow_again(one)
                 raise
         self._append_unregistered(replaced)  # Step 3.
-        self._sink.append(
-            [
-                RegisteredRecord(
-                    stream=registration.stream,
-                    dp_rank=registration.dp_rank,
-                    bridge_time=time.time(),
-                    registration=registration,
-                )
-            ]
-        )
+        self._sink.append([RegisteredRecord.of(registration, time.time())])
         # It will be in the log, so it is followed, whatever happens to the rest.
         await self._sink.ready()
         await self._table.folded()
@@ -226,9 +217,4 @@ class Registrar:
             return
         self._on_unregistered([registration.publisher for registration in gone])
         now = time.time()
-        self._sink.append(
-            UnregisteredRecord(
-                stream=registration.stream, dp_rank=registration.dp_rank, bridge_time=now
-            )
-            for registration in gone
-        )
+        self._sink.append(UnregisteredRecord.of(one.publisher, now) for one in gone)

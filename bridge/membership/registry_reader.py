@@ -13,25 +13,23 @@ was paused, or cut off, notices before it writes again.
 import asyncio
 import logging
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from bridge.bounds import BRIDGE_RETRY_S
 from brokers.availability import describe
-from brokers.backoff import Backoff
 from brokers.broker_settings import KafkaSettings
-from brokers.client_internals import start_client
 from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients, subscribe
 from brokers.errors import AWAY
-from brokers.reading import stop_consumer
+from logs.attempts import LogLostError
+from logs.follower import Follower, Messages
+from logs.skipped import SkippedMessages
 from schemas.codec import TOO_MANY, decode_registry_entry
-from schemas.errors import EntryError
+from schemas.errors import ConfigurationError, EntryError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     BRIDGE_LEAVE_S,
-    ENTRIES_NAMED_MAX,
     HEARTBEATS_PER_SESSION,
     REGISTRY_ENTRIES_MAX,
     SESSION_MIN_S,
@@ -48,24 +46,53 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
+class RegistryEntry:
+    """What the registry says of one publisher.
+
+    Attributes:
+        registration: as the last entry says that could be read; None where none could.
+        is_unusable: whether its last entry cannot be read, and nothing is followed.
+    """
+
+    registration: Registration | None
+    is_unusable: bool = False
+
+    @property
+    def followed(self) -> Registration | None:
+        """The registration, where it is one of a publisher that publishes events."""
+        one = self.registration
+        return one if one is not None and one.has_events else None
+
+
+@dataclass(slots=True)
 class RegistryPartition:
     """What one partition of the registry says.
 
     Attributes:
-        publishers: those that are registered, and publish events.
-        without_events: engines that are registered and publish none: nothing is followed.
-        unusable: those whose last entry cannot be read; taken as neither registered nor forgotten.
+        entries: of those that are registered, and of those whose last entry cannot be read: taken
+            as neither registered nor forgotten.
         complete: False where there was no room for more of either.
     """
 
-    publishers: dict[PublisherKey, Registration] = field(default_factory=dict)
-    without_events: dict[PublisherKey, Registration] = field(default_factory=dict)
-    unusable: set[PublisherKey] = field(default_factory=set)
+    entries: dict[PublisherKey, RegistryEntry] = field(default_factory=dict)
     complete: bool = True
+
+    @property
+    def publishers(self) -> dict[PublisherKey, Registration]:
+        """Those that are registered, and publish events. Cost O(entries)."""
+        entries = self.entries.items()
+        return {key: found for key, one in entries if (found := one.followed) is not None}
+
+    def followed(self, publisher: PublisherKey) -> Registration | None:
+        """The registration of the publisher, where it is one of them."""
+        entry = self.entries.get(publisher)
+        return None if entry is None else entry.followed
 
     def has_forgotten(self, publisher: PublisherKey) -> bool:
         """Whether it is certain that the publisher, if it is of this partition, is forgotten."""
-        return self.complete and publisher not in self.publishers and publisher not in self.unusable
+        entry = self.entries.get(publisher)
+        is_known = entry is not None and (entry.is_unusable or entry.followed is not None)
+        return self.complete and not is_known
 
 
 class _Renewal(NamedTuple):
@@ -94,7 +121,7 @@ class Owner(Protocol):
         ...
 
 
-class RegistryReader:
+class RegistryReader(Follower):
     """See the module. One loop.
 
     Args:
@@ -104,15 +131,19 @@ class RegistryReader:
         session_s: after this long without a heartbeat our partitions go to other bridges.
 
     Attributes:
-        skipped: entries that cannot be used, by reason.
-        faults: entries that were skipped because of an unexpected error.
+        skipped: entries that cannot be used.
     """
 
     def __init__(
         self, clients: Clients, kafka: KafkaSettings, owner: Owner, *, session_s: float
     ) -> None:
-        self.skipped: Counter[str] = Counter()
-        self.faults = 0
+        super().__init__(
+            poll_ms=REGISTRY_POLL_MS,
+            retry_first_s=BRIDGE_RETRY_S,
+            retry_max_s=BRIDGE_RETRY_S,  # growing pauses would leave publishers alone
+            leave_s=BRIDGE_LEAVE_S,
+        )
+        self.skipped = SkippedMessages("entry")
         self.rebalances = 0
         self.connected = False
         self._clients = clients
@@ -120,6 +151,7 @@ class RegistryReader:
         self._group = kafka.group("bridge")
         self._session_s = session_s
         self._owner = owner
+        self._take = self.skipped.guarded(self._topic, self._follow, self._refused)
         self._consumer: Consumer | None = None
         self._owned: dict[int, RegistryPartition] = {}
         self._ends: dict[int, int] | None = None  # the offsets to read up to; None: not known yet
@@ -135,11 +167,12 @@ class RegistryReader:
         return sorted(self._owned)
 
     def without_events(self) -> dict[PublisherKey, Registration]:
-        """Engines in our partitions that publish none. Cost O(such engines)."""
+        """Engines in our partitions that publish none. Cost O(entries)."""
         return {
-            publisher: registration
+            publisher: one.registration
             for partition in list(self._owned.values())
-            for publisher, registration in list(partition.without_events.items())
+            for publisher, one in list(partition.entries.items())
+            if one.registration is not None and not one.registration.has_events
         }
 
     @property
@@ -156,35 +189,75 @@ class RegistryReader:
         """Whether no other bridge can own what is ours; also where nothing is."""
         return not self._owned or time.monotonic() < self._lease_until
 
-    async def run(self) -> None:
-        """Follows until it is cancelled, then leaves the group."""
-        backoff = Backoff(
-            BRIDGE_RETRY_S, BRIDGE_RETRY_S
-        )  # growing pauses would leave publishers alone
-        while True:
-            consumer = self._clients.member(self._group, session_s=self._session_s)
-            self._consumer = consumer
-            try:
-                await start_client(consumer)
-                subscribe(consumer, self._topic, self)
-                while True:
-                    await self._turn(consumer)
-            except AWAY as error:
-                level = logging.DEBUG if self._failing else logging.WARNING
-                self.connected, self._failing = False, True
-                _logger.log(level, "Cannot read %s, retrying: %s", self._topic, describe(error))
-            except Exception:
-                await self.on_partitions_revoked(set())
-                raise
-            finally:
-                await self._leave(consumer)
-            await self.on_partitions_revoked(set())
-            await backoff.wait()
+    # Follower: a member of the group
 
-    async def _leave(self, consumer: Consumer) -> None:
+    def make_consumer(self) -> Consumer:
+        """See `Follower`."""
+        self._consumer = self._clients.member(self._group, session_s=self._session_s)
+        return self._consumer
+
+    async def begin(self, consumer: Consumer) -> None:
+        """See `Follower`: the group says which partitions."""
+        subscribe(consumer, self._topic, self)
+
+    async def turn(self, consumer: Consumer) -> None:
+        """See `Follower`."""
+        try:
+            await super().turn(consumer)
+        except AWAY:
+            raise
+        except Exception:
+            await self.on_partitions_revoked(set())  # while we are a member
+            raise
+
+    async def take(self, messages: Messages) -> None:
+        """See `Follower`."""
+        for some in messages.values():
+            for message in some:
+                if message.partition in self._owned and not self._revoked:
+                    self._take(message)
+
+    async def turned(self, consumer: Consumer, *, has_read: bool) -> None:
+        """See `Follower`."""
+        self.connected, self._failing = True, False
+        if self._owned:
+            await self._renew(consumer)
+            if not self._assigned and not self._revoked:
+                await self._catch_up(consumer)
+
+    def unanswered(self) -> None:
+        """See `Follower`."""
+        _logger.info("Group coordinator did not answer; the membership will time out")
+
+    async def left(self) -> None:
+        """See `Follower`."""
         self._renewal = None
-        if not await stop_consumer(consumer, timeout_s=BRIDGE_LEAVE_S):
-            _logger.info("Group coordinator did not answer; the membership will time out")
+
+    async def pause(self) -> None:
+        """See `Follower`: nothing is ours meanwhile."""
+        await self.on_partitions_revoked(set())
+        await super().pause()
+
+    def away(self, error: Exception) -> None:
+        """See `Follower`."""
+        level = logging.DEBUG if self._failing else logging.WARNING
+        self.connected, self._failing = False, True
+        _logger.log(level, "Cannot read %s, retrying: %s", self._topic, describe(error))
+
+    def lost(self, error: LogLostError) -> bool:
+        """See `Follower`: the group gives the partitions again."""
+        self.away(error)
+        return False
+
+    def refused(self, error: ConfigurationError) -> None:
+        """See `Follower`: it was checked at the start."""
+        self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """See `Follower`: `bridge.supervision` logs and counts it, and starts `run` again."""
+        raise error
+
+    # The group
 
     async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
         """See `RebalanceListener`."""
@@ -206,18 +279,6 @@ class RegistryReader:
             self._consumer.seek(Partition(self._topic, number), 0)
         _logger.info("Owns %d partitions of %s", len(self._owned), self._topic)
 
-    async def _turn(self, consumer: Consumer) -> None:
-        batches = await consumer.getmany(timeout_ms=REGISTRY_POLL_MS)
-        self.connected, self._failing = True, False
-        for messages in batches.values():
-            for message in messages:
-                if message.partition in self._owned and not self._revoked:
-                    self._take(message)
-        if self._owned:
-            await self._renew(consumer)
-            if not self._assigned and not self._revoked:
-                await self._catch_up(consumer)
-
     async def _catch_up(self, consumer: Consumer) -> None:
         partitions = {number: Partition(self._topic, number) for number in self._owned}
         if self._ends is None:
@@ -234,50 +295,20 @@ class RegistryReader:
             self._assigned = True
             self._owner.assign(self._owned)
 
-    def _take(self, message: Message) -> None:
-        """Takes one entry; skips and counts one that cannot be used, whatever it is."""
-        try:
-            self._follow(message)
-        except EntryError as error:
-            self._skip(message, error)
-        except Exception:
-            self.faults += 1
-            _logger.exception(
-                "Unexpected error; skipping the entry in %s, partition %d, offset %d",
-                self._topic,
-                message.partition,
-                message.offset,
-            )
-
-    def _skip(self, message: Message, error: EntryError) -> None:
-        self.skipped[error.reason] += 1
-        is_named = self.skipped[error.reason] <= ENTRIES_NAMED_MAX
-        _logger.log(
-            logging.WARNING if is_named else logging.DEBUG,
-            "Skipping the entry in %s, partition %d, offset %d: %s",
-            self._topic,
-            message.partition,
-            message.offset,
-            error,
-        )
+    def _refused(self, message: Message, error: EntryError) -> None:
         partition, publisher = self._owned[message.partition], error.publisher
-        if (
-            publisher is None
-            or publisher in partition.publishers
-            or publisher in partition.unusable
-        ):
+        if publisher is None or partition.followed(publisher) is not None:
             return
-        if self._has_room():
-            partition.unusable.add(publisher)
+        entry = partition.entries.get(publisher)
+        if entry is not None:
+            entry.is_unusable = True
+        elif self._has_room():
+            partition.entries[publisher] = RegistryEntry(None, is_unusable=True)
         else:
             partition.complete = False
 
     def _has_room(self) -> bool:
-        remembered = (
-            len(partition.publishers) + len(partition.without_events) + len(partition.unusable)
-            for partition in self._owned.values()
-        )
-        return sum(remembered) < REGISTRY_ENTRIES_MAX
+        return sum(len(one.entries) for one in self._owned.values()) < REGISTRY_ENTRIES_MAX
 
     def _follow(self, message: Message) -> None:
         entry = decode_registry_entry(message.key, message.value)
@@ -285,24 +316,17 @@ class RegistryReader:
             return
         publisher, registration = entry
         partition = self._owned[message.partition]
-        before = partition.publishers.get(publisher)
-        silent = partition.without_events.pop(publisher, None)
-        is_new = before is None and silent is None and publisher not in partition.unusable
-        if registration is not None and is_new and not self._has_room():
+        before = partition.followed(publisher)
+        if registration is None:
+            partition.entries.pop(publisher, None)
+        elif publisher in partition.entries or self._has_room():
+            partition.entries[publisher] = RegistryEntry(registration)
+        else:
             detail = f"one more publisher than {REGISTRY_ENTRIES_MAX}"
             raise EntryError(TOO_MANY, detail=detail, publisher=publisher)
-        partition.unusable.discard(publisher)
-        if registration is not None and not registration.has_events:
-            partition.without_events[publisher] = registration
-            registration = None  # of which there is nothing to follow
-        if registration == before:
-            return
-        if registration is None:
-            del partition.publishers[publisher]
-        else:
-            partition.publishers[publisher] = registration
-        if self._assigned:
-            self._owner.change(message.partition, publisher, registration)
+        after = partition.followed(publisher)
+        if after != before and self._assigned:
+            self._owner.change(message.partition, publisher, after)
 
     async def _renew(self, consumer: Consumer) -> None:
         """Proves, four times a session, that we are a member."""

@@ -57,24 +57,11 @@ class Journal:
 
     def register(self, registration: Registration) -> None:
         """The worker is there."""
-        self._add(
-            RegisteredRecord(
-                stream=self.publisher.stream,
-                dp_rank=self.publisher.dp_rank,
-                bridge_time=self._clock(),
-                registration=registration,
-            )
-        )
+        self._add(RegisteredRecord.of(registration, self._clock()))
 
     def unregister(self) -> None:
         """The worker is no more."""
-        self._add(
-            UnregisteredRecord(
-                stream=self.publisher.stream,
-                dp_rank=self.publisher.dp_rank,
-                bridge_time=self._clock(),
-            )
-        )
+        self._add(UnregisteredRecord.of(self.publisher, self._clock()))
 
     def begin(self, reason: str) -> None:
         """Whatever the log has of the worker's blocks is void; what it holds follows."""

@@ -22,7 +22,8 @@ from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
-from logs.follower import Follower, LogLostError, Messages, StalledError
+from logs.attempts import LogLostError, StalledError
+from logs.follower import Follower, Messages
 from logs.loop_thread import LoopThread
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Snapshot, Topic, TopicPartition

@@ -9,7 +9,7 @@ from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Message
 from brokers.errors import KafkaError
 from brokers.options import ClientOptions, client_options
-from brokers.reading import offset_bounds, opened_reader, read_to_end
+from brokers.reading import log_bounds, opened_reader, read_to_end
 from brokers.topics import count_partitions
 from replay.bounds import CAPTURE_LOOK_S, CAPTURE_STALLED_S
 from replay.capture.errors import CaptureError
@@ -58,7 +58,7 @@ async def _capture(
     async def look() -> dict[int, LogBounds]:
         await check_access(clients)
         partitions = range(await count_partitions(clients, topic))
-        found = await offset_bounds(clients, topic, partitions)
+        found = await log_bounds(clients, topic, partitions)
         return {partition: LogBounds(*bounds) for partition, bounds in found.items()}
 
     partitions = await until_reached(look, servers=settings.bootstrap, patience_s=TAIL_REACH_S)

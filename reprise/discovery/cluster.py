@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
+from brokers.backoff import Backoff
 from reprise.bounds import WATCH_S
 from reprise.discovery.api_server import ApiError, ApiServer
 from reprise.discovery.engines import part
@@ -59,13 +60,12 @@ class Follower:
 
     Attributes:
         is_listed: whether all there is has been told once.
-        relists: listings after the first.
         failures: requests that failed.
     """
 
     def __init__(self, source: PodSource, server: ApiServer, sink: Sink) -> None:
         self.is_listed = False
-        self.relists = self.failures = 0
+        self.failures = 0
         self._source = source
         self._server = server
         self._sink = sink
@@ -75,7 +75,7 @@ class Follower:
         """Until it is cancelled. A server that does not answer is asked again, more and more
         rarely.
         """
-        version, pause_s = "", DISCOVERY_RETRY_S
+        version, backoff = "", Backoff(DISCOVERY_RETRY_S, DISCOVERY_RETRY_MAX_S)
         while True:
             began = time.monotonic()
             try:
@@ -85,19 +85,17 @@ class Follower:
                 self._recovered()
                 if time.monotonic() - began < DISCOVERY_RETRY_S:
                     await asyncio.sleep(DISCOVERY_RETRY_S)  # nobody is asked all the time
-                pause_s = DISCOVERY_RETRY_S
+                backoff.reset()
             except ApiError as error:
                 if error.status == _GONE and version:  # it is too old: what there is, anew
                     version = ""
-                    self.relists += 1
                     continue
                 self._failed(str(error))
             except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
                 self._failed(str(error) or repr(error))
             else:
                 continue
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, DISCOVERY_RETRY_MAX_S)
+            await backoff.wait()
 
     async def _list(self) -> str:
         found: list[Object] = []

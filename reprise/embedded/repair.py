@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from logs.checkpoint import read_checkpoint
-from logs.embedded import ROUTING_LOG, ExaminedLog, RepairedLog, repaired_path
+from logs.embedded import ExaminedLog, RepairedLog, repaired_path
 from routing.fold.fold import RoutingFold
+from routing.log.embedded import ROUTING_LOG_PATH
 from schemas.errors import DamagedError, RecordFormatError, RowCorruptError, StorageError
 from schemas.identities import Offset
 from storage.rocksdb import LOG, TABLE, Database, disk_errors, examine
@@ -71,7 +72,7 @@ class Repair:
         self._data = data
         self._log = data / "log"
         self._table = data / "table"
-        self._routing = data / ROUTING_LOG
+        self._routing = data / ROUTING_LOG_PATH
         self._repaired = repaired_path(self._log)
         self._note = LossNote(data)
         if not any(path.is_dir() for path in (self._log, self._table, self._repaired)):
@@ -92,12 +93,12 @@ class Repair:
             if self._repaired.exists():
                 return Finding("log", "its repair was interrupted", "finishes it")
             return Finding("log", "none: a start begins an empty one behind the table")
-        return _examined("log", self._log)
+        return _examined("log", self._log, self._data)
 
     def _examine_routing(self) -> Iterator[Finding]:
         """Nothing where nothing was ever decided."""
         if self._routing.exists():
-            found = _examined("routing", self._routing)
+            found = _examined("routing", self._routing, self._data)
             if found.remedy:
                 text = f"{found.text}; a start sets it aside and goes on with its checkpoint"
                 found = found._replace(text=text)
@@ -218,12 +219,12 @@ class Repair:
         self._note.end_doubt()
 
 
-def _examined(part: str, path: Path) -> Finding:
+def _examined(part: str, path: Path, data: Path) -> Finding:
     """A log that is there; reads all of it."""
     remedy = f"what can be read becomes the log, and the damaged one is kept as {free_name(path)}"
     try:
         torn = examine(path, LOG)
-        log = ExaminedLog(path)
+        log = ExaminedLog(path, data=data)
         try:
             holes, bounds = log.holes(), log.bounds
         finally:

@@ -15,22 +15,22 @@ DELIVERY: Final["tuple[Family[Bridge], ...]"] = (
     counter(
         "reprise_bridge_written_records",
         "Records of the bridge that Kafka acknowledged.",
-        lambda bridge: bridge.writer.written_records,
+        lambda bridge: bridge.writer.delivery.written_records,
     ),
     counter(
         "reprise_bridge_written_bytes",
         "Bytes of the bridge's records that Kafka acknowledged.",
-        lambda bridge: bridge.writer.written_bytes,
+        lambda bridge: bridge.writer.delivery.written_bytes,
     ),
     counter(
         "reprise_bridge_produce_errors",
         "Failed attempts of the bridge to write to Kafka.",
-        lambda bridge: bridge.writer.produce_errors,
+        lambda bridge: bridge.writer.delivery.produce_errors,
     ),
     gauge(
         "reprise_queue_bytes",
         "Bytes of records that wait in memory for Kafka.",
-        lambda bridge: bridge.writer.queue_bytes,
+        lambda bridge: bridge.writer.delivery.queue_bytes,
     ),
     gauge(
         "reprise_bridge_unfolded_bytes",

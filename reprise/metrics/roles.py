@@ -101,7 +101,7 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
         publishers = bridge.status().publishers
         return received(
             bridge.pump,
-            dropped_later=bridge.writer.dropped + bridge.spool.dropped,
+            dropped_later=bridge.writer.delivery.dropped + bridge.spool.dropped,
             states={status.registration.publisher: status.state for status in publishers},
         )
 

@@ -6,10 +6,12 @@ DATA/routing/checkpoint   what a fold of it has, as of an offset (`logs.checkpoi
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from logs.checkpoint import Checkpoints
+from logs.embedded import EmbeddedLog
 from logs.embedded_writer import EmbeddedWriter
 from logs.interface import LogEntry
 from logs.kept_log import KeptLog, KeptLogOptions
@@ -30,6 +32,7 @@ from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 ROUTING_BYTES: Final = 2 * GIB  # of the embedded routing log; the oldest goes first
 
 DIRECTORY: Final = "routing"
+ROUTING_LOG_PATH: Final = Path(DIRECTORY, "log")  # in the directory of the data
 """Where it is, in the directory of the data."""
 
 NAME: Final = "the routing log"
@@ -75,7 +78,7 @@ class RoutingLog(RoutingSource):
             age_max_s=age_max_s,
             part=Part.ROUTING,
         )
-        log = KeptLog(options, conditions=conditions)
+        log = KeptLog(options, partial(EmbeddedLog, data=path.parent), conditions)
         self._conditions = conditions
         self._tracer = tracer
         self._look_at = 0.0

@@ -7,9 +7,8 @@ from typing import Final, NamedTuple
 
 from brokers.client_types import Message
 from brokers.options import ClientOptions
-from brokers.reading import opened_reader, read_to_end
+from brokers.reading import log_bounds, opened_reader, read_to_end
 from logs.checkpoint import FoldedLog, start_behind
-from logs.topic import log_bounds
 from routing.fold.chunks import ChunkReader
 from routing.fold.fold import RoutingFold
 from schemas.errors import NewerVersionError, RecordFormatError

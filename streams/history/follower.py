@@ -24,7 +24,8 @@ from brokers.client_types import Consumer, Partition
 from brokers.clients import Clients
 from brokers.errors import AWAY, CorruptRecordException, DamagedError
 from brokers.options import ClientOptions
-from logs.follower import Follower, LogLostError, Messages
+from logs.attempts import LogLostError
+from logs.follower import Follower, Messages
 from logs.loop_thread import LoopThread
 from logs.topic import entries_of
 from logs.topic_logs import TopicLogs

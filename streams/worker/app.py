@@ -89,9 +89,8 @@ from brokers.client_types import Partition
 from brokers.clients import Clients
 from brokers.errors import DamagedError, KafkaError
 from brokers.options import ClientOptions
-from brokers.reading import stop_consumer
+from brokers.reading import log_bounds, stop_consumer
 from logs.interface import LogEntry, TracedEntry
-from logs.topic import log_bounds
 from schemas.identities import Offset
 from schemas.limits import CLIENT_LEAVE_S, GIB, KAFKA_MESSAGE_MAX_BYTES, KIB
 from schemas.topics import TRACEPARENT_HEADER

@@ -1,7 +1,8 @@
 """Whether offsets that were not brought are missing in the log, or were lost on the way."""
 
 from brokers.options import ClientOptions
-from logs.topic import log_bounds, next_record_offset
+from brokers.reading import log_bounds
+from logs.topic import next_record_offset
 from schemas.errors import TableLostError
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from brokers.availability import watch
+from brokers.backoff import Backoff
 from brokers.broker_settings import KafkaSettings
 from brokers.errors import KafkaError
 from brokers.options import client_options
@@ -136,7 +137,7 @@ class AppRunner(ABC):
         """
         if not await self._ensure_topics():
             return
-        pause_s, loop = WORKER_RETRY_S, asyncio.get_running_loop()
+        backoff, loop = Backoff(WORKER_RETRY_S, WORKER_RETRY_MAX_S), asyncio.get_running_loop()
         while not self._stopping.is_set():
             started = loop.time()
             try:
@@ -148,9 +149,8 @@ class AppRunner(ABC):
                 self._note_failure(error)
             self.restarts += 1
             if loop.time() - started > WORKER_SETTLED_S:
-                pause_s = WORKER_RETRY_S
-            await wait_for(self._stopping, pause_s)
-            pause_s = min(2 * pause_s, WORKER_RETRY_MAX_S)
+                backoff.reset()
+            await wait_for(self._stopping, backoff.take())
             if not await self._ensure_topics():
                 return
 

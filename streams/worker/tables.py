@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokers.options import ClientOptions
+from brokers.reading import log_bounds
 from logs.interface import LogEntry, TracedEntry
-from logs.topic import (
-    log_bounds,
-    read_past_corruption,
-    records_up_to,
-)
+from logs.topic import read_past_corruption, records_up_to
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import DiskError, TableLostError
 from schemas.positions import LogBounds

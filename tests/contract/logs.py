@@ -13,17 +13,17 @@ from typing import NamedTuple, Protocol
 from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[import-untyped]
 
+from bridge.delivery.delivery import Delivery
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients, partition_of
 from brokers.options import client_options
-from brokers.reading import opened_reader
+from brokers.reading import log_bounds, opened_reader
 from brokers.topics import ensure_topics
 from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from logs.producer import ReplaceableProducer
-from logs.topic import log_bounds
 from schemas.identities import Offset, PublisherKey, StreamKey
 from schemas.limits import BRIDGE_SESSION_S, SPOOL_BYTES_MAX
 from schemas.positions import Position
@@ -210,11 +210,13 @@ class KafkaUnderTest:
         self._producer = ReplaceableProducer(clients.producer)
         self._spool = Spool(self._directory / "spool", bytes_max=SPOOL_BYTES_MAX)
         self._writer = Writer(
-            topic=settings.topics.events,
-            producer=self._producer,
-            spool=self._spool,
-            on_written=self._note,
-            may_write=lambda: True,
+            Delivery(
+                topic=settings.topics.events,
+                producer=self._producer,
+                spool=self._spool,
+                on_written=self._note,
+                may_write=lambda: True,
+            )
         )
         self._writing = asyncio.create_task(self._writer.run())
 

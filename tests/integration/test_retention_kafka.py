@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[
 from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Partition
 from brokers.options import client_options
-from brokers.reading import offset_bounds
+from brokers.reading import log_bounds
 from devtools.broker import free_ports
 from lab.engines.publisher import Publisher, PublisherOptions
 from lab.engines.wire import AllBlocksCleared, BlockStored
@@ -44,7 +44,7 @@ def chain(first: int) -> BlockStored:
 
 async def drop_all(kafka: KafkaSettings) -> None:
     topic = kafka.topics.events
-    bounds = await offset_bounds(client_options(kafka), topic.name, range(topic.partitions))
+    bounds = await log_bounds(client_options(kafka), topic.name, range(topic.partitions))
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
     try:

@@ -9,9 +9,8 @@ from brokers.client_types import Partition
 from brokers.clients import Clients, subscribe
 from brokers.errors import AWAY
 from brokers.options import ClientOptions
-from brokers.reading import stop_consumer
+from brokers.reading import log_bounds, stop_consumer
 from logs.interface import LogEntry
-from logs.topic import log_bounds
 from schemas.errors import RepriseError
 from schemas.identities import Offset
 from streams.bounds import WORKER_STALL_CHECK_S

@@ -412,7 +412,7 @@ class BridgeWorld:
             if host.bridge is None:
                 return f"{host.name} does not run"
             status = host.bridge.status()
-            if status.spool_records or status.queue_bytes or host.bridge.writer.losses:
+            if status.spool_records or status.queue_bytes or host.bridge.writer.is_dropping:
                 return f"{host.name} has records that are not written: {status}"
             for one in status.publishers:
                 if one.state != "live" or not one.connected:

@@ -149,7 +149,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     async def stop(client: Any, *, timeout_s: float | None) -> None:
         """As of a consumer."""
 
-    monkeypatch.setattr("logs.topic_writer.abandon_producer", abandon)
+    monkeypatch.setattr("logs.producer.abandon_producer", abandon)
     monkeypatch.setattr("logs.follower.stop_consumer", stop)
     monkeypatch.setattr("logs.topic_writer.KAFKA_RETRY_FIRST_S", 0.001)
     monkeypatch.setattr("logs.fold_follower.REPLICA_RETRY_S", 0.001)

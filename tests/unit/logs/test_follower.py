@@ -9,7 +9,8 @@ import pytest
 
 from brokers.client_types import Consumer, Partition
 from brokers.errors import CorruptRecordException, KafkaError, OffsetOutOfRangeError
-from logs.follower import Follower, LogLostError, Messages, StalledError
+from logs.attempts import LogLostError, StalledError
+from logs.follower import Follower, Messages
 from schemas.errors import ConfigurationError, StorageError
 from tests.memory_topics import until
 

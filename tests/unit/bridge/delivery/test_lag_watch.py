@@ -3,13 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 import pytest
 
 from bridge.delivery import lag_watch, partition_lag
 from bridge.delivery.lag_watch import LagWatch
+from bridge.delivery.outbox import Outbox
 from bridge.delivery.partition_lag import LAG_BYTES_FIRST, PartitionLag
 from brokers.errors import KafkaError
+from brokers.group_offsets import GroupOffsets
 from schemas.identities import PublisherKey
 from tests.fakes import registration
 
@@ -38,17 +41,19 @@ class Bench:
         self.lags = [PartitionLag(number) for number in range(3)]
         self.offsets = FakeOffsets()
         self.released: list[PublisherKey] = []
-        self.watch = LagWatch(self.lags, self.offsets, on_released=self._release)
+        self.watch = LagWatch(
+            self.lags, cast(GroupOffsets, self.offsets), on_released=self._release
+        )
 
     def _release(self, publishers: Sequence[PublisherKey]) -> None:
         self.released += publishers
 
     def hold(self, partition: int, publisher: PublisherKey) -> None:
-        lag = self.lags[partition]
+        lag, outbox = self.lags[partition], Outbox(publisher, b"", partition)
         for offset in range(8):
-            lag.add(publisher, LAG_BYTES_FIRST)
-            lag.written(publisher, LAG_BYTES_FIRST, offset)
-        assert lag.holds_back(publisher, asyncio.get_running_loop().time())
+            lag.add(outbox, LAG_BYTES_FIRST)
+            lag.written(outbox, LAG_BYTES_FIRST, offset)
+        assert lag.holds_back(outbox, asyncio.get_running_loop().time())
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from bridge.delivery import complaints, partition_lag, partition_queue, writer
+from bridge.delivery import complaints, delivery, partition_lag, partition_writer, writer
+from bridge.delivery.delivery import Delivery
 from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_UNREADABLE
 from bridge.delivery.partition_lag import LAG_BYTES_FIRST, LAG_RECORD_BYTES
 from bridge.delivery.spool import Spool
@@ -151,14 +152,16 @@ class Run:
         self.memory_written: list[MemoryRecord] = []
         self.spool = Spool(path, bytes_max=spool_bytes)
         self.writer = Writer(
-            topic=TOPIC,
-            producer=ReplaceableProducer(self.broker.producer),
-            spool=self.spool,
-            on_written=lambda *written: self.written.append(written),
-            may_write=lambda: self.leased,
-            make_memory=self.make_memory,
-            on_memory=self.memory_written.append,
-            tracer=tracer,
+            Delivery(
+                topic=TOPIC,
+                producer=ReplaceableProducer(self.broker.producer),
+                spool=self.spool,
+                on_written=lambda *written: self.written.append(written),
+                may_write=lambda: self.leased,
+                make_memory=self.make_memory,
+                on_memory=self.memory_written.append,
+                tracer=tracer,
+            )
         )
         self.task = asyncio.create_task(self.writer.run())
 
@@ -217,8 +220,8 @@ def sequences(records: list[Record]) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 0.0)
-    monkeypatch.setattr(writer, "BRIDGE_RETRY_S", 0.01)
+    monkeypatch.setattr(partition_writer, "SPOOL_AFTER_S", 0.0)
+    monkeypatch.setattr(partition_writer, "BRIDGE_RETRY_S", 0.01)
 
 
 Scenario = Callable[[Run], Awaitable[None]]
@@ -301,12 +304,13 @@ def test_above_the_bound_records_are_lost_and_the_loss_is_known_exactly(tmp_path
             run.writer.append([events(number)])
             await asyncio.sleep(0)
         assert run.writer.losses_to_end() == []
-        loss = run.writer.losses[ONE]
+        loss = run.writer.loss_of(ONE)
+        assert loss is not None
         kept = loss.before.cursor.sequence
         heard = Proof(kept, float(kept))
         assert loss.before == Anchor(Cursor(1, kept), float(kept), heard=heard)
         assert (loss.incarnation, loss.first, loss.last) == (1, kept + 1, 199)
-        assert run.writer.dropped[ONE, SPOOL_FULL] == 199 - kept
+        assert run.writer.delivery.dropped[ONE, SPOOL_FULL] == 199 - kept
         run.broker.away.set()
         await run.drained()
         assert run.writer.losses_to_end() == [ONE]
@@ -344,7 +348,8 @@ def test_a_full_disk_is_said_once_and_not_with_each_record(
 
     with caplog.at_level(logging.INFO):
         play(tmp_path, scenario)
-    told = [record for record in caplog.records if record.name == writer.__name__]
+    loggers = (writer.__name__, delivery.__name__)
+    told = [record for record in caplog.records if record.name in loggers]
     assert [record.levelname for record in told] == ["ERROR", "WARNING", "INFO"], told
     assert "no space left" in told[0].getMessage()
     assert "has not failed" in told[2].getMessage()
@@ -370,7 +375,7 @@ def test_an_unregistering_is_never_lost(tmp_path: Path) -> None:
         for number in range(100):
             run.writer.append([events(number)])
             await asyncio.sleep(0)
-        assert ONE in run.writer.losses
+        assert run.writer.loss_of(ONE) is not None
         gone = UnregisteredRecord(stream=ONE.stream, dp_rank=ONE.dp_rank, bridge_time=1.0)
         run.writer.append([gone])
         run.broker.away.set()
@@ -405,7 +410,7 @@ def test_a_producer_that_fails_for_good_is_replaced_and_nothing_is_lost(tmp_path
     run = play(tmp_path, scenario)
     assert sequences(run.broker.records(ONE)) == list(range(20))
     assert run.broker.producers == 3
-    assert run.writer.produce_errors == 2
+    assert run.writer.delivery.produce_errors == 2
 
 
 def test_a_record_above_the_bound_of_a_message_is_a_gap(tmp_path: Path) -> None:
@@ -417,7 +422,7 @@ def test_a_record_above_the_bound_of_a_message_is_a_gap(tmp_path: Path) -> None:
     kinds = [type(one) for one in run.broker.records(ONE)]
     assert kinds == [EventsRecord, GapRecord, EventsRecord]
     assert sequences(run.broker.records(ONE)) == [0, 1, 2]
-    assert run.writer.dropped[ONE, RECORD_TOO_LARGE] == 1
+    assert run.writer.delivery.dropped[ONE, RECORD_TOO_LARGE] == 1
 
 
 def test_a_record_that_the_broker_finds_too_large_is_a_gap_too(tmp_path: Path) -> None:
@@ -503,7 +508,8 @@ def test_what_becomes_unreadable_while_it_waits_is_a_gap_in_its_place(tmp_path: 
         _, second, third, _ = run.spool.read(ONE)
         run.spool.replace(ONE, [(second.number, b"?"), (third.number, b"?")])
         run.writer.append([events(5)])
-        run.spool.replace(ONE, [(run.spool.last_number(ONE), b"?")])
+        *_, last = run.spool.read(ONE)
+        run.spool.replace(ONE, [(last.number, b"?")])
         run.broker.away.set()
         run.leased = True
         await run.drained()
@@ -531,7 +537,7 @@ def test_who_has_much_that_is_yet_to_be_folded_is_held_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the workers have folded it; nobody else is, and a replay of it waits, too."""
-    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+    monkeypatch.setattr(partition_writer, "SPOOL_AFTER_S", 60.0)
 
     async def scenario(run: Run) -> None:
         writer = run.writer
@@ -628,7 +634,7 @@ def test_what_overflows_of_one_publisher_goes_to_the_spool_and_that_of_others_do
 ) -> None:
     """All of it, so that its order holds: what is queued, and a copy of what is under way."""
     monkeypatch.setattr(partition_lag, "LAG_BYTES_FIRST", 10_000)
-    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+    monkeypatch.setattr(partition_writer, "SPOOL_AFTER_S", 60.0)
 
     async def scenario(run: Run) -> None:
         writer = run.writer
@@ -665,7 +671,7 @@ def test_what_overflows_the_spool_is_a_loss_of_that_publisher_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_lag, "LAG_BYTES_FIRST", 10_000)
-    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+    monkeypatch.setattr(partition_writer, "SPOOL_AFTER_S", 60.0)
 
     async def scenario(run: Run) -> None:
         writer = run.writer
@@ -674,8 +680,9 @@ def test_what_overflows_the_spool_is_a_loss_of_that_publisher_alone(
         writer.append([events(0, publisher=TWO)])
         writer.let_overflow(ONE)
         writer.append([events(number, size=200) for number in range(10, 40)])
-        assert writer.losses.keys() == {ONE}
-        assert writer.dropped.keys() == {(ONE, SPOOL_FULL)}
+        assert writer.loss_of(ONE) is not None
+        assert writer.loss_of(TWO) is None
+        assert writer.delivery.dropped.keys() == {(ONE, SPOOL_FULL)}
         run.broker.away.set()
         await until(lambda: sequences(run.broker.records(TWO)) == [0])
 
@@ -686,7 +693,7 @@ def test_what_overflows_the_spool_is_a_loss_of_that_publisher_alone(
 def test_what_is_taken_back_is_not_before_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, withhold: bool
 ) -> None:
-    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+    monkeypatch.setattr(partition_writer, "SPOOL_AFTER_S", 60.0)
 
     async def scenario(run: Run) -> None:
         run.broker.away.clear()
@@ -703,7 +710,7 @@ def test_what_is_taken_back_is_not_before_the_workers(
 def test_what_is_too_large_for_the_topic_counts_as_the_gap_that_it_becomes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+    monkeypatch.setattr(partition_writer, "SPOOL_AFTER_S", 60.0)
 
     async def scenario(run: Run) -> None:
         run.broker.failures = [MessageSizeTooLargeError()]
@@ -721,7 +728,7 @@ def test_what_is_too_large_for_the_topic_counts_as_the_gap_that_it_becomes(
 
 def tell(run: Run) -> None:
     for partition in range(TOPIC.partitions):
-        run.writer.tell_memory(partition)
+        run.writer.partitions[partition].tell_memory()
 
 
 async def written(run: Run, count: int) -> None:
@@ -769,7 +776,7 @@ def test_of_segments_nothing_waits_while_kafka_is_away_and_the_end_is_told(
             await asyncio.sleep(0.01)
         assert run.memory_written[-1].used == 49
         assert not run.spool.records
-        assert run.writer.queue_bytes == 0
+        assert run.writer.delivery.queue_bytes == 0
 
     play(tmp_path, scenario)
 
@@ -785,7 +792,7 @@ def test_events_and_segments_share_a_partition_and_offsets_stay_right(tmp_path: 
         for sequence in range(20):
             run.memory = [segment]
             run.writer.append([events(sequence)])
-            run.writer.tell_memory(partition)
+            run.writer.partitions[partition].tell_memory()
             assert await run.writer.flush(5)
         await written(run, 1)
         assert sequences(run.broker.records(ONE)) == list(range(20))

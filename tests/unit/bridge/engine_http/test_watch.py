@@ -11,7 +11,7 @@ from bridge.engine_http.watch import (
     PROBE_RETRY_S,
     PROCESS_AGAIN_S,
     PROCESS_CLOCK_S,
-    PROCESS_RETRY_DOUBLINGS_MAX,
+    PROCESS_RETRY_MAX_S,
     PROCESS_RETRY_S,
     EngineWatch,
     Life,
@@ -187,12 +187,12 @@ def test_it_is_asked_soon_over_a_new_link_and_now_and_then_over_one_that_has_tol
 def test_one_that_does_not_say_is_asked_less_and_less_often() -> None:
     engine = EngineWatch()
     waits = []
-    for _ in range(PROCESS_RETRY_DOUBLINGS_MAX + 3):
+    for _ in range(8):
         engine.read(100.0, 1, None)
         waits.append(engine.reads_at(1) - 100.0)
         assert engine.reads_at(2) == 0.0, "over another link it may be another release"
     assert waits[:3] == [PROCESS_RETRY_S, 2 * PROCESS_RETRY_S, 4 * PROCESS_RETRY_S]
-    assert waits[-1] == waits[-2] == PROCESS_RETRY_S * 2**PROCESS_RETRY_DOUBLINGS_MAX
+    assert waits[-1] == waits[-2] == PROCESS_RETRY_MAX_S
 
 
 def test_once_it_has_told_it_is_asked_soon_again_where_it_does_not() -> None:

@@ -309,7 +309,7 @@ def test_a_record_without_a_value_is_none_of_ours() -> None:
     topics.record(events(ONE, 1, 0, 4))
     made, states = recover(topics, 0)
     assert states[ONE.publisher].cursor == Cursor(1, 4)
-    assert (made.skipped.total(), made.faults) == (1, 0)
+    assert (made.skipped.total(), made.skipped.faults) == (1, 0)
 
 
 def test_events_are_read_from_the_note_that_is_furthest_back() -> None:
@@ -430,7 +430,7 @@ def test_a_note_that_cannot_be_read_keeps_no_partition_from_being_taken_over(
     topics.record(events(ONE, 1, 0, 4))
     made, states = recover(topics, 0)
     assert states[ONE.publisher].cursor == Cursor(1, 4)
-    assert (made.skipped.total(), made.faults) == (2, 0)
+    assert (made.skipped.total(), made.skipped.faults) == (2, 0)
 
 
 def test_an_unexpected_error_costs_one_message_and_is_counted_with_its_place(
@@ -447,7 +447,7 @@ def test_an_unexpected_error_costs_one_message_and_is_counted_with_its_place(
     topics.record(events(ONE, 1, 0, 4), events(ONE, 1, 5, 5), events(ONE, 1, 6, 7))
     made, states = recover(topics, 0)
     assert states[ONE.publisher].cursor == Cursor(1, 7)
-    assert (made.skipped.total(), made.faults) == (0, 1)
+    assert (made.skipped.total(), made.skipped.faults) == (0, 1)
     assert f"skipping the message in {TOPICS.events.name}, partition 0, offset 1" in caplog.text
 
 

@@ -14,6 +14,8 @@ from bridge.membership.registry_reader import RegistryPartition, RegistryReader
 from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Consumer, Partition
 from brokers.clients import Clients
+from brokers.errors import KafkaError
+from logs import skipped
 from schemas.identities import PublisherKey
 from schemas.registration import NO_EVENTS, Registration
 from schemas.topics import encode_publisher, encode_registration
@@ -74,7 +76,9 @@ class FakeConsumer:
 
     async def commit(self, offsets: object) -> None: ...
 
-    async def getmany(self, *, timeout_ms: int) -> Mapping[Partition, Sequence[Any]]:
+    async def getmany(
+        self, *, timeout_ms: int, max_records: int | None = None
+    ) -> Mapping[Partition, Sequence[Any]]:
         start, self.position_ = self.position_, len(self.log)
         messages = [
             SimpleNamespace(partition=0, offset=start + n, key=key, value=value)
@@ -99,7 +103,7 @@ class Reading:
         self.consumer.log += messages
 
         async def turn() -> None:
-            await self.registry._turn(cast(Consumer, self.consumer))
+            await self.registry.turn(cast(Consumer, self.consumer))
 
         asyncio.run(turn())
         (entries,) = self.owner.assigned
@@ -124,7 +128,7 @@ def test_an_entry_that_cannot_be_read_is_counted_and_the_next_ones_are_followed(
     assert reading.registry.skipped.total() == 1
     reading.turn(poison, entry(ONE))
     assert reading.owner.changes == [(0, ONE.publisher, ONE)]
-    assert (reading.registry.skipped.total(), reading.registry.faults) == (2, 0)
+    assert (reading.registry.skipped.total(), reading.registry.skipped.faults) == (2, 0)
 
 
 @pytest.mark.parametrize("assigned_before", [False, True])
@@ -138,7 +142,7 @@ def test_while_partitions_are_being_revoked_nothing_more_is_told_of_them(
 
     async def revoke() -> None:
         reading.consumer.log.append(entry(ONE))
-        await reading.registry._turn(cast(Consumer, reading.consumer))
+        await reading.registry.turn(cast(Consumer, reading.consumer))
 
     monkeypatch.setattr(reading.owner, "revoke", revoke)
     asyncio.run(reading.registry.on_partitions_revoked({Partition(TOPIC, 0)}))
@@ -165,7 +169,7 @@ def test_an_unexpected_error_costs_one_entry_and_is_counted_with_its_place(
     reading.owner.fails_for = ONE.publisher
     reading.turn(entry(ONE), entry(TWO))
     assert reading.owner.changes == [(0, TWO.publisher, TWO)]
-    assert reading.registry.faults == 1
+    assert reading.registry.skipped.faults == 1
     assert f"skipping the entry in {TOPIC}, partition 0, offset 0" in caplog.text
 
 
@@ -176,7 +180,7 @@ def test_the_publishers_of_a_registry_have_a_bound_and_none_counts_as_forgotten_
     many = [registration(instance_id=f"i-{number}") for number in range(5)]
     bad = [(encode_publisher(one.publisher), b"\x00") for one in many]
     entries = reading.turn(*map(entry, many[:2]), *bad[2:], *map(entry, many[3:]))
-    assert len(entries.publishers) + len(entries.unusable) == 3
+    assert len(entries.entries) == 3
     assert set(entries.publishers) == {one.publisher for one in many[:2]}
     assert not entries.has_forgotten(many[4].publisher)
     assert reading.registry.skipped["too_many"] == 2
@@ -187,7 +191,7 @@ def test_the_publishers_of_a_registry_have_a_bound_and_none_counts_as_forgotten_
 def test_of_many_unusable_entries_only_the_first_are_named(
     reading: Reading, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(registry_reader, "ENTRIES_NAMED_MAX", 2)
+    monkeypatch.setattr(skipped, "ENTRIES_NAMED_MAX", 2)
     with caplog.at_level(logging.WARNING):
         reading.turn(*[(b"\xc1", b"")] * 9)
     assert reading.registry.skipped == {"malformed_key": 9}
@@ -208,3 +212,62 @@ def test_an_engine_without_events_is_followed_by_nobody_and_known(reading: Readi
     assert reading.owner.changes == [(0, ONE.publisher, ONE), (0, ONE.publisher, None)]
     reading.turn((encode_publisher(ONE.publisher), None))
     assert reading.registry.without_events() == {}
+
+
+class Member(FakeConsumer):
+    """A consumer of the group, whose polls fail; it notes what becomes of it."""
+
+    def __init__(self, failures: list[Exception], seen: list[str]) -> None:
+        super().__init__()
+        self._failures = failures
+        self._seen = seen
+
+    async def start(self) -> None: ...
+
+    def subscribe(self, topics: list[str], listener: object) -> None: ...
+
+    async def stop(self) -> None:
+        self._seen.append("left")
+
+    async def getmany(
+        self, *, timeout_ms: int, max_records: int | None = None
+    ) -> Mapping[Partition, Sequence[Any]]:
+        if self._failures:
+            raise self._failures.pop(0)
+        self._seen.append("read")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (KafkaError("away"), ["left", "revoked", "read", "left"]),
+        (ZeroDivisionError("injected"), ["revoked", "left", "failed"]),
+    ],
+)
+def test_what_is_ours_is_given_up_where_the_registry_cannot_be_read_and_not_at_the_end(
+    failure: Exception, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_reader, "BRIDGE_RETRY_S", 0.001)
+    seen: list[str] = []
+    failures = [failure]
+
+    class Noting(Owner):
+        async def revoke(self) -> None:
+            seen.append("revoked")
+
+    async def run() -> None:
+        clients = SimpleNamespace(member=lambda group, session_s: Member(failures, seen))
+        registry = RegistryReader(cast(Clients, clients), SETTINGS, Noting(), session_s=10.0)
+        reading = asyncio.create_task(registry.run())
+        async with asyncio.timeout(5):
+            while "read" not in seen and not reading.done():  # noqa: ASYNC110 -- it has no event
+                await asyncio.sleep(0.001)
+        reading.cancel()
+        (error,) = await asyncio.gather(reading, return_exceptions=True)
+        if isinstance(error, ZeroDivisionError):
+            seen.append("failed")
+
+    asyncio.run(run())
+    assert seen == expected

@@ -11,7 +11,7 @@ import pytest
 
 from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Consumer, Message
-from logs.follower import LogLostError, StalledError
+from logs.attempts import LogLostError, StalledError
 from query_api.replica import topic_reader
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition

@@ -109,7 +109,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> Writing:
     async def abandon(producer: Any, timeout_s: float) -> None:
         pass
 
-    monkeypatch.setattr("logs.topic_writer.abandon_producer", abandon)
+    monkeypatch.setattr("logs.producer.abandon_producer", abandon)
     return Writing()
 
 
