@@ -28,9 +28,9 @@ from bridge.pace import Pace
 from bridge.publisher.bulk import BulkPump
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.follower import Follower, Surroundings
-from bridge.publisher.intake import Intake
 from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
 from bridge.publisher.replay_client import Replayer
+from bridge.publisher.sequencer import Intake
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader
@@ -90,13 +90,12 @@ class Pump:
         self.follower = Follower(surroundings, self._loop)
         self.followed, self.held_back = self.follower.followed, self.follower.held_back
         self.intake = Intake(self.follower.sequencer_of, clock)
-        self._bulk, self._paced = self.follower.bulk, self.follower.paced
+        self._bulk, self._appender = self.follower.bulk, self.follower.appender
         self._bulk_pump = BulkPump(
             self._bulk,
             self.intake,
             sink,
-            self._paced,
-            self.inbox,
+            self._appender,
             clock,
             on_progress=self._end_turn,
             on_fault=self._count_fault,
@@ -161,7 +160,7 @@ class Pump:
 
         What is held for a repair is left to the next start, which asks for it.
         """
-        self._paced.at_once = True
+        self._appender.at_once = True
         await asyncio.to_thread(self.subscriber.stop)
         self.follower.stop()
         try:
@@ -231,23 +230,11 @@ class Pump:
         messages = self.inbox.take(self._pace.amount, bytes_max=self._sink.turn_bytes)
         if messages:
             # Until the first one comes, nobody looks for what is large.
-            self._process(self._sort(messages) if self.inbox.bulk else messages)
+            self._process(self._bulk.sort(messages) if self.inbox.bulk else messages)
             if self._bulk:
                 self._bulk_pump.go_on()
         self._ask_for_overflow()
         return bool(self.inbox)
-
-    def _sort(self, messages: Sequence[RawMessage]) -> Sequence[RawMessage]:
-        """What can be decoded now; who has sent what is large waits in the inbox until it is
-        written, so that it does not fill the memory.
-        """
-        small = self._bulk.sort(messages)
-        if len(small) < len(messages):
-            for key in dict.fromkeys(message.publisher for message in messages):
-                publisher = self.followed.get(key)
-                if publisher is not None and publisher.bulk is not None:
-                    self.inbox.pause(key)
-        return small
 
     def _process(self, messages: Sequence[RawMessage]) -> None:
         began = self._clock.monotonic()
@@ -257,7 +244,7 @@ class Pump:
             self._pace.note(count, self._clock.monotonic() - began)
         if count < len(messages):
             self.inbox.give_back(self._bulk.put_back(messages[count:]))
-        self._paced.append(records, ask_again=True)
+        self._appender.append(records, ask_again=True)
         self._end_turn()
 
     def _end_turn(self) -> None:

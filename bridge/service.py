@@ -37,6 +37,7 @@ from bridge.membership.registry_reader import RegistryReader
 from bridge.memory.watch import MemorySettings, MemoryStatus, MemoryWatch
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.publisher import Publisher
+from bridge.publisher.waits import Wait
 from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep_all
@@ -426,7 +427,7 @@ class Bridge:
             state = "dropping"
         elif publisher in self.spool:
             state = "spooling"
-        elif followed.is_held_back:
+        elif Wait.WORKERS in followed.waits_for:
             state = "waiting for the workers"
         return PublisherStatus(
             registration=followed.registration,

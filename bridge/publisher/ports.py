@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from bridge.publisher.publisher import PublisherDoubt, Said
+from bridge.publisher.publisher import PublisherDoubt, PublisherStatement
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit, ReplaySocket
 from bridge.publisher.sequencer import Sequencer
@@ -120,14 +120,14 @@ class Receiver(Protocol):
         ...
 
 
-class Reported(Protocol):
+class ReportedPublisher(Protocol):
     """A publisher of which heartbeats report; see `Publisher`.
 
     Attributes:
         said: what was last written of it into the log.
     """
 
-    said: Said | None
+    said: PublisherStatement | None
 
     @property
     def doubted(self) -> PublisherDoubt:
@@ -145,7 +145,7 @@ class Reported(Protocol):
         ...
 
     @property
-    def says(self) -> Said:
+    def says(self) -> PublisherStatement:
         """What there is to say of it."""
         ...
 
@@ -154,7 +154,7 @@ class PublisherWatch(Protocol):
     """Who follows publishers and looks at them; `Follower`."""
 
     @property
-    def followed(self) -> Mapping[PublisherKey, Reported]:
+    def followed(self) -> Mapping[PublisherKey, ReportedPublisher]:
         """The publishers."""
         ...
 

@@ -1,4 +1,4 @@
-"""The states of a publisher, and why it is not confirmed: each case of each table."""
+"""For what a publisher waits, and why it is not confirmed: each case of each table."""
 
 import asyncio
 import itertools
@@ -7,18 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.publisher.publisher import (
-    NOTHING_SEEN,
-    RECEIVED_LATE_S,
-    TRANSITIONS,
-    UNDER_WAY,
-    Publisher,
-    State,
-)
+from bridge.publisher import waits
+from bridge.publisher.publisher import NOTHING_SEEN, RECEIVED_LATE_S, Publisher
+from bridge.publisher.waits import AFTER, Change, Wait, Waits
+from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
+from schemas.identities import PublisherKey
 from schemas.limits import LINK_SETTLE_S
 from schemas.registration import Registration
-from tests.unit.bridge.messages import registration
+from tests.unit.bridge.messages import frames_of, registration
 
 ONE = registration()
 REPLAYS = Registration(
@@ -29,22 +26,29 @@ REPLAYS = Registration(
     instance_id="w-2",
     block_size=4,
 )
+BEHIND_A_GAP = 7
 
 
 class Task:
     """Stands for what is under way."""
 
-    is_done = False
-
-    def done(self) -> bool:
-        return self.is_done
-
     def cancel(self) -> None:
-        self.is_done = True
+        """Nothing is."""
 
 
 def task() -> "asyncio.Task[None]":
     return cast("asyncio.Task[None]", Task())
+
+
+def receive(publisher: Publisher, *ahead: int) -> None:
+    """Batches come live, so many after the last one."""
+    sequencer = publisher.sequencer
+    last = sequencer.stream.cursor.sequence + sequencer.waiting
+    sequencer.begin_turn(1.0)
+    for number in ahead:
+        frames = frames_of([100.0 + last + number, [], 0], last + number)
+        sequencer.take([RawMessage(publisher.key, frames, 0.0)], 0)
+    sequencer.end_turn()
 
 
 def check(publisher: Publisher) -> bool:
@@ -55,27 +59,39 @@ def repair(publisher: Publisher) -> bool:
     return publisher.ask(task, is_check=False)
 
 
-def resume(publisher: Publisher) -> None:
-    publisher.repair = publisher.repair or task()
-    publisher.resume()
+def follow(*ahead: int, until: float) -> Callable[[Publisher], object]:
+    """What is held follows, these batches last."""
+
+    def step(publisher: Publisher) -> None:
+        if publisher.waits.holds:
+            receive(publisher, *ahead)
+        publisher.sequencer.resume(1.0, until=until)
+
+    return step
 
 
-WAYS: dict[State, list[Callable[[Publisher], object]]] = {
-    State.HELD: [],
-    State.LIVE: [Publisher.place],
-    State.CHECKING: [Publisher.place, check],
-    State.REPAIRING: [Publisher.place, repair],
-    State.RESUMING: [Publisher.place, resume],
-    State.GONE: [Publisher.leave],
+ALWAYS = float("inf")
+SOME_FOLLOW = follow(1, 2, until=0.0)
+WAYS: dict[Wait, list[Callable[[Publisher], object]]] = {
+    Wait.PLACE: [],
+    Wait.GAP: [Publisher.place],
+    Wait.NOTHING: [Publisher.place, follow(until=ALWAYS)],
+    Wait.CHECK: [Publisher.place, check],
+    Wait.REPAIR: [Publisher.place, repair],
+    Wait.HELD_BATCHES: [Publisher.place, repair, Publisher.resume, SOME_FOLLOW],
+    Wait.ENDING: [Publisher.place, follow(until=ALWAYS), Publisher.stop],
+    Wait.GONE: [Publisher.leave],
 }
 """How each is come to."""
+UNDER_WAY = (Wait.CHECK, Wait.REPAIR, Wait.HELD_BATCHES)
+"""While a task is."""
 
 
-def publisher_in(state: State) -> Publisher:
+def publisher_of(wait: Wait) -> Publisher:
     publisher = Publisher(REPLAYS)
-    for step in WAYS[state]:
+    for step in WAYS[wait]:
         step(publisher)
-    assert publisher.state is state
+    assert publisher.waits.batches is wait
     return publisher
 
 
@@ -84,118 +100,158 @@ EVENTS: dict[str, Callable[[Publisher], object]] = {
     "check": check,
     "repair": repair,
     "promote": Publisher.promote,
-    "resume": resume,
+    "hand on": Publisher.resume,
     "end": Publisher.end,
     "cancel": Publisher.cancel_repair,
+    "ask again": Publisher.ask_again,
     "hold": lambda publisher: publisher.hold(1.0),
     "stop": Publisher.stop,
     "leave": Publisher.leave,
+    "gap": lambda publisher: receive(publisher, BEHIND_A_GAP),
+    "miss": lambda publisher: publisher.sequencer.hold(),
+    "follow some": SOME_FOLLOW,
+    "follow all": follow(1, until=ALWAYS),
+    "follow to a gap": follow(1, BEHIND_A_GAP, until=ALWAYS),
 }
 
 REFUSED = None
-TABLE: dict[State, dict[str, State | None]] = {
-    State.HELD: {
-        "place": State.LIVE,
-        "check": REFUSED,
-        "repair": REFUSED,
-        "promote": State.HELD,
-        "resume": REFUSED,
-        "end": State.LIVE,
-        "cancel": State.HELD,
-    },
-    State.LIVE: {
-        "place": State.LIVE,
-        "check": State.CHECKING,
-        "repair": State.REPAIRING,
-        "promote": State.LIVE,
-        "resume": State.RESUMING,
-        "end": State.LIVE,
-        "cancel": State.LIVE,
-    },
-    State.CHECKING: {
-        "place": State.CHECKING,
-        "check": State.CHECKING,  # it is being asked: nothing changes
-        "repair": State.CHECKING,
-        "promote": State.REPAIRING,
-        "resume": State.RESUMING,
-        "end": State.LIVE,
-        "cancel": State.LIVE,
-    },
-    State.REPAIRING: {
-        "place": State.REPAIRING,
-        "check": State.REPAIRING,
-        "repair": State.REPAIRING,
-        "promote": State.REPAIRING,
-        "resume": State.RESUMING,
-        "end": State.LIVE,
-        "cancel": State.LIVE,
-    },
-    State.RESUMING: {
-        "place": State.RESUMING,
-        "check": State.RESUMING,
-        "repair": State.RESUMING,
-        "promote": State.RESUMING,
-        "resume": State.RESUMING,
-        "end": State.LIVE,
-        "cancel": State.LIVE,
-    },
-    State.GONE: dict.fromkeys(("check", "repair", "resume", "end"), REFUSED)
-    | dict.fromkeys(("place", "promote", "cancel"), State.GONE),
-}
-"""What each comes to by each event; all but GONE are held, stopped and left at any time."""
-for state in State:
-    ends = (State.HELD, State.HELD, State.GONE) if state is not State.GONE else 3 * (REFUSED,)
-    TABLE[state] |= dict(zip(("hold", "stop", "leave"), ends, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("state", "event"),
-    list(itertools.product(State, EVENTS)),
-    ids=lambda one: getattr(one, "value", one),
+NOTHING, PLACE, GAP, CHECK, REPAIR, HELD, ENDING, GONE = WAITS = (
+    Wait.NOTHING,
+    Wait.PLACE,
+    Wait.GAP,
+    Wait.CHECK,
+    Wait.REPAIR,
+    Wait.HELD_BATCHES,
+    Wait.ENDING,
+    Wait.GONE,
 )
-def test_each_event_leads_from_each_state_to_one_state_or_is_refused(
-    state: State, event: str
-) -> None:
-    publisher, wanted = publisher_in(state), TABLE[state][event]
+TABLE: dict[str, tuple[Wait | None, ...]] = {
+    # from:            NOTHING  PLACE    GAP     CHECK    REPAIR  HELD    ENDING   GONE
+    "place": (NOTHING, GAP, GAP, CHECK, REPAIR, HELD, NOTHING, GONE),
+    "check": (CHECK, REFUSED, CHECK, CHECK, REPAIR, HELD, REFUSED, REFUSED),
+    "repair": (REPAIR, REFUSED, REPAIR, CHECK, REPAIR, HELD, REFUSED, REFUSED),
+    "promote": (NOTHING, PLACE, GAP, REPAIR, REPAIR, HELD, ENDING, GONE),
+    "hand on": WAITS,
+    "end": (NOTHING, REFUSED, GAP, GAP, GAP, GAP, ENDING, GONE),
+    "cancel": (NOTHING, PLACE, GAP, GAP, GAP, GAP, ENDING, GONE),
+    "ask again": (REPAIR, REFUSED, REPAIR, REPAIR, REPAIR, REPAIR, REFUSED, REFUSED),
+    "hold": (PLACE, PLACE, PLACE, PLACE, PLACE, PLACE, PLACE, REFUSED),
+    "stop": (ENDING, PLACE, PLACE, PLACE, PLACE, PLACE, REFUSED, REFUSED),
+    "leave": (GONE, GONE, GONE, GONE, GONE, GONE, GONE, REFUSED),
+    "gap": (GAP, PLACE, GAP, CHECK, REPAIR, HELD, PLACE, REFUSED),
+    "miss": (GAP, PLACE, GAP, CHECK, REPAIR, GAP, PLACE, REFUSED),
+    "follow some": (NOTHING, REFUSED, HELD, REFUSED, HELD, HELD, REFUSED, REFUSED),
+    "follow all": (NOTHING, REFUSED, NOTHING, REFUSED, NOTHING, NOTHING, REFUSED, REFUSED),
+    "follow to a gap": (NOTHING, REFUSED, GAP, GAP, GAP, GAP, REFUSED, REFUSED),
+}
+"""What each comes to by each event."""
+CASES_OF_WAITS = [
+    (wait, event, wanted)
+    for event, row in TABLE.items()
+    for wait, wanted in zip(WAITS, row, strict=True)
+]
+assert TABLE.keys() == EVENTS.keys()
+
+
+def run(wait: Wait, event: str, wanted: Wait | None) -> None:
+    publisher = publisher_of(wait)
     if wanted is REFUSED:
         with pytest.raises(AssertionError):
             EVENTS[event](publisher)
-        assert publisher.state is state
+        assert publisher.waits.batches in (wait, Wait.GAP), "what was under way had ended by then"
     else:
         EVENTS[event](publisher)
-        assert publisher.state is wanted
+        assert publisher.waits.batches is wanted
+    assert publisher.waits.holds is (publisher.waits.batches in waits.HELD)
 
 
-def test_no_other_transitions_are_allowed_than_those_that_events_make() -> None:
-    for state, allowed in TRANSITIONS.items():
-        made = {to for to in TABLE[state].values() if to is not None and to is not state}
-        assert made <= allowed
-    assert State.CHECKING not in TRANSITIONS[State.REPAIRING], "a repair asks for more"
-    assert not TRANSITIONS[State.GONE]
+@pytest.mark.parametrize(
+    ("wait", "event", "wanted"), CASES_OF_WAITS, ids=lambda one: getattr(one, "value", one)
+)
+def test_each_event_leads_from_each_wait_to_one_wait_or_is_refused(
+    wait: Wait, event: str, wanted: Wait | None
+) -> None:
+    run(wait, event, wanted)
 
 
-@pytest.mark.parametrize("state", State)
-def test_what_a_state_means(state: State) -> None:
-    publisher = publisher_in(state)
-    assert publisher.is_placed is (state not in (State.HELD, State.GONE))
-    assert publisher.is_at_rest is (state is State.LIVE)
-    assert publisher.is_catching_up is (state in (State.REPAIRING, State.RESUMING))
-    assert (publisher.repair is not None) is (state in UNDER_WAY)
+def test_the_events_make_every_change_that_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no arrow of the table is dead."""
+    made: set[tuple[Change, Wait, Wait]] = set()
+    change = Waits.change
+
+    def noting(self: Waits, by: Change) -> None:
+        before = self.batches
+        change(self, by)
+        made.add((by, before, self.batches))
+
+    monkeypatch.setattr(Waits, "change", noting)
+    for case in CASES_OF_WAITS:
+        run(*case)
+    assert made == {
+        (by, before, after) for by, arrows in AFTER.items() for before, after in arrows.items()
+    }
 
 
-def test_a_task_that_has_failed_is_followed_by_another_one() -> None:
-    publisher = publisher_in(State.RESUMING)
-    cast("Any", publisher.repair).is_done = True
-    assert repair(publisher) is True
-    assert publisher.state is State.REPAIRING
+@pytest.mark.parametrize("wait", WAITS, ids=lambda one: one.value)
+def test_what_a_wait_means(wait: Wait) -> None:
+    publisher = publisher_of(wait)
+    assert publisher.is_placed is (wait not in (PLACE, ENDING, GONE))
+    assert publisher.is_at_rest is (wait in (NOTHING, GAP))
+    assert publisher.is_catching_up is (wait in (REPAIR, HELD))
+    assert publisher.is_checked is (wait is CHECK)
+    assert (publisher.repair is not None) is (wait in UNDER_WAY)
+    assert publisher.sequencer.is_held is (wait in (PLACE, GAP, CHECK, REPAIR, HELD))
+    assert publisher.sequencer.is_resuming is (wait is HELD)
+    assert publisher.waits_for[0] is wait
 
 
 def test_what_is_held_while_something_is_under_way_is_asked_for_again() -> None:
-    for state in State:
-        if state is not State.GONE:
-            publisher = publisher_in(state)
+    for wait in WAITS:
+        if wait is not GONE:
+            publisher = publisher_of(wait)
             publisher.hold(1.0)
-            assert publisher.interrupted is (state in UNDER_WAY)
+            assert publisher.interrupted is (wait in UNDER_WAY)
+
+
+# Messages
+
+OF_MESSAGES = [wait for wait in Wait if wait not in WAITS]
+
+
+class Inbox:
+    """Notes who is paused."""
+
+    def __init__(self) -> None:
+        self.paused: set[PublisherKey] = set()
+
+    def pause(self, publisher: PublisherKey) -> None:
+        self.paused.add(publisher)
+
+    def go_on(self, publisher: PublisherKey) -> None:
+        self.paused.remove(publisher)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(OF_MESSAGES)))
+def test_messages_wait_in_the_inbox_until_nothing_is_left_that_they_wait_for(
+    order: tuple[Wait, ...],
+) -> None:
+    inbox = Inbox()
+    publisher = Publisher(REPLAYS, inbox=inbox)
+    for count, wait in enumerate(OF_MESSAGES, 1):
+        publisher.waits.begin(wait)
+        publisher.waits.begin(wait)
+        assert publisher.waits_for == (PLACE, *OF_MESSAGES[:count])
+        assert inbox.paused == {REPLAYS.publisher}
+    for wait in order:
+        assert inbox.paused == {REPLAYS.publisher}
+        publisher.waits.end(wait)
+        publisher.waits.end(wait)
+    assert (publisher.waits_for, inbox.paused) == ((PLACE,), set())
+
+
+def test_every_wait_is_told_of_in_the_module() -> None:
+    told = (waits.__doc__ or "").split()
+    assert [wait for wait in Wait if wait.name not in told] == []
 
 
 # Why it is not confirmed: each case beside those that are stronger
