@@ -347,7 +347,21 @@ class Follower:
                 self._checks[publisher] = None
 
     async def _repair(self, publisher: Publisher, begins: bool) -> None:
-        await self._repair_once(publisher, begins)
+        """Repairs the publisher, and again where an unexpected error prevents it."""
+        while True:
+            try:
+                await self._repair_once(publisher, begins)
+                break
+            except Exception:
+                self.totals.count_fault()
+                _logger.exception(
+                    "Unexpected error in the repair of %s; repairing it again in %g s",
+                    publisher.key,
+                    BRIDGE_RETRY_S,
+                )
+            publisher.ask_again()
+            publisher.sequencer.hold()
+            await asyncio.sleep(BRIDGE_RETRY_S)
         publisher.end()
         self._go_on_repairing(publisher)
 
