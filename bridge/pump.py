@@ -27,7 +27,7 @@ from bridge.engine_http.inquiries import EngineSource
 from bridge.pace import Pace
 from bridge.publisher.bulk import BulkPump
 from bridge.publisher.counters import PublisherCounters
-from bridge.publisher.follower import Follower, Surroundings
+from bridge.publisher.follower import Follower
 from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
 from bridge.publisher.replay_client import Replayer
 from bridge.publisher.sequencer import Intake
@@ -84,10 +84,9 @@ class Pump:
         self.subscriber = Subscriber(self.inbox, reader) if receiver is None else receiver
         self.replayer = Replayer(clock=clock) if replayer is None else replayer
         self.engine_http: EngineSource = EngineHttp() if engines is None else engines
-        surroundings = Surroundings(
+        self.follower = Follower(
             sink, self.inbox, self.subscriber, self.replayer, self.engine_http, packer, clock
         )
-        self.follower = Follower(surroundings, self._loop)
         self.followed, self.held_back = self.follower.followed, self.follower.held_back
         self.intake = Intake(self.follower.sequencer_of, clock)
         self._bulk, self._appender = self.follower.bulk, self.follower.appender
@@ -97,7 +96,7 @@ class Pump:
             sink,
             self._appender,
             clock,
-            on_progress=self._end_turn,
+            on_progress=self.follower.end_turn,
             on_fault=self._count_fault,
         )
         self._facts: FactsWatch | None = None
@@ -229,10 +228,11 @@ class Pump:
         """Steps 2 to 4; False where nothing more has been received."""
         messages = self.inbox.take(self._pace.amount, bytes_max=self._sink.turn_bytes)
         if messages:
-            # Until the first one comes, nobody looks for what is large.
-            self._process(self._bulk.sort(messages) if self.inbox.bulk else messages)
-            if self._bulk:
+            if self.inbox.bulk:  # until the first one comes, nobody looks for what is large
+                self._process(self._bulk.sort(messages))
                 self._bulk_pump.go_on()
+            else:
+                self._process(messages)
         self._ask_for_overflow()
         return bool(self.inbox)
 
@@ -245,11 +245,7 @@ class Pump:
         if count < len(messages):
             self.inbox.give_back(self._bulk.put_back(messages[count:]))
         self._appender.append(records, ask_again=True)
-        self._end_turn()
-
-    def _end_turn(self) -> None:
-        self.follower.repair_gaps()
-        self.follower.end_checks(self._clock.monotonic())
+        self.follower.end_turn()
 
     def _ask_for_overflow(self) -> None:
         """What the inbox had no room for is asked for, or a gap."""

@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from bridge.bounds import BRIDGE_RETRY_S, HELD_TURN_S, WATCH_LATE_S
 from bridge.engine_http.discovery import Discovery
@@ -54,10 +54,10 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Surroundings(NamedTuple):
-    """What stands round publishers that are followed.
+class Follower:
+    """See the module. All methods are called on one loop.
 
-    Attributes:
+    Args:
         sink: takes records.
         inbox: has what was received.
         receiver: connects to publishers.
@@ -65,23 +65,6 @@ class Surroundings(NamedTuple):
         engine_http: asks their engines over HTTP.
         packer: of hashes and tokens.
         clock: of this process.
-    """
-
-    sink: RecordSink
-    inbox: Inbox
-    receiver: Receiver
-    replayer: ReplaySource
-    engine_http: EngineSource
-    packer: ArrayPacker | None = None
-    clock: Clock = REAL_CLOCK
-
-
-class Follower:
-    """See the module. All methods are called on one loop.
-
-    Args:
-        surroundings: of the same loop.
-        loop: that it will run on.
 
     Attributes:
         followed: the publishers; the one look-up by key.
@@ -90,9 +73,18 @@ class Follower:
         watched_at: when all of them were last looked at, monotonic seconds.
     """
 
-    def __init__(self, surroundings: Surroundings, loop: asyncio.AbstractEventLoop) -> None:
-        sink, inbox, self.receiver, self.replayer, engine_http, self._packer, clock = surroundings
-        self._clock = clock
+    def __init__(
+        self,
+        sink: RecordSink,
+        inbox: Inbox,
+        receiver: Receiver,
+        replayer: ReplaySource,
+        engine_http: EngineSource,
+        packer: ArrayPacker | None = None,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        self.receiver, self.replayer = receiver, replayer
+        self._packer, self._clock = packer, clock
         self.followed: dict[PublisherKey, Publisher] = {}
         self.totals = IntakeTotals(clock)
         self.bulk = BulkQueue(self.followed)
@@ -114,7 +106,6 @@ class Follower:
         )
         self._sink = sink
         self._inbox = inbox
-        self._loop = loop
         self._calls = ThreadPoolExecutor(1, "reprise-links")
         self._checks: dict[Publisher, None] = {}  # under way
         self.watched_at = self._clock.monotonic()
@@ -196,7 +187,7 @@ class Follower:
 
         A publisher that is followed but was never connected to would stay silent for good.
         """
-        calling = self._loop.run_in_executor(self._calls, call, argument)
+        calling = asyncio.get_running_loop().run_in_executor(self._calls, call, argument)
         calling.add_done_callback(_retrieve)  # the caller may be gone by then
         await asyncio.shield(calling)
 
@@ -493,9 +484,14 @@ class Follower:
                 publisher.answered(now, 0, Doubt.REPLAY_SILENT)
             self.resume(publisher, since=publisher.held_since)
 
+    def end_turn(self) -> None:
+        """Records were made of what had come: begins what that shows, and ends what may end."""
+        self.repair_gaps()
+        self.end_checks(self._clock.monotonic())
+
     def repair_gaps(self) -> None:
         """Starts to repair the publishers that are now held at a gap."""
-        for key in self.totals.take_gaps():
+        for key in self.totals.take_gaps() if self.totals.gaps else ():
             publisher = self.followed.get(key)
             if publisher is not None and publisher.is_placed:
                 self.repair(publisher)

@@ -175,16 +175,7 @@ class ReplaySource(Protocol):
     replayed_batches: int
 
     async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> RepairResult:
-        """Emits what came after the publisher's cursor, up to what waits.
-
-        Args:
-            sequencer: of the publisher whose engine is asked.
-            engine: its replay socket.
-            emit: takes what it had.
-
-        Returns:
-            Whether it is known that the log has all that the engine had sent.
-        """
+        """See `Replayer.repair`."""
         ...
 
     def close(self) -> None:

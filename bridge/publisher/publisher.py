@@ -30,7 +30,8 @@ from bridge.engine_http.watch import EngineWatch
 from bridge.publisher.held_batches import IntakeTotals
 from bridge.publisher.replay_client import ReplaySocket
 from bridge.publisher.sequencer import Sequencer
-from bridge.publisher.waits import UNPLACED, Change, PausableInbox, Wait, Waits
+from bridge.publisher.waits import UNPLACED, Change, Wait, Waits
+from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
 from schemas.arrays import ArrayPacker
@@ -123,34 +124,22 @@ class Look(NamedTuple):
         troubles: what of it could not be used or reached, as far as its link tells.
     """
 
-    connected: bool
-    links: int
-    is_silent: bool
-    messages: int
-    unplaced: int
-    proven_link: int
-    is_doubted: bool
-    received_until: float
-    is_waiting: bool
-    late_s: float
-    has_waiting: bool
+    connected: bool = False
+    links: int = 0
+    is_silent: bool = False
+    messages: int = 0
+    unplaced: int = 0
+    proven_link: int = 0
+    is_doubted: bool = False
+    received_until: float = 0.0
+    is_waiting: bool = False
+    late_s: float = 0.0
+    has_waiting: bool = False
     behind_s: float = 0.0
     troubles: Troubles = NO_TROUBLES
 
 
-NOTHING_SEEN: Final = Look(
-    connected=False,
-    links=0,
-    is_silent=False,
-    messages=0,
-    unplaced=0,
-    proven_link=0,
-    is_doubted=False,
-    received_until=0.0,
-    is_waiting=False,
-    late_s=0.0,
-    has_waiting=False,
-)
+NOTHING_SEEN: Final = Look()
 
 
 @dataclass(slots=True)
@@ -257,7 +246,7 @@ class Publisher:
         *,
         packer: ArrayPacker | None = None,
         totals: IntakeTotals | None = None,
-        inbox: PausableInbox | None = None,
+        inbox: Inbox | None = None,
     ) -> None:
         self.registration = registration
         self.key = registration.publisher

@@ -27,9 +27,11 @@ What lets all publishers wait is not named here: the socket, while a turn of its
 (`bridge.pump`); and behind all this the disk, or Kafka (`bridge.delivery`).
 """
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
+from bridge.sockets.inbox import Inbox
 from schemas.identities import PublisherKey
 
 
@@ -71,54 +73,25 @@ HELD: Final = frozenset({Wait.PLACE, Wait.GAP, Wait.CHECK, Wait.REPAIR, Wait.HEL
 UNPLACED: Final = frozenset({Wait.PLACE, Wait.ENDING, Wait.GONE})
 """While nothing is asked of the engine."""
 
-AFTER: Final = {
+_RESTING: Final = (Wait.NOTHING, Wait.PLACE, Wait.GAP, Wait.ENDING)  # no task is under way
+
+AFTER: Final[Mapping[Change, Mapping[Wait, Wait]]] = {
     Change.PLACED: {Wait.PLACE: Wait.GAP, Wait.ENDING: Wait.NOTHING},
-    Change.MISSED: {
-        Wait.NOTHING: Wait.GAP,
-        Wait.GAP: Wait.GAP,
-        Wait.CHECK: Wait.GAP,
-        Wait.REPAIR: Wait.GAP,
-        Wait.HELD_BATCHES: Wait.GAP,
-        Wait.ENDING: Wait.PLACE,
-    },
-    Change.CHECKED: {Wait.NOTHING: Wait.CHECK, Wait.GAP: Wait.CHECK},
-    Change.REPAIRED: {
-        Wait.NOTHING: Wait.REPAIR,
-        Wait.GAP: Wait.REPAIR,
-        Wait.CHECK: Wait.REPAIR,
-    },
-    Change.FOLLOWING: {
-        Wait.GAP: Wait.HELD_BATCHES,
-        Wait.REPAIR: Wait.HELD_BATCHES,
-        Wait.HELD_BATCHES: Wait.HELD_BATCHES,
-    },
-    Change.FOLLOWED: {
-        Wait.NOTHING: Wait.NOTHING,
-        Wait.GAP: Wait.NOTHING,
-        Wait.REPAIR: Wait.NOTHING,
-        Wait.HELD_BATCHES: Wait.NOTHING,
-    },
-    Change.UNPLACED: dict.fromkeys((Wait.NOTHING, Wait.PLACE, Wait.GAP, Wait.ENDING), Wait.PLACE),
-    Change.STOPPED: {
-        Wait.NOTHING: Wait.ENDING,
-        Wait.PLACE: Wait.PLACE,
-        Wait.GAP: Wait.PLACE,
-    },
-    Change.LEFT: dict.fromkeys((Wait.NOTHING, Wait.PLACE, Wait.GAP, Wait.ENDING), Wait.GONE),
+    Change.MISSED: dict.fromkeys(
+        (Wait.NOTHING, Wait.GAP, Wait.CHECK, Wait.REPAIR, Wait.HELD_BATCHES), Wait.GAP
+    )
+    | {Wait.ENDING: Wait.PLACE},
+    Change.CHECKED: dict.fromkeys((Wait.NOTHING, Wait.GAP), Wait.CHECK),
+    Change.REPAIRED: dict.fromkeys((Wait.NOTHING, Wait.GAP, Wait.CHECK), Wait.REPAIR),
+    Change.FOLLOWING: dict.fromkeys((Wait.GAP, Wait.REPAIR, Wait.HELD_BATCHES), Wait.HELD_BATCHES),
+    Change.FOLLOWED: dict.fromkeys(
+        (Wait.NOTHING, Wait.GAP, Wait.REPAIR, Wait.HELD_BATCHES), Wait.NOTHING
+    ),
+    Change.UNPLACED: dict.fromkeys(_RESTING, Wait.PLACE),
+    Change.STOPPED: {Wait.NOTHING: Wait.ENDING, Wait.PLACE: Wait.PLACE, Wait.GAP: Wait.PLACE},
+    Change.LEFT: dict.fromkeys(_RESTING, Wait.GONE),
 }
 """For what batches wait after each change, by what they waited for before. No other is possible."""
-
-
-class PausableInbox(Protocol):
-    """Where messages wait; see `bridge.sockets.inbox.Inbox`."""
-
-    def pause(self, publisher: PublisherKey) -> None:
-        """Lets what comes of the publisher wait, until `go_on`."""
-        ...
-
-    def go_on(self, publisher: PublisherKey) -> None:
-        """Ends a pause."""
-        ...
 
 
 class Waits:
@@ -140,7 +113,7 @@ class Waits:
         self,
         batches: Wait = Wait.NOTHING,
         publisher: PublisherKey | None = None,
-        inbox: PausableInbox | None = None,
+        inbox: Inbox | None = None,
     ) -> None:
         self.batches = batches
         self.holds = batches in HELD

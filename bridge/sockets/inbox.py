@@ -12,7 +12,7 @@ publisher counts as late from then on, until that is told as a gap or asked for 
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
@@ -30,20 +30,14 @@ INBOX_SHARE_BYTES: Final = 128 * KIB  # the same in bytes; one message is taken 
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
 
 
-class _Overflow(NamedTuple):
-    """Since when a publisher's messages had no room, and all but the last frame of the latest."""
-
-    since: float
-    heads: list[bytes]
-
-
 class _Queue:
     """What waits of one publisher.
 
     Attributes:
         messages, size_bytes: that wait, in the order of arrival.
         is_paused: whether nothing of them is taken.
-        overflow: what had no room and is yet to be told; None for nothing.
+        overflow: all but the last frame of the latest message that had no room, and when the first
+            one came; None where all of them are told.
         dropped: how many messages had none, since the start.
     """
 
@@ -54,15 +48,15 @@ class _Queue:
         self.messages: deque[RawMessage] = deque()
         self.size_bytes = self.dropped = 0
         self.is_paused = False
-        self.overflow: _Overflow | None = None
+        self.overflow: tuple[list[bytes], float] | None = None
 
     def drop(self, message: RawMessage) -> None:
         """Counts a message that has no room."""
         self.dropped += 1
         heads = message.frames[:-1]
         if sum(map(len, heads)) <= HEAD_BYTES_MAX:
-            since = message.received_at if self.overflow is None else self.overflow.since
-            self.overflow = _Overflow(since, heads)
+            since = message.received_at if self.overflow is None else self.overflow[1]
+            self.overflow = (heads, since)
 
 
 class Inbox:
@@ -249,7 +243,7 @@ class Inbox:
                 return None
             if queue.messages:
                 return queue.messages[0].received_at
-            return None if queue.overflow is None else queue.overflow.since
+            return None if queue.overflow is None else queue.overflow[1]
 
     def take_overflowed(self) -> dict[PublisherKey, list[bytes]]:
         """Whose messages were dropped since the last call: all but the last frame of the latest. Of
@@ -261,7 +255,7 @@ class Inbox:
         with self._lock:
             for queue in list(self._overflowed):
                 if queue.overflow is not None and not queue.is_paused and not queue.messages:
-                    overflowed[queue.publisher] = queue.overflow.heads
+                    overflowed[queue.publisher] = queue.overflow[0]
                     queue.overflow = None
                     del self._overflowed[queue]
         return overflowed

@@ -10,9 +10,9 @@ import pytest
 from bridge.publisher import waits
 from bridge.publisher.publisher import NOTHING_SEEN, RECEIVED_LATE_S, Publisher
 from bridge.publisher.waits import AFTER, Change, Wait, Waits
+from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
-from schemas.identities import PublisherKey
 from schemas.limits import LINK_SETTLE_S
 from schemas.registration import Registration
 from tests.unit.bridge.messages import frames_of, registration
@@ -218,35 +218,23 @@ def test_what_is_held_while_something_is_under_way_is_asked_for_again() -> None:
 OF_MESSAGES = [wait for wait in Wait if wait not in WAITS]
 
 
-class Inbox:
-    """Notes who is paused."""
-
-    def __init__(self) -> None:
-        self.paused: set[PublisherKey] = set()
-
-    def pause(self, publisher: PublisherKey) -> None:
-        self.paused.add(publisher)
-
-    def go_on(self, publisher: PublisherKey) -> None:
-        self.paused.remove(publisher)
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(OF_MESSAGES)))
 def test_messages_wait_in_the_inbox_until_nothing_is_left_that_they_wait_for(
     order: tuple[Wait, ...],
 ) -> None:
     inbox = Inbox()
+    inbox.put([RawMessage(REPLAYS.publisher, [b""], 0.0)])
     publisher = Publisher(REPLAYS, inbox=inbox)
     for count, wait in enumerate(OF_MESSAGES, 1):
+        assert bool(inbox) is (count == 1)
         publisher.waits.begin(wait)
         publisher.waits.begin(wait)
         assert publisher.waits_for == (PLACE, *OF_MESSAGES[:count])
-        assert inbox.paused == {REPLAYS.publisher}
     for wait in order:
-        assert inbox.paused == {REPLAYS.publisher}
+        assert not inbox, "nothing of it can be taken"
         publisher.waits.end(wait)
         publisher.waits.end(wait)
-    assert (publisher.waits_for, inbox.paused) == ((PLACE,), set())
+    assert (publisher.waits_for, bool(inbox)) == ((PLACE,), True)
 
 
 def test_every_wait_is_told_of_in_the_module() -> None:
