@@ -63,7 +63,7 @@ class Pump:
         follower: who follows the publishers.
         followed: the publishers, by their keys.
         intake: makes records of messages.
-        held_back: those that wait because the sink says so.
+        appender: hands records to the sink.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Pump:
         self.follower = Follower(
             sink, self.inbox, self.subscriber, self.replayer, self.engine_http, packer, clock
         )
-        self.followed, self.held_back = self.follower.followed, self.follower.held_back
+        self.followed, self.appender = self.follower.followed, self.follower.appender
         self.intake = Intake(self.follower.sequencer_of, clock)
-        self._bulk, self._appender = self.follower.bulk, self.follower.appender
+        self._bulk = self.follower.bulk
         self._bulk_pump = BulkPump(
             self._bulk,
             self.intake,
             sink,
-            self._appender,
+            self.appender,
             clock,
             on_progress=self.follower.end_turn,
             on_fault=self._count_fault,
@@ -159,7 +159,7 @@ class Pump:
 
         What is held for a repair is left to the next start, which asks for it.
         """
-        self._appender.at_once = True
+        self.appender.at_once = True
         await asyncio.to_thread(self.subscriber.stop)
         self.follower.stop()
         try:
@@ -197,7 +197,7 @@ class Pump:
                 await self._sink.ready()
             await self._wait_for_arrival()
             if self._window_s:
-                await self.held_back.gather(self._window_s)
+                await self.appender.gather(self._window_s)
 
     async def _wait_for_arrival(self) -> None:
         self._is_idle = not self._window_s
@@ -244,7 +244,7 @@ class Pump:
             self._pace.note(count, self._clock.monotonic() - began)
         if count < len(messages):
             self.inbox.give_back(self._bulk.put_back(messages[count:]))
-        self._appender.append(records, ask_again=True)
+        self.appender.append(records, ask_again=True)
         self.follower.end_turn()
 
     def _ask_for_overflow(self) -> None:

@@ -234,7 +234,7 @@ class Bridge:
 
     def _let_go_on(self, publishers: Sequence[PublisherKey]) -> None:
         self.writer.let_go_on(publishers)
-        self.pump.held_back.let_go_on(publishers)
+        self.pump.appender.let_go_on(publishers)
 
     def _logged(self) -> Iterator[tuple[PublisherKey, int]]:
         for publisher in self.pump.followed if self.registry.has_lease else ():

@@ -24,108 +24,12 @@ from schemas.records import EventsRecord, SequencedRecord
 _logger = logging.getLogger(__name__)
 
 
-class HeldBack:
-    """Lets the publishers wait in the inbox that the sink holds back: what they send would stand
-    before what others do.
-
-    Args:
-        sink: says who.
-        inbox: where they wait.
-        followed: the publishers.
-        clock: of the same process.
-    """
-
-    def __init__(
-        self,
-        sink: RecordSink,
-        inbox: Inbox,
-        followed: Mapping[PublisherKey, Publisher],
-        clock: Clock,
-    ) -> None:
-        self._sink = sink
-        self._inbox = inbox
-        self._followed = followed
-        self._clock = clock
-        self._publishers: dict[Publisher, None] = {}  # a set, in order
-        self._is_allowed = True
-        self._released = asyncio.Event()
-
-    def look(self, publishers: Iterable[PublisherKey]) -> None:
-        """The sink was given records of these: lets those wait that it holds back."""
-        for key in publishers:
-            if not self._is_allowed or not self._sink.holds_back(key):
-                continue
-            publisher = self._followed.get(key)
-            if self._inbox.is_filling(key):
-                self._sink.let_overflow(key)
-            elif publisher is not None:
-                self._publishers[publisher] = None
-                publisher.waits.begin(Wait.WORKERS)
-
-    def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
-        """The sink holds these back no longer."""
-        for key in publishers:
-            publisher = self._followed.get(key)
-            if publisher in self._publishers:
-                self._let_go_on(publisher)
-
-    def _let_go_on(self, publisher: Publisher) -> None:
-        self.discard(publisher)
-        self._released.set()
-
-    def watch(self) -> None:
-        """Lets those go on whose room in the inbox is nearly used up, and those of whom the sink
-        has not said that they may. Cost O(publishers that wait).
-        """
-        for publisher in list(self._publishers):
-            key = publisher.key
-            is_filling = self._inbox.is_filling(key)
-            if is_filling:
-                self._sink.let_overflow(key)
-            if is_filling or not self._sink.holds_back(key):
-                self._let_go_on(publisher)
-
-    def discard(self, publisher: Publisher) -> None:
-        """Forgets the publisher."""
-        self._publishers.pop(publisher, None)
-        publisher.waits.end(Wait.WORKERS)
-
-    async def gather(self, seconds: float) -> None:
-        """Returns after so long, or once somebody goes on who has waited for longer already."""
-        self._released.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._released.wait(), seconds)
-
-    async def write_all(self, timeout_s: float) -> None:
-        """Lets all that waits now become records, as far as there is time: the publishers may go to
-        another bridge, which could only ask their engines for it.
-        """
-        began = self._clock.monotonic()
-        waiting = [publisher.key for publisher in self._publishers]
-        self._is_allowed = False
-        try:
-            self.let_go_on(waiting)
-            while self._clock.monotonic() < began + timeout_s:
-                oldest = map(self._inbox.waiting_since, waiting)
-                if not any(since is not None and since < began for since in oldest):
-                    return
-                await asyncio.sleep(WRITER_PAUSE_S)
-        finally:
-            self._is_allowed = True
-
-    def end(self) -> None:
-        """Lets all go on, and nobody wait any more."""
-        self._is_allowed = False
-        for publisher in list(self._publishers):
-            self._let_go_on(publisher)
-
-
 class Appender:
-    """Hands over records.
+    """See the module.
 
     Args:
-        sink: takes the records.
-        held_back: is told whose records the sink has been given.
+        sink: takes the records, and says whom it holds back.
+        inbox: where those wait: what they send would stand before what others do.
         followed: the publishers.
         clock: of the same process.
         on_fault: counts an unexpected error.
@@ -137,7 +41,7 @@ class Appender:
     def __init__(
         self,
         sink: RecordSink,
-        held_back: HeldBack,
+        inbox: Inbox,
         followed: Mapping[PublisherKey, Publisher],
         clock: Clock,
         *,
@@ -145,11 +49,14 @@ class Appender:
     ) -> None:
         self.at_once = False
         self._sink = sink
-        self._held_back = held_back
+        self._inbox = inbox
         self._followed = followed
         self._clock = clock
         self._on_fault = on_fault
-        self._waiting = 0  # publishers of which something waits
+        self._waiting = 0  # publishers of which records wait
+        self._held_back: dict[Publisher, None] = {}  # a set, in order
+        self._holds_back = True
+        self._released = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def append(self, records: Sequence[SequencedRecord], *, ask_again: bool = False) -> None:
@@ -244,7 +151,12 @@ class Appender:
         publisher.waits.end(Wait.LARGE_RECORDS)
 
     def discard(self, publisher: Publisher) -> None:
-        """Forgets what waits of the publisher."""
+        """Forgets the publisher, and what waits of it."""
+        self._discard_records(publisher)
+        if publisher in self._held_back:
+            self._let_go_on(publisher)
+
+    def _discard_records(self, publisher: Publisher) -> None:
         self._end(publisher)
         publisher.waits.end(Wait.LARGE_RECORDS)
 
@@ -275,7 +187,7 @@ class Appender:
             return
         try:
             self._sink.append(records)
-            self._held_back.look({record.publisher: None for record in records})
+            self._hold_back({record.publisher: None for record in records})
         except Exception:
             self._on_fault()
             _logger.exception(
@@ -286,7 +198,7 @@ class Appender:
                 self._take_back(publisher, ask_again=ask_again)
 
     def _take_back(self, publisher: Publisher, *, ask_again: bool) -> None:
-        self.discard(publisher)  # they come again, or the gap stands for them
+        self._discard_records(publisher)  # they come again, or the gap stands for them
         try:
             now = self._clock.unix()
             self._sink.append(publisher.sequencer.take_back(now, ask_again=ask_again))
@@ -296,6 +208,73 @@ class Appender:
                 "Unexpected error with the gap of %s; the fold will find a hole",
                 publisher.key,
             )
+
+    # Who is held back
+
+    def _hold_back(self, publishers: Iterable[PublisherKey]) -> None:
+        """The sink was given records of these: lets those wait that it holds back."""
+        for key in publishers:
+            if not self._holds_back or not self._sink.holds_back(key):
+                continue
+            publisher = self._followed.get(key)
+            if self._inbox.is_filling(key):
+                self._sink.let_overflow(key)
+            elif publisher is not None:
+                self._held_back[publisher] = None
+                publisher.waits.begin(Wait.WORKERS)
+
+    def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
+        """The sink holds these back no longer."""
+        for key in publishers:
+            publisher = self._followed.get(key)
+            if publisher in self._held_back:
+                self._let_go_on(publisher)
+
+    def _let_go_on(self, publisher: Publisher) -> None:
+        del self._held_back[publisher]
+        publisher.waits.end(Wait.WORKERS)
+        self._released.set()
+
+    def watch(self) -> None:
+        """Lets those go on whose room in the inbox is nearly used up, and those of whom the sink
+        has not said that they may. Cost O(publishers that wait).
+        """
+        for publisher in list(self._held_back):
+            key = publisher.key
+            is_filling = self._inbox.is_filling(key)
+            if is_filling:
+                self._sink.let_overflow(key)
+            if is_filling or not self._sink.holds_back(key):
+                self._let_go_on(publisher)
+
+    async def gather(self, seconds: float) -> None:
+        """Returns after so long, or once somebody goes on who has waited for longer already."""
+        self._released.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._released.wait(), seconds)
+
+    async def write_all(self, timeout_s: float) -> None:
+        """Lets all that waits now become records, as far as there is time: the publishers may go to
+        another bridge, which could only ask their engines for it.
+        """
+        began = self._clock.monotonic()
+        waiting = [publisher.key for publisher in self._held_back]
+        self._holds_back = False
+        try:
+            self.let_go_on(waiting)
+            while self._clock.monotonic() < began + timeout_s:
+                oldest = map(self._inbox.waiting_since, waiting)
+                if not any(since is not None and since < began for since in oldest):
+                    return
+                await asyncio.sleep(WRITER_PAUSE_S)
+        finally:
+            self._holds_back = True
+
+    def end_holding_back(self) -> None:
+        """Lets all go on, and nobody wait any more."""
+        self._holds_back = False
+        for publisher in list(self._held_back):
+            self._let_go_on(publisher)
 
     async def close(self) -> None:
         """Ends; what waits is handed over."""

@@ -21,7 +21,7 @@ from bridge.engine_http.engine import check_http
 from bridge.engine_http.inquiries import EngineSource, Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
 from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
-from bridge.publisher.appender import Appender, HeldBack
+from bridge.publisher.appender import Appender
 from bridge.publisher.bulk import BulkQueue
 from bridge.publisher.causes import MISSED, NOT_FOLLOWED, RECONNECTED
 from bridge.publisher.held_batches import IntakeTotals
@@ -69,7 +69,7 @@ class Follower:
     Attributes:
         followed: the publishers; the one look-up by key.
         totals: of all of them.
-        bulk, appender, held_back: what waits of them besides.
+        bulk, appender: what waits of them besides.
         watched_at: when all of them were last looked at, monotonic seconds.
     """
 
@@ -88,9 +88,8 @@ class Follower:
         self.followed: dict[PublisherKey, Publisher] = {}
         self.totals = IntakeTotals(clock)
         self.bulk = BulkQueue(self.followed)
-        self.held_back = HeldBack(sink, inbox, self.followed, clock)
         self.appender = Appender(
-            sink, self.held_back, self.followed, clock, on_fault=self.totals.count_fault
+            sink, inbox, self.followed, clock, on_fault=self.totals.count_fault
         )
         self.inquiries = Inquiries(
             engine_http,
@@ -177,7 +176,6 @@ class Follower:
         self.discovery.remove(publisher)
         self.bulk.discard(publisher)
         self.appender.discard(publisher)
-        self.held_back.discard(publisher)
         publisher.leave()
         self._inbox.discard(publisher.key)
         await self._call(self.receiver.unfollow, publisher.key)
@@ -236,7 +234,7 @@ class Follower:
         """Ends the repairs. What waits follows where nothing else is to be had of its publisher;
         the rest is left to the next start, which asks for it.
         """
-        self.held_back.end()
+        self.appender.end_holding_back()
         for publisher in self.followed.values():
             is_resuming = publisher.sequencer.is_resuming
             if not is_resuming:
@@ -528,7 +526,7 @@ class Follower:
                 publisher.distrust(now)
         if self._checks:
             self.end_checks(now)
-        self.held_back.watch()
+        self.appender.watch()
         self.discovery.watch(now)
         received_until, changed = self.receiver.changed()
         for key in changed:

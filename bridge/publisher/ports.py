@@ -39,7 +39,7 @@ class RecordSink(Protocol):
 
     def holds_back(self, publisher: PublisherKey) -> bool:
         """Whether what the publisher sends is to wait, for others would come behind it; whoever
-        made the sink says when that ends (`HeldBack.let_go_on`).
+        made the sink says when that ends (`Appender.let_go_on`).
         """
         ...
 

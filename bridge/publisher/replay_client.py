@@ -92,9 +92,6 @@ class Replayer:
         barren_s: how long to take replies that bring nothing new; and how long to wait for one of
             an engine that may still be at the reply before.
         clock: of this process.
-
-    Attributes:
-        abandoned: repairs that did not end within REPLAY_TOTAL_S.
     """
 
     def __init__(
@@ -106,7 +103,6 @@ class Replayer:
     ) -> None:
         self.requests = 0
         self.replayed_batches = 0
-        self.abandoned = 0
         self._idle_s = idle_s
         self._clock = clock
         self._barren_s = barren_s
@@ -147,7 +143,6 @@ class Replayer:
             if await self._ask(repair, sequencer, engine, emit, end_at) is RepairStep.DONE:
                 break
             if self._clock.monotonic() >= end_at:
-                self.abandoned += 1
                 _logger.warning(
                     "The replay of %s did not end within %.0f s; what is missing is a gap",
                     publisher,

@@ -20,7 +20,7 @@ Its messages wait for any of these:
     HELD_RECORDS    the records of what was held are being handed on     the last one is
     LARGE_MESSAGE   one that came before is decoded beside the turns     its records are written
     LARGE_RECORDS   records go to the sink one at a time                 the last one has
-    WORKERS         the sink holds the publisher back: workers lag       `HeldBack.let_go_on`
+    WORKERS         the sink holds the publisher back: workers lag       `Appender.let_go_on`
 
 What lets all publishers wait is not named here: the socket, while a turn of its thread is full
 (`bridge.sockets.subscriber`); the inbox, until the sink is ready and the turn comes

@@ -52,7 +52,7 @@ def test_what_comes_of_it_waits_until_it_may_go_on_and_others_do_meanwhile() -> 
         assert bench.sink.told(TWO) == numbers(0, 1)
         assert bench.pump.inbox.waiting_since(ONE) is not None
         bench.sink.full = set()
-        bench.pump.held_back.let_go_on([ONE, TWO])
+        bench.pump.appender.let_go_on([ONE, TWO])
         await bench.settle()
         assert Wait.WORKERS not in bench.pump.followed[ONE].waits_for
 
@@ -123,7 +123,7 @@ def test_before_its_publishers_go_elsewhere_what_was_held_back_is_written() -> N
         await bench.receive(*(live(number) for number in range(1, 9)))
         assert bench.sink.told() == numbers(0, 0)
         async with asyncio.timeout(5):
-            await bench.pump.held_back.write_all(60.0)
+            await bench.pump.appender.write_all(60.0)
         assert bench.sink.told() == numbers(0, 8)
         await bench.receive(live(9))
         assert Wait.WORKERS in bench.pump.followed[ONE].waits_for, "as before"
@@ -139,7 +139,7 @@ def test_writing_what_was_held_back_takes_no_longer_than_it_may() -> None:
         await bench.receive(live(1))
         bench.sink.free.clear()
         async with asyncio.timeout(5):
-            await bench.pump.held_back.write_all(0.05)
+            await bench.pump.appender.write_all(0.05)
         bench.sink.free.set()
 
     play(scene)
@@ -153,7 +153,7 @@ def test_who_is_forgotten_is_held_back_no_longer() -> None:
         forgotten = bench.pump.followed[ONE]
         await bench.pump.follower.unfollow(forgotten)
         assert Wait.WORKERS not in forgotten.waits_for
-        bench.pump.held_back.let_go_on([ONE])
+        bench.pump.appender.let_go_on([ONE])
 
     assert not play(scene).pump.faults
 
@@ -166,7 +166,7 @@ def test_what_is_replayed_waits_too() -> None:
         await bench.receive(live(4, TWO))
         assert bench.sink.told(TWO) == numbers(0, 0)
         bench.sink.full = set()
-        bench.pump.held_back.let_go_on([TWO])
+        bench.pump.appender.let_go_on([TWO])
         await until(lambda: bench.sink.told(TWO) == numbers(0, 4))
 
     play(scene)
@@ -183,7 +183,7 @@ def test_a_large_message_that_is_held_back_lets_those_of_others_pass() -> None:
         await until(lambda: bench.sink.told(TWO) == [*events_of(0), *numbers(1, 1)])
         assert bench.sink.told(ONE) == []
         bench.sink.full = set()
-        bench.pump.held_back.let_go_on([ONE])
+        bench.pump.appender.let_go_on([ONE])
         await until(lambda: len(bench.sink.told(ONE)) == 2 * EVENTS + 1)
 
     bench = play(scene)
@@ -229,7 +229,7 @@ def test_the_window_ends_where_somebody_has_waited_for_longer(held: list[Publish
         pump.inbox.put([live(1)])
         began = time.monotonic()
         bench.sink.full = set()
-        pump.held_back.let_go_on(held)
+        pump.appender.let_go_on(held)
         await until(lambda: bench.sink.told() == numbers(0, 1))
         took_s = time.monotonic() - began
         assert bench.running is not None
