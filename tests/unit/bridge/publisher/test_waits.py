@@ -5,10 +5,11 @@ import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from bridge.publisher import waits
-from bridge.publisher.publisher import NOTHING_SEEN, RECEIVED_LATE_S, Publisher
+from bridge.publisher.publisher import NOTHING_SEEN, RECEIVED_LATE_S, EngineQuestion, Publisher
 from bridge.publisher.waits import AFTER, Change, Wait, Waits
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
@@ -290,3 +291,35 @@ def test_a_doubt_counts_beside_all_that_are_weaker(at: int) -> None:
     for others in range(len(CASES) - at):
         for weaker in itertools.combinations(CASES[at + 1 :], others):
             assert doubt_of(*(one for _, one in weaker), shown) is doubt
+
+
+# What is asked of its engine
+
+
+@pytest.mark.parametrize("has_replay", [False, True])
+@pytest.mark.parametrize("has_http", [False, True])
+def test_what_is_asked_of_an_engine(has_replay: bool, has_http: bool) -> None:
+    """In words: over a link that is up, at rest, and once it is time, all that may be missing where
+    it was not asked over this link yet, and else whether anything is, where it can say.
+    """
+    registered = msgspec.structs.replace(
+        REPLAYS,
+        replay_endpoint=REPLAYS.replay_endpoint if has_replay else "",
+        http_endpoint="http://127.0.0.1:8000" if has_http else "",
+    )
+    for facts in itertools.product((False, True), repeat=6):
+        is_under_way, connected, is_silent, is_waiting, is_due, is_asked = facts
+        publisher, now = Publisher(registered), 100.0
+        publisher.place()
+        if is_under_way:
+            repair(publisher)
+        publisher._asked_link = int(is_asked)
+        publisher._ask_at = now - 1.0 if is_due else now + 1.0
+        seen = SEEN._replace(connected=connected, is_silent=is_silent, is_waiting=is_waiting)
+        publisher.look(now - LINK_SETTLE_S, 1.0, seen)
+        can_be = not is_under_way and connected and not is_silent and not is_waiting and is_due
+        wanted = EngineQuestion.NOTHING
+        if can_be and (has_replay or has_http):
+            wanted = EngineQuestion.CHECK if has_replay else EngineQuestion.NOTHING
+            wanted = wanted if is_asked else EngineQuestion.REPAIR
+        assert publisher.asks(now) is wanted, facts
