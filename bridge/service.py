@@ -284,10 +284,12 @@ class Bridge:
             "heartbeats": self._beat,
             "watch over workers": self.lag_watch.run,
             "watch over registrations": self.registrations_watch.run,
-            "watch over memory segments": self._watch_memory,
             "unreached engines": partial(watch_unreached, self.pump, self.conditions),
-            "load": self._ask_for_load,
         }
+        if self.memory is not None:
+            parts["watch over memory segments"] = partial(self.memory.run, self._tell_memory)
+        if self.load is not None:
+            parts["load"] = self.load.run
         first = keep_all(parts, on_fault=self._count_fault)
         first.append(asyncio.create_task(self.pump.run()))
         try:
@@ -346,18 +348,6 @@ class Bridge:
             for partition in self.heartbeats.partitions():
                 self.writer.beat(partition)
             await asyncio.sleep(HEARTBEAT_S)
-
-    async def _watch_memory(self) -> None:
-        if self.memory is None:
-            await asyncio.Event().wait()
-        else:
-            await self.memory.run(self._tell_memory)
-
-    async def _ask_for_load(self) -> None:
-        if self.load is None:
-            await asyncio.Event().wait()
-        else:
-            await self.load.run()
 
     def _tell_memory(self) -> None:
         assert self.memory is not None, "somebody has looked"

@@ -441,11 +441,10 @@ class Repair:
         than all that it has told. If that ends there again, it is of the process before: a buffer
         has the newest.
         """
-        waiting = self._sequencer.first_waiting()
-        link = self._sequencer.first_waiting_link()
-        return (
-            0 < link < self._live_link and waiting is not None and waiting.sequence > self._highest
-        )
+        first = self._sequencer.first_held()
+        if first is None or not 0 < first.link < self._live_link:
+            return False
+        return first.batch.sequence > self._highest
 
     def _is_short(self) -> bool:
         """Whether something is still missing before what the engine has sent live."""

@@ -323,7 +323,7 @@ class Sequencer:
         Args:
             link: the live one when it was asked.
         """
-        first = self._first_held()
+        first = self.first_held()
         if first is None or not 0 < first.link < link:
             return False
         dropped = 0
@@ -337,16 +337,13 @@ class Sequencer:
 
     def first_waiting(self) -> DecodedBatch | None:
         """The first batch that waits and is not in the log; those before it are dropped."""
-        first = self._first_held()
+        first = self.first_held()
         return None if first is None else first.batch
 
-    def first_waiting_link(self) -> int:
-        """The link that brought it; 0 where nothing waits, or that is not known."""
-        first = self._first_held()
-        return 0 if first is None else first.link
-
-    def _first_held(self) -> HeldBatch | None:
-        """Drops what is in the log: else each question would look at all of it again."""
+    def first_held(self) -> HeldBatch | None:
+        """The same, with its link. Drops what is in the log: else each question would look at all
+        of it again.
+        """
         while (first := self._held.first) is not None and self.stream.is_older(
             first.batch, first.link
         ):
@@ -495,7 +492,7 @@ class Sequencer:
         self._held.forget_overflow(up_to_link=link - 1)
 
     def _waits_before(self, link: int) -> bool:
-        first = self._first_held()
+        first = self.first_held()
         return first is not None and first.link < link
 
     def lose(
@@ -540,7 +537,7 @@ class Sequencer:
             self.stream.lose(window, self._missing)
         self._missing = None
         is_later, has_taken = self.is_resuming, False
-        while (held := self._first_held()) is not None:
+        while (held := self.first_held()) is not None:
             if has_taken and self._totals.clock.monotonic() >= until:
                 self._waits.change(Change.FOLLOWING)
                 return self._close(window, now)
