@@ -16,8 +16,8 @@ from typing import Final, Protocol
 import msgspec
 
 from bridge.bounds import HOST_NAME_CHARS_MAX, WATCH_LATE_S
-from bridge.publisher.ports import PublisherWatch, Reported
-from bridge.publisher.publisher import Acting, PublisherDoubt, Said
+from bridge.publisher.ports import PublisherWatch, ReportedPublisher
+from bridge.publisher.publisher import PublisherActivity, PublisherDoubt, PublisherStatement
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.records import HeartbeatRecord, PublisherReport
@@ -56,7 +56,7 @@ class _Partition:
     """
 
     def __init__(self) -> None:
-        self.followed: dict[PublisherKey, Reported] = {}
+        self.followed: dict[PublisherKey, ReportedPublisher] = {}
         self.released: dict[PublisherKey, None] = {}
         self.complete_at = 0.0
 
@@ -83,7 +83,7 @@ class Heartbeats:
 
     def partitions(self) -> list[int]:
         """Those for which there may be something to say, as of now. Cost O(publishers)."""
-        groups: dict[int, dict[PublisherKey, Reported]] = {}
+        groups: dict[int, dict[PublisherKey, ReportedPublisher]] = {}
         for publisher, followed in self._pump.followed.items():
             number = self._partition_of(publisher.stream)
             groups.setdefault(number, {})[publisher] = followed
@@ -91,7 +91,7 @@ class Heartbeats:
             self._regroup(number, groups.get(number, {}))
         return list(self._partitions)
 
-    def _regroup(self, number: int, followed: Mapping[PublisherKey, Reported]) -> None:
+    def _regroup(self, number: int, followed: Mapping[PublisherKey, ReportedPublisher]) -> None:
         partition = self._partitions.setdefault(number, _Partition())
         for publisher in partition.followed:
             if publisher not in followed:
@@ -177,7 +177,7 @@ class Heartbeats:
                 partition.released.pop(report.publisher, None)
 
 
-def _report(publisher: PublisherKey, says: Said) -> PublisherReport:
+def _report(publisher: PublisherKey, says: PublisherStatement) -> PublisherReport:
     doubt, since = says.doubted
     report = PublisherReport(
         publisher.stream,
@@ -195,18 +195,22 @@ def _report(publisher: PublisherKey, says: Said) -> PublisherReport:
     return msgspec.structs.replace(report, activity=activity, activity_since=activity_since)
 
 
-def _said(report: PublisherReport) -> Said:
+def _said(report: PublisherReport) -> PublisherStatement:
     doubted = PublisherDoubt(Doubt(report.reason) if report.reason else None, report.since)
     acting = None
     if report.activity:
-        acting = Acting(Activity(report.activity), report.activity_since)
-    return Said(doubted, acting, report.process, report.facts, report.clock_s, report.troubles)
+        acting = PublisherActivity(Activity(report.activity), report.activity_since)
+    return PublisherStatement(
+        doubted, acting, report.process, report.facts, report.clock_s, report.troubles
+    )
 
 
-def _confirmed(followed: Mapping[PublisherKey, Reported]) -> dict[PublisherKey, Reported]:
+def _confirmed(
+    followed: Mapping[PublisherKey, ReportedPublisher],
+) -> dict[PublisherKey, ReportedPublisher]:
     return {publisher: one for publisher, one in followed.items() if one.doubted.doubt is None}
 
 
-def _as_of(confirmed: Mapping[PublisherKey, Reported], now: float) -> float:
+def _as_of(confirmed: Mapping[PublisherKey, ReportedPublisher], now: float) -> float:
     """As of when all of them had been received; now where there are none."""
     return min((one.as_of for one in confirmed.values()), default=now)

@@ -27,10 +27,10 @@ from bridge.engine_http.inquiries import EngineSource
 from bridge.pace import Pace
 from bridge.publisher.bulk import BulkPump
 from bridge.publisher.counters import PublisherCounters
-from bridge.publisher.follower import Follower, Surroundings
-from bridge.publisher.intake import Intake
+from bridge.publisher.follower import Follower
 from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
 from bridge.publisher.replay_client import Replayer
+from bridge.publisher.sequencer import Intake
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader
@@ -63,7 +63,7 @@ class Pump:
         follower: who follows the publishers.
         followed: the publishers, by their keys.
         intake: makes records of messages.
-        held_back: those that wait because the sink says so.
+        appender: hands records to the sink.
     """
 
     def __init__(
@@ -84,21 +84,19 @@ class Pump:
         self.subscriber = Subscriber(self.inbox, reader) if receiver is None else receiver
         self.replayer = Replayer(clock=clock) if replayer is None else replayer
         self.engine_http: EngineSource = EngineHttp() if engines is None else engines
-        surroundings = Surroundings(
+        self.follower = Follower(
             sink, self.inbox, self.subscriber, self.replayer, self.engine_http, packer, clock
         )
-        self.follower = Follower(surroundings, self._loop)
-        self.followed, self.held_back = self.follower.followed, self.follower.held_back
+        self.followed, self.appender = self.follower.followed, self.follower.appender
         self.intake = Intake(self.follower.sequencer_of, clock)
-        self._bulk, self._paced = self.follower.bulk, self.follower.paced
+        self._bulk = self.follower.bulk
         self._bulk_pump = BulkPump(
             self._bulk,
             self.intake,
             sink,
-            self._paced,
-            self.inbox,
+            self.appender,
             clock,
-            on_progress=self._end_turn,
+            on_progress=self.follower.end_turn,
             on_fault=self._count_fault,
         )
         self._facts: FactsWatch | None = None
@@ -161,7 +159,7 @@ class Pump:
 
         What is held for a repair is left to the next start, which asks for it.
         """
-        self._paced.at_once = True
+        self.appender.at_once = True
         await asyncio.to_thread(self.subscriber.stop)
         self.follower.stop()
         try:
@@ -199,7 +197,7 @@ class Pump:
                 await self._sink.ready()
             await self._wait_for_arrival()
             if self._window_s:
-                await self.held_back.gather(self._window_s)
+                await self.appender.gather(self._window_s)
 
     async def _wait_for_arrival(self) -> None:
         self._is_idle = not self._window_s
@@ -230,24 +228,13 @@ class Pump:
         """Steps 2 to 4; False where nothing more has been received."""
         messages = self.inbox.take(self._pace.amount, bytes_max=self._sink.turn_bytes)
         if messages:
-            # Until the first one comes, nobody looks for what is large.
-            self._process(self._sort(messages) if self.inbox.bulk else messages)
-            if self._bulk:
+            if self.inbox.bulk:  # until the first one comes, nobody looks for what is large
+                self._process(self._bulk.sort(messages))
                 self._bulk_pump.go_on()
+            else:
+                self._process(messages)
         self._ask_for_overflow()
         return bool(self.inbox)
-
-    def _sort(self, messages: Sequence[RawMessage]) -> Sequence[RawMessage]:
-        """What can be decoded now; who has sent what is large waits in the inbox until it is
-        written, so that it does not fill the memory.
-        """
-        small = self._bulk.sort(messages)
-        if len(small) < len(messages):
-            for key in dict.fromkeys(message.publisher for message in messages):
-                publisher = self.followed.get(key)
-                if publisher is not None and publisher.bulk is not None:
-                    self.inbox.pause(key)
-        return small
 
     def _process(self, messages: Sequence[RawMessage]) -> None:
         began = self._clock.monotonic()
@@ -257,12 +244,8 @@ class Pump:
             self._pace.note(count, self._clock.monotonic() - began)
         if count < len(messages):
             self.inbox.give_back(self._bulk.put_back(messages[count:]))
-        self._paced.append(records, ask_again=True)
-        self._end_turn()
-
-    def _end_turn(self) -> None:
-        self.follower.repair_gaps()
-        self.follower.end_checks(self._clock.monotonic())
+        self.appender.append(records, ask_again=True)
+        self.follower.end_turn()
 
     def _ask_for_overflow(self) -> None:
         """What the inbox had no room for is asked for, or a gap."""

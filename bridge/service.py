@@ -38,6 +38,7 @@ from bridge.membership.registry_reader import RegistryReader
 from bridge.memory.watch import MemorySettings, MemoryStatus, MemoryWatch
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.publisher import Publisher
+from bridge.publisher.waits import Wait
 from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep_all
@@ -240,7 +241,7 @@ class Bridge:
 
     def _let_go_on(self, publishers: Sequence[PublisherKey]) -> None:
         self.writer.let_go_on(publishers)
-        self.pump.held_back.let_go_on(publishers)
+        self.pump.appender.let_go_on(publishers)
 
     def _logged(self) -> Iterator[tuple[PublisherKey, int]]:
         for publisher in self.pump.followed if self.registry.has_lease else ():
@@ -290,10 +291,12 @@ class Bridge:
             "heartbeats": self._beat,
             "watch over workers": self.lag_watch.run,
             "watch over registrations": self.registrations_watch.run,
-            "watch over memory segments": self._watch_memory,
             "unreached engines": partial(watch_unreached, self.pump, self.conditions),
-            "load": self._ask_for_load,
         }
+        if self.memory is not None:
+            parts["watch over memory segments"] = partial(self.memory.run, self._tell_memory)
+        if self.load is not None:
+            parts["load"] = self.load.run
         first = keep_all(parts, on_fault=self._count_fault)
         first.append(asyncio.create_task(self.pump.run()))
         try:
@@ -352,18 +355,6 @@ class Bridge:
             for partition in self.heartbeats.partitions():
                 self.writer.partitions[partition].beat()
             await asyncio.sleep(HEARTBEAT_S)
-
-    async def _watch_memory(self) -> None:
-        if self.memory is None:
-            await asyncio.Event().wait()
-        else:
-            await self.memory.run(self._tell_memory)
-
-    async def _ask_for_load(self) -> None:
-        if self.load is None:
-            await asyncio.Event().wait()
-        else:
-            await self.load.run()
 
     def _tell_memory(self) -> None:
         assert self.memory is not None, "somebody has looked"
@@ -433,7 +424,7 @@ class Bridge:
             state = "dropping"
         elif publisher in self.spool:
             state = "spooling"
-        elif followed.is_held_back:
+        elif Wait.WORKERS in followed.waits_for:
             state = "waiting for the workers"
         return PublisherStatus(
             registration=followed.registration,

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bridge.publisher.ports import PublisherWatch, Reported
-from bridge.publisher.publisher import Acting, PublisherDoubt, Said
+from bridge.publisher.ports import PublisherWatch, ReportedPublisher
+from bridge.publisher.publisher import PublisherActivity, PublisherDoubt, PublisherStatement
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import CHECK_LATE_S
@@ -40,7 +40,7 @@ class WorkerConfirmation:
         self._wall_now = wall_now
         self._told: Doubt | None = Doubt.CATCHING_UP
         self._doubted = PublisherDoubt(Doubt.CATCHING_UP, wall_now())
-        self.said: Said | None = None
+        self.said: PublisherStatement | None = None
 
     def tell(self, doubt: Doubt | None) -> None:
         """What is behind this is in the log, or waits for it."""
@@ -67,13 +67,13 @@ class WorkerConfirmation:
         return self.said is None or self.said.doubted != self.doubted
 
     @property
-    def says(self) -> Said:
+    def says(self) -> PublisherStatement:
         """What there is to say of it."""
         doubted = self.doubted
         activity = Activity.ACTIVE
         if doubted.doubt is not None:
             activity = _ACTIVITIES.get(doubted.doubt, Activity.REPLAYING)
-        return Said(doubted, Acting(activity, doubted.since), None)
+        return PublisherStatement(doubted, PublisherActivity(activity, doubted.since), None)
 
 
 class WatchedBeside:
@@ -91,7 +91,7 @@ class WatchedBeside:
         self._workers = workers
 
     @property
-    def followed(self) -> Mapping[PublisherKey, Reported]:
+    def followed(self) -> Mapping[PublisherKey, ReportedPublisher]:
         """See `PublisherWatch`. Cost O(publishers)."""
         return {**self._pump.followed, **self._workers()}
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from bridge.publisher.intake import Intake
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.raw_message import RawMessage
 from replay.capture.errors import CaptureDamagedError, CaptureError
 from replay.capture.format import CaptureEntry, EntryFlag, Kind, MalformedError, decode_frames

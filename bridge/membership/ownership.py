@@ -121,7 +121,7 @@ class Ownership:
         self.handovers.expect_none()
         await self._stop_running()
         follower = self._follower
-        await follower.held_back.write_all(flush_s)
+        await follower.appender.write_all(flush_s)
         departing = self.handovers.departing
         ours = [one for key, one in follower.followed.items() if key not in departing]
         keys = [one.registration.publisher for one in ours if follower.can_keep(one)]

@@ -18,11 +18,11 @@ from itertools import islice, takewhile
 from typing import Final
 
 from bridge.bounds import TURN_S
-from bridge.publisher.intake import Intake
-from bridge.publisher.paced_append import PacedAppend
+from bridge.publisher.appender import Appender
 from bridge.publisher.ports import RecordSink
 from bridge.publisher.publisher import BulkMessages, Publisher
-from bridge.sockets.inbox import Inbox
+from bridge.publisher.sequencer import Intake
+from bridge.publisher.waits import Wait
 from bridge.sockets.raw_message import RawMessage
 from schemas.clock import Clock
 from schemas.identities import PublisherKey
@@ -52,7 +52,9 @@ class BulkQueue:
         return bool(self._publishers)
 
     def sort(self, messages: Sequence[RawMessage]) -> list[RawMessage]:
-        """Takes what has to wait out of the messages of a turn; returns the rest, in order."""
+        """Takes what has to wait out of the messages of a turn; returns the rest, in order. What
+        else comes of its publisher waits in the inbox, so that it does not fill the memory.
+        """
         if not self._publishers and all(map(_is_small, messages)):
             return list(messages)
         now: list[RawMessage] = []
@@ -67,6 +69,7 @@ class BulkQueue:
             else:
                 publisher.bulk = BulkMessages(deque((message,)))
                 self._publishers[publisher] = None
+                publisher.waits.begin(Wait.LARGE_MESSAGE)
         return now
 
     def put_back(self, messages: Sequence[RawMessage]) -> list[RawMessage]:
@@ -112,12 +115,13 @@ class BulkQueue:
         if waiting.messages:
             self._publishers[publisher] = None  # behind the others
         else:
-            publisher.bulk = None
+            self.discard(publisher)
 
     def discard(self, publisher: Publisher) -> None:
         """Forgets what waits of the publisher."""
         publisher.bulk = None
         self._publishers.pop(publisher, None)
+        publisher.waits.end(Wait.LARGE_MESSAGE)
 
 
 class BulkPump:
@@ -125,7 +129,7 @@ class BulkPump:
 
     Args:
         bulk: the messages.
-        intake, sink, paced, inbox, clock: of the same loop.
+        intake, sink, appender, clock: of the same loop.
         on_progress: called after each message.
         on_fault: counts an unexpected error.
     """
@@ -135,8 +139,7 @@ class BulkPump:
         bulk: BulkQueue,
         intake: Intake,
         sink: RecordSink,
-        paced: PacedAppend,
-        inbox: Inbox,
+        appender: Appender,
         clock: Clock,
         *,
         on_progress: Callable[[], None],
@@ -145,8 +148,7 @@ class BulkPump:
         self._bulk = bulk
         self._intake = intake
         self._sink = sink
-        self._paced = paced
-        self._inbox = inbox
+        self._appender = appender
         self._clock = clock
         self._on_progress = on_progress
         self._on_fault = on_fault
@@ -178,7 +180,7 @@ class BulkPump:
             decoded = await loop.run_in_executor(
                 self._decoder, publisher.sequencer.decoded, message
             )
-            if not self._paced.at_once:
+            if not self._appender.at_once:
                 await self._sink.idle()
             await self._sink.ready()
             await self._write(publisher, self._bulk.take(publisher, decoded))
@@ -186,7 +188,7 @@ class BulkPump:
     async def _write(self, publisher: Publisher, taken: Sequence[RawMessage]) -> None:
         """Returns once the records are in the sink, or wait because the sink holds them back."""
         writing = asyncio.create_task(self._write_alone(publisher, taken))
-        if self._paced.at_once or not self._sink.holds_back(publisher.registration.publisher):
+        if self._appender.at_once or not self._sink.holds_back(publisher.key):
             await writing
             return
         self._held_back.add(writing)
@@ -203,14 +205,13 @@ class BulkPump:
             records, count = self._intake.process_until(
                 taken, self._clock.unix(), self._clock.monotonic() + TURN_S
             )
-            await self._paced.append_paced(publisher, records, ask_again=True)
+            await self._appender.append_paced(publisher, records, ask_again=True)
             self._on_progress()
         except Exception:
             self._on_fault()
             _logger.exception("Unexpected error with a large message; continuing behind it")
         finally:
             self._bulk.written(publisher, taken, count)
-            publisher.end_pause(self._inbox)
 
     def close(self) -> None:
         """Begins nothing more; `tasks` are to be cancelled."""

@@ -13,19 +13,18 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
-from bridge.bounds import HELD_TURN_S, WATCH_LATE_S
+from bridge.bounds import BRIDGE_RETRY_S, HELD_TURN_S, WATCH_LATE_S
 from bridge.engine_http.discovery import Discovery
 from bridge.engine_http.engine import check_http
 from bridge.engine_http.inquiries import EngineSource, Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
 from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
+from bridge.publisher.appender import Appender
 from bridge.publisher.bulk import BulkQueue
 from bridge.publisher.causes import MISSED, NOT_FOLLOWED, RECONNECTED
-from bridge.publisher.held_back import HeldBack
 from bridge.publisher.held_batches import IntakeTotals
-from bridge.publisher.paced_append import PacedAppend
 from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
 from bridge.publisher.publisher import EngineQuestion, Look, Publisher
 from bridge.publisher.repair import RepairResult
@@ -55,10 +54,10 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Surroundings(NamedTuple):
-    """What stands round publishers that are followed.
+class Follower:
+    """See the module. All methods are called on one loop.
 
-    Attributes:
+    Args:
         sink: takes records.
         inbox: has what was received.
         receiver: connects to publishers.
@@ -66,40 +65,31 @@ class Surroundings(NamedTuple):
         engine_http: asks their engines over HTTP.
         packer: of hashes and tokens.
         clock: of this process.
-    """
-
-    sink: RecordSink
-    inbox: Inbox
-    receiver: Receiver
-    replayer: ReplaySource
-    engine_http: EngineSource
-    packer: ArrayPacker | None = None
-    clock: Clock = REAL_CLOCK
-
-
-class Follower:
-    """See the module. All methods are called on one loop.
-
-    Args:
-        surroundings: of the same loop.
-        loop: that it will run on.
 
     Attributes:
         followed: the publishers; the one look-up by key.
         totals: of all of them.
-        bulk, paced, held_back: what waits of them besides.
+        bulk, appender: what waits of them besides.
         watched_at: when all of them were last looked at, monotonic seconds.
     """
 
-    def __init__(self, surroundings: Surroundings, loop: asyncio.AbstractEventLoop) -> None:
-        sink, inbox, self.receiver, self.replayer, engine_http, self._packer, clock = surroundings
-        self._clock = clock
+    def __init__(
+        self,
+        sink: RecordSink,
+        inbox: Inbox,
+        receiver: Receiver,
+        replayer: ReplaySource,
+        engine_http: EngineSource,
+        packer: ArrayPacker | None = None,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        self.receiver, self.replayer = receiver, replayer
+        self._packer, self._clock = packer, clock
         self.followed: dict[PublisherKey, Publisher] = {}
         self.totals = IntakeTotals(clock)
         self.bulk = BulkQueue(self.followed)
-        self.held_back = HeldBack(sink, inbox, self.followed, clock)
-        self.paced = PacedAppend(
-            sink, self.held_back, self.followed, inbox, clock, on_fault=self.totals.count_fault
+        self.appender = Appender(
+            sink, inbox, self.followed, clock, on_fault=self.totals.count_fault
         )
         self.inquiries = Inquiries(
             engine_http,
@@ -115,7 +105,6 @@ class Follower:
         )
         self._sink = sink
         self._inbox = inbox
-        self._loop = loop
         self._calls = ThreadPoolExecutor(1, "reprise-links")
         self._checks: dict[Publisher, None] = {}  # under way
         self.watched_at = self._clock.monotonic()
@@ -131,7 +120,7 @@ class Follower:
         await cancel(*repairs)
         await self.inquiries.close()
         await self.discovery.close()
-        await self.paced.close()
+        await self.appender.close()
         await asyncio.to_thread(self.receiver.stop)
         self._calls.shutdown(wait=False, cancel_futures=True)
         self.replayer.close()
@@ -149,7 +138,9 @@ class Follower:
         key = registration.publisher
         if key in self.followed:
             raise RegistrationConflictError(f"Expected a new publisher, got: {key}")
-        publisher = Publisher(registration, packer=self._packer, totals=self.totals)
+        publisher = Publisher(
+            registration, packer=self._packer, totals=self.totals, inbox=self._inbox
+        )
         self.followed[key] = publisher
         check_http(registration)
         check_replay_endpoint(registration.replay_endpoint)
@@ -179,32 +170,29 @@ class Follower:
 
     async def unfollow(self, publisher: Publisher) -> None:
         """Forgets the publisher and what of it waits."""
-        key = publisher.registration.publisher
-        del self.followed[key]
-        self._checks.pop(publisher, None)
+        del self.followed[publisher.key]
         if publisher.engine is not None:
             self.inquiries.forget(publisher.engine)
         self.discovery.remove(publisher)
         self.bulk.discard(publisher)
-        self.paced.discard(publisher)
-        self.held_back.discard(publisher)
+        self.appender.discard(publisher)
         publisher.leave()
-        await self._call(self.receiver.unfollow, key)
+        self._inbox.discard(publisher.key)
+        await self._call(self.receiver.unfollow, publisher.key)
 
     async def _call(self, call: Callable[[T], None], argument: T) -> None:
         """Calls the receiver; once begun it is done, in order, also where the caller is cancelled.
 
         A publisher that is followed but was never connected to would stay silent for good.
         """
-        calling = self._loop.run_in_executor(self._calls, call, argument)
+        calling = asyncio.get_running_loop().run_in_executor(self._calls, call, argument)
         calling.add_done_callback(_retrieve)  # the caller may be gone by then
         await asyncio.shield(calling)
 
     def hold(self, publisher: Publisher) -> None:
         """Lets what the publisher sends wait again, until `begin` or `go_on`."""
-        self.paced.finish(publisher)
+        self.appender.finish(publisher)
         publisher.hold(self._clock.unix())
-        self._checks.pop(publisher, None)
         publisher.sequencer.hold()
 
     def begin(
@@ -246,20 +234,21 @@ class Follower:
         """Ends the repairs. What waits follows where nothing else is to be had of its publisher;
         the rest is left to the next start, which asks for it.
         """
-        self.held_back.end()
+        self.appender.end_holding_back()
         for publisher in self.followed.values():
             is_resuming = publisher.sequencer.is_resuming
-            publisher.cancel_repair()
+            if not is_resuming:
+                publisher.cancel_repair()
             if publisher.is_placed and (is_resuming or not publisher.can_replay):
                 self.resume(publisher)
             publisher.stop()
-        self.paced.finish_all()
+        self.appender.finish_all()
 
     def can_keep(self, publisher: Publisher) -> bool:
         """Whether what the publisher sends, while its next owner is not there yet, can be had from
         us and from nobody else.
         """
-        is_linked = self.receiver.connected(publisher.registration.publisher)
+        is_linked = self.receiver.connected(publisher.key)
         return publisher.is_placed and is_linked and not publisher.can_replay
 
     def has_written(self, publisher: Publisher, until: float) -> bool:
@@ -280,24 +269,19 @@ class Follower:
         """
         publisher.place()
         records = self._resume_some(publisher)
-        is_unknown = since is None and not self.paced.has_room_for(records)
+        is_unknown = since is None and not self.appender.has_room_for(records)
         if publisher.sequencer.is_resuming or is_unknown:
             publisher.resume()
             publisher.repair = asyncio.create_task(self._resume_rest(publisher, records))
         else:
             since = self._clock.monotonic() if since is None else since
-            self.paced.begin_paced(publisher, records, since)
+            self.appender.begin_paced(publisher, records, since)
             self.repair_gaps()
 
     def _resume_some(self, publisher: Publisher) -> Sequence[SequencedRecord]:
-        """Lets what waited of the publisher follow, as much as a turn takes. While the rest waits,
-        so does in the inbox what comes: it would be behind it.
-        """
-        until = math.inf if self.paced.at_once else self._clock.monotonic() + HELD_TURN_S
-        records = publisher.sequencer.resume(self._clock.unix(), until=until)
-        if publisher.sequencer.is_resuming:
-            self._inbox.pause(publisher.registration.publisher)
-        return records
+        """Lets what waited of the publisher follow, as much as a turn takes."""
+        until = math.inf if self.appender.at_once else self._clock.monotonic() + HELD_TURN_S
+        return publisher.sequencer.resume(self._clock.unix(), until=until)
 
     async def _resume_rest(self, publisher: Publisher, records: Sequence[SequencedRecord]) -> None:
         """The same, of all that is left after these records."""
@@ -307,20 +291,17 @@ class Follower:
             self.totals.count_fault()
             _logger.exception(
                 "Unexpected error while records of %s waited; all were handed over",
-                publisher.registration.publisher,
+                publisher.key,
             )
         publisher.end()
         self._go_on_repairing(publisher)
 
     async def _resume_after(self, publisher: Publisher, records: Sequence[SequencedRecord]) -> None:
-        try:
-            await self.paced.append_paced(publisher, records)
-            while publisher.sequencer.is_resuming:
-                await asyncio.sleep(0)
-                await self._sink.room(publisher.registration.publisher)
-                await self.paced.append_paced(publisher, self._resume_some(publisher))
-        finally:
-            publisher.end_pause(self._inbox)
+        await self.appender.append_paced(publisher, records)
+        while publisher.sequencer.is_resuming:
+            await asyncio.sleep(0)
+            await self._sink.room(publisher.key)
+            await self.appender.append_paced(publisher, self._resume_some(publisher))
 
     def _go_on_repairing(self, publisher: Publisher) -> None:
         if publisher.sequencer.is_held:  # at a further gap, while this was under way
@@ -355,12 +336,31 @@ class Follower:
                 self._checks[publisher] = None
 
     async def _repair(self, publisher: Publisher, begins: bool) -> None:
+        """Repairs the publisher, and again where an unexpected error prevents it."""
+        while True:
+            try:
+                await self._repair_once(publisher, begins)
+                break
+            except Exception:
+                self.totals.count_fault()
+                _logger.exception(
+                    "Unexpected error in the repair of %s; repairing it again in %g s",
+                    publisher.key,
+                    BRIDGE_RETRY_S,
+                )
+            publisher.ask_again()
+            publisher.sequencer.hold()
+            await asyncio.sleep(BRIDGE_RETRY_S)
+        publisher.end()
+        self._go_on_repairing(publisher)
+
+    async def _repair_once(self, publisher: Publisher, begins: bool) -> None:
         async def emit(records: Sequence[SequencedRecord]) -> None:
-            self._promote(publisher)
+            publisher.promote()
             self._note_link(publisher)  # the next request may be the first that a link is up for
-            await self.paced.append_paced(publisher, records)
+            await self.appender.append_paced(publisher, records)
             await asyncio.sleep(0)  # the others have their turn
-            await self._sink.room(publisher.registration.publisher)
+            await self._sink.room(publisher.key)
 
         if begins:
             await self._arrived_taken(publisher)
@@ -368,15 +368,13 @@ class Follower:
         self._look(publisher, now, self._clock.unix())
         link = publisher.begin_asking(now, heard=publisher.sequencer.stream.link)
         repaired = await self._ask(publisher, emit)
-        self._promote(publisher)
+        publisher.promote()
         await self._sink.ready()
         publisher.interrupted = False
         now = self._clock.monotonic()
         publisher.resume()
         await self._resume_after(publisher, self._resume_some(publisher))
-        publisher.end()
         publisher.answered(now, link, repaired.doubt, heard_all=repaired.heard_all)
-        self._go_on_repairing(publisher)
 
     async def _ask(self, publisher: Publisher, emit: Emit) -> RepairResult:
         """Asks the publisher's engine; no error leaves it."""
@@ -389,7 +387,7 @@ class Follower:
             self.totals.count_fault()
             _logger.exception(
                 "Unexpected error in the replay of %s; continuing without it",
-                publisher.registration.publisher,
+                publisher.key,
             )
             return RepairResult(Doubt.CATCHING_UP, heard_all=False)
         return RepairResult(Doubt.NO_REPLAY, heard_all=False)
@@ -402,7 +400,7 @@ class Follower:
         await self.inquiries.process_read(publisher.registration, engine)
         self._note_link(publisher)
         life = self._judge(publisher, engine)
-        link = self.receiver.links(publisher.registration.publisher)
+        link = self.receiver.links(publisher.key)
         if life is not Life.OTHER:
             if engine.has_read(link) and life is not Life.CHANGED:
                 sequencer.begin_at(link)
@@ -416,7 +414,7 @@ class Follower:
 
     def _judge(self, publisher: Publisher, engine: EngineWatch) -> Life:
         """What its HTTP address says of what comes of the publisher now."""
-        key, stream = publisher.registration.publisher, publisher.sequencer.stream
+        key, stream = publisher.key, publisher.sequencer.stream
         link = self.receiver.links(key)
         if not self.receiver.connected(key):
             return Life.UNKNOWN
@@ -458,11 +456,6 @@ class Follower:
                 return
             await asyncio.sleep(ARRIVED_LOOK_S)
 
-    def _promote(self, publisher: Publisher) -> None:
-        """A check has found that something is missing, or has ended: it is no longer cut short."""
-        publisher.promote()
-        self._checks.pop(publisher, None)
-
     def end_checks(self, now: float) -> None:
         """Lets what waits for a check go on: what follows on over a live link is as good an answer.
         Where it does not, the check is the repair of that gap.
@@ -470,10 +463,13 @@ class Follower:
         The engine of a publisher that is not confirmed has CHECK_HOLD_S for its answer.
         """
         for publisher in list(self._checks):
+            if not publisher.is_checked:
+                del self._checks[publisher]
+                continue
             if not publisher.sequencer.waiting:
                 continue
             if publisher.sequencer.misses():
-                self._promote(publisher)
+                publisher.promote()
                 continue
             if publisher.held_since is None:
                 publisher.held_since = now
@@ -482,14 +478,18 @@ class Follower:
                 continue
             publisher.cancel_repair()
             publisher.interrupted = False
-            self._promote(publisher)
             if patience_s:
                 publisher.answered(now, 0, Doubt.REPLAY_SILENT)
             self.resume(publisher, since=publisher.held_since)
 
+    def end_turn(self) -> None:
+        """Records were made of what had come: begins what that shows, and ends what may end."""
+        self.repair_gaps()
+        self.end_checks(self._clock.monotonic())
+
     def repair_gaps(self) -> None:
         """Starts to repair the publishers that are now held at a gap."""
-        for key in self.totals.take_gaps():
+        for key in self.totals.take_gaps() if self.totals.gaps else ():
             publisher = self.followed.get(key)
             if publisher is not None and publisher.is_placed:
                 self.repair(publisher)
@@ -526,7 +526,7 @@ class Follower:
                 publisher.distrust(now)
         if self._checks:
             self.end_checks(now)
-        self.held_back.watch()
+        self.appender.watch()
         self.discovery.watch(now)
         received_until, changed = self.receiver.changed()
         for key in changed:
@@ -549,7 +549,7 @@ class Follower:
 
     def received_until(self, publisher: Publisher) -> tuple[float, bool]:
         """As of when all that had arrived has been decoded, and whether something has not."""
-        key = publisher.registration.publisher
+        key = publisher.key
         received_until = self.receiver.received_until(key)
         waiting_since = publisher.waiting_since
         if waiting_since is None:
@@ -564,7 +564,7 @@ class Follower:
 
     def _may_check(self, publisher: Publisher) -> bool:
         """Engines that do not answer leave places to those that do."""
-        alike = [one for one in self._checks if one.fails == publisher.fails]
+        alike = [one for one in self._checks if one.is_checked and one.fails == publisher.fails]
         return len(alike) < CHECKS_AT_ONCE_MAX
 
     def _look(self, publisher: Publisher, now: float, wall_now: float) -> None:
@@ -572,12 +572,12 @@ class Follower:
         self._note_link(publisher)
 
     def _note_link(self, publisher: Publisher) -> None:
-        key = publisher.registration.publisher
+        key = publisher.key
         is_up, links = self.receiver.connected(key), self.receiver.links(key)
         publisher.sequencer.note_link(links if is_up else links + 1, is_up=is_up)
 
     def _look_at(self, publisher: Publisher) -> Look:
-        key, stream = publisher.registration.publisher, publisher.sequencer.stream
+        key, stream = publisher.key, publisher.sequencer.stream
         received_until, is_waiting = self.received_until(publisher)
         return Look(
             connected=self.receiver.connected(key),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from bridge.publisher.publisher import PublisherDoubt, Said
+from bridge.publisher.publisher import PublisherDoubt, PublisherStatement
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit, ReplaySocket
 from bridge.publisher.sequencer import Sequencer
@@ -39,7 +39,7 @@ class RecordSink(Protocol):
 
     def holds_back(self, publisher: PublisherKey) -> bool:
         """Whether what the publisher sends is to wait, for others would come behind it; whoever
-        made the sink says when that ends (`HeldBack.let_go_on`).
+        made the sink says when that ends (`Appender.let_go_on`).
         """
         ...
 
@@ -120,14 +120,14 @@ class Receiver(Protocol):
         ...
 
 
-class Reported(Protocol):
+class ReportedPublisher(Protocol):
     """A publisher of which heartbeats report; see `Publisher`.
 
     Attributes:
         said: what was last written of it into the log.
     """
 
-    said: Said | None
+    said: PublisherStatement | None
 
     @property
     def doubted(self) -> PublisherDoubt:
@@ -145,7 +145,7 @@ class Reported(Protocol):
         ...
 
     @property
-    def says(self) -> Said:
+    def says(self) -> PublisherStatement:
         """What there is to say of it."""
         ...
 
@@ -154,7 +154,7 @@ class PublisherWatch(Protocol):
     """Who follows publishers and looks at them; `Follower`."""
 
     @property
-    def followed(self) -> Mapping[PublisherKey, Reported]:
+    def followed(self) -> Mapping[PublisherKey, ReportedPublisher]:
         """The publishers."""
         ...
 
@@ -175,16 +175,7 @@ class ReplaySource(Protocol):
     replayed_batches: int
 
     async def repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> RepairResult:
-        """Emits what came after the publisher's cursor, up to what waits.
-
-        Args:
-            sequencer: of the publisher whose engine is asked.
-            engine: its replay socket.
-            emit: takes what it had.
-
-        Returns:
-            Whether it is known that the log has all that the engine had sent.
-        """
+        """See `Replayer.repair`."""
         ...
 
     def close(self) -> None:

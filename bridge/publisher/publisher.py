@@ -1,23 +1,8 @@
-"""One publisher that is followed: its state, whether it is confirmed, and when its engine is asked.
-Pure: `bridge.publisher.follower` does what is decided here.
+"""One publisher that is followed: for what it waits, whether it is confirmed, when its engine is
+asked. Pure: `bridge.publisher.follower` does what is decided here.
 
-    state      what comes of it            until
-    HELD       waits                       `begin` or `go_on`: its place in the log is known
-    LIVE       follows at once             a gap, a link that comes up, silence; or it is held
-    CHECKING   waits, for a moment         the engine has said whether anything is missing
-    REPAIRING  waits                       the engine has said all that is missing
-    RESUMING   waits behind what waited    that has followed; or another gap is found in it
-    GONE       is dropped                  the publisher is registered again, as another object
-
-    from / to   HELD  LIVE  CHECKING  REPAIRING  RESUMING  GONE
-    HELD        hold  place                                leave
-    LIVE        hold  place ask       ask        resume    leave
-    CHECKING    hold  end             promote    resume    leave
-    REPAIRING   hold  end             promote    resume    leave
-    RESUMING    hold  end   ask       ask        resume    leave
-
-Which state lets a frame wait is said above; `Publisher.receives` says whether frames wait in the
-inbox besides, because something of the publisher that came before them is not written yet.
+For what its frames wait, where and until when is the table of `bridge.publisher.waits`;
+`Publisher.waits_for` is the value.
 
 A publisher is confirmed over one link (`schemas.answer_states`): by a repair that its engine's
 replay brought to an end, or because what came over that link is known to be of the log's
@@ -32,7 +17,7 @@ Times are monotonic seconds, but for `PublisherDoubt.since`.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -45,6 +30,7 @@ from bridge.engine_http.watch import EngineWatch
 from bridge.publisher.held_batches import IntakeTotals
 from bridge.publisher.replay_client import ReplaySocket
 from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.waits import UNPLACED, Change, Wait, Waits
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
@@ -78,31 +64,6 @@ assert max(CHECK_LATE_S, RECEIVED_LATE_S) + HEARTBEAT_S < STALE_S, (
 _logger = logging.getLogger(__name__)
 
 
-class State(Enum):
-    """See the module."""
-
-    HELD = "held"
-    LIVE = "live"
-    CHECKING = "checking"
-    REPAIRING = "repairing"
-    RESUMING = "resuming"
-    GONE = "gone"
-
-
-UNDER_WAY: Final = frozenset({State.CHECKING, State.REPAIRING, State.RESUMING})
-"""A task asks the publisher's engine, or hands over what waited."""
-
-TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
-    State.HELD: frozenset({State.HELD, State.LIVE, State.GONE}),
-    State.LIVE: frozenset(State),
-    State.CHECKING: frozenset(State) - {State.CHECKING},
-    State.REPAIRING: frozenset(State) - {State.CHECKING},
-    State.RESUMING: frozenset(State),
-    State.GONE: frozenset(),
-}
-"""To which states each may go; see the module."""
-
-
 class EngineQuestion(Enum):
     """What is to be asked of a publisher's engine now."""
 
@@ -118,25 +79,25 @@ class PublisherDoubt(NamedTuple):
     since: float
 
 
-class Acting(NamedTuple):
+class PublisherActivity(NamedTuple):
     """What a publisher does, and since when, Unix seconds."""
 
     activity: Activity
     since: float
 
 
-class Said(NamedTuple):
-    """What was last written of a publisher into the log."""
+class PublisherStatement(NamedTuple):
+    """What there is to say of a publisher in the log, or what was last written of it there."""
 
     doubted: PublisherDoubt
-    acting: Acting | None
+    acting: PublisherActivity | None
     process: ProcessMark | None
     facts: EngineFacts | None = None
     clock_s: float = 0.0
     troubles: Troubles = NO_TROUBLES
 
     @property
-    def is_worth(self) -> "Said":
+    def is_worth(self) -> "PublisherStatement":
         """The same, but for what is not worth a record of its own."""
         return self._replace(acting=None, troubles=self.troubles.kind)
 
@@ -163,34 +124,22 @@ class Look(NamedTuple):
         troubles: what of it could not be used or reached, as far as its link tells.
     """
 
-    connected: bool
-    links: int
-    is_silent: bool
-    messages: int
-    unplaced: int
-    proven_link: int
-    is_doubted: bool
-    received_until: float
-    is_waiting: bool
-    late_s: float
-    has_waiting: bool
+    connected: bool = False
+    links: int = 0
+    is_silent: bool = False
+    messages: int = 0
+    unplaced: int = 0
+    proven_link: int = 0
+    is_doubted: bool = False
+    received_until: float = 0.0
+    is_waiting: bool = False
+    late_s: float = 0.0
+    has_waiting: bool = False
     behind_s: float = 0.0
     troubles: Troubles = NO_TROUBLES
 
 
-NOTHING_SEEN: Final = Look(
-    connected=False,
-    links=0,
-    is_silent=False,
-    messages=0,
-    unplaced=0,
-    proven_link=0,
-    is_doubted=False,
-    received_until=0.0,
-    is_waiting=False,
-    late_s=0.0,
-    has_waiting=False,
-)
+NOTHING_SEEN: Final = Look()
 
 
 @dataclass(slots=True)
@@ -221,13 +170,14 @@ class Publisher:
         registration: of the publisher.
         packer: see `Sequencer`.
         totals: of all publishers of this process.
+        inbox: where its messages wait; None: it has none.
 
     Attributes:
+        key: of the registration.
         sequencer: the order of its batches.
-        state: see the module.
-        repair: the task that is under way, or has failed.
+        waits: for what its frames wait.
+        repair: the task that asks its engine, or hands on what was held; None: there is none.
         bulk, paced: what waits of it to be decoded beside the loop, or to be written.
-        is_held_back: whether it waits because the sink says so.
         replay: where its engine replays: of its registration, or what its engine has said.
         held_since: when the first batch came that waits for a check.
         interrupted: whether a repair was ended before its engine had said all.
@@ -279,7 +229,7 @@ class Publisher:
         "held_since",
         "http_trouble",
         "interrupted",
-        "is_held_back",
+        "key",
         "paced",
         "registration",
         "repair",
@@ -287,7 +237,7 @@ class Publisher:
         "rests_until",
         "said",
         "sequencer",
-        "state",
+        "waits",
     )
 
     def __init__(
@@ -296,17 +246,18 @@ class Publisher:
         *,
         packer: ArrayPacker | None = None,
         totals: IntakeTotals | None = None,
+        inbox: Inbox | None = None,
     ) -> None:
         self.registration = registration
-        self.state = State.HELD
+        self.key = registration.publisher
+        self.waits = Waits(Wait.PLACE, self.key, inbox)
         self.repair: asyncio.Task[None] | None = None
         self.bulk: BulkMessages | None = None
         self.paced: PacedRecords | None = None
-        self.is_held_back = False
         self.replay = ReplaySocket(registration.replay_endpoint, registration.curve_server_key)
         self.held_since: float | None = None
         self.interrupted = False
-        self.said: Said | None = None
+        self.said: PublisherStatement | None = None
         self.has_no_endpoint = False
         self.has_dead_replay = self._has_answered = self._is_said = False
         self.http_trouble = ""
@@ -314,7 +265,7 @@ class Publisher:
         self.engine = EngineWatch() if has_http else None
         self.facts: EngineFacts | None = None
         self.clock_s = 0.0
-        self.acting = Acting(Activity.DISCONNECTED, 0.0)
+        self.acting = PublisherActivity(Activity.DISCONNECTED, 0.0)
         self.rests_until = 0.0
         self.as_of = 0.0
         self._seen = NOTHING_SEEN
@@ -328,8 +279,9 @@ class Publisher:
         self._up_at = self._heard_at = self._asked_at = self._ask_at = self._compare_at = 0.0
         self._began_at = self._distrusted_at = 0.0
         self._heard_as_of = 0.0
-        self.sequencer = Sequencer(registration, repairs=self.can_ask, packer=packer, totals=totals)
-        self.sequencer.hold()
+        self.sequencer = Sequencer(
+            registration, repairs=self.can_ask, packer=packer, totals=totals, waits=self.waits
+        )
 
     @property
     def can_replay(self) -> bool:
@@ -358,59 +310,74 @@ class Publisher:
     def replay_endpoint(self, endpoint: str) -> None:
         self.replay.endpoint = endpoint
 
-    # States
+    # What waits
 
-    def _go(self, state: State) -> None:
-        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
-        self.state = state
+    @property
+    def waits_for(self) -> tuple[Wait, ...]:
+        """All that its frames wait for now: first its batches, then its messages."""
+        return (self.waits.batches, *self.waits.messages)
 
     @property
     def is_placed(self) -> bool:
         """Whether its place in the log is known."""
-        return self.state not in (State.HELD, State.GONE)
+        return self.waits.batches not in UNPLACED
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether what comes of it follows at once, and nothing is under way."""
-        return self.state is State.LIVE
+        """Whether its place is known, and no task of it is under way."""
+        return self.repair is None and self.is_placed
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether its engine is asked whether anything is missing, and was not found to."""
+        return self.waits.batches is Wait.CHECK
 
     @property
     def is_catching_up(self) -> bool:
         """Whether what may be missing of it is being asked for, or follows."""
-        return self.state in (State.REPAIRING, State.RESUMING)
+        return self.repair is not None and not self.is_checked
 
     def place(self) -> None:
         """Its place in the log is known."""
-        if self.state is State.HELD:
-            self._go(State.LIVE)
+        if self.waits.batches in (Wait.PLACE, Wait.ENDING):
+            self.waits.change(Change.PLACED)
 
     def ask(self, asking: Callable[[], asyncio.Task[None]], *, is_check: bool) -> bool:
-        """Its engine is asked for what is missing, or whether anything is; False where it is being
-        asked already.
+        """Its engine is asked for what is missing, or whether anything is; False where a task of it
+        is under way already.
         """
-        if self.repair is not None and not self.repair.done():
+        if self.repair is not None:
             return False
-        self._go(State.CHECKING if is_check else State.REPAIRING)
+        self.waits.change(Change.CHECKED if is_check else Change.REPAIRED)
         self.held_since = None
         self.repair = asking()
         return True
 
     def promote(self) -> None:
         """A check has found that something is missing: it is no longer cut short."""
-        if self.state is State.CHECKING:
-            self._go(State.REPAIRING)
+        if self.is_checked:
+            self.waits.change(Change.REPAIRED)
+
+    def ask_again(self) -> None:
+        """The task of it has met an unexpected error, and begins again."""
+        self.waits.end(Wait.HELD_RECORDS)
+        if self.waits.holds:
+            self.waits.change(Change.MISSED)
+        self.waits.change(Change.REPAIRED)
 
     def resume(self) -> None:
-        """What waited follows, as far as there is something."""
-        self._go(State.RESUMING)
+        """What was held is handed on by the task of it."""
+        self.waits.begin(Wait.HELD_RECORDS)
 
     def end(self) -> None:
-        """What was under way has ended."""
+        """The task of it has ended; what is held waits for the next one."""
         self.repair = None
-        self._go(State.LIVE)
+        if self.waits.holds:
+            self.waits.change(Change.MISSED)
+        self.waits.end(Wait.HELD_RECORDS)
 
     def cancel_repair(self) -> None:
-        """Ends the repair under way, if there is one; what waits goes on waiting."""
+        """Ends the task of it, if there is one; what is held goes on waiting."""
         if self.repair is not None:
             self.repair.cancel()
             self.end()
@@ -421,34 +388,21 @@ class Publisher:
         """Its place in the log is no longer known: what waits of it may be dropped from here on."""
         self.rests_until = 0.0
         self.cancel_repair()
-        self._go(State.HELD)
+        self.waits.change(Change.UNPLACED)
         if self.doubted.doubt is None:  # at once: a heartbeat may be made before the next look
             self._doubted = PublisherDoubt(Doubt.CATCHING_UP, wall_now)
 
     def stop(self) -> None:
-        """Nothing more comes of it: this process ends."""
+        """Nothing more is asked of it: this process ends."""
         self.cancel_repair()
-        self._go(State.HELD)
+        self.waits.change(Change.STOPPED)
 
     def leave(self) -> None:
         """It is followed no more."""
         self.cancel_repair()
-        self._go(State.GONE)
+        self.waits.change(Change.LEFT)
         self.bulk = self.paced = None
-        self.is_held_back = False
         self.sequencer.forget()
-
-    # What of it waits
-
-    @property
-    def receives(self) -> bool:
-        """Whether what comes of it may leave the inbox: nothing waits that came before."""
-        return not (
-            self.sequencer.is_resuming
-            or self.bulk is not None
-            or self.paced is not None
-            or self.is_held_back
-        )
 
     @property
     def waiting_since(self) -> float | None:
@@ -458,11 +412,6 @@ class Publisher:
         if self.bulk is not None:
             return self.bulk.messages[0].received_at
         return None if self.paced is None else self.paced.since
-
-    def end_pause(self, inbox: Inbox) -> None:
-        """Lets what comes of it leave the inbox again, unless something else that waits forbids."""
-        if self.receives:
-            inbox.go_on(self.registration.publisher)
 
     # What is seen
 
@@ -487,7 +436,7 @@ class Publisher:
         )
         activity = self._activity(now)
         if self.acting.activity is not activity or not self.acting.since:
-            self.acting = Acting(activity, wall_now)
+            self.acting = PublisherActivity(activity, wall_now)
         doubt = self._doubt_of(now)
         if self._doubted is None or self._doubted.doubt is not doubt:
             self._doubted = PublisherDoubt(doubt, wall_now)
@@ -578,11 +527,13 @@ class Publisher:
         return said is None or said.is_worth != says.is_worth
 
     @property
-    def says(self) -> Said:
+    def says(self) -> PublisherStatement:
         """What there is to say of it."""
         process = None if self.engine is None else self.engine.published
         acting = self.acting if self.acting.since else None
-        return Said(self.doubted, acting, process, self.facts, self.clock_s, self._all_troubles)
+        return PublisherStatement(
+            self.doubted, acting, process, self.facts, self.clock_s, self._all_troubles
+        )
 
     @property
     def _all_troubles(self) -> Troubles:

@@ -65,8 +65,8 @@ class RepairResult(NamedTuple):
     heard_all: bool
 
 
-class Answer(Enum):
-    """What became of one request."""
+class RepairStep(Enum):
+    """What is to be done next."""
 
     MORE = "more"  # go on reading
     ASK = "ask"  # ask again, from `start`
@@ -87,14 +87,14 @@ class Ending(Enum):
 
 
 ENDINGS: Final = {
-    Ending.SILENT: Answer.ASK,
-    Ending.BROKEN: Answer.ASK,
-    Ending.SHORT: Answer.ASK,
-    Ending.UNANCHORED: Answer.ASK,
-    Ending.SAME: Answer.DONE,
-    Ending.WHOLE: Answer.DONE,
-    Ending.EMPTY: Answer.DONE,
-    Ending.BEHIND: Answer.ASK,
+    Ending.SILENT: RepairStep.ASK,
+    Ending.BROKEN: RepairStep.ASK,
+    Ending.SHORT: RepairStep.ASK,
+    Ending.UNANCHORED: RepairStep.ASK,
+    Ending.SAME: RepairStep.DONE,
+    Ending.WHOLE: RepairStep.DONE,
+    Ending.EMPTY: RepairStep.DONE,
+    Ending.BEHIND: RepairStep.ASK,
 }
 """What to do next."""
 
@@ -117,7 +117,7 @@ class Repair:
     """
 
     def __init__(self, sequencer: Sequencer) -> None:
-        self.answer = Answer.MORE
+        self.answer = RepairStep.MORE
         self.requests = 0
         self.replayed = 0
         self.is_sending = self.is_answered = False
@@ -206,18 +206,18 @@ class Repair:
         `answer` says whether to read on.
         """
         taken: list[DecodedBatch] = []
-        answer = Answer.MORE
+        answer = RepairStep.MORE
         for message in messages:
             batch = self._sequencer.decode(message)
             self.is_answered = True
             if batch is None:
                 continue
             if self._is_of_another(batch):
-                self._differs, self.answer = True, Answer.DONE
+                self._differs, self.answer = True, RepairStep.DONE
                 yield self._sequencer.refuse(batch, now, link=self._link)
                 return
             if not self._is_known(batch):
-                answer = Answer.ASK
+                answer = RepairStep.ASK
                 break
             if not self._verified:
                 if self._new_incarnation:
@@ -227,7 +227,7 @@ class Repair:
             self._highest = max(self._highest, batch.sequence)
             answer = self._place(batch, taken)
             self._sequencer.compare(batch, is_anchored=self._anchored)
-            if answer is not Answer.MORE:
+            if answer is not RepairStep.MORE:
                 break
         if taken:
             self._progress = True
@@ -235,9 +235,9 @@ class Repair:
             self.replayed += len(taken)
             self._taken += len(taken)
             yield self._sequencer.accept(taken, now, link=self._link)
-        if answer is Answer.DONE:
+        if answer is RepairStep.DONE:
             self._end_whole(self._anchored and self._is_joined())
-        self.is_sending = answer is Answer.ASK
+        self.is_sending = answer is RepairStep.ASK
         self.answer = answer
 
     def break_off(self, now: float) -> list[SequencedRecord]:
@@ -245,10 +245,10 @@ class Repair:
         says what to do next; returns the gap for that message, where it is known for the cause.
         """
         self.is_answered = self.is_sending = True
-        self.answer = Answer.ASK
+        self.answer = RepairStep.ASK
         if self._verified and self._is_joined():
             self._end_whole(self._anchored)
-            self.answer = Answer.DONE
+            self.answer = RepairStep.DONE
             return []
         broke_at = max(self._highest + 1, self.start)
         if not self._new_incarnation:
@@ -270,7 +270,7 @@ class Repair:
             or self._barren_skips > REPLAY_SKIPS_BARREN_MAX
             or (waiting is not None and not self._new_incarnation and waiting.sequence <= sequence)
         ):
-            self.answer = Answer.DONE
+            self.answer = RepairStep.DONE
             return []
         self._behind = sequence + 1
         self._progress = True
@@ -280,7 +280,7 @@ class Repair:
         records = self._lose(sequence, now)
         if self._verified and self._is_joined():
             self._end_whole(anchored)
-            self.answer = Answer.DONE
+            self.answer = RepairStep.DONE
         return records
 
     def _lose(self, sequence: int, now: float) -> list[SequencedRecord]:
@@ -295,7 +295,7 @@ class Repair:
         self._new_incarnation = new
         self._broke_at, self._behind = None, 0
 
-    def end(self, *, complete: bool) -> Answer:
+    def end(self, *, complete: bool) -> RepairStep:
         """The reply has ended: by its marker, or by silence where it is not `complete`."""
         self.is_answered = self.is_answered or complete
         self._heard_all = complete
@@ -441,11 +441,10 @@ class Repair:
         than all that it has told. If that ends there again, it is of the process before: a buffer
         has the newest.
         """
-        waiting = self._sequencer.first_waiting()
-        link = self._sequencer.first_waiting_link()
-        return (
-            0 < link < self._live_link and waiting is not None and waiting.sequence > self._highest
-        )
+        first = self._sequencer.first_held()
+        if first is None or not 0 < first.link < self._live_link:
+            return False
+        return first.batch.sequence > self._highest
 
     def _is_short(self) -> bool:
         """Whether something is still missing before what the engine has sent live."""
@@ -514,11 +513,11 @@ class Repair:
         if 0 < self._behind <= batch.sequence:
             yield self._lose(self._behind - 1, now)
 
-    def _place(self, batch: DecodedBatch, taken: list[DecodedBatch]) -> Answer:
+    def _place(self, batch: DecodedBatch, taken: list[DecodedBatch]) -> RepairStep:
         """Takes the batch if it is the next one; steps 2 and 3."""
         last = taken[-1].sequence if taken else self._sequencer.stream.cursor.sequence
         if batch.sequence <= last:
-            return Answer.MORE
+            return RepairStep.MORE
         waiting = self._sequencer.first_waiting()
         while (
             waiting is not None
@@ -528,16 +527,16 @@ class Repair:
         ):
             waiting = self._sequencer.first_waiting()
         if waiting is not None and _is_same(batch, waiting):
-            return Answer.DONE if batch.sequence == last + 1 else self._miss(last, batch)
+            return RepairStep.DONE if batch.sequence == last + 1 else self._miss(last, batch)
         if waiting is not None and last < waiting.sequence < batch.sequence:
             # What the engine no longer has, waits here; but for what is missing before it.
-            return Answer.DONE if waiting.sequence == last + 1 else self._miss(last, waiting)
-        if batch.sequence > last + 1 and self._miss(last, batch) is Answer.ASK:
-            return Answer.ASK
+            return RepairStep.DONE if waiting.sequence == last + 1 else self._miss(last, waiting)
+        if batch.sequence > last + 1 and self._miss(last, batch) is RepairStep.ASK:
+            return RepairStep.ASK
         taken.append(batch)
-        return Answer.MORE
+        return RepairStep.MORE
 
-    def _miss(self, last: int, batch: DecodedBatch) -> Answer:
+    def _miss(self, last: int, batch: DecodedBatch) -> RepairStep:
         """A hole that shows twice is the engine's own: what was there is lost.
 
         Args:
@@ -546,9 +545,9 @@ class Repair:
         """
         hole = (last, batch.sequence)
         if hole == self._hole:
-            return Answer.DONE
+            return RepairStep.DONE
         self._hole = hole
-        return Answer.ASK
+        return RepairStep.ASK
 
 
 def _is_same(replayed: DecodedBatch, waiting: DecodedBatch) -> bool:

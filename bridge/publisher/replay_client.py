@@ -28,7 +28,7 @@ import zmq
 import zmq.asyncio
 
 from bridge.bounds import REPLAY_CHUNK_BYTES, REPLAYS_AT_ONCE_MAX
-from bridge.publisher.repair import Answer, Repair, RepairResult
+from bridge.publisher.repair import Repair, RepairResult, RepairStep
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
 from bridge.sockets.endpoints import check_endpoint, names_host
@@ -92,9 +92,6 @@ class Replayer:
         barren_s: how long to take replies that bring nothing new; and how long to wait for one of
             an engine that may still be at the reply before.
         clock: of this process.
-
-    Attributes:
-        abandoned: repairs that did not end within REPLAY_TOTAL_S.
     """
 
     def __init__(
@@ -106,7 +103,6 @@ class Replayer:
     ) -> None:
         self.requests = 0
         self.replayed_batches = 0
-        self.abandoned = 0
         self._idle_s = idle_s
         self._clock = clock
         self._barren_s = barren_s
@@ -144,10 +140,9 @@ class Replayer:
         end_at = self._clock.monotonic() + REPLAY_TOTAL_S
         while repair.begin():
             self.requests += 1
-            if await self._ask(repair, sequencer, engine, emit, end_at) is Answer.DONE:
+            if await self._ask(repair, sequencer, engine, emit, end_at) is RepairStep.DONE:
                 break
             if self._clock.monotonic() >= end_at:
-                self.abandoned += 1
                 _logger.warning(
                     "The replay of %s did not end within %.0f s; what is missing is a gap",
                     publisher,
@@ -163,7 +158,7 @@ class Replayer:
         engine: ReplaySocket,
         emit: Emit,
         end_at: float,
-    ) -> Answer:
+    ) -> RepairStep:
         """One request."""
         turn, publisher = repair.requests - 1, sequencer.stream.publisher
         if engine.is_silent or self._places.locked():
@@ -196,7 +191,7 @@ class Replayer:
         engine: ReplaySocket,
         emit: Emit,
         end_at: float,
-    ) -> Answer:
+    ) -> RepairStep:
         """A request for what is missing, and its replies. A socket that goes on sending what brings
         nothing is as good as silent.
         """
@@ -214,7 +209,7 @@ class Replayer:
                     if records:
                         await emit(records)
                 self.replayed_batches += repair.replayed - before
-                if repair.answer is not Answer.MORE:
+                if repair.answer is not RepairStep.MORE:
                     return repair.answer
                 now = self._clock.monotonic()
                 if repair.replayed > before:

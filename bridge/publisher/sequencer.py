@@ -1,5 +1,6 @@
-"""The order of one publisher's batches: what follows at once, what waits, and what is missing. No
-I/O, no threads, and no clock but for how much is done at once.
+"""The order of each publisher's batches: what follows at once, what waits, and what is missing; and
+the log records of all of them, a turn at a time. No I/O, no threads, and no clock but for how much
+is done at once.
 
 A bad event never costs its batch, and a bad batch never its stream; whatever is dropped is counted
 under its publisher and a `DropReason`. A batch of which nothing can be used may have removed
@@ -18,7 +19,7 @@ cannot, or that does not help, a gap stands for the window.
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from bridge.bounds import HELD_TURN_S
@@ -26,12 +27,15 @@ from bridge.publisher.anchor import Anchor, Joint
 from bridge.publisher.causes import MISSED, RESTARTED
 from bridge.publisher.held_batches import HeldBatch, HeldBatches, IntakeTotals, MissingBatches
 from bridge.publisher.stream import BatchStream
+from bridge.publisher.waits import Change, Wait, Waits
 from bridge.publisher.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import BatchError
+from schemas.identities import PublisherKey
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
@@ -41,7 +45,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Sequencer:
-    """See the module; one owner.
+    """Of one publisher; one owner.
 
     Args:
         registration: the publisher.
@@ -49,21 +53,20 @@ class Sequencer:
         repairs: whether to hold it at a gap until `resume`.
         packer: of hashes and tokens; the kernel's where there is one.
         totals: of all publishers of this process.
+        waits: for what its batches wait; the publisher's, where there is one.
 
     Attributes:
         stream: what was accepted.
-        is_held: whether its batches wait.
-        is_resuming: whether `resume` has left batches that may follow as they are: it is to be
-            called again until it has not.
     """
 
     __slots__ = (
         "_asked_link",
         "_held",
         "_missing",
+        "_now",
         "_totals",
-        "is_held",
-        "is_resuming",
+        "_waits",
+        "_window",
         "stream",
     )
 
@@ -75,30 +78,94 @@ class Sequencer:
         repairs: bool = False,
         packer: ArrayPacker | None = None,
         totals: IntakeTotals | None = None,
+        waits: Waits | None = None,
     ) -> None:
         source = open_source(registration, packer or PythonArrayPacker())
         self.stream = BatchStream(registration, source, cursor, repairs)
-        self.is_held = self.is_resuming = False
+        self._waits = Waits() if waits is None else waits
         self._totals = IntakeTotals() if totals is None else totals
         self._held = HeldBatches(self._totals)
         self._missing: MissingBatches | None = None  # becomes a gap at the end of the wait
-        self._asked_link = (
-            0  # the link that was up as the wait began: what the engine was asked over
-        )
+        self._asked_link = 0  # that was up as the wait began: what the engine was asked over
+        self._now: float  # of the turn under way, as its window
+        self._window: Window
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its batches wait."""
+        return self._waits.holds
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether `resume` has left batches that may follow as they are: it is to be called again
+        until it has not.
+        """
+        return self._waits.batches is Wait.HELD_BATCHES
 
     # Live batches
 
-    def take(self, window: Window, batch: DecodedBatch, size_bytes: int) -> None:
+    def begin_turn(self, now: float) -> None:
+        """Messages come, until `end_turn`; `now`, Unix seconds, is the records' bridge_time."""
+        self._now, self._window = now, self.stream.open(now)
+
+    def take(self, messages: Sequence[RawMessage], at: int) -> int:
+        """Takes the message at this place, and those behind it that simply follow on; returns how
+        many these are.
+        """
+        message, stream = messages[at], self.stream
+        if 0 < message.link < stream.first_link:
+            stream.drop_earlier(1)
+            return 1
+        if message.link != stream.link:
+            self._begin_link(message.link)
+        if not self._waits.holds and (taken := self._take_run(messages, at)):
+            stream.received_at = messages[at + taken - 1].received_at
+            return taken
+        stream.received_at = message.received_at
+        batch: DecodedBatch | None = None
+        try:
+            stream.heard += 1
+            batch = stream.decode(message)
+            if batch is not None:
+                self._take_batch(batch, message)
+        except Exception:  # noqa: BLE001 -- it is logged and counted there
+            self._fail(batch)
+        return 1
+
+    def _take_run(self, messages: Sequence[RawMessage], at: int) -> int:
+        """See `BatchStream.take_run`; an error there costs nothing, since each is then decoded
+        alone.
+        """
+        try:
+            return self.stream.take_run(self._window, messages, at)
+        except Exception:
+            _logger.exception(
+                "Unexpected error in messages of %s; decoding each alone",
+                self.stream.counters.publisher,
+            )
+            self.count_fault()
+            return 0
+
+    def _take_batch(self, batch: DecodedBatch, message: RawMessage) -> None:
         """A batch came live: it follows, or waits."""
         stream = self.stream
-        if not self.is_held and stream.needs_repair(batch):
+        stream.counters.note_number(batch.sequence)
+        stream.received_time = batch.engine_time or stream.received_time
+        if not self._waits.holds and stream.needs_repair(batch):
             self._hold_at_gap(MISSED)
-        if self.is_held:
-            self._let_wait(HeldBatch(batch, size_bytes, stream.link))
-        elif stream.accept(batch, window, stream.link):
+        if self._waits.holds:
+            self._let_wait(HeldBatch(batch, message.size_bytes, stream.link))
+        elif stream.accept(batch, self._window, stream.link):
             stream.unplaced = 0  # what may have been missing is a gap now, or was not there
 
-    def begin_link(self, link: int) -> None:
+    def end_turn(self) -> list[SequencedRecord]:
+        """The records of the messages that were taken."""
+        records = self._close(self._window, self._now, ask_again=True)
+        del self._window  # else its records would be kept
+        self.stream.lateness.note(self.stream.received_time, self.stream.received_at)
+        return records
+
+    def _begin_link(self, link: int) -> None:
         """The publisher's first message over another link: that it follows on proves nothing, since
         the engine may have restarted and come exactly as far. Its replay can tell.
         """
@@ -106,24 +173,19 @@ class Sequencer:
         if self.stream.repairs and not self.is_held:
             self._hold_at_gap(self.stream.away)
 
-    def fail(self, window: Window, batch: DecodedBatch | None, now: float) -> Window:
-        """A message has met an unexpected error; returns the window to go on with.
-
-        Args:
-            window: under way.
-            batch: of the message; None where it is not known.
-            now: Unix seconds; the records' bridge_time.
-        """
+    def _fail(self, batch: DecodedBatch | None) -> None:
+        """A message of the turn has met an unexpected error; `batch`: of it, where it is known."""
         _logger.exception(FAULT, self.stream.counters.publisher)
         self.count_fault()
         if batch is None or self.is_held:
             # Nothing is known of this batch: at least the next one is missing.
-            self._ask_again(window, _after(self.stream.cursor))
-            return window
-        return self._go_back(now)
+            self._ask_again(self._window, _after(self.stream.cursor))
+        else:
+            self._window = self._go_back(self._now)
 
     def _hold_at_gap(self, cause: str) -> None:
-        self.is_held, self.stream.cause = True, cause
+        self._waits.change(Change.MISSED)
+        self.stream.cause = cause
         self._totals.gaps.append(self.stream.publisher)
 
     def _let_wait(self, held: HeldBatch) -> None:
@@ -144,10 +206,10 @@ class Sequencer:
         Args:
             cause: why some of them may be missing, where it did not wait for another one.
         """
-        self.is_resuming = False
+        if not self._waits.holds or self.is_resuming:
+            self._waits.change(Change.MISSED)
         self._asked_link = self.stream.live_link
         self.stream.cause = self.stream.cause or self.stream.away or cause
-        self.is_held = True
 
     def place(self, anchor: Anchor, *, away: str = "") -> None:
         """Sets the publisher's last batch in the log, see `BatchStream.place`; `away` says why
@@ -251,7 +313,7 @@ class Sequencer:
         if live is not None:
             window, lost_to = self.stream.open(now), self.stream.at(live.sequence)
             self.stream.lose(window, MissingBatches(lost_to, error.reason))
-            records += self.close(window, now)
+            records += self._close(window, now)
         return records
 
     def drop_earlier(self, link: int) -> bool:
@@ -261,7 +323,7 @@ class Sequencer:
         Args:
             link: the live one when it was asked.
         """
-        first = self._first_held()
+        first = self.first_held()
         if first is None or not 0 < first.link < link:
             return False
         dropped = 0
@@ -275,16 +337,13 @@ class Sequencer:
 
     def first_waiting(self) -> DecodedBatch | None:
         """The first batch that waits and is not in the log; those before it are dropped."""
-        first = self._first_held()
+        first = self.first_held()
         return None if first is None else first.batch
 
-    def first_waiting_link(self) -> int:
-        """The link that brought it; 0 where nothing waits, or that is not known."""
-        first = self._first_held()
-        return 0 if first is None else first.link
-
-    def _first_held(self) -> HeldBatch | None:
-        """Drops what is in the log: else each question would look at all of it again."""
+    def first_held(self) -> HeldBatch | None:
+        """The same, with its link. Drops what is in the log: else each question would look at all
+        of it again.
+        """
         while (first := self._held.first) is not None and self.stream.is_older(
             first.batch, first.link
         ):
@@ -342,7 +401,7 @@ class Sequencer:
         for batch in batches:
             window = self._accept(window, batch, link, now)
         self.stream.repaired = ""
-        return self.close(window, now)
+        return self._close(window, now)
 
     def release(self, before_time: float, now: float) -> Iterator[list[SequencedRecord]]:
         """The records of the batches that wait and are older than `before_time`, an engine time; as
@@ -351,7 +410,7 @@ class Sequencer:
         window, until = self.stream.open(now), self._totals.clock.monotonic() + HELD_TURN_S
         while (first := self._held.first) is not None:
             if self._totals.clock.monotonic() >= until:
-                yield self.close(window, now)
+                yield self._close(window, now)
                 window, until = self.stream.open(now), self._totals.clock.monotonic() + HELD_TURN_S
             batch, link = first.batch, first.link
             if batch.engine_time is not None and batch.engine_time >= before_time:
@@ -362,7 +421,7 @@ class Sequencer:
             self._held.pop()
             if not is_older:
                 window = self._accept(window, batch, link, now)
-        yield self.close(window, now)
+        yield self._close(window, now)
 
     def begin_incarnation(
         self, now: float, *, link: int, reason: str = RESTARTED
@@ -405,7 +464,7 @@ class Sequencer:
                     dropped += 1
                 if self._totals.clock.monotonic() >= until:
                     break
-            yield self.close(window, now)
+            yield self._close(window, now)
         self._begin_process(link, dropped)
         self._missing = None  # if it is of this process, it is replayed, or a gap
         live = self.stream.pairing.live
@@ -433,7 +492,7 @@ class Sequencer:
         self._held.forget_overflow(up_to_link=link - 1)
 
     def _waits_before(self, link: int) -> bool:
-        first = self._first_held()
+        first = self.first_held()
         return first is not None and first.link < link
 
     def lose(
@@ -452,7 +511,7 @@ class Sequencer:
             self.stream.prove(link)  # the log has nothing else of this incarnation
         window = self.stream.open(now)
         self.stream.lose(window, MissingBatches(self.stream.at(sequence), error.reason))
-        return self.close(window, now)
+        return self._close(window, now)
 
     def expect(self, cursor: Cursor, reason: str) -> None:
         """Everything up to `cursor` has been sent: what is missing at `resume` is a gap.
@@ -477,23 +536,22 @@ class Sequencer:
         if self._missing is not None and self.first_waiting() is None:
             self.stream.lose(window, self._missing)
         self._missing = None
-        is_later, self.is_resuming = self.is_resuming, False
-        has_taken = False
-        while (held := self._first_held()) is not None:
+        is_later, has_taken = self.is_resuming, False
+        while (held := self.first_held()) is not None:
             if has_taken and self._totals.clock.monotonic() >= until:
-                self.is_resuming = True
-                return self.close(window, now)
+                self._waits.change(Change.FOLLOWING)
+                return self._close(window, now)
             is_unasked = is_later or has_taken or 0 < self._asked_link < held.link
             if is_unasked and self.stream.needs_repair(held.batch):
-                self._totals.gaps.append(self.stream.publisher)
-                self.stream.cause = MISSED
-                return self.close(window, now)
+                self._hold_at_gap(MISSED)
+                return self._close(window, now)
             has_taken = True
             self._held.pop()
             window = self._accept(window, held.batch, held.link, now)
-        self.is_held, self.stream.cause = False, ""
+        self._waits.change(Change.FOLLOWED)
+        self.stream.cause = ""
         self._ask_for_overflowed(window)
-        return self.close(window, now)
+        return self._close(window, now)
 
     def _ask_for_overflowed(self, window: Window) -> None:
         """What had no room while the publisher was held: the batch that would show it as a gap may
@@ -531,7 +589,7 @@ class Sequencer:
             return self._lose(now)
         return window
 
-    def close(
+    def _close(
         self, window: Window, now: float, *, ask_again: bool = False
     ) -> list[SequencedRecord]:
         """The records of the window; on an error, a gap, or what is to be asked for again."""
@@ -578,6 +636,69 @@ class Sequencer:
         """Counts an unexpected error in a message."""
         self._totals.faults += 1
         self.stream.counters.dropped[DropReason.INTERNAL_ERROR] += 1
+
+
+class Intake:
+    """Makes log records of the messages of many publishers, a turn at a time; one owner.
+
+    Args:
+        find: the sequencer of a publisher; None where it is not followed.
+        clock: for how much is done at once.
+
+    Attributes:
+        unregistered_messages: of publishers that are not followed; they are dropped.
+    """
+
+    def __init__(
+        self, find: Callable[[PublisherKey], Sequencer | None], clock: Clock = REAL_CLOCK
+    ) -> None:
+        self.unregistered_messages = 0
+        self._find = find
+        self._clock = clock
+
+    def process(self, messages: Sequence[RawMessage], now: float) -> list[SequencedRecord]:
+        """The records of one window.
+
+        Args:
+            messages: in the order of arrival.
+            now: Unix seconds; the records' bridge_time.
+
+        Returns:
+            Each publisher's records in the order of its messages; publishers in the order of their
+            first.
+        """
+        return self.process_until(messages, now, math.inf)[0]
+
+    def process_until(
+        self, messages: Sequence[RawMessage], now: float, until: float
+    ) -> tuple[list[SequencedRecord], int]:
+        """The same, of as many of the first messages as there is time for; and how many these are.
+
+        Args:
+            messages: in the order of arrival.
+            now: Unix seconds; the records' bridge_time.
+            until: monotonic seconds; one message is taken whatever it takes.
+        """
+        turns: dict[PublisherKey, Sequencer] = {}  # of this call alone
+        at = 0
+        while at < len(messages):
+            if at and self._clock.monotonic() >= until:
+                break
+            publisher = messages[at].publisher
+            sequencer = turns.get(publisher)
+            if sequencer is None:
+                sequencer = self._find(publisher)
+                if sequencer is None:
+                    self.unregistered_messages += 1
+                    at += 1
+                    continue
+                turns[publisher] = sequencer
+                sequencer.begin_turn(now)
+            at += sequencer.take(messages, at)
+        records: list[SequencedRecord] = []
+        for sequencer in turns.values():
+            records += sequencer.end_turn()
+        return records, at
 
 
 def _is_same(one: DecodedBatch, other: DecodedBatch) -> bool:

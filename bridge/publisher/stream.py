@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 _NO_LINK: Final = -1
 
 
-class Place(Enum):
+class BatchPlace(Enum):
     """What a batch is to its stream."""
 
     NEXT = "next"  # it is accepted, and of the incarnation of those before, as far as is known
@@ -46,7 +46,7 @@ class Place(Enum):
 _NEXT: Final = SequenceOutcome.NEXT  # of most batches
 
 
-def place_of(outcome: SequenceOutcome, *, is_first: bool, is_proven: bool) -> Place:
+def place_of(outcome: SequenceOutcome, *, is_first: bool, is_proven: bool) -> BatchPlace:
     """The case.
 
     Args:
@@ -55,12 +55,12 @@ def place_of(outcome: SequenceOutcome, *, is_first: bool, is_proven: bool) -> Pl
         is_proven: its link is known to be the incarnation's, or those before are in doubt already.
     """
     if outcome is SequenceOutcome.DUPLICATE:
-        return Place.AGAIN
+        return BatchPlace.AGAIN
     if outcome is SequenceOutcome.RESTART:
-        return Place.RESTART
+        return BatchPlace.RESTART
     if is_first:
-        return Place.FIRST
-    return Place.NEXT if is_proven else Place.UNPROVEN
+        return BatchPlace.FIRST
+    return BatchPlace.NEXT if is_proven else BatchPlace.UNPROVEN
 
 
 class BatchStream:
@@ -422,7 +422,7 @@ class BatchStream:
         is_proven = link == proven_link or self.proof is not None
         if outcome is not _NEXT or before == -1 or not is_proven:  # else its place is NEXT
             place = place_of(outcome, is_first=before == -1, is_proven=is_proven)
-            if place is Place.AGAIN:
+            if place is BatchPlace.AGAIN:
                 self.note_again(batch, link)
                 return False
             self._note_place(place, before, window, link)
@@ -436,14 +436,14 @@ class BatchStream:
         self._add(batch, window, link)
         return True
 
-    def _note_place(self, place: Place, before: int, window: Window, link: int) -> None:
-        if place is Place.RESTART:
+    def _note_place(self, place: BatchPlace, before: int, window: Window, link: int) -> None:
+        if place is BatchPlace.RESTART:
             self.counters.restarts += 1
             self.forget_incarnation(link)
             window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
-        elif place is Place.FIRST:
+        elif place is BatchPlace.FIRST:
             self.prove(link)  # the log has nothing else of this incarnation
-        elif place is Place.UNPROVEN:
+        elif place is BatchPlace.UNPROVEN:
             self.proof = Proof(before, self.engine_time)
 
     def _add(self, batch: DecodedBatch, window: Window, link: int) -> None:

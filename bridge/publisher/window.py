@@ -25,9 +25,6 @@ from schemas.records import (
     UnusableRun,
 )
 
-# What is remembered of each publisher's losses and repairs, in one row of 10 KB at most. What is
-# older stays in the totals, and `forgotten` of /gaps counts it. Each kind of interval has a share
-# of its own, so that many repairs push no loss out.
 UNUSABLE_RUNS_MAX: Final = 1024  # named in one record; a further one begins the next record
 
 

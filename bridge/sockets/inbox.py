@@ -10,9 +10,9 @@ publisher counts as late from then on, until that is told as a gap or asked for 
 """
 
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
@@ -30,11 +30,33 @@ INBOX_SHARE_BYTES: Final = 128 * KIB  # the same in bytes; one message is taken 
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
 
 
-class _Overflow(NamedTuple):
-    """Since when a publisher's messages had no room, and all but the last frame of the latest."""
+class _Queue:
+    """What waits of one publisher.
 
-    since: float
-    heads: list[bytes]
+    Attributes:
+        messages, size_bytes: that wait, in the order of arrival.
+        is_paused: whether nothing of them is taken.
+        overflow: all but the last frame of the latest message that had no room, and when the first
+            one came; None where all of them are told.
+        dropped: how many messages had none, since the start.
+    """
+
+    __slots__ = ("dropped", "is_paused", "messages", "overflow", "publisher", "size_bytes")
+
+    def __init__(self, publisher: PublisherKey) -> None:
+        self.publisher = publisher
+        self.messages: deque[RawMessage] = deque()
+        self.size_bytes = self.dropped = 0
+        self.is_paused = False
+        self.overflow: tuple[list[bytes], float] | None = None
+
+    def drop(self, message: RawMessage) -> None:
+        """Counts a message that has no room."""
+        self.dropped += 1
+        heads = message.frames[:-1]
+        if sum(map(len, heads)) <= HEAD_BYTES_MAX:
+            since = message.received_at if self.overflow is None else self.overflow[1]
+            self.overflow = (heads, since)
 
 
 class Inbox:
@@ -60,76 +82,78 @@ class Inbox:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._when_filled = when_filled
-        # The one whose turn is next first.
-        self._queues: OrderedDict[PublisherKey, deque[RawMessage]] = OrderedDict()
-        self._paused: dict[PublisherKey, deque[RawMessage]] = {}
+        self._queues: dict[PublisherKey, _Queue] = {}  # the one look-up
+        # Of which something can be taken, the one whose turn is next first.
+        self._turns: OrderedDict[_Queue, None] = OrderedDict()
+        self._overflowed: dict[_Queue, None] = {}  # a set, in order
+        self._paused = 0
         self._messages = 0
         self._size_bytes = 0
         self.bulk = 0
-        self._dropped: Counter[PublisherKey] = Counter()
-        self._overflowed: dict[PublisherKey, _Overflow] = {}
-        self._bytes_of: dict[PublisherKey, int] = {}  # of those that wait
         self._lock = threading.Lock()
+
+    def _queue_of(self, publisher: PublisherKey) -> _Queue:
+        queue = self._queues.get(publisher)
+        if queue is None:
+            queue = self._queues[publisher] = _Queue(publisher)
+        return queue
 
     def put(self, messages: Sequence[RawMessage]) -> None:
         """Appends the messages, as many as fit; never waits. Cost O(messages)."""
         publisher: PublisherKey | None = None
-        queue: deque[RawMessage] = deque()
-        used_bytes = 0
+        queue: _Queue | None = None
         has_dropped = False
         with self._lock:
-            was_empty = not self._queues
+            was_empty = not self._turns
             count, all_bytes = self._messages, self._size_bytes
             for message in messages:
                 size_bytes = message.size_bytes
-                if message.publisher is not publisher:  # almost always all are of one
+                if queue is None or message.publisher is not publisher:  # mostly all are of one
                     publisher = message.publisher
-                    queue = self._queues.get(publisher) or self._paused.get(publisher, deque())
-                    used_bytes = self._bytes_of.get(publisher, 0)
+                    queue = self._queue_of(publisher)
                 if (
-                    count + len(queue) >= self._messages_max
-                    or all_bytes + used_bytes + size_bytes > self._bytes_max
+                    count + len(queue.messages) >= self._messages_max
+                    or all_bytes + queue.size_bytes + size_bytes > self._bytes_max
                 ):
-                    self._drop(message)
+                    queue.drop(message)
                     has_dropped = True
+                    if queue.overflow is not None:
+                        self._overflowed[queue] = None
                     continue
-                if not queue and publisher not in self._paused:
-                    self._queues[publisher] = queue
-                queue.append(message)
-                used_bytes += size_bytes
-                self._bytes_of[publisher] = used_bytes
+                if not queue.messages and not queue.is_paused:
+                    self._turns[queue] = None
+                queue.messages.append(message)
+                queue.size_bytes += size_bytes
                 if size_bytes > BULK_BYTES:
                     self.bulk += 1
                 count += 1
                 all_bytes += size_bytes
             self._messages, self._size_bytes = count, all_bytes
-            filled = was_empty and (bool(self._queues) or has_dropped)
+            filled = was_empty and (bool(self._turns) or has_dropped)
         if filled:
             self._when_filled()
-
-    def _drop(self, message: RawMessage) -> None:
-        publisher = message.publisher
-        self._dropped[publisher] += 1
-        heads = message.frames[:-1]
-        if sum(map(len, heads)) <= HEAD_BYTES_MAX:
-            before = self._overflowed.get(publisher)
-            since = message.received_at if before is None else before.since
-            self._overflowed[publisher] = _Overflow(since, heads)
 
     def pause(self, publisher: PublisherKey) -> None:
         """Lets what comes of the publisher wait, until `go_on`; may be said again."""
         with self._lock:
-            if publisher not in self._paused:
-                self._paused[publisher] = self._queues.pop(publisher, deque())
+            queue = self._queue_of(publisher)
+            if not queue.is_paused:
+                queue.is_paused = True
+                self._paused += 1
+                self._turns.pop(queue, None)
 
     def go_on(self, publisher: PublisherKey) -> None:
         """Ends a pause, where there is one."""
         with self._lock:
-            queue = self._paused.pop(publisher, None)
-            was_empty = not self._queues
-            if queue:
-                self._queues[publisher] = queue
-            is_news = bool(queue) or publisher in self._overflowed
+            queue = self._queue_of(publisher)
+            if not queue.is_paused:
+                return
+            queue.is_paused = False
+            self._paused -= 1
+            was_empty = not self._turns
+            if queue.messages:
+                self._turns[queue] = None
+            is_news = bool(queue.messages) or queue.overflow is not None
         if is_news and was_empty:
             self._when_filled()
 
@@ -144,43 +168,43 @@ class Inbox:
         with self._lock:
             is_small = self._messages <= messages_max and self._size_bytes <= bytes_max
             if is_small and not self._paused:
-                for queue in self._queues.values():
-                    taken += queue
-                self._queues.clear()
-                self._bytes_of.clear()
+                for queue in self._turns:
+                    taken += queue.messages
+                    queue.messages.clear()
+                    queue.size_bytes = 0
+                self._turns.clear()
                 self._messages = self._size_bytes = 0
                 return taken
             room_bytes = bytes_max
-            while self._queues and len(taken) < messages_max:
-                publisher, queue = next(iter(self._queues.items()))
+            while self._turns and len(taken) < messages_max:
+                queue = next(iter(self._turns))
                 room = min(INBOX_SHARE_MESSAGES, messages_max - len(taken))
                 used_bytes = self._take_share(queue, taken, room, room_bytes)
                 if not used_bytes:
                     break  # it is the first one's turn then
-                if queue:
-                    self._queues.move_to_end(publisher)
+                if queue.messages:
+                    self._turns.move_to_end(queue)
                 else:
-                    del self._queues[publisher], self._bytes_of[publisher]
+                    del self._turns[queue]
                 room_bytes -= used_bytes
         return taken
 
     def _take_share(
-        self, queue: deque[RawMessage], taken: list[RawMessage], room: int, room_bytes: int
+        self, queue: _Queue, taken: list[RawMessage], room: int, room_bytes: int
     ) -> int:
         """Takes one publisher's share; returns its bytes, 0 where the next message does not fit."""
         before, used_bytes, all_bytes = len(taken), 0, 0
-        while queue and room and used_bytes < INBOX_SHARE_BYTES:
-            size_bytes = queue[0].size_bytes
+        while queue.messages and room and used_bytes < INBOX_SHARE_BYTES:
+            size_bytes = queue.messages[0].size_bytes
             if taken and used_bytes + size_bytes > room_bytes:
                 break
-            taken.append(queue.popleft())
+            taken.append(queue.messages.popleft())
             room -= 1
             all_bytes += size_bytes
             used_bytes += size_bytes or 1
-        if len(taken) > before:
-            self._messages -= len(taken) - before
-            self._size_bytes -= all_bytes
-            self._bytes_of[taken[-1].publisher] -= all_bytes
+        self._messages -= len(taken) - before
+        self._size_bytes -= all_bytes
+        queue.size_bytes -= all_bytes
         return used_bytes
 
     def give_back(self, messages: Sequence[RawMessage]) -> None:
@@ -189,23 +213,21 @@ class Inbox:
         """
         with self._lock:
             for message in reversed(messages):
-                publisher = message.publisher
-                queue = self._paused.get(publisher)
-                if queue is None:
-                    queue = self._queues.setdefault(publisher, deque())
-                    self._queues.move_to_end(publisher, last=False)
-                queue.appendleft(message)
+                queue = self._queue_of(message.publisher)
+                if not queue.is_paused:
+                    self._turns[queue] = None
+                    self._turns.move_to_end(queue, last=False)
+                queue.messages.appendleft(message)
+                queue.size_bytes += message.size_bytes
                 self._messages += 1
                 self._size_bytes += message.size_bytes
-                used_bytes = self._bytes_of.get(publisher, 0)
-                self._bytes_of[publisher] = used_bytes + message.size_bytes
 
     def is_filling(self, publisher: PublisherKey) -> bool:
         """Whether what waits of the publisher is most of what it may use now."""
         with self._lock:
-            queue = self._queues.get(publisher) or self._paused.get(publisher, deque())
-            messages = self._messages + len(queue)
-            size_bytes = self._size_bytes + self._bytes_of.get(publisher, 0)
+            queue = self._queue_of(publisher)
+            messages = self._messages + len(queue.messages)
+            size_bytes = self._size_bytes + queue.size_bytes
         return (
             messages > INBOX_HELD_BACK_RATIO * self._messages_max
             or size_bytes > INBOX_HELD_BACK_RATIO * self._bytes_max
@@ -216,11 +238,12 @@ class Inbox:
         be told; None where there is none.
         """
         with self._lock:
-            queue = self._queues.get(publisher) or self._paused.get(publisher)
-            overflow = self._overflowed.get(publisher)
-            if queue:
-                return queue[0].received_at
-            return None if overflow is None else overflow.since
+            queue = self._queues.get(publisher)
+            if queue is None:
+                return None
+            if queue.messages:
+                return queue.messages[0].received_at
+            return None if queue.overflow is None else queue.overflow[1]
 
     def take_overflowed(self) -> dict[PublisherKey, list[bytes]]:
         """Whose messages were dropped since the last call: all but the last frame of the latest. Of
@@ -228,36 +251,40 @@ class Inbox:
         """
         if not self._overflowed:
             return {}
+        overflowed: dict[PublisherKey, list[bytes]] = {}
         with self._lock:
-            overflowed = {
-                publisher: overflow.heads
-                for publisher, overflow in self._overflowed.items()
-                if publisher not in self._paused and publisher not in self._queues
-            }
-            for publisher in overflowed:
-                del self._overflowed[publisher]
+            for queue in list(self._overflowed):
+                if queue.overflow is not None and not queue.is_paused and not queue.messages:
+                    overflowed[queue.publisher] = queue.overflow[0]
+                    queue.overflow = None
+                    del self._overflowed[queue]
         return overflowed
 
     def discard(self, publisher: PublisherKey) -> None:
         """Drops a publisher's waiting messages, and ends its pause."""
         with self._lock:
-            paused = self._paused.pop(publisher, None)
-            queue = self._queues.pop(publisher, ()) if paused is None else paused
-            self._messages -= len(queue)
-            self._size_bytes -= self._bytes_of.pop(publisher, 0)
-            self._overflowed.pop(publisher, None)
+            queue = self._queues.pop(publisher, None)
+            if queue is None:
+                return
+            self._turns.pop(queue, None)
+            self._overflowed.pop(queue, None)
+            self._paused -= queue.is_paused
+            self._messages -= len(queue.messages)
+            self._size_bytes -= queue.size_bytes
+            if queue.dropped:  # that is counted since the start
+                self._queue_of(publisher).dropped = queue.dropped
 
     def dropped(self) -> dict[PublisherKey, int]:
         """How many messages of each publisher did not fit, since the start."""
         with self._lock:
-            return dict(self._dropped)
+            return {key: one.dropped for key, one in self._queues.items() if one.dropped}
 
     def __len__(self) -> int:
         return self._messages
 
     def __bool__(self) -> bool:
         """Whether there is something to take."""
-        return bool(self._queues)
+        return bool(self._turns)
 
     @property
     def size_bytes(self) -> int:

@@ -70,16 +70,16 @@ class Subscriber:
         self.unexpected_errors = 0
         self._inbox = inbox
         self._reader = PlainReader() if reader is None else reader
-        self._connections: dict[PublisherKey, Connection] = {}
+        self._connections: dict[PublisherKey, Connection] = {}  # the one look-up
         self._by_socket: dict[int, Connection] = {}  # by descriptor
         self._by_monitor: dict[int, Connection] = {}
-        self._pending: dict[PublisherKey, Connection] = {}
+        self._pending: dict[Connection, None] = {}  # a set, in order
         self._probing: LinkProbes[Connection] = LinkProbes()
         self._due: list[tuple[float, int, Connection]] = []  # a heap: when each is looked at again
         self._looks = count()
         self._to_check: list[Connection] = []  # in this round
         self._checked_at_once = LINKS_WATCHED_MAX
-        self._changed: dict[PublisherKey, None] = {}
+        self._changed: dict[Connection, None] = {}  # likewise
         self._changed_lock = threading.Lock()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
@@ -162,7 +162,7 @@ class Subscriber:
         turned_at = self._turned_at  # what was received before that is marked
         with self._changed_lock:
             changed, self._changed = self._changed, {}
-        return turned_at, changed
+        return turned_at, [connection.publisher for connection in changed]
 
     def stop(self) -> None:
         """Closes all sockets and ends the thread, within SHUTDOWN_S; may be called again."""
@@ -230,13 +230,13 @@ class Subscriber:
         commanded = False
         for key, _ in told:
             if connection := self._by_socket.get(key.fd):
-                ready[connection.publisher] = connection
+                ready[connection] = None
             elif connection := self._by_monitor.get(key.fd):
                 self._watch(connection)
             else:
                 commanded = True
         longest = 0
-        for connection in ready.values():
+        for connection in ready:
             longest = max(longest, self._receive(connection))
         if commanded:
             self._run_commands()
@@ -256,13 +256,13 @@ class Subscriber:
         messages = connection.receive()
         self._inbox.put(messages)
         if messages or connection.behind_since is not None:
-            self._mark(connection.publisher)
+            self._mark(connection)
         self._note(connection)
         return len(messages)
 
-    def _mark(self, publisher: PublisherKey) -> None:
+    def _mark(self, connection: Connection) -> None:
         with self._changed_lock:
-            self._changed[publisher] = None
+            self._changed[connection] = None
 
     def _watch(self, connection: Connection) -> None:
         if not connection.closed:
@@ -272,7 +272,7 @@ class Subscriber:
         before = (connection.connected, connection.links, connection.life.is_silent)
         look()
         if (connection.connected, connection.links, connection.life.is_silent) != before:
-            self._mark(connection.publisher)
+            self._mark(connection)
             self._look_later(connection)
         self._note(connection)
 
@@ -308,7 +308,7 @@ class Subscriber:
             return
         brings_much = connection.brings_much()
         if connection.life.is_silent != was_silent or connection.life.known_until < self._turned_at:
-            self._mark(connection.publisher)
+            self._mark(connection)
         if connection.life.is_open and not was_open:
             self._look_later(connection)
         if brings_much:
@@ -330,7 +330,7 @@ class Subscriber:
         if connection.broken:
             self._renew(connection)
         elif connection.pending:
-            self._pending[connection.publisher] = connection
+            self._pending[connection] = None
 
     def _run_commands(self) -> None:
         with suppress(zmq.Again):
@@ -370,7 +370,7 @@ class Subscriber:
         if replaced is not None:
             self._remove(connection)
             self._add(replaced)
-            self._mark(connection.publisher)
+            self._mark(connection)
 
     def _unfollow(self, publisher: PublisherKey) -> None:
         connection = self._connections.get(publisher)
@@ -383,11 +383,11 @@ class Subscriber:
         renewed = connection.renewed()
         self._remove(connection)
         self._add(renewed)
-        self._mark(connection.publisher)
+        self._mark(connection)
 
     def _add(self, connection: Connection) -> None:
         self._connections[connection.publisher] = connection
-        self._pending[connection.publisher] = connection
+        self._pending[connection] = None
         self._look_later(connection)
         of_socket, of_monitor = connection.descriptors()
         self._by_socket[of_socket] = self._by_monitor[of_monitor] = connection
@@ -396,7 +396,7 @@ class Subscriber:
 
     def _remove(self, connection: Connection) -> None:
         del self._connections[connection.publisher]
-        self._pending.pop(connection.publisher, None)
+        self._pending.pop(connection, None)
         of_socket, of_monitor = connection.descriptors()
         del self._by_socket[of_socket], self._by_monitor[of_monitor]
         for descriptor in (of_socket, of_monitor):

@@ -54,7 +54,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "bridge/publisher/stream.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/repair.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/sequencer.py": (*SEQUENCING, *SIMULATION),
-    "bridge/publisher/intake.py": (*SEQUENCING, *SIMULATION),
+    "bridge/publisher/waits.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/held_batches.py": (*SEQUENCING, *SIMULATION),
     "bridge/publisher/window.py": (*SEQUENCING, *SIMULATION),
     "bridge/engine_http/watch.py": (*ENGINE_HTTP, *SIMULATION),

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bridge.publisher.intake import Intake
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.raw_message import RawMessage
 from lab.benchmarks.embedded.ingest import PHASES, plan_of
 from lab.benchmarks.embedded.publisher_process import phases_of

@@ -14,8 +14,7 @@ from typing import Final, TypeVar
 
 import zmq
 
-from bridge.publisher.intake import Intake
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.connection import Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage

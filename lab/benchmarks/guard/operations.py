@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from bridge.publisher.intake import Intake
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.raw_message import RawMessage
 from lab.benchmarks.embedded.publisher_process import phases_of
 from lab.benchmarks.embedded.query import prompts_of

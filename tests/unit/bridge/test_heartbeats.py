@@ -9,7 +9,7 @@ import pytest
 
 from bridge.bounds import HOST_NAME_CHARS_MAX, WATCH_LATE_S
 from bridge.heartbeats import HEARTBEAT_COMPLETE_S, Heartbeats, new_bridge_name
-from bridge.publisher.publisher import Publisher, PublisherDoubt, Said
+from bridge.publisher.publisher import Publisher, PublisherDoubt, PublisherStatement
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.records import HeartbeatRecord
@@ -136,7 +136,9 @@ def test_who_is_followed_no_more_is_given_up(pump: Pump) -> None:
     assert first is not None
     beats.written(0, first)
     pump.follow("w-2")
-    pump.followed[TWO.publisher].said = Said(PublisherDoubt(Doubt.LINK_DOWN, 7.0), None, None)
+    pump.followed[TWO.publisher].said = PublisherStatement(
+        PublisherDoubt(Doubt.LINK_DOWN, 7.0), None, None
+    )
     beats.partitions()
     assert beats.has_news(0)
     released = beats.make(0)

@@ -8,6 +8,7 @@ import pytest
 from bridge import supervision
 from bridge.publisher import bulk as bulk_module
 from bridge.publisher import window as window_module
+from bridge.publisher.waits import Wait
 from bridge.pump import Pump
 from bridge.sockets import inbox as inbox_module
 from bridge.wire import batch as batch_module
@@ -45,15 +46,15 @@ def test_what_comes_of_it_waits_until_it_may_go_on_and_others_do_meanwhile() -> 
         await bench.begin(REPLAYS)
         bench.sink.full = {ONE}
         await bench.receive(live(0))
-        assert bench.pump.followed[ONE].is_held_back
+        assert Wait.WORKERS in bench.pump.followed[ONE].waits_for
         await bench.receive(live(1), live(0, TWO), live(2), live(1, TWO))
         assert bench.sink.told(ONE) == numbers(0, 0), "its next ones would be far behind"
         assert bench.sink.told(TWO) == numbers(0, 1)
         assert bench.pump.inbox.waiting_since(ONE) is not None
         bench.sink.full = set()
-        bench.pump.held_back.let_go_on([ONE, TWO])
+        bench.pump.appender.let_go_on([ONE, TWO])
         await bench.settle()
-        assert not bench.pump.followed[ONE].is_held_back
+        assert Wait.WORKERS not in bench.pump.followed[ONE].waits_for
 
     bench = play(scene)
     assert bench.sink.told(ONE) == numbers(0, 2)
@@ -80,7 +81,7 @@ def test_it_goes_on_where_its_room_in_the_inbox_is_nearly_used_up(
         await bench.settle()
         assert bench.sink.told() == numbers(0, 8), "rather late than lost"
         assert bench.sink.overflowing == {ONE}, "the sink is told why it comes"
-        assert bench.pump.followed[ONE].is_held_back, "there is room again"
+        assert Wait.WORKERS in bench.pump.followed[ONE].waits_for, "there is room again"
         await bench.receive(live(9))
         assert bench.sink.told() == numbers(0, 8)
 
@@ -122,10 +123,10 @@ def test_before_its_publishers_go_elsewhere_what_was_held_back_is_written() -> N
         await bench.receive(*(live(number) for number in range(1, 9)))
         assert bench.sink.told() == numbers(0, 0)
         async with asyncio.timeout(5):
-            await bench.pump.held_back.write_all(60.0)
+            await bench.pump.appender.write_all(60.0)
         assert bench.sink.told() == numbers(0, 8)
         await bench.receive(live(9))
-        assert bench.pump.followed[ONE].is_held_back, "as before"
+        assert Wait.WORKERS in bench.pump.followed[ONE].waits_for, "as before"
 
     play(scene)
 
@@ -138,7 +139,7 @@ def test_writing_what_was_held_back_takes_no_longer_than_it_may() -> None:
         await bench.receive(live(1))
         bench.sink.free.clear()
         async with asyncio.timeout(5):
-            await bench.pump.held_back.write_all(0.05)
+            await bench.pump.appender.write_all(0.05)
         bench.sink.free.set()
 
     play(scene)
@@ -151,8 +152,8 @@ def test_who_is_forgotten_is_held_back_no_longer() -> None:
         await bench.receive(live(0))
         forgotten = bench.pump.followed[ONE]
         await bench.pump.follower.unfollow(forgotten)
-        assert not forgotten.is_held_back
-        bench.pump.held_back.let_go_on([ONE])
+        assert Wait.WORKERS not in forgotten.waits_for
+        bench.pump.appender.let_go_on([ONE])
 
     assert not play(scene).pump.faults
 
@@ -165,7 +166,7 @@ def test_what_is_replayed_waits_too() -> None:
         await bench.receive(live(4, TWO))
         assert bench.sink.told(TWO) == numbers(0, 0)
         bench.sink.full = set()
-        bench.pump.held_back.let_go_on([TWO])
+        bench.pump.appender.let_go_on([TWO])
         await until(lambda: bench.sink.told(TWO) == numbers(0, 4))
 
     play(scene)
@@ -182,7 +183,7 @@ def test_a_large_message_that_is_held_back_lets_those_of_others_pass() -> None:
         await until(lambda: bench.sink.told(TWO) == [*events_of(0), *numbers(1, 1)])
         assert bench.sink.told(ONE) == []
         bench.sink.full = set()
-        bench.pump.held_back.let_go_on([ONE])
+        bench.pump.appender.let_go_on([ONE])
         await until(lambda: len(bench.sink.told(ONE)) == 2 * EVENTS + 1)
 
     bench = play(scene)
@@ -228,7 +229,7 @@ def test_the_window_ends_where_somebody_has_waited_for_longer(held: list[Publish
         pump.inbox.put([live(1)])
         began = time.monotonic()
         bench.sink.full = set()
-        pump.held_back.let_go_on(held)
+        pump.appender.let_go_on(held)
         await until(lambda: bench.sink.told() == numbers(0, 1))
         took_s = time.monotonic() - began
         assert bench.running is not None

@@ -8,8 +8,10 @@ import pytest
 
 from bridge import supervision
 from bridge.publisher import bulk as bulk_module
+from bridge.publisher import follower
 from bridge.publisher import window as window_module
 from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.waits import Wait
 from bridge.sockets import inbox as inbox_module
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import batch as batch_module
@@ -294,3 +296,41 @@ def test_at_the_end_a_large_batch_and_what_waits_behind_it_are_written_at_once()
         await draining
 
     assert play(scene).sink.told() == [*events_of(0), *numbers(1, 1), *events_of(2), *numbers(3, 3)]
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("at", ["before it has followed", "while it is written"])
+def test_what_waited_for_a_repair_follows_though_that_met_an_unexpected_error(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No error leaves a publisher waiting for a repair that nobody makes."""
+    monkeypatch.setattr(follower, "BRIDGE_RETRY_S", 0.0)
+
+    async def scene(bench: Bench) -> None:
+        await bench.begin(REPLAYS)
+        publisher = bench.pump.followed[TWO]
+        bench.engine.answers.clear()
+        await bench.receive(live(0, TWO), large(2, TWO))
+        await until(lambda: publisher.sequencer.waiting == 1)
+        bench.engine.has = {1: live(1, TWO)}
+        ready = bench.sink.ready
+
+        async def fail() -> None:
+            if asyncio.current_task() is publisher.repair:
+                monkeypatch.setattr(bench.sink, "ready", ready)
+                raise RuntimeError("for a test")
+            await ready()
+
+        if at == "while it is written":
+            bench.sink.breaks = True
+        else:
+            monkeypatch.setattr(bench.sink, "ready", fail)
+        bench.engine.answers.set()
+        await until(lambda: bench.pump.faults > 0)
+        bench.sink.breaks = False
+        await until(lambda: publisher.waits_for == (Wait.NOTHING,) and publisher.is_at_rest)
+        await bench.receive(live(3, TWO))
+
+    bench = play(scene)
+    assert bench.pump.faults == 1
+    assert bench.sink.told(TWO) == [*numbers(0, 1), *events_of(2), *numbers(3, 3)]

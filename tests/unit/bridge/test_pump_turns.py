@@ -10,7 +10,7 @@ from bridge.bounds import TURN_S
 from bridge.pace import Pace
 from bridge.publisher import bulk as bulk_module
 from bridge.publisher import follower
-from bridge.publisher.intake import Intake
+from bridge.publisher.sequencer import Intake
 from bridge.publisher.stream import BatchStream
 from bridge.pump import Pump
 from bridge.sockets import inbox as inbox_module

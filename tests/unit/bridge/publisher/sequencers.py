@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.held_batches import IntakeTotals
-from bridge.publisher.intake import Intake
-from bridge.publisher.sequencer import Sequencer
+from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
 from schemas.arrays import ArrayPacker

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from bridge.publisher.bulk import BulkQueue
 from bridge.publisher.counters import PublisherCounters
-from bridge.publisher.intake import Intake
 from bridge.publisher.publisher import Publisher
+from bridge.publisher.sequencer import Intake
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
 from schemas.limits import BULK_BYTES
@@ -26,6 +26,7 @@ class Scene:
     def __init__(self) -> None:
         self.followed = {one.publisher: Publisher(one) for one in (ONE, TWO)}
         for publisher in self.followed.values():
+            publisher.place()
             assert publisher.sequencer.resume(0.0) == []
         self.bulk = BulkQueue(self.followed)
         self._intake = Intake(lambda key: self.followed[key].sequencer)

@@ -24,9 +24,9 @@ from bridge.publisher.publisher import (
     Look,
     Publisher,
     PublisherDoubt,
-    Said,
-    State,
+    PublisherStatement,
 )
+from bridge.publisher.waits import Wait
 from schemas.answer_states import Doubt
 from schemas.limits import CHECK_LATE_S, LINK_SETTLE_S, REPEATS_DOUBTED
 from schemas.registration import Registration
@@ -218,7 +218,7 @@ def test_one_whose_place_is_no_longer_known_is_doubted_at_once(confirmed: Scene)
     confirmed.followed.hold(7.0)
     assert confirmed.followed.doubted == (Doubt.CATCHING_UP, 7.0)
     assert confirmed.followed.has_news
-    assert confirmed.followed.state is State.HELD
+    assert confirmed.followed.waits_for == (Wait.PLACE,)
     down = Scene()
     down.see()
     down.followed.hold(7.0)
@@ -490,7 +490,11 @@ def test_of_a_publisher_without_a_place_in_the_log_nothing_is_known_or_asked() -
 
 def test_of_a_new_one_nothing_is_under_way_and_nothing_was_said() -> None:
     followed = Publisher(REPLAYS)
-    assert (followed.repair, followed.state, followed.interrupted) == (None, State.HELD, False)
+    assert (followed.repair, followed.waits_for, followed.interrupted) == (
+        None,
+        (Wait.PLACE,),
+        False,
+    )
     assert (followed.held_since, followed.said) == (None, None)
     followed.cancel_repair()
     assert not followed.interrupted, "there was none"
@@ -537,7 +541,7 @@ def test_what_was_written_of_it_is_remembered_and_is_news_no_more() -> None:
     followed.said = followed.says
     assert followed.said.doubted == PublisherDoubt(Doubt.CATCHING_UP, 0.0)
     assert not followed.has_news
-    followed.said = Said(PublisherDoubt(None, 8.0), None, None)
+    followed.said = PublisherStatement(PublisherDoubt(None, 8.0), None, None)
     assert followed.has_news
 
 

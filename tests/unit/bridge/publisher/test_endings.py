@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from bridge.publisher.repair import ENDINGS, Answer, Ending, Repair
+from bridge.publisher.repair import ENDINGS, Ending, Repair, RepairStep
 from bridge.publisher.sequencer import Sequencer
-from bridge.publisher.stream import Place, place_of
+from bridge.publisher.stream import BatchPlace, place_of
 from bridge.publisher.tracker import SequenceOutcome
 from tests.unit.bridge.messages import registration
 
@@ -61,7 +61,7 @@ def test_each_reply_ends_in_one_way(
 
 def test_what_ends_a_repair() -> None:
     assert ENDINGS.keys() == set(Ending)
-    done = {ending for ending, answer in ENDINGS.items() if answer is Answer.DONE}
+    done = {ending for ending, answer in ENDINGS.items() if answer is RepairStep.DONE}
     assert done == {Ending.SAME, Ending.WHOLE, Ending.EMPTY}
 
 
@@ -70,10 +70,10 @@ def test_each_batch_has_one_place(outcome: SequenceOutcome) -> None:
     for is_first, is_proven in itertools.product((False, True), repeat=2):
         place = place_of(outcome, is_first=is_first, is_proven=is_proven)
         if outcome is SequenceOutcome.DUPLICATE:
-            assert place is Place.AGAIN
+            assert place is BatchPlace.AGAIN
         elif outcome is SequenceOutcome.RESTART:
-            assert place is Place.RESTART
+            assert place is BatchPlace.RESTART
         elif is_first:
-            assert place is Place.FIRST
+            assert place is BatchPlace.FIRST
         else:
-            assert place is (Place.NEXT if is_proven else Place.UNPROVEN)
+            assert place is (BatchPlace.NEXT if is_proven else BatchPlace.UNPROVEN)

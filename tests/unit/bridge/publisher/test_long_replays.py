@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR
-from bridge.publisher.repair import REPLAY_BARREN_MAX, Answer, Repair
+from bridge.publisher.repair import REPLAY_BARREN_MAX, Repair, RepairStep
 from bridge.publisher.replay_client import REPLAY_CHUNK_BATCHES
 from bridge.sockets.raw_message import RawMessage
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
@@ -95,17 +95,17 @@ class Scene:
     def replays(self, engine: Engine) -> Repair:
         repair = Repair(self.sequencer[KEY])
         while repair.begin():
-            if self._ask(repair, *engine(repair.start)) is Answer.DONE:
+            if self._ask(repair, *engine(repair.start)) is RepairStep.DONE:
                 break
         self.requests = repair.requests
         self.records += self.sequencer[KEY].resume(1.0)
         return repair
 
-    def _ask(self, repair: Repair, numbers: Sequence[int], has_end: bool) -> Answer:
+    def _ask(self, repair: Repair, numbers: Sequence[int], has_end: bool) -> RepairStep:
         for chunk in _chunks(numbers):
             for records in repair.feed(map(batch, chunk), 1.0):
                 self.records += records
-            if repair.answer is not Answer.MORE:
+            if repair.answer is not RepairStep.MORE:
                 return repair.answer
         return repair.end(complete=has_end)
 

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.pairing import LiveBatch, Pairing
-from bridge.publisher.repair import Answer, Repair
+from bridge.publisher.repair import Repair, RepairStep
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.positions import Cursor, Proof
@@ -60,10 +60,10 @@ class Scene:
             from_there = replay[repair.start :]
             for records in repair.feed(from_there, 1.0):
                 self.records += records
-            answer = repair.answer if from_there else Answer.MORE
-            if answer is Answer.MORE:
+            answer = repair.answer if from_there else RepairStep.MORE
+            if answer is RepairStep.MORE:
                 answer = repair.end(complete=True)
-            if answer is Answer.DONE:
+            if answer is RepairStep.DONE:
                 break
         self.records += self.sequencer[KEY].resume(1.0)
         self.sequencer.take_gaps()

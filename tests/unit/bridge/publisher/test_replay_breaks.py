@@ -16,7 +16,7 @@ from bridge.publisher.repair import (
     REPLAY_REQUESTS_MAX,
     REPLAY_SKIPS_BARREN_MAX,
     REPLAY_SKIPS_MAX,
-    Answer,
+    RepairStep,
 )
 from bridge.publisher.replay_client import _NO_SEQUENCE as PROBE
 from bridge.publisher.replay_client import Replayer, ReplaySocket
@@ -182,37 +182,37 @@ def test_another_kind_of_socket_is_as_good_as_silent() -> None:
 # The same without sockets
 
 
-def breaks(scene: Scene) -> Answer:
+def breaks(scene: Scene) -> RepairStep:
     scene.records += scene.repair.break_off(1.0)
     return scene.repair.answer
 
 
 def test_a_reply_that_breaks_off_once_costs_nothing() -> None:
     scene = Scene()
-    assert scene.replays(9, 10) is Answer.MORE
-    assert breaks(scene) is Answer.ASK
+    assert scene.replays(9, 10) is RepairStep.MORE
+    assert breaks(scene) is RepairStep.ASK
     assert scene.repair.doubt is Doubt.REPLAY_BROKEN
     assert scene.repair.start == 10
-    assert scene.replays(10, 11) is Answer.MORE
-    assert breaks(scene) is Answer.ASK, "at another place"
-    assert scene.replays(11, 12) is Answer.MORE
-    assert scene.ends() is Answer.ASK
-    assert scene.replays(12) is Answer.MORE
-    assert scene.ends() is Answer.DONE
+    assert scene.replays(10, 11) is RepairStep.MORE
+    assert breaks(scene) is RepairStep.ASK, "at another place"
+    assert scene.replays(11, 12) is RepairStep.MORE
+    assert scene.ends() is RepairStep.ASK
+    assert scene.replays(12) is RepairStep.MORE
+    assert scene.ends() is RepairStep.DONE
     assert scene.repair.doubt is None
     assert not any(isinstance(record, GapRecord) for record in scene.records)
 
 
 def test_what_breaks_off_behind_all_that_is_missing_is_taken_for_whole() -> None:
     scene = Scene(11)
-    assert scene.replays(9, 10) is Answer.MORE
-    assert breaks(scene) is Answer.DONE
+    assert scene.replays(9, 10) is RepairStep.MORE
+    assert breaks(scene) is RepairStep.DONE
     assert scene.repair.doubt is None
 
 
 def test_one_that_waits_is_never_a_gap() -> None:
     scene = Scene(10)
-    for answer in (Answer.ASK, Answer.DONE):
+    for answer in (RepairStep.ASK, RepairStep.DONE):
         assert scene.repair.begin()
         assert breaks(scene) is answer
     assert scene.records == []
@@ -227,7 +227,7 @@ def test_where_no_batch_came_it_is_the_next_one_that_is_missing() -> None:
     for _ in range(2):
         assert scene.repair.begin()
         assert scene.repair.start == 9
-        assert breaks(scene) is Answer.ASK
+        assert breaks(scene) is RepairStep.ASK
     assert scene.cursor == Cursor(1, 10)
     assert scene.repair.start == 11
 
@@ -235,32 +235,32 @@ def test_where_no_batch_came_it_is_the_next_one_that_is_missing() -> None:
 def test_a_break_before_the_logs_last_batch_is_gone_round() -> None:
     """It was a gap before; the engine is asked from further back, for what was doubted since."""
     scene = Scene(anchor=Anchor(Cursor(1, 40), 40.0, heard=Proof(40, 40.0)))
-    assert scene.replays(message(40, 50.0)) is Answer.ASK
-    assert scene.replays(message(0, 1.0)) is Answer.ASK
+    assert scene.replays(message(40, 50.0)) is RepairStep.ASK
+    assert scene.replays(message(0, 1.0)) is RepairStep.ASK
     start = scene.repair.start
-    assert scene.replays(start, start + 1) is Answer.MORE
-    assert breaks(scene) is Answer.ASK
+    assert scene.replays(start, start + 1) is RepairStep.MORE
+    assert breaks(scene) is RepairStep.ASK
     assert scene.repair.start == 41
     assert scene.records == []
 
 
 def test_one_repair_goes_round_only_so_many() -> None:
     scene = Scene()
-    answer, sequence = Answer.ASK, 9
-    while answer is Answer.ASK:
+    answer, sequence = RepairStep.ASK, 9
+    while answer is RepairStep.ASK:
         for _ in range(2):
-            assert scene.replays(*([sequence] if sequence == 9 else [])) is Answer.MORE
+            assert scene.replays(*([sequence] if sequence == 9 else [])) is RepairStep.MORE
             answer = breaks(scene)
-        if answer is Answer.ASK:
+        if answer is RepairStep.ASK:
             sequence += 2
             assert scene.repair.start == sequence
-            assert scene.replays(sequence) is Answer.MORE
+            assert scene.replays(sequence) is RepairStep.MORE
             answer = breaks(scene)
             assert scene.repair.start == sequence
-            assert scene.replays(sequence) is Answer.MORE
+            assert scene.replays(sequence) is RepairStep.MORE
             answer = breaks(scene)
             sequence += 1
-    assert answer is Answer.DONE
+    assert answer is RepairStep.DONE
     gaps = [record for record in scene.records if isinstance(record, GapRecord)]
     assert len(gaps) <= REPLAY_SKIPS_MAX
     assert scene.repair.requests <= REPLAY_REQUESTS_MAX

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR
-from bridge.publisher.repair import Answer, Repair
+from bridge.publisher.repair import Repair, RepairStep
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
@@ -93,7 +93,7 @@ class World:
         self._sequencer.hold()
         repair = Repair(self._sequencer)
         while repair.begin():
-            answer = Answer.MORE
+            answer = RepairStep.MORE
             for reply in self._replies(repair.start):
                 if reply is None:
                     answer = repair.end(complete=True)
@@ -101,11 +101,11 @@ class World:
                 for records in repair.feed([reply], 1.0):
                     self.records += records
                 answer = repair.answer
-                if answer is not Answer.MORE:
+                if answer is not RepairStep.MORE:
                     break
-            if answer is Answer.MORE:
+            if answer is RepairStep.MORE:
                 answer = repair.end(complete=False)
-            if answer is Answer.DONE:
+            if answer is RepairStep.DONE:
                 break
         self.records += self._sequencer.resume(1.0)
         return repair.doubt

@@ -242,3 +242,12 @@ def test_it_is_known_who_has_used_most_of_its_room(is_paused: bool) -> None:
     inbox.discard(ONE)
     inbox.put([RawMessage(ONE, [bytes(30_001)], 0.0)])
     assert inbox.is_filling(ONE), "in bytes, too"
+
+
+def test_what_was_dropped_is_counted_since_the_start_whatever_is_discarded_meanwhile() -> None:
+    inbox = Inbox(messages_max=2)
+    inbox.put(messages(3))
+    inbox.discard(ONE)
+    assert (inbox.dropped(), inbox.take_overflowed()) == ({ONE: 2}, {})
+    inbox.put(messages(2))
+    assert inbox.dropped() == {ONE: 3}

@@ -1,17 +1,20 @@
-"""Hands records to a sink, each publisher's in order: what is small at once, what is large one
-record at a time, so that what others send comes between. One loop.
+"""Hands records to the sink, each publisher's in order: what is small at once, what is large one
+record at a time, so that what others send comes between; and lets those wait that the sink holds
+back. One loop.
 
 What the sink cannot take is asked for again, or a gap stands for it.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bridge.publisher.held_back import HeldBack
+from bridge.bounds import WRITER_PAUSE_S
 from bridge.publisher.ports import RecordSink
 from bridge.publisher.publisher import PacedRecords, Publisher
+from bridge.publisher.waits import Wait
 from bridge.sockets.inbox import Inbox
 from bridge.supervision import cancel
 from schemas.clock import Clock
@@ -21,14 +24,13 @@ from schemas.records import EventsRecord, SequencedRecord
 _logger = logging.getLogger(__name__)
 
 
-class PacedAppend:
+class Appender:
     """See the module.
 
     Args:
-        sink: takes the records.
-        held_back: is told whose records the sink has been given.
+        sink: takes the records, and says whom it holds back.
+        inbox: where those wait: what they send would stand before what others do.
         followed: the publishers.
-        inbox: where what comes of a publisher waits while records of it wait here.
         clock: of the same process.
         on_fault: counts an unexpected error.
 
@@ -39,21 +41,22 @@ class PacedAppend:
     def __init__(
         self,
         sink: RecordSink,
-        held_back: HeldBack,
-        followed: Mapping[PublisherKey, Publisher],
         inbox: Inbox,
+        followed: Mapping[PublisherKey, Publisher],
         clock: Clock,
         *,
         on_fault: Callable[[], None],
     ) -> None:
         self.at_once = False
         self._sink = sink
-        self._held_back = held_back
-        self._followed = followed
         self._inbox = inbox
+        self._followed = followed
         self._clock = clock
         self._on_fault = on_fault
-        self._waiting = 0  # publishers of which something waits
+        self._waiting = 0  # publishers of which records wait
+        self._held_back: dict[Publisher, None] = {}  # a set, in order
+        self._holds_back = True
+        self._released = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def append(self, records: Sequence[SequencedRecord], *, ask_again: bool = False) -> None:
@@ -113,7 +116,7 @@ class PacedAppend:
             self._on_fault()
             _logger.exception(
                 "Unexpected error while records of %s waited; all were handed over",
-                publisher.registration.publisher,
+                publisher.key,
             )
 
     def _take(
@@ -122,7 +125,7 @@ class PacedAppend:
         self.finish(publisher)
         publisher.paced = PacedRecords(deque(records), since)
         self._waiting += 1
-        self._inbox.pause(publisher.registration.publisher)
+        publisher.waits.begin(Wait.LARGE_RECORDS)
         return publisher.paced
 
     async def _write(self, publisher: Publisher, waiting: PacedRecords, *, ask_again: bool) -> None:
@@ -133,7 +136,7 @@ class PacedAppend:
                     await self._sink.ready()
                 else:
                     await self._sink.idle()
-                    await self._sink.room(publisher.registration.publisher)
+                    await self._sink.room(publisher.key)
                 if records:  # else they were finished or discarded meanwhile
                     self._hand_over([records.popleft()], ask_again=ask_again)
         finally:
@@ -145,19 +148,23 @@ class PacedAppend:
         records = self._end(publisher)
         if records:
             self._hand_over(records, ask_again=False)
-        if records is not None:
-            publisher.end_pause(self._inbox)
+        publisher.waits.end(Wait.LARGE_RECORDS)
 
     def discard(self, publisher: Publisher) -> None:
-        """Forgets what waits of the publisher."""
-        if self._end(publisher) is not None:
-            publisher.end_pause(self._inbox)
+        """Forgets the publisher, and what waits of it."""
+        self._discard_records(publisher)
+        if publisher in self._held_back:
+            self._let_go_on(publisher)
 
-    def _end(self, publisher: Publisher) -> list[SequencedRecord] | None:
-        """What waited, and waits no more; None where nothing did."""
+    def _discard_records(self, publisher: Publisher) -> None:
+        self._end(publisher)
+        publisher.waits.end(Wait.LARGE_RECORDS)
+
+    def _end(self, publisher: Publisher) -> list[SequencedRecord]:
+        """What waited, and waits no more."""
         waiting, publisher.paced = publisher.paced, None
         if waiting is None:
-            return None
+            return []
         self._waiting -= 1
         records = list(waiting.records)
         waiting.records.clear()
@@ -180,7 +187,7 @@ class PacedAppend:
             return
         try:
             self._sink.append(records)
-            self._held_back.look({record.publisher: None for record in records})
+            self._hold_back({record.publisher: None for record in records})
         except Exception:
             self._on_fault()
             _logger.exception(
@@ -191,7 +198,7 @@ class PacedAppend:
                 self._take_back(publisher, ask_again=ask_again)
 
     def _take_back(self, publisher: Publisher, *, ask_again: bool) -> None:
-        self.discard(publisher)  # they come again, or the gap stands for them
+        self._discard_records(publisher)  # they come again, or the gap stands for them
         try:
             now = self._clock.unix()
             self._sink.append(publisher.sequencer.take_back(now, ask_again=ask_again))
@@ -199,8 +206,75 @@ class PacedAppend:
             self._on_fault()
             _logger.exception(
                 "Unexpected error with the gap of %s; the fold will find a hole",
-                publisher.registration.publisher,
+                publisher.key,
             )
+
+    # Who is held back
+
+    def _hold_back(self, publishers: Iterable[PublisherKey]) -> None:
+        """The sink was given records of these: lets those wait that it holds back."""
+        for key in publishers:
+            if not self._holds_back or not self._sink.holds_back(key):
+                continue
+            publisher = self._followed.get(key)
+            if self._inbox.is_filling(key):
+                self._sink.let_overflow(key)
+            elif publisher is not None:
+                self._held_back[publisher] = None
+                publisher.waits.begin(Wait.WORKERS)
+
+    def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
+        """The sink holds these back no longer."""
+        for key in publishers:
+            publisher = self._followed.get(key)
+            if publisher in self._held_back:
+                self._let_go_on(publisher)
+
+    def _let_go_on(self, publisher: Publisher) -> None:
+        del self._held_back[publisher]
+        publisher.waits.end(Wait.WORKERS)
+        self._released.set()
+
+    def watch(self) -> None:
+        """Lets those go on whose room in the inbox is nearly used up, and those of whom the sink
+        has not said that they may. Cost O(publishers that wait).
+        """
+        for publisher in list(self._held_back):
+            key = publisher.key
+            is_filling = self._inbox.is_filling(key)
+            if is_filling:
+                self._sink.let_overflow(key)
+            if is_filling or not self._sink.holds_back(key):
+                self._let_go_on(publisher)
+
+    async def gather(self, seconds: float) -> None:
+        """Returns after so long, or once somebody goes on who has waited for longer already."""
+        self._released.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._released.wait(), seconds)
+
+    async def write_all(self, timeout_s: float) -> None:
+        """Lets all that waits now become records, as far as there is time: the publishers may go to
+        another bridge, which could only ask their engines for it.
+        """
+        began = self._clock.monotonic()
+        waiting = [publisher.key for publisher in self._held_back]
+        self._holds_back = False
+        try:
+            self.let_go_on(waiting)
+            while self._clock.monotonic() < began + timeout_s:
+                oldest = map(self._inbox.waiting_since, waiting)
+                if not any(since is not None and since < began for since in oldest):
+                    return
+                await asyncio.sleep(WRITER_PAUSE_S)
+        finally:
+            self._holds_back = True
+
+    def end_holding_back(self) -> None:
+        """Lets all go on, and nobody wait any more."""
+        self._holds_back = False
+        for publisher in list(self._held_back):
+            self._let_go_on(publisher)
 
     async def close(self) -> None:
         """Ends; what waits is handed over."""

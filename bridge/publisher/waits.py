@@ -1,0 +1,143 @@
+"""For what the frames of a publisher wait between its socket and the log: every place, why a frame
+is there, and what ends that.
+
+A frame is a message in the inbox until its turn, and a batch from then on. So it waits in one of
+two places: as a message in the inbox, or decoded, as a batch in `held_batches`. What frames of a
+publisher wait for now is `Publisher.waits_for`. Its batches wait for exactly one thing:
+
+    Wait            because                                              until
+    NOTHING         they do not wait
+    PLACE           where the log ends with the publisher is not known   `Follower.begin`, `go_on`
+    GAP             batches before them are missing, or may be           `Follower.repair`
+    CHECK           the engine is asked whether any are missing          it says, or CHECK_HOLD_S
+    REPAIR          the engine is asked for those that are               it has said all it has
+    HELD_BATCHES    what was held follows, a turn's worth at a time      all of that has followed
+    ENDING          they do not wait, and nothing is asked: the end      -
+    GONE            they are dropped: nobody follows the publisher       -
+
+Its messages wait for any of these:
+
+    HELD_RECORDS    the records of what was held are being handed on     the last one is
+    LARGE_MESSAGE   one that came before is decoded beside the turns     its records are written
+    LARGE_RECORDS   records go to the sink one at a time                 the last one has
+    WORKERS         the sink holds the publisher back: workers lag       `Appender.let_go_on`
+
+What lets all publishers wait is not named here: the socket, while a turn of its thread is full
+(`bridge.sockets.subscriber`); the inbox, until the sink is ready and the turn comes
+(`bridge.pump`); and behind all this the disk, or Kafka (`bridge.delivery`).
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from bridge.sockets.inbox import Inbox
+from schemas.identities import PublisherKey
+
+
+class Wait(Enum):
+    """What is waited for; see the module."""
+
+    NOTHING = "nothing"
+    PLACE = "place"
+    GAP = "gap"
+    CHECK = "check"
+    REPAIR = "repair"
+    HELD_BATCHES = "held batches"
+    ENDING = "ending"
+    GONE = "gone"
+
+    HELD_RECORDS = "held records"
+    LARGE_MESSAGE = "large message"
+    LARGE_RECORDS = "large records"
+    WORKERS = "workers"
+
+
+class Change(Enum):
+    """What changes the wait of the batches."""
+
+    PLACED = "placed"  # the place in the log is known
+    MISSED = "missed"  # batches are missing, or may be, and nobody is asked for them now
+    CHECKED = "checked"  # the engine is asked whether any are
+    REPAIRED = "repaired"  # the engine is asked for them
+    FOLLOWING = "following"  # of what was held some has followed
+    FOLLOWED = "followed"  # all of it has
+    UNPLACED = "unplaced"  # the place in the log is no longer known
+    STOPPED = "stopped"  # this process ends
+    LEFT = "left"  # the publisher is followed no more
+
+
+HELD: Final = frozenset({Wait.PLACE, Wait.GAP, Wait.CHECK, Wait.REPAIR, Wait.HELD_BATCHES})
+"""For what batches are held; else they follow at once."""
+
+UNPLACED: Final = frozenset({Wait.PLACE, Wait.ENDING, Wait.GONE})
+"""While nothing is asked of the engine."""
+
+_RESTING: Final = (Wait.NOTHING, Wait.PLACE, Wait.GAP, Wait.ENDING)  # no task is under way
+
+AFTER: Final[Mapping[Change, Mapping[Wait, Wait]]] = {
+    Change.PLACED: {Wait.PLACE: Wait.GAP, Wait.ENDING: Wait.NOTHING},
+    Change.MISSED: dict.fromkeys(
+        (Wait.NOTHING, Wait.GAP, Wait.CHECK, Wait.REPAIR, Wait.HELD_BATCHES), Wait.GAP
+    )
+    | {Wait.ENDING: Wait.PLACE},
+    Change.CHECKED: dict.fromkeys((Wait.NOTHING, Wait.GAP), Wait.CHECK),
+    Change.REPAIRED: dict.fromkeys((Wait.NOTHING, Wait.GAP, Wait.CHECK), Wait.REPAIR),
+    Change.FOLLOWING: dict.fromkeys((Wait.GAP, Wait.REPAIR, Wait.HELD_BATCHES), Wait.HELD_BATCHES),
+    Change.FOLLOWED: dict.fromkeys(
+        (Wait.NOTHING, Wait.GAP, Wait.REPAIR, Wait.HELD_BATCHES), Wait.NOTHING
+    ),
+    Change.UNPLACED: dict.fromkeys(_RESTING, Wait.PLACE),
+    Change.STOPPED: {Wait.NOTHING: Wait.ENDING, Wait.PLACE: Wait.PLACE, Wait.GAP: Wait.PLACE},
+    Change.LEFT: dict.fromkeys(_RESTING, Wait.GONE),
+}
+"""For what batches wait after each change, by what they waited for before. No other is possible."""
+
+
+class Waits:
+    """For what the frames of one publisher wait; see the module. One owner, the publisher.
+
+    Args:
+        batches: for what they wait at first.
+        publisher, inbox: whose messages wait where; None: of one that has no messages.
+
+    Attributes:
+        batches: for what its batches wait.
+        messages: for what its messages wait, the first one first.
+        holds: whether its batches are held.
+    """
+
+    __slots__ = ("_inbox", "_publisher", "batches", "holds", "messages")
+
+    def __init__(
+        self,
+        batches: Wait = Wait.NOTHING,
+        publisher: PublisherKey | None = None,
+        inbox: Inbox | None = None,
+    ) -> None:
+        self.batches = batches
+        self.holds = batches in HELD
+        self.messages: dict[Wait, None] = {}
+        self._publisher = publisher
+        self._inbox = inbox
+
+    def change(self, change: Change) -> None:
+        """What its batches wait for is another thing now; see `AFTER`."""
+        after = AFTER[change].get(self.batches)
+        assert after is not None, f"{change} while it waits for {self.batches}"
+        self.batches = after
+        self.holds = after in HELD
+
+    def begin(self, wait: Wait) -> None:
+        """Its messages wait for this, too."""
+        self.messages[wait] = None
+        if self._inbox is not None and self._publisher is not None:
+            self._inbox.pause(self._publisher)
+
+    def end(self, wait: Wait) -> None:
+        """Its messages wait for this no longer; they go on where they wait for nothing else."""
+        if wait not in self.messages:
+            return
+        del self.messages[wait]
+        if not self.messages and self._inbox is not None and self._publisher is not None:
+            self._inbox.go_on(self._publisher)
