@@ -34,10 +34,12 @@ from schemas.command_records import (
     CommandRecord,
     CommandState,
 )
-from schemas.limits import COMMAND_REQUEST_S, COMMANDS_LISTED_MAX, COMMANDS_SHOWN
+from schemas.limits import COMMAND_REQUEST_S
 from schemas.registration import LMCACHE
 from schemas.tracing import split_context
 
+COMMANDS_SHOWN: Final = 100  # of the last commands in an answer, where no limit is asked for
+COMMANDS_LISTED_MAX: Final = 1000  # the most that may be asked for
 _SHOWN_WORKERS: Final = 8
 _NO_ANSWER: Final = -1001
 """LMCache's code of a worker that it could not ask."""
