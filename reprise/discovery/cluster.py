@@ -59,13 +59,12 @@ class Follower:
 
     Attributes:
         is_listed: whether all there is has been told once.
-        relists: listings after the first.
         failures: requests that failed.
     """
 
     def __init__(self, source: PodSource, server: ApiServer, sink: Sink) -> None:
         self.is_listed = False
-        self.relists = self.failures = 0
+        self.failures = 0
         self._source = source
         self._server = server
         self._sink = sink
@@ -89,7 +88,6 @@ class Follower:
             except ApiError as error:
                 if error.status == _GONE and version:  # it is too old: what there is, anew
                     version = ""
-                    self.relists += 1
                     continue
                 self._failed(str(error))
             except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
