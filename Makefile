@@ -17,6 +17,11 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 NATIVE := streams/kernel/native
 NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/*/Cargo.toml $(NATIVE)/*/src/*.rs)
 ARGS ?=
+CRATE ?= wire
+FOR_MUTANTS = cd $(NATIVE) && REPRISE_ROOT="$(CURDIR)" \
+  REPRISE_TESTS="$(BIN)/python -m pytest -q -x -p no:cacheprovider -p devtools.mutants.pytest_plugin -k 'not reference' $(TESTS)" \
+  CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=false CARGO_PROFILE_DEV_OVERFLOW_CHECKS=false
+TRY_MUTANTS = $(FOR_MUTANTS) cargo mutants --package $(CRATE) --output "$(CURDIR)/.make/mutants-of-$(CRATE)" --timeout 300
 PORT ?= 13333
 ifeq ($(origin port),command line)
 override PORT := $(port)
@@ -33,7 +38,7 @@ JOBS ?=
 $(if $(wildcard $(VENV)),$(shell $(BIN)/python -c 'import pip' 2>/dev/null || \
 	{ echo "==> $(VENV) is broken: making it again" >&2; rm -rf $(VENV) .make/run .make/dev; }))
 
-.PHONY: port help run install wheels chart image sbom test faults soak check fmt bench bench-check peers lmcache integrations engines publishers plots mutants upgrades kafka clean
+.PHONY: port help run install wheels chart image sbom test faults soak check fmt bench bench-check peers lmcache integrations engines publishers plots mutants mutants-kernel upgrades kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -171,8 +176,24 @@ plots: .make/dev ## measure queries, and draw the pictures of docs/benchmarks.md
 	$(BIN)/python -m lab.benchmarks --kernel rust --only peers,growth --json .make/queries.json
 	$(BIN)/python -m lab.benchmarks.report.plots .make/queries.json docs/plots
 
-mutants: .make/dev ## change one thing at a time in what decides correctness, and see that a test fails
-	$(BIN)/python -m devtools.mutants $(ARGS)
+mutants: .make/mutants ## change one thing at a time in what decides correctness, and see that a test fails
+	$(BIN)/mutmut run $(ARGS)
+	$(BIN)/mutmut results
+
+.make/mutants: .make/dev
+	@$(PIP) --no-build-isolation --editable ".[analysis,test,check,mutants]"
+	@touch .make/mutants
+
+# What the crate's own tests let live is tried with TESTS, in Python. The kernel is built in seconds and
+# computes as a release does.
+mutants-kernel: .make/dev ## the same of a crate of the Rust kernel, CRATE=wire, and then with TESTS=... in Python
+	@cargo mutants --version >/dev/null || { echo "Expected cargo-mutants, found none: cargo install cargo-mutants --version 27.1.0 --locked"; exit 1; }
+	@mkdir -p .make/mutants-of-$(CRATE)
+	$(TRY_MUTANTS) $(ARGS) || true
+ifdef TESTS
+	$(FOR_MUTANTS) cargo test --package contract
+	$(TRY_MUTANTS) --iterate --test-package contract $(ARGS)
+endif
 
 # FROM is a revision, or the path of a wheel or of an environment; ARGS=... passes options to pytest.
 upgrades: .make/dev ## replace an older version (FROM=...) by this one under load, role by role, and back

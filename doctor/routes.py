@@ -24,7 +24,7 @@ def doctor_feature(router: Router | None) -> MakeFeature:
 
     def make(parts: HttpParts) -> Feature:
         routes = _doctor_routes(parts.view, router, parts.unknown, parts.default_wire)
-        return Feature(routes, (DoctorDocument,))
+        return Feature(routes)
 
     return make
 
@@ -39,7 +39,7 @@ def _doctor_routes(
     @routes.get(
         "/doctor",
         summary="What is wrong with the service and its instances, and what to do",
-        openapi_extra=openapi.view_operation(DoctorDocument, *BOTH_WIRES),
+        openapi_extra=openapi.operation(DoctorDocument, *BOTH_WIRES),
     )
     async def doctor(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)

@@ -1,7 +1,6 @@
 """What the room of LMCache adds to the HTTP service."""
 
 from lmcache_adapter.http.command_routes import command_routes
-from lmcache_adapter.http.models import MODELS
 from lmcache_adapter.http.routes import lmcache_routes
 from lmcache_adapter.http.workers import WorkerSource
 from lmcache_adapter.ports import WorkerCommands
@@ -21,6 +20,6 @@ def lmcache_feature(
     def make(parts: HttpParts) -> Feature:
         routes = lmcache_routes(parts.view, workers, parts.bodies, parts.default_wire)
         routes.include(command_routes(parts.view, commands, parts.bodies, parts.default_wire))
-        return Feature(routes, MODELS)
+        return Feature(routes)
 
     return make

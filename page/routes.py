@@ -55,7 +55,7 @@ def page_feature(router: Router | None) -> MakeFeature:
         parts.view.metrics.register(producer)
         routes = event_routes(producer)
         routes.include(_page_routes(router, parts.default_wire))
-        return Feature(routes, (HeatmapDocument,), streams=(producer,))
+        return Feature(routes, streams=(producer,))
 
     return make
 
@@ -81,7 +81,7 @@ def _page_routes(router: Router | None, default_wire: Wire) -> Routes:
     @routes.get(
         "/ui/heatmap",
         summary="Which instance had how much of the last prompts, by depth",
-        openapi_extra=openapi.view_operation(HeatmapDocument, *BOTH_WIRES),
+        openapi_extra=openapi.operation(HeatmapDocument, *BOTH_WIRES),
     )
     async def heatmap(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)

@@ -3,7 +3,7 @@
 from query_api.http.feature import Feature, HttpParts, MakeFeature
 from routing.advice.advice_context import Acting
 from routing.decisions.router import Router
-from routing.http import decisions, documents, routes, views
+from routing.http import decisions, routes, views
 from routing.http.endpoint import RoutingEndpoint
 
 
@@ -32,7 +32,6 @@ def routing_feature(
             found.include(
                 select_routes(view, parts.registry, router, parts.bodies, tracer=parts.tracer)
             )
-        models = (*documents.MODELS, *routes.MODELS, *views.MODELS, *decisions.MODELS)
-        return Feature(found, models, (endpoint,))
+        return Feature(found, (endpoint,))
 
     return make

@@ -215,10 +215,6 @@ ACT_UNKNOWN_S: Final = 30.0  # without an end, a command of advice counts as fai
 COMMANDS_WAITING_MAX: Final = 256  # issued here, and not ended yet
 COMMAND_REQUEST_S: Final = 5.9  # that a request waits for its command's end: status="504"
 
-# acting on advice: the tokens that a command needs, of prompts that begin with the prefix.
-COMMANDS_SHOWN: Final = 100  # of the last commands in an answer, where no limit is asked for
-COMMANDS_LISTED_MAX: Final = 1000  # the most that may be asked for
-
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
 BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
 BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended: status="408"

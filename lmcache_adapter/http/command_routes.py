@@ -34,10 +34,12 @@ from schemas.command_records import (
     CommandRecord,
     CommandState,
 )
-from schemas.limits import COMMAND_REQUEST_S, COMMANDS_LISTED_MAX, COMMANDS_SHOWN
+from schemas.limits import COMMAND_REQUEST_S
 from schemas.registration import LMCACHE
 from schemas.tracing import split_context
 
+COMMANDS_SHOWN: Final = 100  # of the last commands in an answer, where no limit is asked for
+COMMANDS_LISTED_MAX: Final = 1000  # the most that may be asked for
 _SHOWN_WORKERS: Final = 8
 _NO_ANSWER: Final = -1001
 """LMCache's code of a worker that it could not ask."""
@@ -51,6 +53,16 @@ _MOVE: Final = {
     "tokens": _TOKENS,
     "should_copy": True,
 }
+_LATEST: Final = [
+    openapi.parameter(
+        "limit", {"type": "integer", "default": COMMANDS_SHOWN, "maximum": COMMANDS_LISTED_MAX}
+    ),
+    openapi.parameter(
+        "origin",
+        {"type": "string", "enum": [BY_ADVICE]},
+        "Only those of this origin: what services did by their own advice.",
+    ),
+]
 _ROUTES: Final[dict[CommandAction, tuple[type[msgspec.Struct], dict[str, Any], str]]] = {
     CommandAction.CLEAR: (models.ClearRequest, _AT, "Have an instance forget what it holds"),
     CommandAction.PIN: (models.PinRequest, _AT | {"tokens": _TOKENS}, "Have it keep a prompt"),
@@ -157,11 +169,12 @@ def command_routes(
     @router.post(
         "/check_finish",
         summary="What has become of a command, in a word",
-        openapi_extra=openapi.worker_command_operation(
-            models.CheckFinishRequest,
-            {"event_id": "Clear5b1f..."},
+        openapi_extra=openapi.operation(
             models.CheckFinishAnswer,
-            *(400, 404, 409, 413, 503),
+            *Wire,
+            body=models.CheckFinishRequest,
+            example={"event_id": "Clear5b1f..."},
+            refused=(400, 404, 409, 413, 503),
         ),
     )
     async def check_finish(request: Request) -> Response:
@@ -173,12 +186,12 @@ def command_routes(
         "/commands",
         status_code=202,
         summary="Have LMCache's workers do something, and go on",
-        openapi_extra=openapi.worker_command_operation(
-            models.CommandRequest,
-            {"action": "clear"} | _AT,
-            models.CommandIssued,
-            *(400, 404, 409, 413, 503),
-            status="202",
+        openapi_extra=openapi.operation(
+            {202: models.CommandIssued},
+            *Wire,
+            body=models.CommandRequest,
+            example={"action": "clear"} | _AT,
+            refused=(400, 404, 409, 413, 503),
         ),
     )
     async def issue(request: Request) -> Response:
@@ -191,7 +204,9 @@ def command_routes(
     @router.get(
         "/commands",
         summary="What has become of the last commands, the latest first",
-        openapi_extra=openapi.latest_commands_operation(models.CommandList),
+        openapi_extra=openapi.operation(
+            models.CommandList, *Wire, refused=(400, 409, 503), parameters=_LATEST
+        ),
     )
     async def latest(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -202,7 +217,7 @@ def command_routes(
     @router.get(
         "/commands/{command_id}",
         summary="What has become of a command, worker by worker",
-        openapi_extra=openapi.found_command_operation(models.CommandStatus),
+        openapi_extra=openapi.operation(models.CommandStatus, *Wire, refused=(404, 409, 503)),
     )
     async def find(request: Request, command_id: str) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -219,7 +234,9 @@ def _add_route(router: Routes, shared: _Commands, action: CommandAction) -> None
         f"/{action}",
         name=action.value,
         summary=summary,
-        openapi_extra=openapi.worker_command_operation(model, example, answer, *_STATUSES),
+        openapi_extra=openapi.operation(
+            answer, *Wire, body=model, example=example, refused=_STATUSES
+        ),
     )
     async def execute(request: Request) -> Response:
         return await shared.finish(request, action)

@@ -236,30 +236,3 @@ class CommandList(msgspec.Struct):
     """What became of the last commands, the latest first."""
 
     commands: list[CommandStatus]
-
-
-MODELS = (
-    LookupRequest,
-    LookupResponse,
-    Worker,
-    WorkerList,
-    InstanceKeys,
-    KeyStats,
-    ClearRequest,
-    PinRequest,
-    CompressRequest,
-    MoveRequest,
-    HealthRequest,
-    CheckFinishRequest,
-    QueryInstanceRequest,
-    QueryWorkerInfoRequest,
-    CommandRequest,
-    CommandAnswer,
-    HealthAnswer,
-    CheckFinishAnswer,
-    QueryInstanceAnswer,
-    QueryWorkerInfoAnswer,
-    CommandIssued,
-    CommandStatus,
-    CommandList,
-)

@@ -52,8 +52,12 @@ def lmcache_routes(
     @router.post(
         "/lookup",
         summary="Which LMCache instances hold a prefix of these tokens",
-        openapi_extra=openapi.lookup_operation(
-            models.LookupRequest, _LOOKUP_EXAMPLE, models.LookupResponse
+        openapi_extra=openapi.operation(
+            models.LookupResponse,
+            *Wire,
+            body=models.LookupRequest,
+            example=_LOOKUP_EXAMPLE,
+            refused=(400, 413, 503),
         ),
     )
     async def lookup(request: Request) -> Response:
@@ -67,7 +71,14 @@ def lmcache_routes(
     @router.get(
         "/controller/workers",
         summary="LMCache's workers",
-        openapi_extra=openapi.workers_operation(models.WorkerList),
+        openapi_extra=openapi.operation(
+            models.WorkerList,
+            refused=(400, 404),
+            parameters=[
+                openapi.parameter("instance_id"),
+                openapi.parameter("worker_id", "integer"),
+            ],
+        ),
     )
     async def listed(request: Request) -> Response:
         return _listed(await known(), *_read_filter(request))
@@ -75,7 +86,7 @@ def lmcache_routes(
     @router.get(
         "/controller/key-stats",
         summary="How many chunks LMCache's instances hold",
-        openapi_extra=openapi.view_operation(models.KeyStats),
+        openapi_extra=openapi.operation(models.KeyStats),
     )
     async def key_stats() -> Response:
         return respond(_stats_of(await known()), Wire.JSON)
@@ -88,11 +99,12 @@ def _add_questions(router: Routes, known: _Known, bodies: Bodies, default_wire: 
     @router.post(
         "/query_instance",
         summary="Which LMCache instance has a worker at an IP address",
-        openapi_extra=openapi.worker_command_operation(
-            models.QueryInstanceRequest,
-            {"ip": "10.0.0.7"},
+        openapi_extra=openapi.operation(
             models.QueryInstanceAnswer,
-            *(400, 404, 413),
+            *Wire,
+            body=models.QueryInstanceRequest,
+            example={"ip": "10.0.0.7"},
+            refused=(400, 404, 413),
         ),
     )
     async def query_instance(request: Request) -> Response:
@@ -110,11 +122,12 @@ def _add_questions(router: Routes, known: _Known, bodies: Bodies, default_wire: 
     @router.post(
         "/query_worker_info",
         summary="LMCache's workers, of one instance or of all",
-        openapi_extra=openapi.worker_command_operation(
-            models.QueryWorkerInfoRequest,
-            {"instance_id": "all"},
+        openapi_extra=openapi.operation(
             models.QueryWorkerInfoAnswer,
-            *(400, 404, 413),
+            *Wire,
+            body=models.QueryWorkerInfoRequest,
+            example={"instance_id": "all"},
+            refused=(400, 404, 413),
         ),
     )
     async def query_worker_info(request: Request) -> Response:

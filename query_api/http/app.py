@@ -101,8 +101,7 @@ def create_app(
     handlers = refusals.handlers()
     app = Starlette(routes=routes.served(), exception_handlers=handlers)
     app.router.redirect_slashes = False
-    models = [one for each in added for one in each.models]
-    documentation = Documentation(routes, version, models, handlers)
+    documentation = Documentation(routes, version, handlers)
     guard = _closed(guard)
     if guard is not None:
         view.metrics.register(AccessMetrics(guard))

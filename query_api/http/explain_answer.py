@@ -1,6 +1,7 @@
 """`/explain`: what an instance held of a prompt at a past moment, and what ended the prefix."""
 
 from functools import partial
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,6 +10,7 @@ from query_api.http import models, openapi
 from query_api.http.answers import explanation_document
 from query_api.http.caller import access_of
 from query_api.http.errors import RequestError, no_history, recovering
+from query_api.http.explanation_models import ExplanationDocument
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_as_of, read_parameters
 from query_api.http.requests.queries import Query, missing, named_scope, read_prompt, url_query
@@ -18,6 +20,12 @@ from query_api.http.wire import Wire, reply_wire
 from query_api.ports import AsOf, History, View
 from schemas.events import extra_key
 from streams.history.explain import Question
+
+_AS_OF: Final = openapi.parameter("as_of")
+_PROMPT: Final = [
+    openapi.parameter(name) | {"required": True}
+    for name in ("model", "block_size", "instance_id", "token_ids")
+]
 
 
 def past_routes(view: View, history: History | None, bodies: Bodies, default_wire: Wire) -> Routes:
@@ -43,7 +51,12 @@ def past_routes(view: View, history: History | None, bodies: Bodies, default_wir
     @router.get(
         "/explain",
         summary="What an instance held of a prompt then, and what ended it",
-        openapi_extra=openapi.explain_operation(),
+        openapi_extra=openapi.operation(
+            ExplanationDocument,
+            *Wire,
+            refused=(400, 413, 500, 503),
+            parameters=[_AS_OF, *_PROMPT],
+        ),
     )
     async def explain_from_url(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -54,7 +67,14 @@ def past_routes(view: View, history: History | None, bodies: Bodies, default_wir
     @router.post(
         "/explain",
         summary="The same of a longer prompt: the body is that of /query, with its instance_id",
-        openapi_extra=openapi.explain_operation(models.QueryRequest, openapi.QUERY_EXAMPLE),
+        openapi_extra=openapi.operation(
+            ExplanationDocument,
+            *Wire,
+            body=models.QueryRequest,
+            example=openapi.QUERY_EXAMPLE,
+            refused=(400, 413, 500, 503),
+            parameters=[_AS_OF],
+        ),
     )
     async def explain_from_body(request: Request) -> Response:
         body, wire = await read_request(request, bodies, default_wire)

@@ -1,7 +1,7 @@
 """What a room adds to the HTTP service, and what it gets for that."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from query_api.http.metrics import HttpMetrics
 from query_api.http.post_endpoint import PostEndpoint
@@ -54,13 +54,11 @@ class Feature(NamedTuple):
 
     Attributes:
         routes: for Starlette, and for the document.
-        models: bodies and answers that the document names.
         endpoints: hot routes, which are served in front of Starlette.
         streams: answers that never end.
     """
 
     routes: Routes
-    models: Sequence[type[Any]] = ()
     endpoints: Sequence[PostEndpoint] = ()
     streams: Sequence[Streams] = ()
 

@@ -9,9 +9,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from query_api.gaps import GapsDocument
-from query_api.http.errors import ErrorEnvelope
-from query_api.http.memory_models import MemoryView
 from schemas.arrays import Token
 from schemas.limits import (
     BLOCK_SIZE_MAX,
@@ -279,7 +276,7 @@ class UnregisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class UnregisterResponse(msgspec.Struct, kw_only=True):
-    """What was forgotten, as `instance|tenant|rank`."""
+    """What was forgotten for good, as `instance|tenant|rank`."""
 
     status: Literal["unregistered successfully"]
     removed_instances: list[str]
@@ -440,26 +437,3 @@ class TableDigest(msgspec.Struct, kw_only=True):
     seed: int
     digest: str
     contexts: list[ContextDigest]
-
-
-MODELS = (
-    GapsDocument,
-    QueryRequest,
-    HashQueryRequest,
-    PublishedMatch,
-    DetailedMatch,
-    ConductorMatches,
-    DetailedConductorMatches,
-    RegisterRequest,
-    RegisterResponse,
-    UnregisterRequest,
-    UnregisterResponse,
-    Services,
-    GlobalView,
-    MemoryView,
-    Alive,
-    Ready,
-    TableDigest,
-    ErrorEnvelope,
-)
-"""What becomes a component of the OpenAPI document, with all that it refers to."""

@@ -1,43 +1,32 @@
 """The OpenAPI document: what each route takes and answers, as fragments for FastAPI's generator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from query_api.gaps import GapsDocument, PublisherFilter
 from query_api.http import models
 from query_api.http.errors import ErrorEnvelope
-from query_api.http.explanation_models import ExplanationDocument
 from query_api.http.route_table import Routes
 from query_api.http.wire import Wire
 from schemas.answer_states import AnswerState
-from schemas.command_records import BY_ADVICE
-from schemas.limits import COMMANDS_LISTED_MAX, COMMANDS_SHOWN
 
+Model = type[msgspec.Struct]
 Fragment = dict[str, Any]
-"""A part of an OpenAPI document, which is a tree of plain JSON."""
+"""A part of an OpenAPI document: a tree of plain JSON, with models where their schemas go."""
 
 DOCS_FILES: Final = "/docs/files"
 _REFERENCE: Final = "#/components/schemas/{name}"
-
-
-def reference(model: type[msgspec.Struct]) -> Fragment:
-    """The schema of a model, by name."""
-    return {"$ref": _REFERENCE.format(name=model.__name__)}
 
 
 def _map_of(schema: Fragment) -> Fragment:
     return {"type": "object", "additionalProperties": schema}
 
 
-_PUBLISHED: Final = _map_of(
-    _map_of({"anyOf": [reference(models.PublishedMatch), reference(models.DetailedMatch)]})
-)
-_CONDUCTOR: Final = {
-    "anyOf": [reference(models.ConductorMatches), reference(models.DetailedConductorMatches)]
-}
+_PUBLISHED: Final = _map_of(_map_of({"anyOf": [models.PublishedMatch, models.DetailedMatch]}))
+_CONDUCTOR: Final = {"anyOf": [models.ConductorMatches, models.DetailedConductorMatches]}
 _ANSWER_OPTIONS: Final = [
     {
         "name": "detail",
@@ -68,7 +57,6 @@ _ANSWER_OPTIONS: Final = [
         "example": "0:592",
     },
 ]
-_EXPLAIN_FIELDS: Final = ("model", "block_size", "instance_id", "token_ids")
 _OCTETS: Final = "application/octet-stream"
 _ANSWER_HEADERS: Final = {
     "Reprise-Position": {
@@ -165,16 +153,57 @@ ERROR_EXAMPLE: Final = {
 }
 
 
-def _content(schema: Fragment, example: object, *wires: Wire) -> Fragment:
-    return {wire.value: {"schema": schema, "example": example} for wire in wires}
+def _content(schema: Fragment | Model, example: object, *wires: Wire) -> Fragment:
+    shown = {} if example is None else {"example": example}
+    return {wire.value: {"schema": schema, **shown} for wire in wires}
 
 
-def body_of(model: type[msgspec.Struct], example: Fragment) -> Fragment:
-    """The `requestBody` of a route that takes both wire forms."""
-    return {"required": True, "content": _content(reference(model), example, *Wire)}
+def operation(
+    answers: Model | Mapping[int, Model],
+    *wires: Wire,
+    body: Model | None = None,
+    example: object = None,
+    answer_example: object = None,
+    refused: Sequence[int] = (),
+    parameters: Sequence[Fragment] = (),
+) -> Fragment:
+    """Request and answers of a route.
+
+    Args:
+        answers: the one of status 200, or those of each status.
+        wires: forms of the answers, among which Accept chooses; none: JSON alone.
+        body: of the request, in both forms.
+        example: of the body.
+        answer_example: of the answers.
+        refused: statuses of error answers.
+        parameters: of the URL.
+    """
+    if not isinstance(answers, Mapping):
+        answers = {200: answers}
+    responses = {
+        str(status): {
+            "description": model.__doc__ or "",
+            "content": _content(model, answer_example, *(wires or (Wire.JSON,))),
+        }
+        for status, model in answers.items()
+    }
+    found: Fragment = {"responses": responses | _errors(*refused)}
+    if parameters:
+        found["parameters"] = list(parameters)
+    if body is not None:
+        found["requestBody"] = {"required": True, "content": _content(body, example, *Wire)}
+    return found
 
 
-def errors(*statuses: int) -> Fragment:
+def parameter(name: str, schema: Fragment | str = "string", description: str = "") -> Fragment:
+    """One of a URL that may be left out; its schema, or the name of its type."""
+    found: Fragment = {"name": name, "in": "query"}
+    if description:
+        found["description"] = description
+    return found | {"schema": {"type": schema} if isinstance(schema, str) else schema}
+
+
+def _errors(*statuses: int) -> Fragment:
     """The error answers of a route."""
     texts = {
         400: "The request is wrong: `reason`, `field` and `index` say where.",
@@ -185,155 +214,28 @@ def errors(*statuses: int) -> Fragment:
         503: "Not now: `recovering` or `storage`.",
         504: "Not all have done it in time; whether they will is not known.",
     }
-    content = _content(reference(ErrorEnvelope), ERROR_EXAMPLE, *Wire)
+    content = _content(ErrorEnvelope, ERROR_EXAMPLE, *Wire)
     return {str(status): {"description": texts[status], "content": content} for status in statuses}
 
 
-def query_operation(model: type[msgspec.Struct], example: Fragment) -> Fragment:
+def query_operation(model: Model, example: Fragment) -> Fragment:
     """Request and answers of a hot route."""
+    found = operation({}, body=model, example=example, refused=(400, 413, 500, 503))
     content = _content(_PUBLISHED, PUBLISHED_EXAMPLE, Wire.JSON)
     content |= _content(_CONDUCTOR, CONDUCTOR_EXAMPLE, Wire.MSGPACK)
-    answer = {
+    found["parameters"] = _ANSWER_OPTIONS
+    found["responses"]["200"] = {
         "description": "What each instance holds. An unknown scope is an empty answer.",
         "headers": _ANSWER_HEADERS,
         "content": content,
     }
-    responses = {"200": answer, **errors(400, 413, 500, 503)}
-    request = body_of(model, example)
+    request = found["requestBody"]
     request["content"][_OCTETS] = {"schema": {"type": "string", "format": "binary"}}
     request["description"] = (
         f"As `{_OCTETS}` the body is nothing but tokens (u32, little-endian) or prefix hashes (u64,"
         " little-endian), and the other fields stand in the URL: `?model=m&block_size=16`."
     )
-    return {"parameters": _ANSWER_OPTIONS, "requestBody": request, "responses": responses}
-
-
-def explain_operation(
-    model: type[msgspec.Struct] | None = None, example: Fragment | None = None
-) -> Fragment:
-    """Request and answer of `/explain`: with a body, or with all of it in the URL."""
-    names = [("as_of", False), *((name, True) for name in _EXPLAIN_FIELDS if model is None)]
-    parameters: list[Fragment] = [
-        {"name": name, "in": "query", "required": required, "schema": {"type": "string"}}
-        for name, required in names
-    ]
-    answer = view_operation(ExplanationDocument, *Wire)["responses"]
-    operation: Fragment = {
-        "parameters": parameters,
-        "responses": answer | errors(400, 413, 500, 503),
-    }
-    if model is not None:
-        operation["requestBody"] = body_of(model, example or {})
-    return operation
-
-
-def command_operation(
-    model: type[msgspec.Struct],
-    example: Fragment,
-    answer_model: type[msgspec.Struct],
-    answer_example: Fragment,
-    *statuses: int,
-) -> Fragment:
-    """Request and answers of a route that changes registrations."""
-    content = _content(reference(answer_model), answer_example, *Wire)
-    answer = {"description": "Done, and durable.", "content": content}
-    responses = {"200": answer, **errors(*statuses)}
-    return {"requestBody": body_of(model, example), "responses": responses}
-
-
-def view_operation(model: type[msgspec.Struct], *wires: Wire) -> Fragment:
-    """Answers of a route that only reads; Accept chooses among several wire forms."""
-    content = {wire.value: {"schema": reference(model)} for wire in wires or (Wire.JSON,)}
-    return {"responses": {"200": {"description": model.__doc__ or "", "content": content}}}
-
-
-def lookup_operation(
-    model: type[msgspec.Struct], example: Fragment, answer_model: type[msgspec.Struct]
-) -> Fragment:
-    """Request and answer of LMCache's `/lookup`."""
-    operation = view_operation(answer_model, *Wire)
-    operation["requestBody"] = body_of(model, example)
-    operation["responses"] |= errors(400, 413, 503)
-    return operation
-
-
-def workers_operation(model: type[msgspec.Struct]) -> Fragment:
-    """Answers of LMCache's `/controller/workers`: of all, or of those that are named."""
-    operation = view_operation(model)
-    operation["responses"] |= errors(400, 404)
-    operation["parameters"] = [
-        {"name": name, "in": "query", "required": False, "schema": {"type": kind}}
-        for name, kind in (("instance_id", "string"), ("worker_id", "integer"))
-    ]
-    return operation
-
-
-def worker_command_operation(
-    model: type[msgspec.Struct],
-    example: Fragment,
-    answer_model: type[msgspec.Struct],
-    *statuses: int,
-    status: str = "200",
-) -> Fragment:
-    """Request and answers of a command to LMCache's workers."""
-    content = {wire.value: {"schema": reference(answer_model)} for wire in Wire}
-    answer = {"description": answer_model.__doc__ or "", "content": content}
-    responses = {status: answer, **errors(*statuses)}
-    return {"requestBody": body_of(model, example), "responses": responses}
-
-
-def found_command_operation(model: type[msgspec.Struct]) -> Fragment:
-    """Answers of `/commands/{command_id}`."""
-    operation = view_operation(model, *Wire)
-    operation["responses"] |= errors(404, 409, 503)
-    return operation
-
-
-def latest_commands_operation(model: type[msgspec.Struct]) -> Fragment:
-    """What `GET /commands` takes, and its answers."""
-    operation = view_operation(model, *Wire)
-    operation["responses"] |= errors(400, 409, 503)
-    operation["parameters"] = [
-        {
-            "name": "limit",
-            "in": "query",
-            "schema": {
-                "type": "integer",
-                "default": COMMANDS_SHOWN,
-                "maximum": COMMANDS_LISTED_MAX,
-            },
-        },
-        {
-            "name": "origin",
-            "in": "query",
-            "description": "Only those of this origin: what services did by their own advice.",
-            "schema": {"type": "string", "enum": [BY_ADVICE]},
-        },
-    ]
-    return operation
-
-
-def gaps_operation() -> Fragment:
-    """What `GET /gaps` takes, and its answers."""
-    parameters: list[Fragment] = [
-        {
-            "name": name,
-            "in": "query",
-            "description": f"Only publishers of this {name.removesuffix('_id')}.",
-            "schema": {"type": "string"},
-        }
-        for name in PublisherFilter._fields
-    ]
-    operation = view_operation(GapsDocument, *Wire)
-    return operation | {"parameters": parameters}
-
-
-def ready_operation() -> Fragment:
-    """Answers of `GET /ready`: one document with two statuses."""
-    operation = view_operation(models.Ready)
-    answer = operation["responses"]["200"]
-    operation["responses"]["503"] = answer | {"description": "Not yet; `error` says why."}
-    return operation
+    return found
 
 
 class Documentation:
@@ -343,7 +245,6 @@ class Documentation:
     Args:
         routes: what is documented.
         version: of the package.
-        models: whose schemas routes name, beside `models.MODELS` and LMCache's.
         handlers: of errors, as an app takes them.
     """
 
@@ -353,12 +254,10 @@ class Documentation:
         self,
         routes: Routes,
         version: str,
-        models: Sequence[type[msgspec.Struct]],
         handlers: Mapping[Any, Any],
     ) -> None:
         self._routes = routes
         self._version = version
-        self._models = models
         self._handlers = handlers
         self._app: ASGIApp | None = None
 
@@ -391,16 +290,29 @@ class Documentation:
             redirect_slashes=False,
             exception_handlers=dict(self._handlers),
         )
-        self._routes.document(app)
+        named = sorted(set(_models_in(self._routes.fragments())), key=lambda model: model.__name__)
+        schemas, components = msgspec.json.schema_components(named, ref_template=_REFERENCE)
+        self._routes.document(app, partial(_with_schemas, dict(zip(named, schemas, strict=True))))
         document = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
         )
-        every = (
-            *models.MODELS,
-            ExplanationDocument,
-            *self._models,
-        )
-        _, components = msgspec.json.schema_components(every, ref_template=_REFERENCE)
         document.setdefault("components", {}).setdefault("schemas", {}).update(components)
         app.openapi = lambda: document  # type: ignore[method-assign]
         return app
+
+
+def _models_in(node: object) -> Iterator[Model]:
+    if isinstance(node, type):
+        yield node
+    elif isinstance(node, dict | list):
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from _models_in(inner)
+
+
+def _with_schemas(schemas: Mapping[Model, Fragment], node: Any) -> Any:
+    """The same tree with the schemas of the models in their places."""
+    if isinstance(node, type):
+        return schemas[node]
+    if isinstance(node, dict):
+        return {name: _with_schemas(schemas, inner) for name, inner in node.items()}
+    return [_with_schemas(schemas, inner) for inner in node] if isinstance(node, list) else node

@@ -21,6 +21,7 @@ Handler = Callable[..., Awaitable[Response]]
 """Takes the request as `request`, and parts of the path by their names; either may be left out."""
 
 _REQUEST: Final = "request"
+_EXTRA: Final = "openapi_extra"
 
 
 class RouteEntry(NamedTuple):
@@ -86,10 +87,15 @@ class Routes:
             found.append(route)
         return found
 
-    def document(self, app: "FastAPI") -> None:
+    def fragments(self) -> list[Any]:
+        """What they say of requests and answers, with models where their schemas go."""
+        return [entry.documented.get(_EXTRA) for entry in self.entries]
+
+    def document(self, app: "FastAPI", with_schemas: Callable[[Any], Any]) -> None:
         """Adds them to an app that is asked for its document."""
         for entry in self.entries:
-            app.add_api_route(entry.path, entry.handler, methods=[entry.method], **entry.documented)
+            documented = entry.documented | {_EXTRA: with_schemas(entry.documented.get(_EXTRA))}
+            app.add_api_route(entry.path, entry.handler, methods=[entry.method], **documented)
 
 
 def _endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from query_api.gaps import PublisherFilter, gaps_document
+from query_api.gaps import GapsDocument, PublisherFilter, gaps_document
 from query_api.http import memory_models, models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.caller import access_of
@@ -36,6 +36,10 @@ from schemas.identities import PrefixScope
 from schemas.registration import Registration
 
 BOTH_WIRES: Final = (Wire.JSON, Wire.MSGPACK)
+_PUBLISHER_FILTER: Final = [
+    openapi.parameter(name, description=f"Only publishers of this {name.removesuffix('_id')}.")
+    for name in PublisherFilter._fields
+]
 
 
 def respond(document: Document | msgspec.Struct, wire: Wire, status: int = 200) -> Response:
@@ -78,12 +82,13 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
     @router.post(
         "/register",
         summary="Follow a publisher of events",
-        openapi_extra=openapi.command_operation(
-            models.RegisterRequest,
-            openapi.REGISTER_EXAMPLE,
+        openapi_extra=openapi.operation(
             models.RegisterResponse,
-            openapi.REGISTERED_EXAMPLE,
-            *(400, 413, 500, 503),
+            *Wire,
+            body=models.RegisterRequest,
+            example=openapi.REGISTER_EXAMPLE,
+            answer_example=openapi.REGISTERED_EXAMPLE,
+            refused=(400, 413, 500, 503),
         ),
     )
     async def register(request: Request) -> Response:
@@ -108,12 +113,13 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
     @router.post(
         "/unregister",
         summary="Forget a publisher, with its blocks",
-        openapi_extra=openapi.command_operation(
-            models.UnregisterRequest,
-            openapi.UNREGISTER_EXAMPLE,
+        openapi_extra=openapi.operation(
             models.UnregisterResponse,
-            openapi.UNREGISTERED_EXAMPLE,
-            *(400, 404, 413, 503),
+            *Wire,
+            body=models.UnregisterRequest,
+            example=openapi.UNREGISTER_EXAMPLE,
+            answer_example=openapi.UNREGISTERED_EXAMPLE,
+            refused=(400, 404, 413, 503),
         ),
     )
     async def unregister(request: Request) -> Response:
@@ -161,7 +167,7 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     @router.get(
         "/services",
         summary="All registered publishers",
-        openapi_extra=openapi.view_operation(models.Services, *BOTH_WIRES),
+        openapi_extra=openapi.operation(models.Services, *BOTH_WIRES),
     )
     async def services(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -172,7 +178,7 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     @router.get(
         "/gaps",
         summary="What became of every batch: seen, repaired or lost, when and why",
-        openapi_extra=openapi.gaps_operation(),
+        openapi_extra=openapi.operation(GapsDocument, *BOTH_WIRES, parameters=_PUBLISHER_FILTER),
     )
     async def gaps(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -190,7 +196,7 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     @router.get(
         "/memory",
         summary="What engines' KV caches take of their memory",
-        openapi_extra=openapi.view_operation(memory_models.MemoryView, *BOTH_WIRES),
+        openapi_extra=openapi.operation(memory_models.MemoryView, *BOTH_WIRES),
     )
     async def memory(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -200,7 +206,7 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     @router.get(
         "/global_view",
         summary="All scopes of queries",
-        openapi_extra=openapi.view_operation(models.GlobalView, *BOTH_WIRES),
+        openapi_extra=openapi.operation(models.GlobalView, *BOTH_WIRES),
     )
     async def global_view(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -215,7 +221,7 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     @router.get(
         "/digest",
         summary="What exactly the table holds",
-        openapi_extra=openapi.view_operation(models.TableDigest),
+        openapi_extra=openapi.operation(models.TableDigest),
     )
     async def digest(request: Request) -> Response:
         kernel, position = view.kernel, positions_text(view.positions())
@@ -227,7 +233,7 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     @router.get(
         "/health",
         summary="Whether the process is alive",
-        openapi_extra=openapi.view_operation(models.Alive),
+        openapi_extra=openapi.operation(models.Alive),
     )
     async def health(request: Request) -> Response:
         document = health_document(view, version)
@@ -238,7 +244,7 @@ def view_routes(view: View, version: str, default_wire: Wire) -> Routes:
     @router.get(
         "/ready",
         summary="Whether queries are answered",
-        openapi_extra=openapi.ready_operation(),
+        openapi_extra=openapi.operation({200: models.Ready, 503: models.Ready}),
     )
     async def ready(request: Request) -> Response:
         status, document = ready_document(view)

@@ -118,9 +118,6 @@ class DecisionsDocument(msgspec.Struct, kw_only=True, frozen=True):
     decisions: list[DecisionSummary]
 
 
-MODELS: Final = (DecisionsDocument, DecisionDocument)
-
-
 def decision_summary(recent: RecentDecision) -> DecisionSummary:
     """In short."""
     return DecisionSummary(**_fields(recent))
@@ -232,7 +229,7 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
     @routes.get(
         "/decisions",
         summary="The last decisions, the latest first, and what came of each",
-        openapi_extra=openapi.view_operation(DecisionsDocument, *BOTH_WIRES),
+        openapi_extra=openapi.operation(DecisionsDocument, *BOTH_WIRES),
     )
     async def decisions(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -249,7 +246,7 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
     @routes.get(
         "/decisions/{name}",
         summary="One of the last decisions, with each candidate and what the policy made of it",
-        openapi_extra=openapi.view_operation(DecisionDocument, *BOTH_WIRES),
+        openapi_extra=openapi.operation(DecisionDocument, *BOTH_WIRES),
     )
     async def decision(name: str, request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)

@@ -204,15 +204,6 @@ class RoutingDocument(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-MODELS: Final = (
-    RouteDocument,
-    RefusalDocument,
-    FeedbackDocument,
-    LoadDocument,
-    RoutingDocument,
-)
-
-
 def route_document(
     routed: RoutedDecision, *, explain: bool, unknown: ScopeMismatch | None = None
 ) -> RouteDocument:

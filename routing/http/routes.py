@@ -1,7 +1,5 @@
 """The routes of routing, declared; the hot ones for the document."""
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -40,6 +38,7 @@ _FEEDBACK_EXAMPLE = {
     "output_tokens": 210,
 }
 _LOAD_EXAMPLE = {"instance_id": "a", "dp_rank": 0, "waiting": 2, "running": 5, "kv_usage": 0.4}
+_REFUSED = (400, 413, 503)
 
 
 def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> Routes:
@@ -52,7 +51,7 @@ def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> R
     @router.get(
         "/routing",
         summary="What is under way where, as of a position of the routing log",
-        openapi_extra=openapi.view_operation(RoutingDocument, *BOTH_WIRES),
+        openapi_extra=openapi.operation(RoutingDocument, *BOTH_WIRES),
     )
     async def routing(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -62,8 +61,12 @@ def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> R
     @router.post(
         ROUTE,
         summary="Who gets a request; booked at once, unless `reserve` is false",
-        openapi_extra=_operation(
-            RouteBody, _ROUTE_EXAMPLE, {"200": RouteDocument, "429": RefusalDocument}
+        openapi_extra=openapi.operation(
+            {200: RouteDocument, 429: RefusalDocument},
+            *BOTH_WIRES,
+            body=RouteBody,
+            example=_ROUTE_EXAMPLE,
+            refused=_REFUSED,
         ),
     )
     async def route() -> Response:
@@ -72,7 +75,13 @@ def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> R
     @router.post(
         FEEDBACK,
         summary="What came of a decision: one report or a list",
-        openapi_extra=_operation(FeedbackBody, _FEEDBACK_EXAMPLE, {"202": FeedbackDocument}),
+        openapi_extra=openapi.operation(
+            {202: FeedbackDocument},
+            *BOTH_WIRES,
+            body=FeedbackBody,
+            example=_FEEDBACK_EXAMPLE,
+            refused=_REFUSED,
+        ),
     )
     async def feedback() -> Response:
         return Handoff(hot, FEEDBACK)
@@ -80,25 +89,15 @@ def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> R
     @router.post(
         LOAD,
         summary="What an instance carries: one sample or a list",
-        openapi_extra=_operation(LoadBody, _LOAD_EXAMPLE, {"202": LoadDocument}),
+        openapi_extra=openapi.operation(
+            {202: LoadDocument},
+            *BOTH_WIRES,
+            body=LoadBody,
+            example=_LOAD_EXAMPLE,
+            refused=_REFUSED,
+        ),
     )
     async def load() -> Response:
         return Handoff(hot, LOAD)
 
     return router
-
-
-def _operation(body: type[Any], example: dict[str, Any], answers: dict[str, type[Any]]) -> Any:
-    operation: dict[str, Any] = {
-        "requestBody": openapi.body_of(body, example),
-        "responses": {
-            status: openapi.view_operation(model, *Wire)["responses"]["200"]
-            for status, model in answers.items()
-        },
-    }
-    operation["responses"] |= openapi.errors(400, 413, 503)
-    return operation
-
-
-MODELS = (RouteBody, FeedbackBody, LoadBody)
-"""Bodies, for the document."""

@@ -44,9 +44,6 @@ class ModelsDocument(EstimateRows, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
-MODELS: Final = (ModelsDocument, PromisesDocument, PrefixesDocument, AdvicesDocument)
-
-
 def routing_views(
     view: View, router: Router, default_wire: Wire, acting: Acting | None = None
 ) -> Routes:
@@ -58,7 +55,7 @@ def routing_views(
     @routes.get(
         "/models",
         summary="What outcomes have taught of times, by model and class of instances",
-        openapi_extra=openapi.view_operation(ModelsDocument, *BOTH_WIRES),
+        openapi_extra=openapi.operation(ModelsDocument, *BOTH_WIRES),
     )
     async def models(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -67,7 +64,7 @@ def routing_views(
     @routes.get(
         "/promises",
         summary="What decisions promised, what came of it, and why tokens were computed anew",
-        openapi_extra=openapi.view_operation(PromisesDocument, *BOTH_WIRES),
+        openapi_extra=openapi.operation(PromisesDocument, *BOTH_WIRES),
     )
     async def promises(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -88,7 +85,7 @@ def routing_views(
     @routes.get(
         "/prefixes",
         summary="The prefixes that are asked for most, who holds them, and what became of hits",
-        openapi_extra=openapi.view_operation(PrefixesDocument, *BOTH_WIRES),
+        openapi_extra=openapi.operation(PrefixesDocument, *BOTH_WIRES),
     )
     async def prefixes(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -115,7 +112,7 @@ def routing_views(
     @routes.get(
         "/advice",
         summary="Which prefixes should be copied to other instances, or pinned; and what was done",
-        openapi_extra=openapi.view_operation(AdvicesDocument, *BOTH_WIRES),
+        openapi_extra=openapi.operation(AdvicesDocument, *BOTH_WIRES),
     )
     async def advice(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)

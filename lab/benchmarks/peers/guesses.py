@@ -15,7 +15,7 @@ import gc
 import os
 import random
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -112,9 +112,6 @@ def _check(tree: ApproximateTree, index: Kernel, tokens: Sequence[int], packed: 
 
 
 # How far it is off
-
-PrefixLookup = Callable[[int, Sequence[int], Sequence[int]], Mapping[str, int]]
-"""What is known of a request's prompt: of its number, its tokens and its blocks' hashes."""
 
 
 class GuessTotals(NamedTuple):
