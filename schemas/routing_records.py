@@ -287,7 +287,18 @@ class OutcomeEvent(StrEnum):
     @property
     def is_end(self) -> bool:
         """Whether nothing comes after it."""
-        return self not in (OutcomeEvent.DISPATCHED, OutcomeEvent.FIRST_TOKEN)
+        return self in ENDS
+
+
+# Read from here where each report passes: an attribute of an enumeration costs 0.2 us.
+DISPATCHED: Final = OutcomeEvent.DISPATCHED
+FIRST_TOKEN: Final = OutcomeEvent.FIRST_TOKEN
+COMPLETED: Final = OutcomeEvent.COMPLETED
+FAILED: Final = OutcomeEvent.FAILED
+CANCELLED: Final = OutcomeEvent.CANCELLED
+
+ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
+"""What nothing comes after."""
 
 
 class FeedbackReport(msgspec.Struct, frozen=True, array_like=True):

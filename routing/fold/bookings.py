@@ -24,6 +24,8 @@ from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happene
 from routing.fold.place import Load, Places
 from routing.fold.record_clock import RecordClock
 from schemas.routing_records import (
+    ENDS,
+    FIRST_TOKEN,
     Decision,
     FeedbackReport,
     OutcomeEvent,
@@ -39,8 +41,6 @@ ROUTING_RUNS_MAX: Final = 1024  # services whose last decision is remembered; so
 
 LATE: Final = 2.0
 """Times what was expected: estimates are seldom so wrong."""
-
-_ENDS: Final = frozenset(event for event in OutcomeEvent if event.is_end)
 
 
 class Reported(NamedTuple):
@@ -73,6 +73,7 @@ class Bookings:
         self.prolonged = 0
         self.expired = self.overflowed = self.repeated = self.unknown = self.released = 0
         self._bookings: dict[DecisionKey, Booking] = {}
+        self._sizes: dict[DecisionKey, int] = {}  # of each, bytes
         self._bytes = 0  # that they take
         self._requests: dict[str, dict[str, DecisionKey]] = {}  # by request, then by tenant
         self._expiry: list[tuple[float, int, int]] = []
@@ -157,9 +158,9 @@ class Bookings:
         booking.seen |= BITS[outcome.event]
         self._move(booking, outcome)
         at = happened_at(outcome, booking, self.clock)
-        if outcome.event in _ENDS:
+        if outcome.event in ENDS:
             self._end(booking, at=at)
-        elif outcome.event is OutcomeEvent.FIRST_TOKEN:
+        elif outcome.event is FIRST_TOKEN:
             booking.first_at = at
             self.places.release(booking, at=at)
         return [Reported(booking, outcome)]
@@ -221,8 +222,8 @@ class Bookings:
 
     def _end(self, booking: Booking, *, at: float | None = None) -> None:
         self.places.end(booking, at=at)
-        if self._bookings.pop(booking.key, None) is not None:
-            self._bytes -= booking.size_bytes
+        self._bookings.pop(booking.key, None)
+        self._bytes -= self._sizes.pop(booking.key, 0)
         named = self._requests.get(booking.request_id, {})
         if named.get(booking.tenant_id) == booking.key:
             del named[booking.tenant_id]
@@ -240,8 +241,10 @@ class Bookings:
         return self._bytes
 
     def _keep(self, booking: Booking) -> None:
-        self._bookings[booking.key] = booking
-        self._bytes += booking.size_bytes
+        key, size = booking.key, booking.size_bytes
+        self._bytes += size - self._sizes.get(key, 0)
+        self._bookings[key] = booking
+        self._sizes[key] = size
 
     def _name(self, booking: Booking) -> None:
         if booking.request_id:

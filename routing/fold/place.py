@@ -10,7 +10,9 @@ from typing import Final, NamedTuple
 
 from routing.bounds import LOAD_SUM_MAX, QUEUED_SUMMED_MAX
 from routing.fold.booking import Booking, DecisionKey
-from schemas.routing_records import OutcomeEvent, Target
+from schemas.routing_records import (
+    Target,
+)
 
 
 class Load(NamedTuple):
@@ -84,7 +86,7 @@ class Places:
             place.requests += 1
             place.kv_tokens += booking.prompt + booking.output
             place.active += booking.uncached
-            if target == booking.target and not booking.has(OutcomeEvent.FIRST_TOKEN):
+            if target == booking.target and not booking.has_begun:
                 place.pending += booking.uncached
                 place.queued[booking.key] = booking
                 place.free_at = max(place.free_at, booking.time) + booking.work_s

@@ -12,7 +12,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from routing.observed.promises import IndexCause, Promise, PromiseTokens, bucket
-from schemas.routing_records import OutcomeEvent
+from schemas.routing_records import (
+    CANCELLED,
+    FAILED,
+    OutcomeEvent,
+)
 
 PROMISE_ROWS_MAX: Final = 16_384  # of sums, 1 KiB each: of="promise_rows", "promises_crowded"
 PROMISE_TTFT_S_MAX: Final = 100_000.0  # a longer time counts as this: sums must fit 64 bits
@@ -228,8 +232,8 @@ class PromiseTotals:
     def note_end(self, time: float, promise: Promise, event: OutcomeEvent | None) -> None:
         """A request has ended; None where nobody has told how."""
         for row in self._rows(time, key_of(promise)):
-            row.failed += event is OutcomeEvent.FAILED
-            row.cancelled += event is OutcomeEvent.CANCELLED
+            row.failed += event is FAILED
+            row.cancelled += event is CANCELLED
             row.unreported += not promise.has_cached
 
     def rows(self, since: float = 0.0) -> dict[PromiseKey, Totals]:

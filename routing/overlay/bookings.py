@@ -43,6 +43,7 @@ from routing.fold.fold import Changes
 from routing.fold.place import NO_LOAD, Load, Place, Places, load_of, rest_of
 from routing.overlay.own_records import OWN_RECORDS_MAX, OwnRecords, Stamps
 from schemas.routing_records import (
+    ENDS,
     Decision,
     DecisionsRecord,
     FeedbackReport,
@@ -199,7 +200,7 @@ class OverlaidBookings:
             self.repeated += self._here.repeated - repeated
             return []
         is_of_base = self._here.get(key) is None
-        if is_of_base and outcome.event.is_end and outcome.instance_id is None:
+        if is_of_base and outcome.event in ENDS and outcome.instance_id is None:
             return [self._end(booking, outcome)]
         if is_of_base:
             self._hide(booking)
@@ -219,7 +220,7 @@ class OverlaidBookings:
         self._hide(booking)
         self._note_told(booking.key, outcome)
         target = booking.target
-        if target is not None and not booking.has(OutcomeEvent.FIRST_TOKEN):
+        if target is not None and not booking.has_begun:
             at = happened_at(outcome, booking, self.clock)
             self._places.note_computed(booking.key, target, at)
         ended = copy(booking)
@@ -358,7 +359,7 @@ class OverlaidBookings:
             return []
         told = self._told.get(key, {})
         told = {event: one for event, one in told.items() if not booking.has(event)}
-        if booking.has(OutcomeEvent.FIRST_TOKEN) or not told:
+        if booking.has_begun or not told:
             self._places.take_back(key)
         new = [one for one in early if one.event not in told and not booking.has(one.event)]
         if booking.expires_at <= self.clock + self._ahead_s:
@@ -368,7 +369,7 @@ class OverlaidBookings:
             return []
         self._told[key] = told
         self._hide(booking)
-        if not new and any(event.is_end for event in told):
+        if not new and any(event in ENDS for event in told):
             return []
         self._adopt(booking)
         for outcome in told.values():
