@@ -23,6 +23,7 @@ from routing.bounds import BOOKINGS_BYTES_MAX, BOOKINGS_MAX
 from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
 from routing.fold.place import Load, Places
 from routing.fold.record_clock import RecordClock
+from routing.request_names import RequestNames
 from schemas.routing_records import (
     ENDS,
     FIRST_TOKEN,
@@ -75,7 +76,7 @@ class Bookings:
         self._bookings: dict[DecisionKey, Booking] = {}
         self._sizes: dict[DecisionKey, int] = {}  # of each, bytes
         self._bytes = 0  # that they take
-        self._requests: dict[str, dict[str, DecisionKey]] = {}  # by request, then by tenant
+        self._requests: RequestNames[DecisionKey] = RequestNames()
         self._expiry: list[tuple[float, int, int]] = []
         self._last: OrderedDict[int, int] = OrderedDict()  # number of each run's last decision
         self._early: OrderedDict[DecisionKey, tuple[float, list[FeedbackReport]]] = OrderedDict()
@@ -224,11 +225,7 @@ class Bookings:
         self.places.end(booking, at=at)
         self._bookings.pop(booking.key, None)
         self._bytes -= self._sizes.pop(booking.key, 0)
-        named = self._requests.get(booking.request_id, {})
-        if named.get(booking.tenant_id) == booking.key:
-            del named[booking.tenant_id]
-            if not named:
-                del self._requests[booking.request_id]
+        self._requests.discard(booking.request_id, booking.tenant_id, booking.key)
 
     @property
     def is_full(self) -> bool:
@@ -247,9 +244,7 @@ class Bookings:
         self._sizes[key] = size
 
     def _name(self, booking: Booking) -> None:
-        if booking.request_id:
-            named = self._requests.setdefault(booking.request_id, {})
-            named[booking.tenant_id] = booking.key
+        self._requests.put(booking.request_id, booking.tenant_id, booking.key)
 
     def _move(self, booking: Booking, outcome: FeedbackReport) -> None:
         """The client sent it elsewhere than it was told."""
@@ -282,7 +277,7 @@ class Bookings:
 
     def named(self, request_id: str) -> Mapping[str, DecisionKey]:
         """The decisions of requests of that id that are under way, by tenant."""
-        return self._requests.get(request_id, {})
+        return self._requests.by_tenant(request_id)
 
     def names(self, booking: Booking) -> bool:
         """Whether it is the last one of its request."""
@@ -350,6 +345,10 @@ class Bookings:
             self._early[key] = (at, outcomes)
         else:
             self._early.pop(key, None)
+
+    def is_early(self, key: DecisionKey, event: OutcomeEvent) -> bool:
+        """Whether such a report waits for its decision."""
+        return any(one.event is event for one in self._early.get(key, (0.0, []))[1])
 
     def early(self) -> Iterable[tuple[DecisionKey, list[FeedbackReport]]]:
         """All reports that wait for their decisions."""

@@ -99,7 +99,7 @@ def routing_views(
         admits = _wanted(given, access_of(request))
 
         def document() -> Response:
-            scopes = folded.read_all(hot_scopes)
+            scopes = folded.read_all(lambda fold: hot_scopes(fold, router.now()))
             found = prefixes_document(
                 scopes,
                 holders_in(kernel),

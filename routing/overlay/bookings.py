@@ -42,6 +42,7 @@ from routing.fold.bookings import LATE, Bookings, Reported
 from routing.fold.fold import Changes
 from routing.fold.place import NO_LOAD, Load, Place, Places, load_of, rest_of
 from routing.overlay.own_records import OWN_RECORDS_MAX, OwnRecords, Stamps
+from routing.request_names import only
 from schemas.routing_records import (
     ENDS,
     Decision,
@@ -195,9 +196,10 @@ class OverlaidBookings:
             if self.has_seen(*key):
                 self.repeated += 1
                 return None
-            repeated = self._here.repeated
+            if any(one.is_early(key, outcome.event) for one in (self.base, self._here)):
+                self.repeated += 1
+                return None
             self._here.report(run, outcome)  # it waits
-            self.repeated += self._here.repeated - repeated
             return []
         is_of_base = self._here.get(key) is None
         if is_of_base and outcome.event in ENDS and outcome.instance_id is None:
@@ -504,9 +506,11 @@ class OverlaidBookings:
             if key not in self._hidden
         }
         named.update(self._here.named(request_id))
-        if tenant_id is None:
-            return next(iter(named.values())) if len(named) == 1 else None
-        return named.get(tenant_id)
+        return only(named, tenant_id)
+
+    def is_named(self, request_id: str) -> bool:
+        """Whether a request of that id is under way, whosever it is."""
+        return self.named(request_id) is not None or bool(self.base.named(request_id))
 
     def targets(self) -> set[Target]:
         """Those at which something is booked."""

@@ -1,7 +1,7 @@
 """The routes of Dynamo's select service, over the router. In JSON only, as there."""
 
-import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
@@ -40,6 +40,7 @@ from routing.select.documents import (
     selection_document,
 )
 from routing.select.workers import Catalogue, Partition
+from schemas.clock import REAL_CLOCK
 from schemas.limits import MIB
 from schemas.routing_records import FeedbackReport, OutcomeEvent, Refusal
 from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
@@ -75,6 +76,7 @@ class SelectService:
         router: Router,
         *,
         tracer: Tracer = NO_TRACER,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
         view: of the table.
@@ -82,10 +84,11 @@ class SelectService:
         router: that decides.
         tracer: of the service.
         """
-        self.catalogue = Catalogue(view, registry)
+        self.catalogue = Catalogue(view, registry, monotonic)
         self._view = view
         self._router = router
         self._tracer = tracer
+        self._monotonic = monotonic
         self._kept: OrderedDict[Key, OpenSelection] = OrderedDict()
         self._kept_bytes = 0  # of prefix hashes
 
@@ -116,7 +119,7 @@ class SelectService:
         one = decision.candidates[decision.chosen]
         only = Offered(one.instance_id, one.dp_rank, endpoint=routed.endpoints[decision.chosen])
         request = request._replace(candidates=(only,), reserve=True, is_placed=True)
-        now = time.monotonic()
+        now = self._monotonic()
         self._forget(key)
         self._kept[key] = OpenSelection(request, partition, now)
         self._kept_bytes += len(request.prefixes)
@@ -153,7 +156,7 @@ class SelectService:
 
     def _reserve(self, asked: ReservationBody, kept: OpenSelection | None, span: Span) -> Response:
         if asked.worker_id is None:
-            if kept is None or time.monotonic() - kept.at > ROUTE_REPEAT_S:
+            if kept is None or self._monotonic() - kept.at > ROUTE_REPEAT_S:
                 text = f"Expected a selection of the last {ROUTE_REPEAT_S:g} s, got:"
                 text += f" {asked.selection_id[:80]}"
                 raise RequestError("not_found", text, field="selection_id", status=404)

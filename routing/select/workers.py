@@ -1,7 +1,6 @@
 """The catalogue of workers: registrations of instances whose names are numbers."""
 
-import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import groupby
 from typing import NamedTuple
 
@@ -87,10 +86,14 @@ class Catalogue:
     Args:
         view: that knows what is registered.
         registry: that registers.
+        monotonic: seconds since some moment.
     """
 
-    def __init__(self, view: View, registry: PublisherRegistry) -> None:
+    def __init__(
+        self, view: View, registry: PublisherRegistry, monotonic: Callable[[], float]
+    ) -> None:
         self._view = view
+        self._monotonic = monotonic
         self._registry = registry
         self._until = float("-inf")
         self._known: dict[tuple[str, str], list[Partition]] = {}
@@ -115,11 +118,11 @@ class Catalogue:
         Raises:
             RequestError: it has no worker, or workers of several block sizes.
         """
-        if time.monotonic() >= self._until:
+        if self._monotonic() >= self._until:
             self._known = {}
             for one in self.partitions():
                 self._known.setdefault((one.model_name, one.routing_group), []).append(one)
-            self._until = time.monotonic() + TARGETS_KEPT_S
+            self._until = self._monotonic() + TARGETS_KEPT_S
         found = self._known.get((model_name, routing_group), [])
         of = f"model {model_name[:80]}, routing group {routing_group[:80]}"
         if not found:
