@@ -15,6 +15,7 @@ from routing.fold.bookings import EARLY_OUTCOME_S
 from schemas.routing_records import Decision, FeedbackReport
 
 HELD_REPORTS_MAX: Final = 4096  # some KiB each; the oldest goes: reason="unknown_decision"
+HELD_SILENCE_S: Final = 5.0  # the log may have been away, and its records come all at once
 
 HeldName = DecisionKey | str
 """Of what a report is: its decision, or the id of its request."""
@@ -40,14 +41,13 @@ class HeldReport(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    at: float
-    log_at: float
+    until_s: float  # of following
     reports: list[HeldReport]
 
 
 class HeldReports:
-    """See the module. At most `most` names. Each waits for EARLY_OUTCOME_S of this process and of
-    the log, which may stand still, or leap after idleness. Cost O(1) each, amortized.
+    """See the module. At most `most` names. Each waits for EARLY_OUTCOME_S in which the log
+    is followed; a time in which nothing comes counts as HELD_SILENCE_S. Cost O(1) each, amortized.
 
     Attributes:
         dropped: reports whose decision never came, or that had no room.
@@ -56,24 +56,24 @@ class HeldReports:
     def __init__(self, most: int = HELD_REPORTS_MAX) -> None:
         self.dropped = 0
         self._most = most
+        self._followed_s = 0.0
+        self._followed_at = 0.0  # when the log brought something last
         self._waiting: OrderedDict[HeldName, _Waiting] = OrderedDict()
 
     def __len__(self) -> int:
         """How many names are waited for."""
         return len(self._waiting)
 
-    def hold(self, name: HeldName, report: HeldReport, now: float, log_time: float) -> bool:
+    def hold(self, name: HeldName, report: HeldReport) -> bool:
         """Keeps a report; False where the same is kept already.
 
         Args:
             name: what it is of.
             report: to be kept.
-            now: Unix seconds.
-            log_time: the time of the log, as far as it was folded.
         """
         waiting = self._waiting.get(name)
         if waiting is None:
-            waiting = self._waiting[name] = _Waiting(now, log_time, [])
+            waiting = self._waiting[name] = _Waiting(self._followed_s + EARLY_OUTCOME_S, [])
         event, whose = report.outcome.event, report[1:]
         if any(one.outcome.event is event and one[1:] == whose for one in waiting.reports):
             return False
@@ -96,12 +96,13 @@ class HeldReports:
                 del self._waiting[name]
         return found
 
-    def expire(self, now: float, log_time: float) -> None:
-        """Gives up what has waited too long."""
-        while self._waiting:
-            first = next(iter(self._waiting.values()))
-            if min(now - first.at, log_time - first.log_at) < EARLY_OUTCOME_S:
-                break
+    def expire(self, now: float) -> None:
+        """The log has brought something at that time, Unix seconds; gives up what has waited too
+        long.
+        """
+        self._followed_s += min(max(now - self._followed_at, 0.0), HELD_SILENCE_S)
+        self._followed_at = now
+        while self._waiting and next(iter(self._waiting.values())).until_s <= self._followed_s:
             self._drop_first()
 
     def _drop_first(self) -> None:

@@ -181,7 +181,7 @@ class LiveLoad:
             self._forget(gone)
             if isinstance(record, LoadRecord):
                 self._note_newest(record.samples)
-            self._held.expire(now, fold.bookings.clock)
+            self._held.expire(now)
             return self.take_held(now)
 
     def take_held(self, now: float) -> list[OwnReport]:
@@ -268,12 +268,12 @@ class LiveLoad:
                 ReportKind.NEW if self._bookings.has_seen(run, outcome.number) else ReportKind.EARLY
             )
 
-    def hold(self, name: HeldName, report: HeldReport, now: float) -> bool:
+    def hold(self, name: HeldName, report: HeldReport) -> bool:
         """A report to this service of a decision that the log may bring; False where the same is
         held already.
         """
         with self.lock:
-            return self._held.hold(name, report, now, self.folded.fold.bookings.clock)
+            return self._held.hold(name, report)
 
     def note(self, samples: Iterable[LoadSample]) -> None:
         """What targets carry."""

@@ -455,7 +455,7 @@ class Router:
         if name is None:
             return None
         held = HeldReport(outcome, told.tenant_id, told.tenants)
-        return ReportKind.EARLY if self.live.hold(name, held, now) else ReportKind.REPEATED
+        return ReportKind.EARLY if self.live.hold(name, held) else ReportKind.REPEATED
 
     def _name_to_come(self, told: ClientReport, now: float) -> HeldName | None:
         """What the log may bring of which that is a report."""
