@@ -41,7 +41,7 @@ class AdviceContext(NamedTuple):
 NOTHING_DONE: Final = AdviceContext({}, lambda scope, instance_id: True)
 
 
-class Acting(Protocol):
+class AdviceActor(Protocol):
     """Whoever acts on advice. From any thread."""
 
     def acts(self) -> list[Act]:

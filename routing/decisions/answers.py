@@ -18,7 +18,7 @@ ROUTE_ANSWERS_BYTES_MAX: Final = 64 * MIB  # of them, with all names: likewise
 ROUTE_EXPLAINED_MAX: Final = 256  # candidates of an answer that is given again with all of them
 
 
-class _Answer(NamedTuple):
+class _KeptAnswer(NamedTuple):
     routed: RoutedDecision
     question: tuple[object, ...]
     size_bytes: int
@@ -33,7 +33,7 @@ class KeptAnswers:
             given again.
         """
         self._forgotten = Counter() if forgotten is None else forgotten
-        self._answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str], _KeptAnswer] = OrderedDict()
         self._numbers: RequestNames[int] = RequestNames()
         self._candidates = self._bytes = 0
 
@@ -52,7 +52,7 @@ class KeptAnswers:
         name = (asked.scope.tenant_id, decision.request_id)
         self._forget(name)
         size = _size_of(routed)
-        self._answers[name] = _Answer(routed, _question_of(asked), size)
+        self._answers[name] = _KeptAnswer(routed, _question_of(asked), size)
         self._bytes += size
         self._numbers.put(name[1], name[0], decision.number)
         self._candidates += len(routed.decision.candidates)

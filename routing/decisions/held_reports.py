@@ -40,7 +40,7 @@ class HeldReport(NamedTuple):
         return is_named and (self.tenants is None or tenant_id in self.tenants)
 
 
-class _Waiting(NamedTuple):
+class _Wait(NamedTuple):
     until_s: float  # of following
     reports: list[HeldReport]
 
@@ -58,7 +58,7 @@ class HeldReports:
         self._most = most
         self._followed_s = 0.0
         self._followed_at = 0.0  # when the log brought something last
-        self._waiting: OrderedDict[HeldName, _Waiting] = OrderedDict()
+        self._waiting: OrderedDict[HeldName, _Wait] = OrderedDict()
 
     def __len__(self) -> int:
         """How many names are waited for."""
@@ -73,7 +73,7 @@ class HeldReports:
         """
         waiting = self._waiting.get(name)
         if waiting is None:
-            waiting = self._waiting[name] = _Waiting(self._followed_s + EARLY_OUTCOME_S, [])
+            waiting = self._waiting[name] = _Wait(self._followed_s + EARLY_OUTCOME_S, [])
         event, whose = report.outcome.event, report[1:]
         if any(one.outcome.event is event and one[1:] == whose for one in waiting.reports):
             return False

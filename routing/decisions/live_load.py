@@ -22,10 +22,10 @@ from routing.decisions.mean_work import MeanWork
 from routing.decisions.recent_decisions import RecentDecision, RecentDecisions
 from routing.decisions.unbooked_load import TypicalRequest, UnbookedLoads
 from routing.fold.booking import DecisionKey
-from routing.fold.bookings import Reported
+from routing.fold.bookings import BookingReport
 from routing.fold.failures import FailureState
 from routing.fold.fold import Changes, RoutingFold
-from routing.fold.place import NO_LOAD, Load
+from routing.fold.target_bookings import NO_LOAD, Load
 from routing.overlay.bookings import OverlaidBookings
 from routing.overlay.failures import OverlaidFailures
 from routing.overlay.own_records import OwnRecords
@@ -200,7 +200,9 @@ class LiveLoad:
                     made.append((run, outcome))
             return made
 
-    def _come(self, record: RoutingRecord, changes: Changes, now: float | None) -> list[Reported]:
+    def _come(
+        self, record: RoutingRecord, changes: Changes, now: float | None
+    ) -> list[BookingReport]:
         """What is back leaves the overlay."""
         back = self._own.back
         match record:
@@ -312,7 +314,7 @@ class LiveLoad:
         work.note(decision.time, one.load_s + one.transfer_s + one.prefill_s)
         self._recent_work.put(target, work)
 
-    def _note_reported(self, found: Iterable[Reported]) -> None:
+    def _note_reported(self, found: Iterable[BookingReport]) -> None:
         for booking, outcome in found:
             self._recent.report(booking.run, outcome)
             self._beside.begun(booking, outcome.event)

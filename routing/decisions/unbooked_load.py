@@ -14,7 +14,7 @@ import msgspec
 from routing.bounds import LOAD_SAMPLE_S, LOAD_SUM_MAX, LOAD_TARGETS_MAX
 from routing.fold.booking import Booking
 from routing.fold.bookings import LATE
-from routing.fold.place import Load
+from routing.fold.target_bookings import Load
 from routing.overlay.bookings import OverlaidBookings
 from schemas.routing_records import (
     DISPATCHED,

@@ -8,7 +8,7 @@ is for the second time, says that it lives, and prolongs it.
 
 An instance is taken to compute one prompt after the other. `wait_s` is what is booked ahead, less
 what has passed since the first of it began; where it takes several at a time, that is how long it
-takes until as much has been computed (`routing.fold.place`).
+takes until as much has been computed (`routing.fold.target_bookings`).
 """
 
 import heapq
@@ -21,8 +21,8 @@ import msgspec
 
 from routing.bounds import BOOKINGS_BYTES_MAX, BOOKINGS_MAX
 from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
-from routing.fold.place import Load, Places
 from routing.fold.record_clock import RecordClock
+from routing.fold.target_bookings import BookingsByTarget, Load
 from routing.request_names import RequestNames
 from schemas.routing_records import (
     ENDS,
@@ -44,7 +44,7 @@ LATE: Final = 2.0
 """Times what was expected: estimates are seldom so wrong."""
 
 
-class Reported(NamedTuple):
+class BookingReport(NamedTuple):
     """A report that was new, and what it was of."""
 
     booking: Booking
@@ -65,11 +65,11 @@ class Bookings:
         unknown: reports of decisions that never came.
     """
 
-    def __init__(self, places: Places | None = None) -> None:
+    def __init__(self, places: BookingsByTarget | None = None) -> None:
         """Args:
         places: what is booked at each target; None: none of it yet.
         """
-        self.places = Places() if places is None else places
+        self.places = BookingsByTarget() if places is None else places
         self._clock = RecordClock()
         self.prolonged = 0
         self.expired = self.overflowed = self.repeated = self.unknown = self.released = 0
@@ -125,7 +125,7 @@ class Bookings:
             self.unknown += len(outcomes)
         return gone
 
-    def book(self, run: int, decision: Decision, *, has_room: bool = True) -> list[Reported]:
+    def book(self, run: int, decision: Decision, *, has_room: bool = True) -> list[BookingReport]:
         """Somebody was chosen; of reports that came before it, those that were new. `has_room`:
         beside what is booked elsewhere.
         """
@@ -145,7 +145,7 @@ class Bookings:
         _, early = self._early.pop(key, (0.0, []))
         return [found for outcome in early for found in self.report(run, outcome)]
 
-    def report(self, run: int, outcome: FeedbackReport) -> list[Reported]:
+    def report(self, run: int, outcome: FeedbackReport) -> list[BookingReport]:
         """Something came of a decision; what was new of it."""
         key = (run, outcome.number)
         booking = self._bookings.get(key)
@@ -164,7 +164,7 @@ class Bookings:
         elif outcome.event is FIRST_TOKEN:
             booking.first_at = at
             self.places.release(booking, at=at)
-        return [Reported(booking, outcome)]
+        return [BookingReport(booking, outcome)]
 
     def release(self, engines: Iterable[UnregisteredEngine]) -> list[Booking]:
         """These are registered no more, and what is registered under their names next has nothing

@@ -17,7 +17,7 @@ from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import View
-from routing.advice.advice_context import Acting, advised, hot_scopes
+from routing.advice.advice_context import AdviceActor, advised, hot_scopes
 from routing.decisions.router import Router
 from routing.estimates.estimates import EstimateRows
 from routing.fold.fold import RoutingFold
@@ -48,7 +48,7 @@ MODELS: Final = (ModelsDocument, PromisesDocument, PrefixesDocument, AdvicesDocu
 
 
 def routing_views(
-    view: View, router: Router, default_wire: Wire, acting: Acting | None = None
+    view: View, router: Router, default_wire: Wire, acting: AdviceActor | None = None
 ) -> Routes:
     """The routes that only read; `acting` where advice is acted on."""
     routes = Routes(tags=["routing"])
@@ -155,7 +155,7 @@ def _models(fold: RoutingFold) -> ModelsDocument:
     return ModelsDocument(**rows, counts=fold.estimates.counters())
 
 
-def _advice_document(view: View, router: Router, acting: Acting | None) -> AdvicesDocument:
+def _advice_document(view: View, router: Router, acting: AdviceActor | None) -> AdvicesDocument:
     if acting is None:
         return advice_document(advised(view, router))
     found = advised(view, router, acting.done())

@@ -17,7 +17,7 @@ from query_api.http.wire import Headers, Wire, encode
 from query_api.ports import PublisherRegistry, View, positions_text
 from query_api.traces import query_attributes
 from routing.bounds import ROUTE_REPEAT_S
-from routing.decisions.interface import Offered, RoutedDecision, RouteRequest
+from routing.decisions.interface import OfferedCandidate, RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
 from routing.http.documents import refusal_document, retry_after
 from routing.http.traces import note_route, take_traced
@@ -117,7 +117,9 @@ class SelectService:
     ) -> None:
         decision = routed.decision
         one = decision.candidates[decision.chosen]
-        only = Offered(one.instance_id, one.dp_rank, endpoint=routed.endpoints[decision.chosen])
+        only = OfferedCandidate(
+            one.instance_id, one.dp_rank, endpoint=routed.endpoints[decision.chosen]
+        )
         request = request._replace(candidates=(only,), reserve=True, is_placed=True)
         now = self._monotonic()
         self._forget(key)
@@ -252,7 +254,7 @@ class SelectService:
         self,
         asked: PromptBody,
         partition: Partition,
-        candidates: tuple[Offered, ...],
+        candidates: tuple[OfferedCandidate, ...],
         *,
         reserve: bool,
     ) -> RouteRequest:
@@ -272,7 +274,7 @@ def _in_trace(request: RouteRequest, span: Span) -> RouteRequest:
     return request._replace(context=span.context)
 
 
-def _allowed(asked: SelectBody, partition: Partition) -> tuple[Offered, ...]:
+def _allowed(asked: SelectBody, partition: Partition) -> tuple[OfferedCandidate, ...]:
     pinned = asked.pinned_worker
     found = partition.offered(asked.allowed_worker_ids)
     if pinned is None:

@@ -12,7 +12,7 @@ from query_api.http.requests.registrations import read_registration
 from query_api.http.wire import Wire
 from query_api.ports import PublisherRegistry, View
 from routing.bounds import TARGETS_KEPT_S
-from routing.decisions.interface import Offered
+from routing.decisions.interface import OfferedCandidate
 from routing.select.bodies import WorkerBody
 from schemas.identities import DEFAULT_TENANT
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
@@ -62,11 +62,11 @@ class Partition(NamedTuple):
         """What load is of."""
         return [Target(self.routing_group, *name) for name in self.names]
 
-    def offered(self, allowed: Iterable[int] | None = None) -> tuple[Offered, ...]:
+    def offered(self, allowed: Iterable[int] | None = None) -> tuple[OfferedCandidate, ...]:
         """As candidates; of those workers, or of all. One with an unknown number is none."""
         names = None if allowed is None else {str(one) for one in allowed}
         return tuple(
-            Offered(one.instance_id, one.dp_rank, endpoint=one.http_url)
+            OfferedCandidate(one.instance_id, one.dp_rank, endpoint=one.http_url)
             for one in self.ranks
             if names is None or one.instance_id in names
         )

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.deployments import Api, Distributed, Tenant
+from tests.contract.deployments import Distributed, Tenant
+from tests.processes import Api
 
 REQUESTS = 30
 
@@ -56,5 +57,7 @@ def test_it_is_taken_without_a_pause_and_once(tenant: Tenant, other: Api, by: st
         counts += [other.post("/feedback", told)[1] for _ in range(2)]
     assert counts[::2] == [{"accepted": 1, "repeated": 0, "unknown": 0}] * REQUESTS
     assert counts[1::2] == [{"accepted": 0, "repeated": 1, "unknown": 0}] * REQUESTS
-    for api in (tenant.api, other):
-        tenant.until(lambda api=api: under_way(api, tenant) == 0, "no request under way")
+    tenant.until(
+        lambda: under_way(tenant.api, tenant) == under_way(other, tenant) == 0,
+        "no request under way",
+    )

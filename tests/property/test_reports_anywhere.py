@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from routing.decisions.interface import Offered, RouteRequest
+from routing.decisions.interface import OfferedCandidate, RouteRequest
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import ClientReport, FeedbackCounts, Router
@@ -61,7 +61,7 @@ class World:
             PrefixScope(tenant, "m", "", 16, ""),
             chance.randint(1, 5000),
             [],
-            candidates=tuple(Offered(one) for one in "abc"),
+            candidates=tuple(OfferedCandidate(one) for one in "abc"),
         )
         routed = chance.choice(self.replicas).router.route(asked)
         left = [*chance.choice(([], [OutcomeEvent.FIRST_TOKEN])), chance.choice(ENDS)]
