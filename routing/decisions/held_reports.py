@@ -10,8 +10,8 @@ Its owner locks: see `routing.decisions.live_load`.
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from routing.bounds import EARLY_OUTCOME_S
 from routing.fold.booking import DecisionKey
-from routing.fold.bookings import EARLY_OUTCOME_S
 from schemas.routing_records import Decision, FeedbackReport
 
 HELD_REPORTS_MAX: Final = 4096  # some KiB each; the oldest goes: reason="unknown_decision"

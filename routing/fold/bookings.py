@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from routing.bounds import BOOKINGS_BYTES_MAX, BOOKINGS_MAX
+from routing.bounds import BOOKINGS_BYTES_MAX, BOOKINGS_MAX, EARLY_OUTCOME_S
 from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
 from routing.fold.record_clock import RecordClock
 from routing.fold.target_bookings import BookingsByTarget, Load
@@ -37,7 +37,6 @@ from schemas.routing_records import (
 EXPIRIES_KEPT: Final = 1024  # of bookings that have ended, beside as many as are open: memory
 BOOKING_LIFE_S: Final = 1.0  # a report that only says again that it lives counts this often at most
 EARLY_OUTCOMES_MAX: Final = 4096  # decisions that are reported of before the log has them
-EARLY_OUTCOME_S: Final = 60.0  # for such a decision to come: reason="unknown_decision"
 ROUTING_RUNS_MAX: Final = 1024  # services whose last decision is remembered; some 100 bytes each
 
 LATE: Final = 2.0

@@ -200,7 +200,7 @@ class OverlaidBookings:
         key = (run, outcome.number)
         booking = self.get(key)
         if booking is None:
-            if self.has_seen(*key):
+            if self.has_seen(*key) or key in self._told:
                 self.repeated += 1
                 return None
             if any(one.is_early(key, outcome.event) for one in (self.base, self._here)):

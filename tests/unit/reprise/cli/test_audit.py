@@ -89,7 +89,13 @@ def routing_log(data: Path, *records: bytes) -> None:
 def decided(**changes: Any) -> bytes:
     """The record of one decision, of which one thing may be wrong."""
     clock = 1000.0
-    router = Router(FakeTable(), RoutingQueue(), LiveLoad(), clock=lambda: clock)
+    router = Router(
+        FakeTable(),
+        RoutingQueue(),
+        LiveLoad(),
+        clock=lambda: clock,
+        random_bytes=lambda size: (0xACA00).to_bytes(size, "big"),  # the run is 0x3b9aca00
+    )
     candidates = (OfferedCandidate("a", 0), OfferedCandidate("b", 0))
     scope = PrefixScope("default", "m", "", 16, "")
     decision = router.route(RouteRequest("r", scope, 160, [], candidates=candidates)).decision

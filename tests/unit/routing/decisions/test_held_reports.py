@@ -2,11 +2,11 @@
 
 import pytest
 
+from routing.bounds import EARLY_OUTCOME_S
 from routing.decisions.held_reports import HeldReport, HeldReports
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import ClientReport, FeedbackCounts, Router
-from routing.fold.bookings import EARLY_OUTCOME_S
 from schemas.routing_records import DecisionsRecord, LoadRecord, OutcomeEvent, decision_id
 from tests.fakes import FakeTable
 from tests.unit.routing.sample_decisions import decision, outcome

@@ -2,11 +2,11 @@
 
 import pytest
 
-from routing.bounds import RECORD_STEP_S
+from routing.bounds import EARLY_OUTCOME_S, RECORD_STEP_S
 from routing.fold import bookings as module
 from routing.fold import target_bookings
 from routing.fold.booking import BOOKING_EXPIRY_MAX_S, BOOKING_EXPIRY_S
-from routing.fold.bookings import EARLY_OUTCOME_S, EXPIRIES_KEPT, ROUTING_RUNS_MAX, Bookings
+from routing.fold.bookings import EXPIRIES_KEPT, ROUTING_RUNS_MAX, Bookings
 from routing.fold.target_bookings import NO_LOAD, Load
 from routing.overlay.bookings import OverlaidBookings
 from routing.overlay.own_records import OwnRecords
