@@ -91,7 +91,7 @@ def advised(view: View, router: Router, done: AdviceContext = NOTHING_DONE) -> l
 
 def hot_scopes(fold: RoutingFold, now: float) -> dict[DecidedScope, HotScope]:
     """The hot prefixes of a fold, as of that time."""
-    return hot_view([fold.observations.hot], now)
+    return hot_view(fold.observations.hot, now)
 
 
 def _holders(

@@ -3,7 +3,7 @@ use. What one tenant reports teaches nothing of another's: a name may mean somet
 a report may be false.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from schemas.identities import Text
@@ -33,13 +33,6 @@ class ModelKey(NamedTuple):
 
     tenant_id: Text
     model_name: Text
-
-
-def class_of(
-    tenant_id: str, model_name: str, instance_id: str, labels: Mapping[str, str]
-) -> ClassKey:
-    """The class of an instance: what its label `class` says; one of its own where it has none."""
-    return ClassKey(tenant_id, model_name, labels.get(CLASS_LABEL) or instance_id)
 
 
 class RecentValues(Generic[KeyT, ValueT]):

@@ -79,7 +79,7 @@ def routing_views(
 
         def document() -> Response:
             found = folded.read_all(
-                lambda fold: promises_document([fold.observations], by, since, admits)
+                lambda fold: promises_document(fold.observations, by, since, admits)
             )
             return respond(_shown(found, access), wire)
 

@@ -5,7 +5,7 @@ which that was told, both by the time of records. Times are summed in whole micr
 sums do not depend on an order, and parts of a log can be added up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -296,20 +296,6 @@ class PromiseTotals:
         self.forgotten, self.crowded_out = state.forgotten, state.crowded_out
         self._minutes = {minute: dict(rows) for minute, rows in state.minutes}
         self._count = sum(map(len, self._minutes.values()))
-
-    @classmethod
-    def merged(cls, parts: "Iterable[PromiseTotals]") -> "PromiseTotals":
-        """The sums of several partitions, to be read. Cost O(rows)."""
-        whole = cls()
-        for part in parts:
-            for minute, rows in part.state().minutes:
-                mine = whole._minutes.setdefault(minute, {})
-                for key, row in rows:
-                    mine.setdefault(key, Totals()).add(row)
-            whole.forgotten += part.forgotten
-            whole.crowded_out += part.crowded_out
-        whole._count = sum(map(len, whole._minutes.values()))
-        return whole
 
     def _rows(self, time: float, key: PromiseKey) -> tuple[Totals, ...]:
         """Where something is noted: in the row of the minute, if there is room, and in all."""

@@ -8,7 +8,7 @@ import pytest
 from routing.bounds import ESTIMATED_CLASSES_MAX
 from routing.costs import Costs
 from routing.estimates import prefill
-from routing.estimates.classes import ClassKey, class_of
+from routing.estimates.classes import ClassKey
 from routing.estimates.prefill import PrefillFits
 
 KEY = ClassKey("t", "m", "a100")
@@ -22,12 +22,6 @@ def teach(fits: PrefillFits, key: ClassKey, truth: Costs, count: int, seed: int 
         cached = chance.choice((0, prompt // 2))
         seconds = truth.prefill_s(prompt, cached) * math.exp(chance.gauss(0, 0.05))
         fits.note(key, Costs(), prompt, cached, seconds)
-
-
-def test_a_class_is_its_label_and_else_the_instance() -> None:
-    assert class_of("t", "m", "engine-1", {"class": "a100"}) == KEY
-    assert class_of("t", "m", "engine-1", {}) == class_of("t", "m", "engine-1", {"class": ""})
-    assert class_of("t", "m", "engine-1", {}).class_name == "engine-1"
 
 
 def test_the_prior_holds_until_outcomes_are_believed() -> None:
