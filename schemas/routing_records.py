@@ -5,7 +5,7 @@ One record is one msgpack map, tagged by `kind`:
     kind       str    "decisions" | "outcomes" | "load" | "unregistered"
     version    int    1; a reader skips and counts records of a newer version
     run        int    of the service whose decisions these are, or are about: Unix microseconds of
-                      its start. 0 for the others
+                      its start, the last 20 bits by chance. 0 for the others
     time       float  Unix seconds when it was written; what expires goes by the largest one seen
     decisions  array  of `Decision`, in the order of their numbers
     outcomes   array  of `FeedbackReport`, in the order in which they came
