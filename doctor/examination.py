@@ -197,7 +197,7 @@ def _never_held(
     """What prompts begin with that are not tokenized as the engines do it, or salted otherwise."""
     if router is None:
         return []
-    scopes = router.folded.read_all(lambda fold: hot_view([fold.observations.hot], now))
+    scopes = router.folded.read_all(lambda fold: hot_view(fold.observations.hot, now))
     entries: Counter[PrefixScope] = Counter()
     for context, count in chain.from_iterable(contexts.values()):
         entries[context.scope] += count

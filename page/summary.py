@@ -153,7 +153,7 @@ class SummarySource:
             routing = routing_document(router)
             since = self._clock() - TOP_PROMISES_S
             promises = router.folded.read_all(
-                lambda fold: promises_document([fold.observations], GroupBy.INSTANCE, since)
+                lambda fold: promises_document(fold.observations, GroupBy.INSTANCE, since)
             )
         return instance_rows(
             FleetDocuments(

@@ -10,7 +10,7 @@ from query_api.http import app
 from query_api.http.feature import MakeFeature
 from query_api.ports import PublisherRegistry, View
 from reprise import rooms
-from routing.advice.advice_context import Acting
+from routing.advice.advice_context import AdviceActor
 from routing.decisions.router import Router
 from routing.feature import routing_feature
 
@@ -23,7 +23,7 @@ def create_app(
     registry: PublisherRegistry,
     *,
     router: Router | None = None,
-    acting: Acting | None = None,
+    acting: AdviceActor | None = None,
     select_service: bool = False,
     workers: "WorkerSource | None" = None,
     commands: "WorkerCommands | None" = None,

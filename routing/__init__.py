@@ -5,6 +5,7 @@ read back: see `overlay/`. What becomes of a request, and where:
 
     decided      by a policy               decisions/router.py     Router.route
     told         to the overlay            decisions/live_load.py  LiveLoad.book, .report, .forget
+    held         until its decision comes  decisions/held_reports.py  HeldReports
     queued       for the log               decisions/queue.py      RoutingQueue
     written      to the log                log/embedded.py         RoutingLog, or log/writer.py
     read back    from the log              decisions/live_load.py  LiveLoad.follow

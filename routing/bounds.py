@@ -15,6 +15,7 @@ BOOKINGS_BYTES_MAX: Final = 64 * MIB  # of them, with their names: likewise
 
 ROUTING_CHECKPOINT_S: Final = 10.0  # how often what was folded is kept; the rest is read again
 ROUTING_CHUNKS_MAX: Final = 1024  # of one checkpoint; a larger state is not kept, which is said
+EARLY_OUTCOME_S: Final = 60.0  # for a decision that is told of to come: reason="unknown_decision"
 RECORD_STEP_S: Final = 60.0  # that one record advances the clock of a fold: others' may be wrong
 FAILING_ENDS_KEPT: Final = 64  # of a model's requests, by which it is told how often they fail
 REQUEST_STAY_S: Final = 2.0  # that other requests are decoded for, where no outcome says so yet

@@ -1,14 +1,14 @@
 """What routing adds to the HTTP service."""
 
 from query_api.http.feature import Feature, HttpParts, MakeFeature
-from routing.advice.advice_context import Acting
+from routing.advice.advice_context import AdviceActor
 from routing.decisions.router import Router
 from routing.http import decisions, routes, views
 from routing.http.endpoint import RoutingEndpoint
 
 
 def routing_feature(
-    router: Router, *, acting: Acting | None = None, select_service: bool = False
+    router: Router, *, acting: AdviceActor | None = None, select_service: bool = False
 ) -> MakeFeature:
     """Its routes.
 

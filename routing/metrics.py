@@ -1,6 +1,5 @@
 """Decisions of `/route`: what is under way, and the routing log, of both forms."""
 
-import time
 from collections.abc import Callable
 from copy import deepcopy
 from typing import TYPE_CHECKING, Final, Protocol
@@ -38,6 +37,10 @@ class RoutingState(Protocol):
     @property
     def folded(self) -> "FoldedRouting":
         """What the log says."""
+        ...
+
+    def now(self) -> float:
+        """Unix seconds."""
         ...
 
     @property
@@ -127,7 +130,7 @@ ROUTING: Final[tuple[Family[RoutingState] | Histogram[RoutingState], ...]] = (
         "reprise_routing_failing_targets",
         "Ranks of instances that fail what they are sent, as clients report, and get single"
         " requests on trial alone.",
-        lambda state: len(state.live.failing(time.time())),
+        lambda state: len(state.live.failing(state.now())),
     ),
     counter(
         "reprise_routing_left_out",

@@ -5,7 +5,7 @@ One record is one msgpack map, tagged by `kind`:
     kind       str    "decisions" | "outcomes" | "load" | "unregistered"
     version    int    1; a reader skips and counts records of a newer version
     run        int    of the service whose decisions these are, or are about: Unix microseconds of
-                      its start. 0 for the others
+                      its start, the last 20 bits by chance. 0 for the others
     time       float  Unix seconds when it was written; what expires goes by the largest one seen
     decisions  array  of `Decision`, in the order of their numbers
     outcomes   array  of `FeedbackReport`, in the order in which they came
@@ -287,7 +287,18 @@ class OutcomeEvent(StrEnum):
     @property
     def is_end(self) -> bool:
         """Whether nothing comes after it."""
-        return self not in (OutcomeEvent.DISPATCHED, OutcomeEvent.FIRST_TOKEN)
+        return self in ENDS
+
+
+# Read from here where each report passes: an attribute of an enumeration costs 0.2 us.
+DISPATCHED: Final = OutcomeEvent.DISPATCHED
+FIRST_TOKEN: Final = OutcomeEvent.FIRST_TOKEN
+COMPLETED: Final = OutcomeEvent.COMPLETED
+FAILED: Final = OutcomeEvent.FAILED
+CANCELLED: Final = OutcomeEvent.CANCELLED
+
+ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
+"""What nothing comes after."""
 
 
 class FeedbackReport(msgspec.Struct, frozen=True, array_like=True):

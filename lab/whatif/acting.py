@@ -129,7 +129,7 @@ class SimulatedActor:
             ask: what each node holds of a chain, as the index says.
         """
         self._next_look = now - now % self._period_s + self._period_s
-        hot = view([self._hot], now)[self._scope] if self._hot.scopes else None
+        hot = view(self._hot, now)[self._scope] if self._hot.scopes else None
         if hot is None:
             return
         past = PastActs(self._acts, now, self._limits)

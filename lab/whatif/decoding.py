@@ -24,7 +24,7 @@ from routing.policies.decode_choice import (
     rank_decoders,
 )
 from routing.policies.refusal import (
-    Decoding,
+    DecodingRequest,
     PromptInProgress,
     RefusalRule,
     decode_time_s,
@@ -177,7 +177,7 @@ class DecodePool:
     def tbt_then_s(self, prompt: int, now: float, in_s: float) -> float:
         """The same as it will be from so many seconds on, all instances alike."""
         decoding = [
-            Decoding(now - one.since, one.coming.tokens)
+            DecodingRequest(now - one.since, one.coming.tokens)
             for batch in self._batches
             for one in batch.running
         ]

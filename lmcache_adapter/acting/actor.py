@@ -105,11 +105,11 @@ class Actor:
     # From any thread
 
     def acts(self) -> list[Act]:
-        """See `Acting`."""
+        """See `AdviceActor`."""
         return sorted(dict(self._known).values(), key=lambda one: (-one.at, one.command_id))
 
     def done(self) -> AdviceContext:
-        """See `Acting`."""
+        """See `AdviceActor`."""
         targets = self._targets
         if targets is None:
             return NOTHING_DONE
@@ -118,7 +118,7 @@ class Actor:
         )
 
     def held_back(self) -> Mapping[PrefixKey, SuppressionReason]:
-        """See `Acting`."""
+        """See `AdviceActor`."""
         return self._held_back
 
     @property

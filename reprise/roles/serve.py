@@ -150,7 +150,9 @@ class ReplicaService:
         self.replica = Replica(self._empty_table, partitions)
         self.audit = self._open_audit(options)
         routing = self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
-        self.router = Router(self.replica, routing.queue, routing.live, settings.routing)
+        self.router = Router(
+            self.replica, routing.queue, routing.live, settings.routing, shares_log=True
+        )
         self._thread = kafka_thread()
         self._reader = TopicReader(
             kafka,

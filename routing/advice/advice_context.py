@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Mapping
-from time import time
 from typing import Final, NamedTuple, Protocol
 
 from query_api.ports import View
@@ -42,7 +41,7 @@ class AdviceContext(NamedTuple):
 NOTHING_DONE: Final = AdviceContext({}, lambda scope, instance_id: True)
 
 
-class Acting(Protocol):
+class AdviceActor(Protocol):
     """Whoever acts on advice. From any thread."""
 
     def acts(self) -> list[Act]:
@@ -62,9 +61,9 @@ def advised(view: View, router: Router, done: AdviceContext = NOTHING_DONE) -> l
     """The advice of all scopes. From any thread. Cost O(counters), and of each scope
     O(ADVICE_PREFIXES_MAX * instances).
     """
-    kernel, rules = view.kernel, AdviceRules()
+    kernel, rules, now = view.kernel, AdviceRules(), router.now()
     advice: list[Advice] = []
-    for scope, hot in router.folded.read_all(hot_scopes).items():
+    for scope, hot in router.folded.read_all(lambda fold: hot_scopes(fold, now)).items():
         loads = router.instances(scope.tenant_id, scope.model_name)
         parents = {one.prefix: one.parent for one in hot.prefixes}
         copied = with_prefixes(done.copied, parents) if done.copied else {}
@@ -90,9 +89,9 @@ def advised(view: View, router: Router, done: AdviceContext = NOTHING_DONE) -> l
     return advice
 
 
-def hot_scopes(fold: RoutingFold) -> dict[DecidedScope, HotScope]:
-    """The hot prefixes of a fold, as of now."""
-    return hot_view([fold.observations.hot], time())
+def hot_scopes(fold: RoutingFold, now: float) -> dict[DecidedScope, HotScope]:
+    """The hot prefixes of a fold, as of that time."""
+    return hot_view(fold.observations.hot, now)
 
 
 def _holders(

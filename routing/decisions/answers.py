@@ -7,6 +7,7 @@ import msgspec
 
 from routing.bounds import ROUTE_REPEAT_S
 from routing.decisions.interface import RoutedDecision, RouteRequest
+from routing.request_names import RequestNames
 from routing.sizes import decision_bytes, text_bytes
 from schemas.limits import MIB
 
@@ -17,7 +18,7 @@ ROUTE_ANSWERS_BYTES_MAX: Final = 64 * MIB  # of them, with all names: likewise
 ROUTE_EXPLAINED_MAX: Final = 256  # candidates of an answer that is given again with all of them
 
 
-class _Answer(NamedTuple):
+class _KeptAnswer(NamedTuple):
     routed: RoutedDecision
     question: tuple[object, ...]
     size_bytes: int
@@ -32,8 +33,8 @@ class KeptAnswers:
             given again.
         """
         self._forgotten = Counter() if forgotten is None else forgotten
-        self._answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
-        self._tenants: dict[str, dict[str, int]] = {}  # decisions by request, then by tenant
+        self._answers: OrderedDict[tuple[str, str], _KeptAnswer] = OrderedDict()
+        self._numbers: RequestNames[int] = RequestNames()
         self._candidates = self._bytes = 0
 
     def find(self, asked: RouteRequest, now: float) -> tuple[RoutedDecision, bool] | None:
@@ -51,9 +52,9 @@ class KeptAnswers:
         name = (asked.scope.tenant_id, decision.request_id)
         self._forget(name)
         size = _size_of(routed)
-        self._answers[name] = _Answer(routed, _question_of(asked), size)
+        self._answers[name] = _KeptAnswer(routed, _question_of(asked), size)
         self._bytes += size
-        self._tenants.setdefault(name[1], {})[name[0]] = decision.number
+        self._numbers.put(name[1], name[0], decision.number)
         self._candidates += len(routed.decision.candidates)
         while len(self._answers) > 1:
             oldest, first = next(iter(self._answers.items()))
@@ -71,14 +72,11 @@ class KeptAnswers:
 
     def number_of(self, request_id: str, tenant_id: str | None) -> int | None:
         """The decision of that request; of no tenant: whosever it is, if it is one tenant's."""
-        tenants = self._tenants.get(request_id, {})
-        if tenant_id is None:
-            return next(iter(tenants.values())) if len(tenants) == 1 else None
-        return tenants.get(tenant_id)
+        return self._numbers.find(request_id, tenant_id)
 
     def has(self, request_id: str) -> bool:
         """Whether an answer to that request is kept, whosever it is."""
-        return request_id in self._tenants
+        return bool(self._numbers.by_tenant(request_id))
 
     def forget_number(self, number: int) -> None:
         """That decision is not given again. Cost O(answers that are kept)."""
@@ -93,10 +91,7 @@ class KeptAnswers:
             return
         self._candidates -= len(kept.routed.decision.candidates)
         self._bytes -= kept.size_bytes
-        tenants = self._tenants[name[1]]
-        del tenants[name[0]]
-        if not tenants:
-            del self._tenants[name[1]]
+        self._numbers.discard(name[1], name[0], kept.routed.decision.number)
 
 
 def _size_of(routed: RoutedDecision) -> int:

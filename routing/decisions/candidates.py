@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from routing.bounds import REQUEST_STAY_S
 from routing.costs import Costs
-from routing.decisions.decoding import Place
-from routing.decisions.interface import Offered, PostedLoad, RouteRequest
+from routing.decisions.decoding import DecodeCandidate
+from routing.decisions.interface import OfferedCandidate, PostedLoad, RouteRequest
 from routing.decisions.live_load import LiveLoad, TargetLoad
 from routing.decisions.targets import KnownTarget, RankKey, Roster, Targets
 from routing.decisions.unbooked_load import TypicalRequest
@@ -53,10 +53,10 @@ class Candidates(NamedTuple):
         """Tokens of the longest match: in the index, or where only decisions say that it is."""
         return max(held, max((one.cached for one in self.found if one.predicted), default=0))
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[DecodeCandidate]:
         """As candidates for decoding."""
         return [
-            Place(one, known, load, known.decode_terms, role)
+            DecodeCandidate(one, known, load, known.decode_terms, role)
             for one, known, load, role in zip(
                 self.found, self.known, self.carried, self.roles, strict=True
             )
@@ -78,7 +78,7 @@ def gather(
     tenant = asked.scope.tenant_id
     roster = targets.of_model(tenant, asked.scope.model_name)
     by_instance = {match.instance_id: match for match in asked.matches}
-    offered: dict[RankKey, Offered] = {}
+    offered: dict[RankKey, OfferedCandidate] = {}
     if asked.candidates is not None or not by_instance.keys() <= roster.ranks.keys():
         keys, offered = _offered(asked, roster, by_instance)
         labels = tuple(
@@ -132,7 +132,7 @@ def usual_of(costs: Costs, roster: Roster | None = None) -> TypicalRequest:
 
 
 def _places_of(
-    roster: Roster, offered: Mapping[RankKey, Offered]
+    roster: Roster, offered: Mapping[RankKey, OfferedCandidate]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Roles and endpoints, in the order of the keys: as the request says, or as registered."""
     roles, endpoints = roster.roles, roster.endpoints
@@ -167,14 +167,14 @@ def is_in_the_future(seconds: float | None, now: float) -> bool:
 
 def _offered(
     asked: RouteRequest, roster: Roster, by_instance: Mapping[str, InstanceMatch]
-) -> tuple[tuple[RankKey, ...], dict[RankKey, Offered]]:
+) -> tuple[tuple[RankKey, ...], dict[RankKey, OfferedCandidate]]:
     """The targets that may be chosen, where these are not just those of the model: those that the
     request names, with what it says of them; or holders that nobody has registered, too.
     """
     ranks = dict(roster.ranks)
     for name, match in by_instance.items():
         ranks[name] = ranks.get(name, frozenset()) | {rank.dp_rank for rank in match.ranks}
-    offered: dict[RankKey, Offered] = {}
+    offered: dict[RankKey, OfferedCandidate] = {}
     if asked.candidates is None:
         return tuple((name, rank) for name, each in ranks.items() for rank in sorted(each)), offered
     for one in asked.candidates:

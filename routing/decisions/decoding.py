@@ -42,7 +42,7 @@ class DecodeTask(NamedTuple):
     tie: int
 
 
-class Place(NamedTuple):
+class DecodeCandidate(NamedTuple):
     """A candidate for decoding."""
 
     candidate: Candidate
@@ -52,7 +52,7 @@ class Place(NamedTuple):
     role: str
 
 
-class Decoding(NamedTuple):
+class DecodePlacement(NamedTuple):
     """Who decodes.
 
     Attributes:
@@ -70,7 +70,9 @@ class Decoding(NamedTuple):
     move_s: float = 0.0
 
 
-def choose_decoder(asked: DecodeTask, places: Sequence[Place], prefill: DecisionResult) -> Decoding:
+def choose_decoder(
+    asked: DecodeTask, places: Sequence[DecodeCandidate], prefill: DecisionResult
+) -> DecodePlacement:
     """The decoder of a request whose prompt is computed as `prefill` says. Cost O(n log n)."""
     computing = None
     prefill_s = 0.0
@@ -86,7 +88,7 @@ def choose_decoder(asked: DecodeTask, places: Sequence[Place], prefill: Decision
     there = [one for one in there if not one.candidate.is_failing] or there
     decoders = [_decoder(place, computing) for place in there]
     if not decoders:
-        return Decoding(-1, {}, is_separate=False, refused=Refusal.NO_CANDIDATE)
+        return DecodePlacement(-1, {}, is_separate=False, refused=Refusal.NO_CANDIDATE)
     request = DecodeRequest(
         asked.prompt_tokens, asked.output_tokens, prefill_s, asked.tbt_slo_s, asked.tie
     )
@@ -101,7 +103,7 @@ def choose_decoder(asked: DecodeTask, places: Sequence[Place], prefill: Decision
     if best.reasons:
         late = Reason.SLO in best.reasons
         refused = Refusal.DECODE_PREDICTED if late else Refusal.OVERLOADED
-        return Decoding(-1, times, is_separate=False, refused=refused)
+        return DecodePlacement(-1, times, is_separate=False, refused=refused)
     prediction = Prediction(
         ttft_s=0.0,
         tbt_now_s=best.tbt_s,
@@ -112,15 +114,15 @@ def choose_decoder(asked: DecodeTask, places: Sequence[Place], prefill: Decision
     )
     refused = refuse_at_arrival(RefusalRule.PREDICT, prediction)
     if refused is not Refusal.NO:
-        return Decoding(-1, times, is_separate=False, refused=refused)
+        return DecodePlacement(-1, times, is_separate=False, refused=refused)
     apart = asked.phase is Phase.PAIR and computing is not None
     if apart:
         busy = prefill.candidates[prefill.chosen].queue_s
         apart = is_separate(request, best.decoder, parameters, busy)
-    return Decoding(place, times, is_separate=apart, move_s=best.move_s)
+    return DecodePlacement(place, times, is_separate=apart, move_s=best.move_s)
 
 
-def _decoder(place: Place, computing: tuple[str, int] | None) -> Decoder:
+def _decoder(place: DecodeCandidate, computing: tuple[str, int] | None) -> Decoder:
     one, known = place.candidate, place.known
     sample = place.carried.sample
     running = place.carried.requests

@@ -27,7 +27,7 @@ class PostedLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     observed_at: Seconds | None = None
 
 
-class Offered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OfferedCandidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A candidate that a request names.
 
     Attributes:
@@ -71,7 +71,7 @@ class RouteRequest(NamedTuple):
     prefixes: bytes = b""
     expected_output_tokens: int | None = None
     phase: Phase = Phase.COMBINED
-    candidates: tuple[Offered, ...] | None = None
+    candidates: tuple[OfferedCandidate, ...] | None = None
     ttft_slo_s: float = 0.0
     tbt_slo_s: float = 0.0
     priority: int = 0

@@ -13,16 +13,19 @@ from copy import copy
 from enum import Enum
 from typing import Final, NamedTuple
 
+import msgspec
+
 from routing.by_target import ByTarget
 from routing.decisions.folded_routing import FoldedRouting
+from routing.decisions.held_reports import HeldName, HeldReport, HeldReports
 from routing.decisions.mean_work import MeanWork
 from routing.decisions.recent_decisions import RecentDecision, RecentDecisions
 from routing.decisions.unbooked_load import TypicalRequest, UnbookedLoads
 from routing.fold.booking import DecisionKey
-from routing.fold.bookings import Reported
+from routing.fold.bookings import BookingReport
 from routing.fold.failures import FailureState
 from routing.fold.fold import Changes, RoutingFold
-from routing.fold.place import NO_LOAD, Load
+from routing.fold.target_bookings import NO_LOAD, Load
 from routing.overlay.bookings import OverlaidBookings
 from routing.overlay.failures import OverlaidFailures
 from routing.overlay.own_records import OwnRecords
@@ -30,6 +33,7 @@ from routing.overlay.predictions import OverlaidPredictions
 from routing.overlay.samples import OverlaidSamples
 from routing.overlay.sessions import OverlaidSessions
 from routing.policies.recent_work import RecentWork
+from routing.request_names import only
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -53,6 +57,10 @@ class ReportKind(Enum):
     REPEATED = "repeated"
     EARLY = "early"
     """Of a decision that the log has yet to bring."""
+
+
+OwnReport = tuple[int, FeedbackReport]
+"""With the run that it is about."""
 
 
 class TargetLoad(NamedTuple):
@@ -89,6 +97,7 @@ class LiveLoad:
 
     Attributes:
         folded: of the log, as far as it was read.
+        lock: held by each call; whoever holds it makes several as one.
         forgotten: what those that decide by it had to give up for want of room, by what it is.
     """
 
@@ -98,7 +107,7 @@ class LiveLoad:
         """
         self.folded = FoldedRouting(fold)
         self.forgotten: Counter[str] = Counter()
-        self._lock = self.folded.lock
+        self.lock = self.folded.lock
         self._own = OwnRecords()
         self._bookings = OverlaidBookings(self._own)
         self._failures = OverlaidFailures(self._own)
@@ -110,13 +119,15 @@ class LiveLoad:
         self._mean_work = MeanWork()
         self._recent_work: ByTarget[RecentWork] = ByTarget()
         self._recent = RecentDecisions()
+        self._held = HeldReports()
+        self._matched: list[tuple[int, Decision, FeedbackReport]] = []  # held, and to be reported
         self.rebase(self.folded.fold)
 
     # What the log brings
 
     def rebase(self, fold: RoutingFold) -> None:
         """Goes on over another fold of the log: see `OverlaidBookings.rebase`."""
-        with self.folded.changing, self._lock:
+        with self.folded.changing, self.lock:
             self.folded.fold = fold
             found = self._bookings.rebase(fold.bookings)
             self._failures.base = fold.failures
@@ -130,7 +141,7 @@ class LiveLoad:
         """What the fold's samples say beside what is booked; where their records were not followed
         but read again, once that is done.
         """
-        with self._lock:
+        with self.lock:
             self._note_newest(self._samples.base.all())
 
     def _note_newest(self, samples: Iterable[LoadSample]) -> None:
@@ -140,17 +151,19 @@ class LiveLoad:
 
     def apply(self, offset: int, record: RoutingRecord) -> None:
         """Folds a record of the past, which says nothing of what has come to be known lately."""
-        with self.folded.changing, self._lock:
+        with self.folded.changing, self.lock:
             fold = self.folded.fold
             if offset > fold.offset:
                 self._come(record, fold.apply(offset, record), None)
 
-    def follow(self, offset: int, record: RoutingRecord, now: float) -> None:
-        """Folds what the log has brought, of this service or of others; it is `now` here."""
-        with self.folded.changing, self._lock:
+    def follow(self, offset: int, record: RoutingRecord, now: float) -> list[OwnReport]:
+        """Folds what the log has brought, of this service or of others; it is `now` here. Returns
+        the reports that waited for that: what this process has yet to write.
+        """
+        with self.folded.changing, self.lock:
             fold = self.folded.fold
             if offset <= fold.offset:
-                return
+                return []
             new: list[Decision] = []
             gone: list[UnregisteredEngine] = []
             if isinstance(record, DecisionsRecord):
@@ -168,14 +181,37 @@ class LiveLoad:
             self._forget(gone)
             if isinstance(record, LoadRecord):
                 self._note_newest(record.samples)
+            self._held.expire(now)
+            return self.take_held(now)
 
-    def _come(self, record: RoutingRecord, changes: Changes, now: float | None) -> list[Reported]:
+    def take_held(self, now: float) -> list[OwnReport]:
+        """What waited for decisions that have come is reported; see `follow`."""
+        with self.lock:
+            matched, self._matched = self._matched, []
+            made = []
+            for run, decision, held in matched:
+                outcome = msgspec.structs.replace(
+                    held,
+                    number=decision.number,
+                    traceparent=decision.traceparent,
+                    tracestate=decision.tracestate,
+                )
+                if self.report(run, outcome, now) is not ReportKind.REPEATED:
+                    made.append((run, outcome))
+            return made
+
+    def _come(
+        self, record: RoutingRecord, changes: Changes, now: float | None
+    ) -> list[BookingReport]:
         """What is back leaves the overlay."""
         back = self._own.back
         match record:
             case DecisionsRecord(run=run):
                 for decision in record.decisions:
                     self._own.come((run, decision.number))
+                    if len(self._held):
+                        held = self._held.take(run, decision)
+                        self._matched += [(run, decision, one) for one in held]
             case OutcomesRecord(run=run):
                 for outcome in record.outcomes:
                     self._own.come(_name_of(run, outcome))
@@ -197,7 +233,7 @@ class LiveLoad:
 
     def book(self, run: int, decision: Decision) -> None:
         """A decision of this service."""
-        with self._lock:
+        with self.lock:
             self._bookings.advance(decision.time)
             if self._bookings.has_seen(run, decision.number):
                 return
@@ -213,13 +249,13 @@ class LiveLoad:
 
     def refuse(self, run: int, decision: Decision) -> None:
         """A decision of this service that nobody was chosen by."""
-        with self._lock:
+        with self.lock:
             self._recent.note(run, decision)
 
-    def report(self, run: int, outcome: FeedbackReport) -> ReportKind:
-        """A report to this service."""
-        with self._lock:
-            self._bookings.advance(outcome.time)
+    def report(self, run: int, outcome: FeedbackReport, now: float | None = None) -> ReportKind:
+        """A report to this service; `now`: Unix seconds, None: of the report."""
+        with self.lock:
+            self._bookings.advance(outcome.time if now is None else now)
             self._own.begin()
             found = self._bookings.report(run, outcome)
             if found is None:
@@ -234,9 +270,16 @@ class LiveLoad:
                 ReportKind.NEW if self._bookings.has_seen(run, outcome.number) else ReportKind.EARLY
             )
 
+    def hold(self, name: HeldName, report: HeldReport) -> bool:
+        """A report to this service of a decision that the log may bring; False where the same is
+        held already.
+        """
+        with self.lock:
+            return self._held.hold(name, report)
+
     def note(self, samples: Iterable[LoadSample]) -> None:
         """What targets carry."""
-        with self._lock:
+        with self.lock:
             for sample in samples:
                 if self._samples.note(sample):
                     self._beside.note(sample)
@@ -244,7 +287,7 @@ class LiveLoad:
     def forget(self, engines: Iterable[UnregisteredEngine], now: float) -> int:
         """Engines that are registered no more; how many of their bookings were released."""
         engines = list(engines)
-        with self._lock:
+        with self.lock:
             self._own.begin()
             for engine in engines:
                 self._own.expect(engine)
@@ -258,7 +301,7 @@ class LiveLoad:
 
     def asked(self, decision: Decision) -> None:
         """A decision that is not kept to: it tells what requests of its model take."""
-        with self._lock:
+        with self.lock:
             self._mean_work.note(decision)
 
     def _note_decision(self, run: int, decision: Decision) -> None:
@@ -271,7 +314,7 @@ class LiveLoad:
         work.note(decision.time, one.load_s + one.transfer_s + one.prefill_s)
         self._recent_work.put(target, work)
 
-    def _note_reported(self, found: Iterable[Reported]) -> None:
+    def _note_reported(self, found: Iterable[BookingReport]) -> None:
         for booking, outcome in found:
             self._recent.report(booking.run, outcome)
             self._beside.begun(booking, outcome.event)
@@ -285,24 +328,40 @@ class LiveLoad:
 
     def usual(self, tenant_id: str, model_name: str, default: TypicalRequest) -> TypicalRequest:
         """What a request of a model is like, by the last decisions; the default before them."""
-        with self._lock:
+        with self.lock:
             return self._mean_work.usual(tenant_id, model_name, default)
 
     def named(self, request_id: str, tenant_id: str | None = None) -> DecisionKey | None:
-        """The decision of a request that is under way; see `OverlaidBookings.named`."""
-        with self._lock:
-            return self._bookings.named(request_id, tenant_id)
+        """The decision of a request that is under way, else of one of the last ones; see
+        `OverlaidBookings.named`.
+        """
+        with self.lock:
+            found = self._bookings.named(request_id, tenant_id)
+            return only(self._recent.named(request_id), tenant_id) if found is None else found
+
+    def is_named(self, request_id: str) -> bool:
+        """Whether any decision is known about a request of that id, whosever it is."""
+        with self.lock:
+            return self._bookings.is_named(request_id) or bool(self._recent.named(request_id))
 
     def is_under_way(self, run: int, number: int) -> bool:
         """Whether that decision is booked and has not ended."""
-        with self._lock:
+        with self.lock:
             return self._bookings.is_under_way(run, number)
 
     def tenant_of(self, run: int, number: int) -> str | None:
-        """Whose that decision is; None where it is not under way."""
-        with self._lock:
+        """Whose that decision is; None where it is not under way, and none of the last ones."""
+        with self.lock:
             found = self._bookings.get((run, number))
-            return None if found is None else found.tenant_id
+            if found is not None:
+                return found.tenant_id
+            recent = self._recent.find(run, number)
+            return None if recent is None else recent.decision.scope.tenant_id
+
+    def has_seen(self, run: int, number: int) -> bool:
+        """Whether that decision, or a later one of the run, is known."""
+        with self.lock:
+            return self._bookings.has_seen(run, number)
 
     def predicted(self, scope: DecidedScope, prefixes: bytes, now: float) -> dict[Target, int]:
         """The longest prefix of a prompt that each target will hold, as decisions say, in blocks.
@@ -312,17 +371,17 @@ class LiveLoad:
             prefixes: prefix hashes of its blocks, u64 LE.
             now: Unix seconds.
         """
-        with self._lock:
+        with self.lock:
             return self._predictions.longest(scope, prefixes, now)
 
     def last_of_session(self, tenant_id: str, session_id: str, now: float) -> Target | None:
         """Where the last request of a session went."""
-        with self._lock:
+        with self.lock:
             return self._sessions.last(tenant_id, session_id, now)
 
     def knows_run(self, run: int) -> bool:
         """Whether a decision of that run was ever seen."""
-        with self._lock:
+        with self.lock:
             return self._bookings.knows_run(run)
 
     def carried(
@@ -340,7 +399,7 @@ class LiveLoad:
             usual: what a request is like, for those that are there and not booked.
             said: samples that count in place of what is known.
         """
-        with self._lock:
+        with self.lock:
             self._bookings.advance(now)
             loads = self._bookings.loads(targets, now)
             return [
@@ -367,19 +426,19 @@ class LiveLoad:
 
     def recent(self, limit: int, admits: Callable[[str], bool]) -> list[RecentDecision]:
         """The last decisions, the latest first; see `RecentDecisions.latest`."""
-        with self._lock:
+        with self.lock:
             return self._recent.latest(limit, admits)
 
     def noted(self) -> int:
         """How many decisions have come to be known in this process."""
-        with self._lock:
+        with self.lock:
             return self._recent.noted
 
     def recent_after(
         self, after: int, limit: int, admits: Callable[[str], bool]
     ) -> tuple[int, list[RecentDecision]]:
         """How many decisions are known by now, and those behind that place, the latest first."""
-        with self._lock:
+        with self.lock:
             return self._recent.noted, self._recent.latest(limit, admits, after=after)
 
     def trace_of(self, run: int, number: int) -> str:
@@ -389,31 +448,33 @@ class LiveLoad:
 
     def find_recent(self, run: int, number: int) -> RecentDecision | None:
         """One of the last decisions; None where it is not kept."""
-        with self._lock:
+        with self.lock:
             return self._recent.find(run, number)
 
     def targets(self) -> list[Target]:
         """Those of which something is known, sorted."""
-        with self._lock:
+        with self.lock:
             failing = (target for target, _ in self._failures.failing(self._bookings.clock))
             return sorted({*self._bookings.targets(), *self._samples.targets(), *failing})
 
     def left_out(self, targets: Iterable[Target], now: float) -> frozenset[Target]:
         """Those of them that are to be sent nothing now, since what they are sent fails."""
-        with self._lock:
+        with self.lock:
             if not len(self._failures):
                 return frozenset()
             return frozenset(one for one in targets if self._failures.is_left_out(one, now))
 
     def failing(self, now: float) -> list[tuple[Target, FailureState]]:
         """Those that get single requests on trial alone, sorted."""
-        with self._lock:
+        with self.lock:
             return [(target, copy(one)) for target, one in self._failures.failing(now)]
 
     def counts(self) -> dict[str, int]:
         """For metrics."""
-        with self._lock:
-            return self._bookings.counts() | {
+        with self.lock:
+            counts = self._bookings.counts()
+            counts["unknown"] += self._held.dropped
+            return counts | {
                 "samples": len(self._samples.targets()),
                 "samples_dropped": self._samples.dropped,
             }

@@ -4,12 +4,13 @@ Its owner locks: see `routing.decisions.live_load`.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from routing.fold.booking import DecisionKey
+from routing.request_names import RequestNames
 from schemas.limits import RECENT_DECISIONS_MAX
-from schemas.routing_records import Decision, FeedbackReport
+from schemas.routing_records import Decision, FeedbackReport, Refusal
 
 RECENT_CANDIDATES_MAX: Final = 65_536  # of all recent decisions, some 300 bytes each
 
@@ -41,6 +42,7 @@ class RecentDecisions:
         self.noted = 0
         self._known: OrderedDict[DecisionKey, RecentDecision] = OrderedDict()
         self._candidates = 0
+        self._requests: RequestNames[DecisionKey] = RequestNames()
 
     def note(self, run: int, decision: Decision) -> None:
         """A decision; nothing where it is kept already."""
@@ -50,11 +52,15 @@ class RecentDecisions:
         self.noted += 1
         self._known[key] = RecentDecision(self.noted, run, decision, ())
         self._candidates += len(decision.candidates)
+        if decision.refused is Refusal.NO:
+            self._requests.put(decision.request_id, decision.scope.tenant_id, key)
         while len(self._known) > RECENT_DECISIONS_MAX or (
             self._candidates > RECENT_CANDIDATES_MAX and len(self._known) > 1
         ):
-            _, oldest = self._known.popitem(last=False)
+            gone, oldest = self._known.popitem(last=False)
             self._candidates -= len(oldest.decision.candidates)
+            request_id, tenant_id = oldest.decision.request_id, oldest.decision.scope.tenant_id
+            self._requests.discard(request_id, tenant_id, gone)
 
     def report(self, run: int, outcome: FeedbackReport) -> None:
         """What came of one; nothing where it is not kept."""
@@ -82,6 +88,10 @@ class RecentDecisions:
             if admits(one.decision.scope.tenant_id):
                 found.append(one)
         return found
+
+    def named(self, request_id: str) -> Mapping[str, DecisionKey]:
+        """The last decision of each tenant about a request of that id, where it is kept."""
+        return self._requests.by_tenant(request_id)
 
     def find(self, run: int, number: int) -> RecentDecision | None:
         """That one; None where it is not kept."""

@@ -1,16 +1,16 @@
 """Decides who gets a request, books that at once, and takes what came of it."""
 
 import logging
+import os
 import struct
-import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
-from uuid import uuid4
 
 import msgspec
 
 from query_api.ports import View
-from routing.bounds import ROUTE_REPEAT_S
+from routing.bounds import RECORD_STEP_S, ROUTE_REPEAT_S
 from routing.costs import Costs
 from routing.decisions.answers import KeptAnswers
 from routing.decisions.candidates import (
@@ -20,13 +20,15 @@ from routing.decisions.candidates import (
     usual_of,
 )
 from routing.decisions.decoding import DecodeTask, choose_decoder
+from routing.decisions.held_reports import HeldName, HeldReport
 from routing.decisions.interface import RoutedDecision, RouteRequest
-from routing.decisions.live_load import LiveLoad, ReportKind, TargetLoad
+from routing.decisions.live_load import LiveLoad, OwnReport, ReportKind, TargetLoad
 from routing.decisions.placement import with_places
 from routing.decisions.plans import advised_plan
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.targets import Targets, unregistered_of
 from routing.decisions.wanted_tokens import WantedTokens
+from routing.fold.booking import DecisionKey
 from routing.interface import Choice, Parameters, Rank, Request
 from routing.policies.decide import (
     DecisionRequest,
@@ -41,6 +43,7 @@ from routing.policies.inflight import LmetricParameters
 from routing.policies.ranking import tie_of
 from routing.policies.table import DEFAULT_POLICY, find_policy, parse_policy
 from schemas.answer_states import AnswerState
+from schemas.clock import REAL_CLOCK
 from schemas.registration import Registration
 from schemas.routing_records import (
     DecidedScope,
@@ -64,6 +67,9 @@ logger = logging.getLogger(__name__)
 
 NEVER: Final = 2.0**40
 """What no candidate carries more than."""
+
+_RUN_CHANCE_BITS: Final = 20
+"""Some 1.05 s."""
 
 _U64: Final = struct.Struct("<Q")
 
@@ -129,7 +135,7 @@ class Router:
     """See the module. Decisions are made on one thread.
 
     Attributes:
-        run: names the decisions of this service: Unix microseconds of its start.
+        run: names the decisions of this service: see `_run_of`.
         live: what is under way.
         queue: what is to be written into the routing log.
         folded: what has been learned from it.
@@ -144,23 +150,29 @@ class Router:
         live: LiveLoad,
         settings: RouterSettings = RouterSettings(),  # noqa: B008 -- immutable
         *,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
+        random_bytes: Callable[[int], bytes] = lambda size: os.urandom(size),
+        shares_log: bool = False,
     ) -> None:
         """Args:
         view: of the table.
         queue, live: shared with whoever reads and writes the routing log.
         settings: of the service.
         clock: Unix seconds.
+        random_bytes: makes so many.
+        shares_log: whether other services decide, too, and write into the same log.
         """
         self.live = live
         self.queue = queue
         self.folded = live.folded
         self.wanted = WantedTokens()
-        self.run = int(clock() * 1e6)
+        self.run = _run_of(clock(), random_bytes)
         self._view = view
         self._settings = settings
         self._clock = clock
+        self._random_bytes = random_bytes
+        self._shares_log = shares_log
         self._targets = Targets(view, live.folded, settings.costs, monotonic)
         self._classes = HotClasses()
         self._number = 0
@@ -337,7 +349,7 @@ class Router:
         return Decision(
             request.decision,
             now,
-            asked.request_id or uuid4().hex,
+            asked.request_id or self._random_bytes(16).hex(),
             DecidedScope(*asked.scope),
             policy.text,
             tuple(PartitionPosition(*one) for one in view.positions()),
@@ -407,33 +419,60 @@ class Router:
     # What came of decisions
 
     def take(self, told: Sequence[ClientReport]) -> FeedbackCounts:
-        """Reports of clients; each is applied here at once, and written for the others."""
-        now = self._clock()
-        accepted = repeated = unknown = 0
-        new: list[tuple[int, FeedbackReport]] = []
+        """Reports of clients; each is applied here at once, and written for the others. One of a
+        decision that the log may yet bring is accepted, and applied when it comes.
+        """
+        now = self.now()
+        counts = Counter[ReportKind | None]()
+        new: list[OwnReport] = []
         for one in told:
+            outcome = msgspec.structs.replace(one.outcome, time=_time_of(one.at, now))
             key = self._decision_of(one)
             if key is None:
-                unknown += 1
-                continue
+                with self.live.lock:  # else it might come in between
+                    key = self._decision_of(one)
+                    if key is None:
+                        counts[self._hold(one, outcome, now)] += 1
+                        continue
             run, number = key
             traceparent, tracestate = split_context(self.live.trace_of(run, number))
             outcome = msgspec.structs.replace(
-                one.outcome,
-                number=number,
-                time=_time_of(one.at, now),
-                traceparent=traceparent,
-                tracestate=tracestate,
+                outcome, number=number, traceparent=traceparent, tracestate=tracestate
             )
-            if self.live.report(run, outcome) is ReportKind.REPEATED:
-                repeated += 1
-            else:
-                accepted += 1
+            kind = self.live.report(run, outcome)
+            counts[kind] += 1
+            if kind is not ReportKind.REPEATED:
                 new.append((run, outcome))
                 if outcome.event is OutcomeEvent.FAILED and run == self.run:
                     self.answers.forget_number(number)
         self.queue.push_outcomes(new)
-        return FeedbackCounts(accepted, repeated, unknown)
+        accepted = counts[ReportKind.NEW] + counts[ReportKind.EARLY]
+        return FeedbackCounts(accepted, counts[ReportKind.REPEATED], counts[None])
+
+    def _hold(self, told: ClientReport, outcome: FeedbackReport, now: float) -> ReportKind | None:
+        """What a report of an unknown decision is; None where nobody can have made that."""
+        name = self._name_to_come(told, now)
+        if name is None:
+            return None
+        held = HeldReport(outcome, told.tenant_id, told.tenants)
+        return ReportKind.EARLY if self.live.hold(name, held) else ReportKind.REPEATED
+
+    def _name_to_come(self, told: ClientReport, now: float) -> HeldName | None:
+        """What the log may bring of which that is a report."""
+        if not self._shares_log:
+            return None
+        if told.decision_id is not None:
+            key = parse_decision_id(told.decision_id)
+            return key if key is not None and self._may_come(key, now) else None
+        if told.request_id is None or self.knows_request(told.request_id):
+            return None  # several tenants', or another one's
+        return told.request_id
+
+    def _may_come(self, key: DecisionKey, now: float) -> bool:
+        """Whether another service may have made that decision, and the log has yet to bring it."""
+        run, number = key
+        is_others = run != self.run and run / 1e6 <= now + RECORD_STEP_S
+        return self._shares_log and is_others and not self.live.has_seen(run, number)
 
     def traces_of(self, told: Iterable[ClientReport]) -> list[str]:
         """The contexts of the decisions that these are about, as far as they are known, each once.
@@ -444,15 +483,15 @@ class Router:
         traces.pop("", None)
         return list(traces)
 
-    def _decision_of(self, told: ClientReport) -> tuple[int, int] | None:
+    def _decision_of(self, told: ClientReport) -> DecisionKey | None:
         if told.decision_id is not None:
             key = parse_decision_id(told.decision_id)
-            if key is None or not self.live.knows_run(key[0]):
+            if key is None or (key[0] == self.run and key[1] >= self._number):
                 return None
-            if told.tenants is not None and self.live.tenant_of(*key) not in told.tenants:
-                return None
+            if told.tenants is not None:
+                return key if self.live.tenant_of(*key) in told.tenants else None
             # Of others it may be known before the log has brought the decision.
-            return None if key[0] == self.run and key[1] >= self._number else key
+            return key if self.live.knows_run(key[0]) or self._may_come(key, self.now()) else None
         if told.request_id is None:
             return None
         number = self.answers.number_of(told.request_id, told.tenant_id)
@@ -462,7 +501,7 @@ class Router:
 
     def knows_request(self, request_id: str) -> bool:
         """Whether a report of that request would be of a decision that is known."""
-        return self.answers.has(request_id) or self.live.named(request_id) is not None
+        return self.answers.has(request_id) or self.live.is_named(request_id)
 
     def forget(self, gone: Iterable[Registration]) -> None:
         """These are registered no more: see `unregistered_of`. From any thread. Cost O(publishers
@@ -480,6 +519,16 @@ class Router:
         """What targets carry, by clients or by the bridge."""
         self.live.note(samples)
         self.queue.push_samples(samples)
+
+
+def _run_of(now: float, random_bytes: Callable[[int], bytes]) -> int:
+    """The name of a service's decisions: Unix microseconds of its start, of which those within a
+    second are by chance: several may start at once.
+    """
+    chance = int.from_bytes(random_bytes(4), "big")
+    return (int(now * 1e6) >> _RUN_CHANCE_BITS << _RUN_CHANCE_BITS) | (
+        chance & ((1 << _RUN_CHANCE_BITS) - 1)
+    )
 
 
 def _marks(prefixes: bytes, longest: int) -> tuple[PrefixMark, ...]:

@@ -128,7 +128,7 @@ def roster_of(
     )
 
 
-Said = tuple[tuple[RankKey, tuple[tuple[str, str], ...]], ...]
+LabelOverrides = tuple[tuple[RankKey, tuple[tuple[str, str], ...]], ...]
 """Labels of candidates, as a request has them, sorted."""
 
 
@@ -152,7 +152,7 @@ class Targets:
         self._clock = clock
         self._until = float("-inf")
         self._by_model: dict[ModelKey, Roster] = {}
-        self._offered: dict[tuple[ModelKey, tuple[RankKey, ...], Said], Roster] = {}
+        self._offered: dict[tuple[ModelKey, tuple[RankKey, ...], LabelOverrides], Roster] = {}
 
     def of_model(self, tenant_id: str, model_name: str) -> Roster:
         """Those of a model."""
@@ -167,7 +167,7 @@ class Targets:
         return self._by_model.get((tenant_id, model_name), _EMPTY)
 
     def offered(
-        self, tenant_id: str, model_name: str, keys: tuple[RankKey, ...], said: Said = ()
+        self, tenant_id: str, model_name: str, keys: tuple[RankKey, ...], said: LabelOverrides = ()
     ) -> Roster:
         """Of these alone, some of whom nobody may have registered. Cost O(1) where they were asked
         for within TARGETS_KEPT_S. What is `said` are labels of some of them, which count in place

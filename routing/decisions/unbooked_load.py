@@ -14,9 +14,15 @@ import msgspec
 from routing.bounds import LOAD_SAMPLE_S, LOAD_SUM_MAX, LOAD_TARGETS_MAX
 from routing.fold.booking import Booking
 from routing.fold.bookings import LATE
-from routing.fold.place import Load
+from routing.fold.target_bookings import Load
 from routing.overlay.bookings import OverlaidBookings
-from schemas.routing_records import LoadSample, OutcomeEvent, Target
+from schemas.routing_records import (
+    DISPATCHED,
+    FIRST_TOKEN,
+    LoadSample,
+    OutcomeEvent,
+    Target,
+)
 
 BATCH_REQUESTS = 8
 """That an engine is taken to have room for at once, at least."""
@@ -132,9 +138,9 @@ class UnbookedLoads:
         as one of those that wait, so it was one of these.
         """
         found = None if booking.target is None else self._known.get(booking.target)
-        if found is None or event is OutcomeEvent.DISPATCHED or booking.time > found.at:
+        if found is None or event is DISPATCHED or booking.time > found.at:
             return
-        is_known = event is not OutcomeEvent.FIRST_TOKEN and booking.first_at > 0.0
+        is_known = event is not FIRST_TOKEN and booking.first_at > 0.0
         was_late = found.at >= booking.time + LATE * (booking.end_at - booking.time)
         if was_late and not is_known:
             found.gone += 1

@@ -89,8 +89,11 @@ class Regression(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
             features: of the three terms, not negative.
             seconds: what it took; what is far from what was expected counts as 3 sigmas away.
         """
+        scales = self.scales
         first, second, third = (
-            scale * one for scale, one in zip(self.scales, features, strict=True)
+            scales[0] * features[0],
+            scales[1] * features[1],
+            scales[2] * features[2],
         )
         whole = first + second + third
         if not (isfinite(whole) and whole > 0.0 and isfinite(seconds) and seconds >= 0.0):
@@ -142,19 +145,21 @@ class Regression(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         """The best coefficients within their bounds: those beyond one stand there, and the others
         are solved again.
         """
-        lows = [start / _RANGE for start in self.starts]
-        highs = [_RANGE if start else _RANGE_OF_NEW for start in self.starts]
+        starts = self.starts
+        low = (starts[0] / _RANGE, starts[1] / _RANGE, starts[2] / _RANGE)
+        high = tuple([_RANGE if start else _RANGE_OF_NEW for start in starts])
         fixed: dict[int, float] = {}
+        values = solve_free(self.information, self.moments)
         while True:
-            values = _solve(self.information, self.moments, fixed)
             beyond = {
-                at: lows[at] if values[at] < lows[at] else highs[at]
+                at: low[at] if values[at] < low[at] else high[at]
                 for at in range(3)
-                if at not in fixed and not lows[at] <= values[at] <= highs[at]
+                if at not in fixed and not low[at] <= values[at] <= high[at]
             }
             if not beyond:
-                return values[0], values[1], values[2]
+                return values
             fixed |= beyond
+            values = solve(self.information, self.moments, fixed)
 
 
 def begin(coefficients: Three, defaults: Three) -> Regression:
@@ -177,7 +182,23 @@ def begin(coefficients: Three, defaults: Three) -> Regression:
     )
 
 
-def _solve(matrix: Six, right: Three, fixed: dict[int, float]) -> list[float]:
+def solve_free(matrix: Six, right: Three) -> Three:
+    """As `solve` with nothing given, to the last bit: nearly all outcomes end here."""
+    (m00, m01, m02, m11, m12, m22), (r0, r1, r2) = matrix, right
+    factor = m01 / m00
+    m11, m12, r1 = m11 - factor * m01, m12 - factor * m02, r1 - factor * r0
+    m21 = matrix[4]
+    factor = m02 / m00
+    m21, m22, r2 = m21 - factor * m01, m22 - factor * m02, r2 - factor * r0
+    factor = m21 / m11
+    m22, r2 = m22 - factor * m12, r2 - factor * r1
+    third = r2 / m22
+    second = (r1 - m12 * third) / m11
+    first = (r0 - m01 * second - m02 * third) / m00
+    return first, second, third
+
+
+def solve(matrix: Six, right: Three, fixed: dict[int, float]) -> Three:
     """The solution of a positive definite system, with some of its unknowns given."""
     values = [fixed.get(at, 0.0) for at in range(3)]
     free = [at for at in range(3) if at not in fixed]
@@ -198,4 +219,4 @@ def _solve(matrix: Six, right: Three, fixed: dict[int, float]) -> list[float]:
         for column in range(row + 1, count):
             rest[row] -= rows[row][column] * values[free[column]]
         values[free[row]] = rest[row] / rows[row][row]
-    return values
+    return values[0], values[1], values[2]

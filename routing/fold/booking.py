@@ -8,6 +8,7 @@ import msgspec
 from routing.fold.expectations import Expectation, lesson_of
 from routing.sizes import OBJECT_SIZE, target_bytes, text_bytes
 from schemas.routing_records import (
+    FIRST_TOKEN,
     Decision,
     FeedbackReport,
     OutcomeEvent,
@@ -107,6 +108,11 @@ class Booking(msgspec.Struct, array_like=True):
         """Whether one of these computes or decodes it."""
         return any(UnregisteredEngine(one, self.model_name) in engines for one in self.targets)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether its first token was reported."""
+        return bool(self.seen & _BEGUN)
+
     def has(self, event: OutcomeEvent) -> bool:
         """Whether it was reported."""
         return bool(self.seen & BITS[event])
@@ -114,6 +120,8 @@ class Booking(msgspec.Struct, array_like=True):
 
 BITS: Final = {event: 1 << place for place, event in enumerate(OutcomeEvent)}
 """Of the events in `seen`."""
+
+_BEGUN: Final = BITS[FIRST_TOKEN]
 
 
 def happened_at(outcome: FeedbackReport, booking: Booking, clock: float) -> float:

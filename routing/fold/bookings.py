@@ -8,7 +8,7 @@ is for the second time, says that it lives, and prolongs it.
 
 An instance is taken to compute one prompt after the other. `wait_s` is what is booked ahead, less
 what has passed since the first of it began; where it takes several at a time, that is how long it
-takes until as much has been computed (`routing.fold.place`).
+takes until as much has been computed (`routing.fold.target_bookings`).
 """
 
 import heapq
@@ -19,11 +19,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from routing.bounds import BOOKINGS_BYTES_MAX, BOOKINGS_MAX
+from routing.bounds import BOOKINGS_BYTES_MAX, BOOKINGS_MAX, EARLY_OUTCOME_S
 from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
-from routing.fold.place import Load, Places
 from routing.fold.record_clock import RecordClock
+from routing.fold.target_bookings import BookingsByTarget, Load
+from routing.request_names import RequestNames
 from schemas.routing_records import (
+    ENDS,
+    FIRST_TOKEN,
     Decision,
     FeedbackReport,
     OutcomeEvent,
@@ -34,16 +37,13 @@ from schemas.routing_records import (
 EXPIRIES_KEPT: Final = 1024  # of bookings that have ended, beside as many as are open: memory
 BOOKING_LIFE_S: Final = 1.0  # a report that only says again that it lives counts this often at most
 EARLY_OUTCOMES_MAX: Final = 4096  # decisions that are reported of before the log has them
-EARLY_OUTCOME_S: Final = 60.0  # for such a decision to come: reason="unknown_decision"
 ROUTING_RUNS_MAX: Final = 1024  # services whose last decision is remembered; some 100 bytes each
 
 LATE: Final = 2.0
 """Times what was expected: estimates are seldom so wrong."""
 
-_ENDS: Final = frozenset(event for event in OutcomeEvent if event.is_end)
 
-
-class Reported(NamedTuple):
+class BookingReport(NamedTuple):
     """A report that was new, and what it was of."""
 
     booking: Booking
@@ -64,17 +64,18 @@ class Bookings:
         unknown: reports of decisions that never came.
     """
 
-    def __init__(self, places: Places | None = None) -> None:
+    def __init__(self, places: BookingsByTarget | None = None) -> None:
         """Args:
         places: what is booked at each target; None: none of it yet.
         """
-        self.places = Places() if places is None else places
+        self.places = BookingsByTarget() if places is None else places
         self._clock = RecordClock()
         self.prolonged = 0
         self.expired = self.overflowed = self.repeated = self.unknown = self.released = 0
         self._bookings: dict[DecisionKey, Booking] = {}
+        self._sizes: dict[DecisionKey, int] = {}  # of each, bytes
         self._bytes = 0  # that they take
-        self._requests: dict[str, dict[str, DecisionKey]] = {}  # by request, then by tenant
+        self._requests: RequestNames[DecisionKey] = RequestNames()
         self._expiry: list[tuple[float, int, int]] = []
         self._last: OrderedDict[int, int] = OrderedDict()  # number of each run's last decision
         self._early: OrderedDict[DecisionKey, tuple[float, list[FeedbackReport]]] = OrderedDict()
@@ -123,7 +124,7 @@ class Bookings:
             self.unknown += len(outcomes)
         return gone
 
-    def book(self, run: int, decision: Decision, *, has_room: bool = True) -> list[Reported]:
+    def book(self, run: int, decision: Decision, *, has_room: bool = True) -> list[BookingReport]:
         """Somebody was chosen; of reports that came before it, those that were new. `has_room`:
         beside what is booked elsewhere.
         """
@@ -143,7 +144,7 @@ class Bookings:
         _, early = self._early.pop(key, (0.0, []))
         return [found for outcome in early for found in self.report(run, outcome)]
 
-    def report(self, run: int, outcome: FeedbackReport) -> list[Reported]:
+    def report(self, run: int, outcome: FeedbackReport) -> list[BookingReport]:
         """Something came of a decision; what was new of it."""
         key = (run, outcome.number)
         booking = self._bookings.get(key)
@@ -157,12 +158,12 @@ class Bookings:
         booking.seen |= BITS[outcome.event]
         self._move(booking, outcome)
         at = happened_at(outcome, booking, self.clock)
-        if outcome.event in _ENDS:
+        if outcome.event in ENDS:
             self._end(booking, at=at)
-        elif outcome.event is OutcomeEvent.FIRST_TOKEN:
+        elif outcome.event is FIRST_TOKEN:
             booking.first_at = at
             self.places.release(booking, at=at)
-        return [Reported(booking, outcome)]
+        return [BookingReport(booking, outcome)]
 
     def release(self, engines: Iterable[UnregisteredEngine]) -> list[Booking]:
         """These are registered no more, and what is registered under their names next has nothing
@@ -221,13 +222,9 @@ class Bookings:
 
     def _end(self, booking: Booking, *, at: float | None = None) -> None:
         self.places.end(booking, at=at)
-        if self._bookings.pop(booking.key, None) is not None:
-            self._bytes -= booking.size_bytes
-        named = self._requests.get(booking.request_id, {})
-        if named.get(booking.tenant_id) == booking.key:
-            del named[booking.tenant_id]
-            if not named:
-                del self._requests[booking.request_id]
+        self._bookings.pop(booking.key, None)
+        self._bytes -= self._sizes.pop(booking.key, 0)
+        self._requests.discard(booking.request_id, booking.tenant_id, booking.key)
 
     @property
     def is_full(self) -> bool:
@@ -240,13 +237,13 @@ class Bookings:
         return self._bytes
 
     def _keep(self, booking: Booking) -> None:
-        self._bookings[booking.key] = booking
-        self._bytes += booking.size_bytes
+        key, size = booking.key, booking.size_bytes
+        self._bytes += size - self._sizes.get(key, 0)
+        self._bookings[key] = booking
+        self._sizes[key] = size
 
     def _name(self, booking: Booking) -> None:
-        if booking.request_id:
-            named = self._requests.setdefault(booking.request_id, {})
-            named[booking.tenant_id] = booking.key
+        self._requests.put(booking.request_id, booking.tenant_id, booking.key)
 
     def _move(self, booking: Booking, outcome: FeedbackReport) -> None:
         """The client sent it elsewhere than it was told."""
@@ -279,7 +276,7 @@ class Bookings:
 
     def named(self, request_id: str) -> Mapping[str, DecisionKey]:
         """The decisions of requests of that id that are under way, by tenant."""
-        return self._requests.get(request_id, {})
+        return self._requests.by_tenant(request_id)
 
     def names(self, booking: Booking) -> bool:
         """Whether it is the last one of its request."""
@@ -347,6 +344,10 @@ class Bookings:
             self._early[key] = (at, outcomes)
         else:
             self._early.pop(key, None)
+
+    def is_early(self, key: DecisionKey, event: OutcomeEvent) -> bool:
+        """Whether such a report waits for its decision."""
+        return any(one.event is event for one in self._early.get(key, (0.0, []))[1])
 
     def early(self) -> Iterable[tuple[DecisionKey, list[FeedbackReport]]]:
         """All reports that wait for their decisions."""

@@ -11,11 +11,14 @@ from routing.estimates.links import KV_BYTES_PER_TOKEN, LOAD, READ, TokenMove
 from routing.policies.decide import costs_of_model
 from schemas.identities import Text
 from schemas.routing_records import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    FIRST_TOKEN,
     CandidateRecord,
     CostModel,
     Decision,
     FeedbackReport,
-    OutcomeEvent,
     TokenCount,
 )
 
@@ -93,13 +96,13 @@ def observed_of(
     key = ClassKey(tenant_id, lesson.model_name, lesson.class_name)
     if outcome.event in _USELESS:
         return ObservedOutcome(key, is_usable=False)
-    is_first = outcome.event is OutcomeEvent.FIRST_TOKEN
+    is_first = outcome.event is FIRST_TOKEN
     ttft = outcome.ttft_s
     if ttft is None and is_first and since_s > 0.0:
         ttft = since_s
     prompt = prompt if outcome.prompt_tokens is None else outcome.prompt_tokens
     moves = (TokenMove(LOAD, lesson.loaded), TokenMove(READ, lesson.read))
-    is_end = outcome.event is OutcomeEvent.COMPLETED
+    is_end = outcome.event is COMPLETED
     decoder = lesson.decode_class or lesson.class_name
     return ObservedOutcome(
         key,
@@ -122,7 +125,7 @@ def observed_of(
     )
 
 
-_USELESS: Final = frozenset({OutcomeEvent.FAILED, OutcomeEvent.CANCELLED})
+_USELESS: Final = frozenset({FAILED, CANCELLED})
 
 
 def _prior(model: CostModel) -> Costs:

@@ -25,7 +25,15 @@ import msgspec
 from routing.bounds import FAILING_ENDS_KEPT, LOAD_MODELS_MAX
 from routing.by_target import ByTarget
 from routing.fold.booking import Booking
-from schemas.routing_records import Decision, OutcomeEvent, Target, UnregisteredEngine
+from schemas.routing_records import (
+    COMPLETED,
+    FAILED,
+    FIRST_TOKEN,
+    Decision,
+    OutcomeEvent,
+    Target,
+    UnregisteredEngine,
+)
 
 FAILING_RUN: Final = 3  # requests that fail in a row, at least, before an engine is left out
 FAILING_CHANCE: Final = 0.001  # or as many as are as seldom, where they fail at the others, too
@@ -108,14 +116,14 @@ class Failures:
     def reported(self, now: float, booking: Booking, event: OutcomeEvent) -> None:
         """Something new was reported of a request; `now` by the time of records."""
         model = (booking.tenant_id, booking.model_name)
-        has_begun = booking.has(OutcomeEvent.FIRST_TOKEN)
+        has_begun = booking.has_begun
         places = [one for one in (booking.target, booking.decode) if one is not None]
-        if event is OutcomeEvent.FAILED:
+        if event is FAILED:
             target = places[-1] if has_begun else places[0]
             self._failed(now, booking.time, target, model, has_begun=has_begun)
-        elif event is OutcomeEvent.FIRST_TOKEN:
+        elif event is FIRST_TOKEN:
             self._worked(now, booking.time, places[0], is_end=False)
-        elif event is OutcomeEvent.COMPLETED:
+        elif event is COMPLETED:
             for target in places:
                 self._worked(now, booking.time, target, is_end=True)
                 self._note_end(now, model, End(target, has_failed=False))

@@ -13,7 +13,7 @@ import xxhash
 
 from routing.estimates.estimates import Estimates, EstimatesError
 from routing.fold.booking import Booking, happened_at
-from routing.fold.bookings import Bookings, BookingsState, Reported
+from routing.fold.bookings import BookingReport, Bookings, BookingsState
 from routing.fold.expectations import observed_of
 from routing.fold.failures import Failures, FailuresState
 from routing.fold.samples import Samples
@@ -60,7 +60,7 @@ class Changes(NamedTuple):
         released: bookings at engines that it says are registered no more.
     """
 
-    reported: list[Reported]
+    reported: list[BookingReport]
     expired: list[Booking]
     released: list[Booking]
 
@@ -117,7 +117,7 @@ class RoutingFold:
                 self.failures.forget(record.engines)
         return changes
 
-    def _decided(self, run: int, decision: Decision) -> list[Reported]:
+    def _decided(self, run: int, decision: Decision) -> list[BookingReport]:
         """What had been reported of it before."""
         if self.bookings.has_seen(run, decision.number):
             return []
@@ -128,7 +128,7 @@ class RoutingFold:
             self._reported(run, reported)
         return early
 
-    def _reported(self, run: int, reported: Reported) -> None:
+    def _reported(self, run: int, reported: BookingReport) -> None:
         booking, outcome = reported
         self.observations.reported(run, outcome)
         self.failures.reported(self.bookings.clock, booking, outcome.event)

@@ -1,7 +1,6 @@
 """The hot routes of routing: one for each request of a client, and one for what came of it."""
 
 from collections.abc import Callable
-from time import perf_counter
 from typing import Final
 
 from query_api.http.errors import RequestError
@@ -25,6 +24,7 @@ from routing.http.documents import (
 from routing.http.requests import read_feedback, read_load, read_route
 from routing.http.traces import note_route, take_traced
 from routing.policies.table import PolicyError
+from schemas.clock import REAL_CLOCK
 from schemas.routing_records import Refusal
 from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
 
@@ -48,18 +48,21 @@ class RoutingEndpoint(PostEndpoint):
         unknown: UnknownScopes,
         *,
         tracer: Tracer = NO_TRACER,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
         view: of the table.
         router: that decides.
         unknown: says of scopes that nobody has what there is instead.
         tracer: of the service.
+        monotonic: seconds since some moment.
         """
         super().__init__(bodies, default_wire, metrics)
         self._view = view
         self._router = router
         self._unknown = unknown
         self._tracer = tracer
+        self._monotonic = monotonic
         self._decided = metrics.queries(ROUTE)
         self._answers: dict[str, Callable[[PostRequest], PostAnswer]] = {
             ROUTE: self._route,
@@ -83,7 +86,7 @@ class RoutingEndpoint(PostEndpoint):
             return self._decide(posted, span)
 
     def _decide(self, posted: PostRequest, span: Span) -> PostAnswer:
-        started = perf_counter()
+        started = self._monotonic()
         view = self._view
         asked = read_route(
             posted.body,
@@ -116,7 +119,7 @@ class RoutingEndpoint(PostEndpoint):
             if status == 429:
                 headers.append((b"retry-after", b"%d" % retry_after(routed)))
             body = encode(refusal_document(routed, why), posted.wire)
-        self._decided.count((perf_counter() - started, asked.prompt_tokens, decision.held))
+        self._decided.count((self._monotonic() - started, asked.prompt_tokens, decision.held))
         return PostAnswer(status, headers, body)
 
     def _feedback(self, posted: PostRequest) -> PostAnswer:

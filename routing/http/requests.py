@@ -20,7 +20,7 @@ from query_api.http.requests.queries import Query, answer_hash_query, missing, n
 from query_api.http.requests.refusals import body_refusal
 from query_api.http.wire import Field, Wire, header, malformed
 from routing.decisions.candidates import is_in_the_future, sample_of
-from routing.decisions.interface import Offered, PostedLoad, RouteRequest
+from routing.decisions.interface import OfferedCandidate, PostedLoad, RouteRequest
 from routing.decisions.router import ClientReport
 from schemas.events import extra_key
 from schemas.identities import PrefixScope, Rank
@@ -77,7 +77,9 @@ class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     additional_salt: str | None = None
     expected_output_tokens: RequestTokens | None = None
     phase: Phase = Phase.COMBINED
-    candidates: Annotated[tuple[Offered, ...], Meta(max_length=CANDIDATES_MAX)] | None = None
+    candidates: Annotated[tuple[OfferedCandidate, ...], Meta(max_length=CANDIDATES_MAX)] | None = (
+        None
+    )
     slo: Objectives | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
     session_id: str = ""
@@ -380,7 +382,7 @@ def _milliseconds(text: str) -> float:
         raise RequestError("invalid_value", message, field=name) from error
 
 
-def _candidates(asked: RouteBody) -> tuple[Offered, ...] | None:
+def _candidates(asked: RouteBody) -> tuple[OfferedCandidate, ...] | None:
     if asked.candidates is None:
         return None
     names = [(one.instance_id, one.dp_rank) for one in asked.candidates]

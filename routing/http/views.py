@@ -17,7 +17,7 @@ from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import View
-from routing.advice.advice_context import Acting, advised, hot_scopes
+from routing.advice.advice_context import AdviceActor, advised, hot_scopes
 from routing.decisions.router import Router
 from routing.estimates.estimates import EstimateRows
 from routing.fold.fold import RoutingFold
@@ -45,7 +45,7 @@ class ModelsDocument(EstimateRows, frozen=True, kw_only=True):
 
 
 def routing_views(
-    view: View, router: Router, default_wire: Wire, acting: Acting | None = None
+    view: View, router: Router, default_wire: Wire, acting: AdviceActor | None = None
 ) -> Routes:
     """The routes that only read; `acting` where advice is acted on."""
     routes = Routes(tags=["routing"])
@@ -76,7 +76,7 @@ def routing_views(
 
         def document() -> Response:
             found = folded.read_all(
-                lambda fold: promises_document([fold.observations], by, since, admits)
+                lambda fold: promises_document(fold.observations, by, since, admits)
             )
             return respond(_shown(found, access), wire)
 
@@ -96,7 +96,7 @@ def routing_views(
         admits = _wanted(given, access_of(request))
 
         def document() -> Response:
-            scopes = folded.read_all(hot_scopes)
+            scopes = folded.read_all(lambda fold: hot_scopes(fold, router.now()))
             found = prefixes_document(
                 scopes,
                 holders_in(kernel),
@@ -152,7 +152,7 @@ def _models(fold: RoutingFold) -> ModelsDocument:
     return ModelsDocument(**rows, counts=fold.estimates.counters())
 
 
-def _advice_document(view: View, router: Router, acting: Acting | None) -> AdvicesDocument:
+def _advice_document(view: View, router: Router, acting: AdviceActor | None) -> AdvicesDocument:
     if acting is None:
         return advice_document(advised(view, router))
     found = advised(view, router, acting.done())

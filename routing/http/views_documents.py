@@ -32,7 +32,6 @@ from routing.observed.promise_totals import (
     RATIO_BOUNDS,
     SHARE_BOUNDS,
     GroupBy,
-    PromiseTotals,
     Totals,
     grouped,
 )
@@ -45,7 +44,7 @@ HoldersOf = Callable[[DecidedScope, int], Sequence[PrefixHolder]]
 
 
 def promises_document(
-    parts: Sequence[Observations],
+    observations: Observations,
     by: GroupBy,
     since: float = 0.0,
     admits: Callable[[str], bool] = lambda tenant_id: True,
@@ -53,17 +52,17 @@ def promises_document(
     """The answer of `GET /promises`. Cost O(rows).
 
     Args:
-        parts: what the partitions of the routing log show.
+        observations: what the routing log shows.
         by: what a row is of.
         since: Unix seconds; the minute in which it lies is the first one.
         admits: whether rows of a tenant are shown.
     """
-    totals = PromiseTotals.merged(part.totals for part in parts)
+    totals = observations.totals
     rows = grouped(totals.rows(since), by)
     return PromisesDocument(
         by=by.value,
         since=since,
-        open=sum(len(part.open) for part in parts),
+        open=len(observations.open),
         forgotten=totals.forgotten,
         crowded_out=totals.crowded_out,
         rows=[_promise_row(tenant, name, row) for (tenant, name), row in rows if admits(tenant)],

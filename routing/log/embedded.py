@@ -4,7 +4,6 @@ DATA/routing/log/         a log of its own (`logs.embedded`), of `schemas.routin
 DATA/routing/checkpoint   what a fold of it has, as of an offset (`logs.checkpoint`)
 """
 
-import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.fold.fold import RoutingFold
 from routing.log.source import RoutingSource
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.codec import decode_routing
 from schemas.conditions import Conditions, Part
 from schemas.identities import Offset
@@ -44,6 +44,7 @@ class RoutingLog(RoutingSource):
     Attributes:
         queue: of decisions, reports and samples.
         live: what decisions read: the fold of the log, and what is not in the log yet.
+        now: Unix seconds, by its clock.
         writer: the thread.
     """
 
@@ -54,6 +55,7 @@ class RoutingLog(RoutingSource):
         age_max_s: float,
         conditions: Conditions,
         tracer: Tracer = NO_TRACER,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         """Opens it where there is one, and folds what it has; a damaged one is set aside. Where
         nothing was ever decided there is none, and it takes no files, until something is.
@@ -63,13 +65,14 @@ class RoutingLog(RoutingSource):
             age_max_s: how long records are kept.
             conditions: set while it cannot be written.
             tracer: of the service.
+            clock: of the process.
 
         Raises:
             DataDirectoryInUseError: another process has it open.
             NewerVersionError: a newer Reprise wrote it.
             StorageError: it cannot be opened.
         """
-        super().__init__(RoutingQueue())
+        super().__init__(RoutingQueue(), clock.unix)
         options = KeptLogOptions(
             path / "log",
             NAME,
@@ -81,6 +84,8 @@ class RoutingLog(RoutingSource):
         log = KeptLog(options, partial(EmbeddedLog, data=path.parent), conditions)
         self._conditions = conditions
         self._tracer = tracer
+        self.now = clock.unix
+        self._machine = clock
         self._look_at = 0.0
         self._checkpoints: Checkpoints[RoutingFold] = Checkpoints(
             path / "checkpoint", log, period_s=ROUTING_CHECKPOINT_S
@@ -126,14 +131,14 @@ class RoutingLog(RoutingSource):
 
     def take(self) -> Iterable[tuple[int, RoutingRecord]]:
         """See `RecordSource`."""
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + FAILING_LOOK_S
-            note_failing(self.live, self._conditions, time.time())
+        if self._machine.monotonic() >= self._look_at:
+            self._look_at = self._machine.monotonic() + FAILING_LOOK_S
+            note_failing(self.live, self._conditions, self.now())
         return super().take()
 
     def appended(self, items: Sequence[RoutingRecord], first: Offset) -> None:
         """See `RecordSource`: what is in the log, is folded."""
-        began_ns = time.time_ns()
+        began_ns = self._machine.unix_ns()
         now = began_ns / 1e9
         for offset, record in enumerate(items, first):
             self.live.follow(offset, record, now)

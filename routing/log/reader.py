@@ -7,7 +7,6 @@ says nothing of what has come to be known lately.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -18,7 +17,9 @@ from logs.fold_follower import FoldFollower, FollowedLog
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from routing.decisions.live_load import LiveLoad
+from routing.decisions.queue import RoutingQueue
 from routing.log.recovery import ROUTING_LOG, ROUTING_PARTITION, RecoveredFold, recover_fold
+from schemas.clock import REAL_CLOCK
 from schemas.codec import decode_routing
 
 ROUTING_READ_WAIT_S: Final = 0.02  # until it is looked again whether a long question is answered
@@ -32,18 +33,20 @@ class RoutingReader(FoldFollower):
         settings: KafkaSettings,
         options: ClientOptions,
         live: LiveLoad,
+        queue: RoutingQueue,
         condition: SharedCondition,
         *,
         make_consumer: Callable[[], Consumer] | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
         recover: Callable[[], Awaitable[RecoveredFold]] | None = None,
         read_past: Callable[[int], Awaitable[list[LogEntry]]] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
         settings: of the deployment.
         options: of its clients.
         live: what is kept up to date.
+        queue: of what is to be written.
         condition: set while the log cannot be read.
         make_consumer, prepare, recover, read_past: in place of Kafka.
         clock: Unix seconds.
@@ -65,6 +68,7 @@ class RoutingReader(FoldFollower):
             read_past=read_past,
         )
         self._live = live
+        self._queue = queue
         self._folded = live.folded
         self._recover = recover or (lambda: recover_fold(options, topics))
         self._clock = clock
@@ -89,10 +93,11 @@ class RoutingReader(FoldFollower):
         """See `FoldFollower`."""
         offset, record = entry.offset, decode_routing(entry.value)
         if self.is_following:
-            self._live.follow(offset, record, self._clock())
+            self._queue.push_outcomes(self._live.follow(offset, record, self._clock()))
         else:
             self._live.apply(offset, record)
 
     def caught_up(self) -> None:
         """See `FoldFollower`: decisions go by all that the log has."""
         self._live.note_samples()
+        self._queue.push_outcomes(self._live.take_held(self._clock()))

@@ -1,6 +1,6 @@
 """The routing log of a replica: what it writes, what it reads, and what it knows by both."""
 
-import time
+from collections.abc import Callable
 
 from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions
@@ -12,6 +12,7 @@ from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.log.reader import RoutingReader
 from routing.log.writer import RoutingWriter
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions, Part
 
 
@@ -21,23 +22,33 @@ class ReplicaRouting:
     Attributes:
         queue: of decisions, reports and samples.
         live: what decisions read: the fold of the log, and what the log has yet to bring.
+        now: Unix seconds, by its clock.
         writer: to be stopped before the thread ends.
     """
 
     def __init__(
-        self, settings: KafkaSettings, options: ClientOptions, conditions: Conditions
+        self,
+        settings: KafkaSettings,
+        options: ClientOptions,
+        conditions: Conditions,
+        *,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
         settings: of the deployment.
         options: of its clients.
         conditions: of the replica.
+        clock: Unix seconds.
         """
         self.queue = RoutingQueue()
         self.live = LiveLoad()
+        self.now = clock
         self._conditions = conditions
         condition = SharedCondition(conditions, Part.ROUTING)
-        self.writer = RoutingWriter(settings, options, self.queue, condition)
-        self._reader = RoutingReader(settings, options, self.live, condition)
+        self.writer = RoutingWriter(settings, options, self.queue, condition, clock=clock)
+        self._reader = RoutingReader(
+            settings, options, self.live, self.queue, condition, clock=clock
+        )
 
     @property
     def folded(self) -> FoldedRouting:
@@ -68,4 +79,4 @@ class ReplicaRouting:
         """Starts writing and reading on the thread."""
         self.writer.start(thread)
         thread.run(self._reader.run())
-        thread.run(watch_failing(self.live, self._conditions, time.time))
+        thread.run(watch_failing(self.live, self._conditions, self.now))

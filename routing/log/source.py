@@ -1,12 +1,12 @@
 """What was decided, and what came of it, as a log of either form takes it."""
 
-import time
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from logs.source import RecordSource, WindowEntry
 from routing.decisions.queue import RoutingQueue, items_of
+from schemas.clock import REAL_CLOCK
 from schemas.routing_records import RoutingRecord, encode_routing
 from schemas.topics import encode_run
 
@@ -19,7 +19,7 @@ class RoutingSource(RecordSource[RoutingRecord]):
         clock: Unix seconds.
     """
 
-    def __init__(self, queue: RoutingQueue, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, queue: RoutingQueue, clock: Callable[[], float] = REAL_CLOCK.unix) -> None:
         super().__init__("decisions")
         self.queue = queue
         self._clock = clock

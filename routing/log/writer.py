@@ -4,7 +4,6 @@ Readers drop what comes again, by run and number: so what Kafka may or may not h
 again.
 """
 
-import time
 from collections.abc import Awaitable, Callable
 
 from brokers.broker_settings import KafkaSettings
@@ -17,6 +16,7 @@ from routing.bounds import ROUTING_QUEUE_ITEMS
 from routing.decisions.queue import RoutingQueue
 from routing.log.recovery import ROUTING_PARTITION
 from routing.log.source import WaitingSource
+from schemas.clock import REAL_CLOCK
 from schemas.routing_records import RoutingRecord
 
 
@@ -32,7 +32,7 @@ class RoutingWriter(TopicWriter[RoutingRecord]):
         *,
         make_producer: Callable[[], Producer] | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
         settings: of the deployment.

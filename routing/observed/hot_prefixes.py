@@ -5,7 +5,7 @@ longest match ends. Counts are kept for each scope by Space-Saving, and halve ev
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -179,73 +179,38 @@ class HotPrefixes:
         return counters
 
 
-def view(parts: Iterable[HotPrefixes], now: float) -> dict[DecidedScope, HotScope]:
-    """The prefixes of several partitions together, as of a moment. Cost O(counters).
-
-    A partition that has no counter for a prefix may have counted it as often as its lowest one:
-    so much is added, to the error too. The bound holds for the sum: of all totals, by the number of
-    counters.
+def view(prefixes: HotPrefixes, now: float) -> dict[DecidedScope, HotScope]:
+    """All prefixes as of a moment. Cost O(counters).
 
     Args:
-        parts: folds of partitions; a decision is in one of them.
+        prefixes: as they were folded.
         now: Unix seconds; where some record is later, that.
     """
-    folded = list(parts)
-    times = (one.last_asked for part in folded for one in part.scopes.values())
-    now = max([now, *times])
-    scopes = sorted({scope for part in folded for scope in part.scopes})
-    return {
-        scope: _merged(scope, [part.scopes[scope] for part in folded if scope in part.scopes], now)
-        for scope in scopes
-    }
+    now = max([now, *(one.last_asked for one in prefixes.scopes.values())])
+    return {scope: _shown(scope, prefixes.scopes[scope], now) for scope in sorted(prefixes.scopes)}
 
 
-def _merged(scope: DecidedScope, parts: list[SpaceSaving], now: float) -> HotScope:
+def _shown(scope: DecidedScope, counters: SpaceSaving, now: float) -> HotScope:
     step = step_of(now)
-    lowest = [part.lowest_at(step) for part in parts]
-    error_max = sum(lowest)
-    found: dict[int, HotPrefix] = {}
-    for part, low in zip(parts, lowest, strict=True):
-        for counter in part:
-            count, error = part.count_at(counter, step)
-            one = HotPrefix(
-                scope,
-                counter.prefix,
-                counter.parent,
-                counter.blocks,
-                # What the other partitions may have; taken back where they have a counter.
-                count + error_max - low,
-                error + error_max - low,
-                counter.since,
-                counter.last_asked,
-                counter.asked,
-                counter.promised,
-                counter.checked,
-                counter.confirmed,
-                counter.saved,
-                counter.missed,
-                now - counter.since,
-            )
-            other = found.get(counter.prefix)
-            found[counter.prefix] = one if other is None else _sum(other, one, error_max)
-    prefixes = sorted(found.values(), key=lambda one: (-one.certain, one.blocks, one.prefix))
-    total = sum(part.total_at(step) for part in parts)
-    return HotScope(total, error_max, max(part.last_asked for part in parts), prefixes)
-
-
-def _sum(one: HotPrefix, two: HotPrefix, error_max: float) -> HotPrefix:
-    """Both partitions have it, so neither needs to be given what the other may have."""
-    return msgspec.structs.replace(
-        one,
-        count=max(one.count + two.count - error_max, 0.0),
-        error=max(one.error + two.error - error_max, 0.0),
-        since=min(one.since, two.since),
-        last_asked=max(one.last_asked, two.last_asked),
-        asked=one.asked + two.asked,
-        promised=one.promised + two.promised,
-        checked=one.checked + two.checked,
-        confirmed=one.confirmed + two.confirmed,
-        saved=one.saved + two.saved,
-        missed=one.missed + two.missed,
-        age_s=max(one.age_s, two.age_s),
-    )
+    found = [
+        HotPrefix(
+            scope,
+            counter.prefix,
+            counter.parent,
+            counter.blocks,
+            *counters.count_at(counter, step),
+            counter.since,
+            counter.last_asked,
+            counter.asked,
+            counter.promised,
+            counter.checked,
+            counter.confirmed,
+            counter.saved,
+            counter.missed,
+            now - counter.since,
+        )
+        for counter in counters
+    ]
+    found.sort(key=lambda one: (-one.certain, one.blocks, one.prefix))
+    error_max = counters.lowest_at(step)
+    return HotScope(counters.total_at(step), error_max, counters.last_asked, found)

@@ -22,7 +22,12 @@ from routing.observed.promises import Promise, kept, promise_of
 from routing.observed.sessions import Sessions, SessionsState
 from schemas.codec import check_state_version
 from schemas.errors import RecordFormatError
-from schemas.routing_records import Decision, FeedbackReport, UnregisteredEngine
+from schemas.routing_records import (
+    ENDS,
+    Decision,
+    FeedbackReport,
+    UnregisteredEngine,
+)
 
 OBSERVATIONS_VERSION: Final = 1
 
@@ -120,7 +125,7 @@ class Observations:
         prediction_rules.follow(self.predicted, self.clock, promise, outcome, is_moved=is_moved)
         self._note_cached(promise, outcome)
         self._note_ttft(promise, outcome)
-        if outcome.event.is_end:
+        if outcome.event in ENDS:
             self.totals.note_end(self.clock, promise, outcome.event)
             self.open.close(promise)
 

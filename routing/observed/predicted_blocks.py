@@ -20,12 +20,12 @@ heads.
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from routing.bounds import DECISION_MARKS_MAX, PREDICTED_MARKS_MAX
-from routing.sizes import OBJECT_SIZE, text_bytes
+from routing.sizes import OBJECT_SIZE
 from schemas.limits import MIB
 from schemas.routing_records import DecidedScope, PrefixMark, Target
 
@@ -83,6 +83,138 @@ class PredictedState(msgspec.Struct, frozen=True, array_like=True):
     forgotten: int
 
 
+class _ScopeMarks:
+    """The marks of one scope.
+
+    Attributes:
+        holders: by prefix, who is to hold it.
+        depths: how many marks there are at each number of blocks.
+        chars, is_ascii: of the scope's names.
+    """
+
+    __slots__ = ("chars", "depths", "holders", "is_ascii")
+
+    def __init__(self, scope: DecidedScope) -> None:
+        names = "".join((*scope[:3], scope.additional_salt))
+        self.holders: dict[int, dict[Target, PredictedMark]] = {}
+        self.depths: dict[int, int] = {}
+        self.chars, self.is_ascii = len(names), names.isascii()
+
+    def mark_bytes(self, instance_id: str) -> int:
+        """That a mark takes, about: as `text_bytes` counts, with the scope's names read once."""
+        is_ascii = self.is_ascii and instance_id.isascii()
+        return OBJECT_SIZE + (self.chars + len(instance_id)) * (1 if is_ascii else 4)
+
+
+class MarkIndex:
+    """Who is to hold which prefix, for as long as the owner keeps the mark. Cost O(1) a mark.
+
+    Attributes:
+        size_bytes: that the marks take, about.
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._count = 0
+        self._scopes: dict[DecidedScope, _ScopeMarks] = {}
+
+    def __len__(self) -> int:
+        """How many marks there are."""
+        return self._count
+
+    def put(self, key: MarkKey, mark: PredictedMark) -> None:
+        """Keeps the mark of a prefix that has none at its target."""
+        target, scope, prefix = key
+        marks = self._scopes.get(scope)
+        if marks is None:
+            marks = self._scopes[scope] = _ScopeMarks(scope)
+        marks.holders.setdefault(prefix, {})[target] = mark
+        marks.depths[mark.blocks] = marks.depths.get(mark.blocks, 0) + 1
+        self._count += 1
+        self.size_bytes += marks.mark_bytes(target.instance_id)
+
+    def take(self, key: MarkKey) -> PredictedMark | None:
+        """Takes out the mark of a prefix at a target; None where there is none."""
+        target, scope, prefix = key
+        marks = self._scopes.get(scope)
+        holders = None if marks is None else marks.holders.get(prefix)
+        mark = None if holders is None else holders.pop(target, None)
+        if marks is None or mark is None:
+            return None
+        if not holders:
+            del marks.holders[prefix]
+        marks.depths[mark.blocks] -= 1
+        if not marks.depths[mark.blocks]:
+            del marks.depths[mark.blocks]
+            if not marks.depths:
+                del self._scopes[scope]
+        self._count -= 1
+        self.size_bytes -= marks.mark_bytes(target.instance_id)
+        return mark
+
+    def find(self, key: MarkKey) -> PredictedMark | None:
+        """The mark of a prefix at a target."""
+        marks = self._scopes.get(key[1])
+        holders = None if marks is None else marks.holders.get(key[2])
+        return None if holders is None else holders.get(key[0])
+
+    def longest(
+        self,
+        scope: DecidedScope,
+        hashes: Sequence[int] | bytes,
+        now: float,
+        *,
+        but: Collection[MarkKey] = (),
+    ) -> dict[Target, int]:
+        """The longest prefix of a prompt that each target is to hold, in blocks.
+
+        Cost O(depths at which anything is marked in the scope, and their holders).
+
+        Args:
+            scope: of the prompt.
+            hashes: prefix hashes of its whole blocks; as bytes u64 LE.
+            now: Unix seconds.
+            but: marks that do not count.
+        """
+        found: dict[Target, int] = {}
+        marks = self._scopes.get(scope)
+        if marks is None:
+            return found
+        for blocks, prefix in _falling(marks.depths, hashes):
+            holders = marks.holders.get(prefix)
+            if holders is None:
+                continue
+            # Most hold what is above, too: those that are found already cost nothing here.
+            for target in holders.keys() - found.keys():
+                mark = holders[target]
+                if mark.blocks != blocks or not mark.is_true(now):
+                    continue
+                if not but or (target, scope, prefix) not in but:
+                    found[target] = blocks
+        return found
+
+
+class MarkHolders(Protocol):
+    """What the rules of predictions are applied to: see `PredictedHolders`."""
+
+    def decided(
+        self,
+        time: float,
+        target: Target,
+        scope: DecidedScope,
+        marks: Sequence[PrefixMark],
+        *,
+        lasts_s: float,
+        capacity_blocks: int = 0,
+    ) -> None:
+        """A prompt was sent to a target."""
+        ...
+
+    def failed(self, target: Target, scope: DecidedScope, marks: Sequence[PrefixMark]) -> None:
+        """The request failed there, or never came."""
+        ...
+
+
 class PredictedHolders:
     """See the module. At most `most` marks; the one that ends first goes first. Cost O(marks) a
     decision.
@@ -97,19 +229,16 @@ class PredictedHolders:
         self.forgotten = 0
         self._most = most
         self._bytes_most = bytes_most
-        self._bytes = 0
-        self._marks: dict[MarkKey, PredictedMark] = {}
+        self._index = MarkIndex()
         # By how long they last, the least recently used first: so each is in order of its end.
-        self._order: dict[float, OrderedDict[MarkKey, None]] = {}
+        self._order: dict[float, OrderedDict[MarkKey, PredictedMark]] = {}
         # Those that last by capacity, likewise, with the sum of their widths.
-        self._bounded: dict[Target, OrderedDict[MarkKey, None]] = {}
+        self._bounded: dict[Target, OrderedDict[MarkKey, PredictedMark]] = {}
         self._widths: Counter[Target] = Counter()
-        self._by_prefix: dict[tuple[DecidedScope, int], dict[Target, PredictedMark]] = {}
-        self._depths: dict[DecidedScope, dict[int, int]] = {}
 
     def __len__(self) -> int:
         """How many marks there are."""
-        return len(self._marks)
+        return len(self._index)
 
     def decided(
         self,
@@ -138,12 +267,13 @@ class PredictedHolders:
             found.append(((target, scope, prefix), blocks, max(blocks - before, 0)))
             before = max(blocks, before)
         lasts = _BY_CAPACITY if capacity_blocks else lasts_s
+        until = time + lasts if lasts else 0.0
         for key, blocks, width in reversed(found):  # so that tails go before their heads
-            self._note(key, PredictedMark(blocks, width, lasts, time + lasts if lasts else 0.0))
+            self._note(key, PredictedMark(blocks, width, lasts, until))
         mine = self._bounded.get(target)
         while mine and (not capacity_blocks or self._widths[target] > capacity_blocks):
             self._drop(next(iter(mine)))
-        while len(self._marks) > self._most or self._bytes > self._bytes_most:
+        while len(self._index) > self._most or self._index.size_bytes > self._bytes_most:
             self._drop(self._first_to_end())
             self.forgotten += 1
 
@@ -154,7 +284,8 @@ class PredictedHolders:
 
     def forget(self, target: Target, model_name: str) -> None:
         """Nothing is known any more of what it holds of a model. Cost O(marks)."""
-        gone = [key for key in self._marks if key[0] == target and key[1].model_name == model_name]
+        keys = (key for group in self._order.values() for key in group)
+        gone = [key for key in keys if key[0] == target and key[1].model_name == model_name]
         for key in gone:
             self._drop(key)
 
@@ -166,36 +297,13 @@ class PredictedHolders:
         *,
         but: Collection[MarkKey] = (),
     ) -> dict[Target, int]:
-        """The longest prefix of a prompt that each target is to hold, in blocks.
-
-        Cost O(depths at which anything is marked in the scope, and their holders).
-
-        Args:
-            scope: of the prompt.
-            hashes: prefix hashes of its whole blocks; as bytes u64 LE.
-            now: Unix seconds.
-            but: marks that do not count.
-        """
-        found: dict[Target, int] = {}
-        for blocks, prefix in _falling(self._depths.get(scope, {}), hashes):
-            holders = self._by_prefix.get((scope, prefix))
-            if holders is None:
-                continue
-            # Most hold what is above, too: those that are found already cost nothing here.
-            for target in holders.keys() - found.keys():
-                mark = holders[target]
-                if mark.blocks != blocks or not mark.is_true(now):
-                    continue
-                if not but or (target, scope, prefix) not in but:
-                    found[target] = blocks
-        return found
+        """See `MarkIndex.longest`."""
+        return self._index.longest(scope, hashes, now, but=but)
 
     def state(self) -> PredictedState:
         """All of it, as it stands: to be encoded before anything else is folded."""
         return PredictedState(
-            tuple(
-                (key, self._marks[key]) for _, keys in sorted(self._order.items()) for key in keys
-            ),
+            tuple(one for _, group in sorted(self._order.items()) for one in group.items()),
             self.forgotten,
         )
 
@@ -207,37 +315,19 @@ class PredictedHolders:
 
     def _note(self, key: MarkKey, mark: PredictedMark) -> None:
         self._drop(key)
-        target, scope, prefix = key
-        self._marks[key] = mark
-        self._bytes += _size_of(key)
-        _append(self._order, mark.lasts_s, key)
-        self._by_prefix.setdefault((scope, prefix), {})[target] = mark
-        depths = self._depths.get(scope)
-        if depths is None:
-            depths = self._depths[scope] = {}
-        depths[mark.blocks] = depths.get(mark.blocks, 0) + 1
+        self._index.put(key, mark)
+        _append(self._order, mark.lasts_s, key, mark)
         if mark.lasts_s == _BY_CAPACITY:
-            _append(self._bounded, target, key)
-            self._widths[target] += mark.width
+            _append(self._bounded, key[0], key, mark)
+            self._widths[key[0]] += mark.width
 
     def _drop(self, key: MarkKey) -> None:
-        mark = self._marks.pop(key, None)
+        mark = self._index.take(key)
         if mark is None:
             return
-        self._bytes -= _size_of(key)
-        target, scope, prefix = key
         _discard(self._order, mark.lasts_s, key)
-        holders = self._by_prefix[scope, prefix]
-        del holders[target]
-        if not holders:
-            del self._by_prefix[scope, prefix]
-        depths = self._depths[scope]
-        depths[mark.blocks] -= 1
-        if not depths[mark.blocks]:
-            del depths[mark.blocks]
-        if not depths:
-            del self._depths[scope]
         if mark.lasts_s == _BY_CAPACITY:
+            target = key[0]
             _discard(self._bounded, target, key)
             self._widths[target] -= mark.width
             if target not in self._bounded:
@@ -246,46 +336,41 @@ class PredictedHolders:
     def _expire(self, now: float) -> None:
         """Drops what has ended."""
         for lasts_s in list(self._order):
-            while keys := self._order.get(lasts_s):
-                key = next(iter(keys))
-                if self._marks[key].is_true(now):
+            while group := self._order.get(lasts_s):
+                key, mark = next(iter(group.items()))
+                if mark.is_true(now):
                     break
                 self._drop(key)
 
     def _first_to_end(self) -> MarkKey:
         """The one that ends first; of those that last by capacity the least recently used."""
-        firsts = {lasts: next(iter(keys)) for lasts, keys in self._order.items()}
+        firsts = {lasts: next(iter(group.items())) for lasts, group in self._order.items()}
         timed = [
-            (self._marks[key].until, lasts)
-            for lasts, key in firsts.items()
-            if lasts != _BY_CAPACITY
+            (mark.until, lasts) for lasts, (_, mark) in firsts.items() if lasts != _BY_CAPACITY
         ]
-        return firsts[min(timed)[1] if timed else _BY_CAPACITY]
-
-
-def _size_of(key: MarkKey) -> int:
-    """Of a mark, in bytes, about; marks of one decision have the names together."""
-    (_, instance_id, _), (tenant_id, model_name, lora_name, _, salt), _ = key
-    return OBJECT_SIZE + text_bytes(instance_id, tenant_id, model_name, lora_name, salt)
+        return firsts[min(timed)[1] if timed else _BY_CAPACITY][0]
 
 
 def _append(
-    ordered: dict[_GroupT, OrderedDict[MarkKey, None]], group: _GroupT, key: MarkKey
+    ordered: dict[_GroupT, OrderedDict[MarkKey, PredictedMark]],
+    group: _GroupT,
+    key: MarkKey,
+    mark: PredictedMark,
 ) -> None:
-    """Puts the key at the end of its group, which there may not be yet."""
-    keys = ordered.get(group)
-    if keys is None:
-        keys = ordered[group] = OrderedDict()
-    keys[key] = None
+    """Puts the mark at the end of its group, which there may not be yet."""
+    marks = ordered.get(group)
+    if marks is None:
+        marks = ordered[group] = OrderedDict()
+    marks[key] = mark
 
 
 def _discard(
-    ordered: dict[_GroupT, OrderedDict[MarkKey, None]], group: _GroupT, key: MarkKey
+    ordered: dict[_GroupT, OrderedDict[MarkKey, PredictedMark]], group: _GroupT, key: MarkKey
 ) -> None:
-    """Takes the key out of its group, which goes with its last one."""
-    keys = ordered[group]
-    del keys[key]
-    if not keys:
+    """Takes the mark out of its group, which goes with its last one."""
+    marks = ordered[group]
+    del marks[key]
+    if not marks:
         del ordered[group]
 
 

@@ -6,13 +6,19 @@ sent elsewhere, failed  they are not; nor where it was cancelled before its firs
 completed               they are, from now on, where the engine publishes no events
 """
 
-from routing.observed.predicted_blocks import PredictedHolders, predicted_s
+from routing.observed.predicted_blocks import MarkHolders, predicted_s
 from routing.observed.promises import Promise
 from schemas.limits import APPROXIMATE_S
-from schemas.routing_records import FeedbackReport, OutcomeEvent
+from schemas.routing_records import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    FIRST_TOKEN,
+    FeedbackReport,
+)
 
 
-def hold(holders: PredictedHolders, now: float, promise: Promise) -> None:
+def hold(holders: MarkHolders, now: float, promise: Promise) -> None:
     """The prompt of a promise is, or will be, where it was sent.
 
     Args:
@@ -32,7 +38,7 @@ def hold(holders: PredictedHolders, now: float, promise: Promise) -> None:
 
 
 def follow(
-    holders: PredictedHolders,
+    holders: MarkHolders,
     now: float,
     promise: Promise,
     outcome: FeedbackReport,
@@ -42,9 +48,9 @@ def follow(
     """Something was reported of it; `is_moved`: and that it went elsewhere, for the first time."""
     event = outcome.event
     is_told = outcome.ttft_s is not None or outcome.cached_tokens is not None
-    promise.has_begun |= is_told or event is OutcomeEvent.FIRST_TOKEN
-    is_cancelled = event is OutcomeEvent.CANCELLED and not promise.has_begun
-    if is_moved or is_cancelled or event is OutcomeEvent.FAILED:
+    promise.has_begun |= is_told or event is FIRST_TOKEN
+    is_cancelled = event is CANCELLED and not promise.has_begun
+    if is_moved or is_cancelled or event is FAILED:
         holders.failed(promise.target, promise.scope, promise.marks)
-    elif event is OutcomeEvent.COMPLETED and promise.is_approximate and not promise.moved:
+    elif event is COMPLETED and promise.is_approximate and not promise.moved:
         hold(holders, now, promise)

@@ -5,14 +5,18 @@ which that was told, both by the time of records. Times are summed in whole micr
 sums do not depend on an order, and parts of a log can be added up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
 
 from routing.observed.promises import IndexCause, Promise, PromiseTokens, bucket
-from schemas.routing_records import OutcomeEvent
+from schemas.routing_records import (
+    CANCELLED,
+    FAILED,
+    OutcomeEvent,
+)
 
 PROMISE_ROWS_MAX: Final = 16_384  # of sums, 1 KiB each: of="promise_rows", "promises_crowded"
 PROMISE_TTFT_S_MAX: Final = 100_000.0  # a longer time counts as this: sums must fit 64 bits
@@ -228,8 +232,8 @@ class PromiseTotals:
     def note_end(self, time: float, promise: Promise, event: OutcomeEvent | None) -> None:
         """A request has ended; None where nobody has told how."""
         for row in self._rows(time, key_of(promise)):
-            row.failed += event is OutcomeEvent.FAILED
-            row.cancelled += event is OutcomeEvent.CANCELLED
+            row.failed += event is FAILED
+            row.cancelled += event is CANCELLED
             row.unreported += not promise.has_cached
 
     def rows(self, since: float = 0.0) -> dict[PromiseKey, Totals]:
@@ -292,20 +296,6 @@ class PromiseTotals:
         self.forgotten, self.crowded_out = state.forgotten, state.crowded_out
         self._minutes = {minute: dict(rows) for minute, rows in state.minutes}
         self._count = sum(map(len, self._minutes.values()))
-
-    @classmethod
-    def merged(cls, parts: "Iterable[PromiseTotals]") -> "PromiseTotals":
-        """The sums of several partitions, to be read. Cost O(rows)."""
-        whole = cls()
-        for part in parts:
-            for minute, rows in part.state().minutes:
-                mine = whole._minutes.setdefault(minute, {})
-                for key, row in rows:
-                    mine.setdefault(key, Totals()).add(row)
-            whole.forgotten += part.forgotten
-            whole.crowded_out += part.crowded_out
-        whole._count = sum(map(len, whole._minutes.values()))
-        return whole
 
     def _rows(self, time: float, key: PromiseKey) -> tuple[Totals, ...]:
         """Where something is noted: in the row of the minute, if there is room, and in all."""

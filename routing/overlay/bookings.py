@@ -38,11 +38,20 @@ from routing.bounds import (
     RECORD_STEP_S,
 )
 from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
-from routing.fold.bookings import LATE, Bookings, Reported
+from routing.fold.bookings import LATE, BookingReport, Bookings
 from routing.fold.fold import Changes
-from routing.fold.place import NO_LOAD, Load, Place, Places, load_of, rest_of
+from routing.fold.target_bookings import (
+    NO_LOAD,
+    BookingsByTarget,
+    Load,
+    TargetBookings,
+    load_of,
+    rest_of,
+)
 from routing.overlay.own_records import OWN_RECORDS_MAX, OwnRecords, Stamps
+from routing.request_names import only
 from schemas.routing_records import (
+    ENDS,
     Decision,
     DecisionsRecord,
     FeedbackReport,
@@ -54,10 +63,10 @@ from schemas.routing_records import (
     UnregisteredEngines,
 )
 
-_NOTHING: Final = Place()
+_NOTHING: Final = TargetBookings()
 
 
-class _Computed(NamedTuple):
+class _PrefillEnd(NamedTuple):
     """An own report that a prompt of a target was computed, the last one.
 
     Attributes:
@@ -71,7 +80,7 @@ class _Computed(NamedTuple):
     before: frozenset[DecisionKey]
 
 
-class _OwnPlaces(Places):
+class _OwnBookingsByTarget(BookingsByTarget):
     """Those of what is booked here.
 
     Attributes:
@@ -81,7 +90,7 @@ class _OwnPlaces(Places):
 
     def __init__(self, own: OwnRecords, derived: dict[Target, float]) -> None:
         super().__init__(derived)
-        self.computed: dict[Target, _Computed] = {}
+        self.computed: dict[Target, _PrefillEnd] = {}
         self.is_told = False
         self._stamps: Stamps[Target] = Stamps(own, LOAD_TARGETS_MAX)
         self._targets: dict[DecisionKey, Target] = {}  # of what was computed
@@ -98,7 +107,7 @@ class _OwnPlaces(Places):
         self._take_out(target)
         place = self.get(target)
         before = frozenset[DecisionKey]() if place is None else frozenset(place.queued)
-        self.computed[target] = _Computed(at, key, before)
+        self.computed[target] = _PrefillEnd(at, key, before)
         self._targets[key] = target
         for gone in self._stamps.put(target):
             self._take_out(gone)
@@ -140,10 +149,10 @@ class OverlaidBookings:
         self.base = Bookings()
         self.repeated = 0
         self._free_at: dict[Target, float] = {}  # as it was computed last
-        self._places = _OwnPlaces(own, self._free_at)
+        self._places = _OwnBookingsByTarget(own, self._free_at)
         self._here = Bookings(self._places)
         self._hidden: dict[DecisionKey, Booking] = {}
-        self._hidden_places = Places(self._free_at)
+        self._hidden_places = BookingsByTarget(self._free_at)
         self._told: dict[DecisionKey, dict[OutcomeEvent, FeedbackReport]] = {}
         self._told_last: Stamps[DecisionKey] = Stamps(own, OWN_RECORDS_MAX)
         self._unregistered: Stamps[UnregisteredEngine] = Stamps(own, LOAD_TARGETS_MAX)
@@ -168,7 +177,7 @@ class OverlaidBookings:
         if now >= self._next_due and self._adopt_due(now):
             self._forget(self._here.expire())
 
-    def book(self, run: int, decision: Decision) -> list[Reported]:
+    def book(self, run: int, decision: Decision) -> list[BookingReport]:
         """An own decision, told last; see `Bookings.book`."""
         size = self.base.size_bytes + self._here.size_bytes
         has_room = len(self) < BOOKINGS_MAX and size < BOOKINGS_BYTES_MAX
@@ -184,22 +193,23 @@ class OverlaidBookings:
                 self._free_at[target] = max(free_at, booking.time) + booking.work_s
         return found
 
-    def report(self, run: int, outcome: FeedbackReport) -> list[Reported] | None:
+    def report(self, run: int, outcome: FeedbackReport) -> list[BookingReport] | None:
         """A report to this process; what was new of it, nothing of one whose decision has yet to
         come. None where it says nothing new.
         """
         key = (run, outcome.number)
         booking = self.get(key)
         if booking is None:
-            if self.has_seen(*key):
+            if self.has_seen(*key) or key in self._told:
                 self.repeated += 1
                 return None
-            repeated = self._here.repeated
+            if any(one.is_early(key, outcome.event) for one in (self.base, self._here)):
+                self.repeated += 1
+                return None
             self._here.report(run, outcome)  # it waits
-            self.repeated += self._here.repeated - repeated
             return []
         is_of_base = self._here.get(key) is None
-        if is_of_base and outcome.event.is_end and outcome.instance_id is None:
+        if is_of_base and outcome.event in ENDS and outcome.instance_id is None:
             return [self._end(booking, outcome)]
         if is_of_base:
             self._hide(booking)
@@ -214,19 +224,19 @@ class OverlaidBookings:
         self._note_told(key, outcome)
         return found
 
-    def _end(self, booking: Booking, outcome: FeedbackReport) -> Reported:
+    def _end(self, booking: Booking, outcome: FeedbackReport) -> BookingReport:
         """A booking of the base ends here, by a report: no copy of it is needed."""
         self._hide(booking)
         self._note_told(booking.key, outcome)
         target = booking.target
-        if target is not None and not booking.has(OutcomeEvent.FIRST_TOKEN):
+        if target is not None and not booking.has_begun:
             at = happened_at(outcome, booking, self.clock)
             self._places.note_computed(booking.key, target, at)
         ended = copy(booking)
         ended.seen |= BITS[outcome.event]
-        return Reported(ended, outcome)
+        return BookingReport(ended, outcome)
 
-    def _tell(self, run: int, outcome: FeedbackReport) -> list[Reported]:
+    def _tell(self, run: int, outcome: FeedbackReport) -> list[BookingReport]:
         self._places.is_told = True
         try:
             return self._here.report(run, outcome)
@@ -274,7 +284,7 @@ class OverlaidBookings:
 
     def come(
         self, record: RoutingRecord, changes: Changes, now: float | None = None
-    ) -> list[Reported]:
+    ) -> list[BookingReport]:
         """The base has applied a record. Returns what was reported and is new to this process.
 
         Args:
@@ -313,12 +323,12 @@ class OverlaidBookings:
         self._forget(self._here.expire())
         return found
 
-    def _come_decided(self, key: DecisionKey) -> list[Reported]:
+    def _come_decided(self, key: DecisionKey) -> list[BookingReport]:
         """The base has a decision: what is booked here of it is its copy from now on."""
         self._here.leave(key)
         return self._derive(key, self._here.take_early(key))
 
-    def _come_reported(self, key: DecisionKey, outcome: FeedbackReport) -> list[Reported]:
+    def _come_reported(self, key: DecisionKey, outcome: FeedbackReport) -> list[BookingReport]:
         """The base has a report, or keeps it for a decision that is not back."""
         if key not in self._kept and (key in self._hidden or self._is_at_unregistered(key)):
             self._derive(key)
@@ -340,10 +350,12 @@ class OverlaidBookings:
                 self._told.pop(key, None)
         self._unregistered.leave()
 
-    def _is_known(self, reported: Reported) -> bool:
+    def _is_known(self, reported: BookingReport) -> bool:
         return reported.outcome.event in self._told.get(reported.booking.key, ())
 
-    def _derive(self, key: DecisionKey, early: Iterable[FeedbackReport] = ()) -> list[Reported]:
+    def _derive(
+        self, key: DecisionKey, early: Iterable[FeedbackReport] = ()
+    ) -> list[BookingReport]:
         """The copy of a booking of the base is made again; what is new to this process of reports
         that had been told here before their decision.
         """
@@ -358,7 +370,7 @@ class OverlaidBookings:
             return []
         told = self._told.get(key, {})
         told = {event: one for event, one in told.items() if not booking.has(event)}
-        if booking.has(OutcomeEvent.FIRST_TOKEN) or not told:
+        if booking.has_begun or not told:
             self._places.take_back(key)
         new = [one for one in early if one.event not in told and not booking.has(one.event)]
         if booking.expires_at <= self.clock + self._ahead_s:
@@ -368,7 +380,7 @@ class OverlaidBookings:
             return []
         self._told[key] = told
         self._hide(booking)
-        if not new and any(event.is_end for event in told):
+        if not new and any(event in ENDS for event in told):
             return []
         self._adopt(booking)
         for outcome in told.values():
@@ -387,14 +399,18 @@ class OverlaidBookings:
         booking = self.base.get(key) if self._unregistered else None
         return booking is not None and booking.is_at(self._unregistered)
 
-    def rebase(self, base: Bookings) -> list[Reported]:
+    def rebase(self, base: Bookings) -> list[BookingReport]:
         """Goes on over another fold's. What the one before knew and this one does not (the log has
         lost it, or is read again) stays as it is: under way, or ended. Returns what had been told
         here before its decision, which this one has. Cost O(bookings).
         """
         before, self.base = self.base, base
         lost = [one for one in before.all() if one.key not in self._hidden]
-        hidden, self._hidden, self._hidden_places = self._hidden, {}, Places(self._free_at)
+        hidden, self._hidden, self._hidden_places = (
+            self._hidden,
+            {},
+            BookingsByTarget(self._free_at),
+        )
         before.places.derived, base.places.derived = {}, self._free_at
         self._free_at.clear()
         self._kept.clear()
@@ -503,9 +519,11 @@ class OverlaidBookings:
             if key not in self._hidden
         }
         named.update(self._here.named(request_id))
-        if tenant_id is None:
-            return next(iter(named.values())) if len(named) == 1 else None
-        return named.get(tenant_id)
+        return only(named, tenant_id)
+
+    def is_named(self, request_id: str) -> bool:
+        """Whether a request of that id is under way, whosever it is."""
+        return self.named(request_id) is not None or bool(self.base.named(request_id))
 
     def targets(self) -> set[Target]:
         """Those at which something is booked."""
@@ -550,7 +568,7 @@ class OverlaidBookings:
             min(base.kv_tokens + here.kv_tokens - hidden.kv_tokens, LOAD_SUM_MAX),
         )
 
-    def _compute_free_at(self, target: Target, base: Place, here: Place) -> float:
+    def _compute_free_at(self, target: Target, base: TargetBookings, here: TargetBookings) -> float:
         """When a target would begin with another prompt: see the module."""
         begun = {key: one for key, one in here.queued.items() if not self._is_copy(key)}
         computed = self._places.computed.get(target)

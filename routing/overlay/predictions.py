@@ -1,5 +1,6 @@
 """Who holds what by decisions alone, own decisions and reports included that are not back yet."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import copy
 
@@ -12,10 +13,11 @@ from routing.bounds import (
 from routing.fold.booking import DecisionKey
 from routing.observed import prediction_rules
 from routing.observed.observations import Observations
-from routing.observed.predicted_blocks import MarkKey, PredictedHolders, PredictedMark
+from routing.observed.predicted_blocks import MarkIndex, MarkKey, PredictedMark
 from routing.observed.promises import Promise, promise_of
 from routing.overlay.own_records import OwnRecords, Stamps
 from schemas.routing_records import (
+    COMPLETED,
     DecidedScope,
     Decision,
     FeedbackReport,
@@ -53,9 +55,11 @@ class OverlaidPredictions:
         """Something new was reported here, and told last."""
         promise = self._promises.get((run, outcome.number))
         if promise is None:
-            promise = copy(self.base.open.find(run, outcome.number))
-        if promise is None:
-            return
+            promise = self.base.open.find(run, outcome.number)
+            is_end = outcome.event is COMPLETED and outcome.instance_id is None
+            if promise is None or (is_end and not promise.is_approximate):
+                return  # it went as was foretold
+            promise = copy(promise)
         is_moved = promise.note_place(outcome)
         prediction_rules.follow(self._holders, now, promise, outcome, is_moved=is_moved)
         self._keep(promise)
@@ -90,37 +94,73 @@ class OverlaidPredictions:
         if self._unregistered:
             model, gone = scope.model_name, self._unregistered
             found = {one: found[one] for one in found if UnregisteredEngine(one, model) not in gone}
-        if len(self._holders):
-            for target, blocks in self._holders.longest(scope, prefixes, now).items():
+        present = self._holders.present
+        if len(present):
+            for target, blocks in present.longest(scope, prefixes, now).items():
                 found[target] = max(found.get(target, 0), blocks)
         return found
 
 
-class _OwnHolders(PredictedHolders):
-    """What own records say that targets hold, or no more.
+class _OwnHolders:
+    """What own records say that targets hold, or no more. A mark leaves with its record: until then
+    it lasts as long as its decision says, and as long as without a capacity.
 
     Attributes:
+        present: marks that an own record made.
         absent: marks of the base that an own record took away.
     """
 
     def __init__(self, own: OwnRecords) -> None:
-        super().__init__()
+        self.present = MarkIndex()
         self.absent: Stamps[MarkKey] = Stamps(own, PREDICTED_MARKS_MAX)
-        self._present: Stamps[MarkKey] = Stamps(own, PREDICTED_MARKS_MAX)
+        self._own = own
+        # By own record, in their order: its number, and the marks that it made.
+        self._made: deque[tuple[int, list[tuple[MarkKey, PredictedMark]]]] = deque()
+
+    def decided(
+        self,
+        time: float,
+        target: Target,
+        scope: DecidedScope,
+        marks: Sequence[PrefixMark],
+        *,
+        lasts_s: float,
+        capacity_blocks: int = 0,
+    ) -> None:
+        """See `PredictedHolders`; of an own record, told last."""
+        until, present = time + lasts_s, self.present
+        made = []
+        for blocks, prefix in marks[:DECISION_MARKS_MAX]:
+            key, mark = (target, scope, prefix), PredictedMark(blocks, 0, lasts_s, until)
+            present.take(key)
+            present.put(key, mark)
+            made.append((key, mark))
+            self.absent.discard(key)
+        self._made.append((self._own.last, made))
+        while len(self._made) > PROMISES_OPEN_MAX or len(present) > PREDICTED_MARKS_MAX:
+            self._leave_first()
 
     def failed(self, target: Target, scope: DecidedScope, marks: Sequence[PrefixMark]) -> None:
-        super().failed(target, scope, marks)
+        """See `PredictedHolders`."""
         for _, prefix in marks[:DECISION_MARKS_MAX]:
+            self.present.take((target, scope, prefix))
             self.absent.put((target, scope, prefix))
+
+    def forget(self, target: Target, model_name: str) -> None:
+        """See `PredictedHolders`. Cost O(marks)."""
+        for _, made in self._made:
+            for key, _ in made:
+                if key[0] == target and key[1].model_name == model_name:
+                    self.present.take(key)
 
     def leave(self) -> None:
         """Gives up what came back, or is lost."""
-        for key in self._present.leaving():
-            self._drop(key)
+        while self._made and self._made[0][0] <= self._own.back:
+            self._leave_first()
         self.absent.leave()
 
-    def _note(self, key: MarkKey, mark: PredictedMark) -> None:
-        super()._note(key, mark)
-        for gone in self._present.put(key):
-            self._drop(gone)
-        self.absent.discard(key)
+    def _leave_first(self) -> None:
+        """Gives up the marks of the first record but for those that a later one made again."""
+        for key, mark in self._made.popleft()[1]:
+            if self.present.find(key) is mark:
+                self.present.take(key)

@@ -35,7 +35,7 @@ class RefusalRule(StrEnum):
     PREDICT = "predict"
 
 
-class Decoding(NamedTuple):
+class DecodingRequest(NamedTuple):
     """A request that is decoded: for how long already, and the tokens it holds."""
 
     age_s: float
@@ -66,7 +66,7 @@ class Population(NamedTuple):
 
 
 def population_in(
-    decoding: Sequence[Decoding],
+    decoding: Sequence[DecodingRequest],
     computing: Sequence[PromptInProgress],
     in_s: float,
     decode_s: float,

@@ -15,7 +15,7 @@ from query_api.http.errors import RequestError
 from query_api.http.requests.fields import bounded_text
 from query_api.http.requests.queries import missing
 from query_api.http.wire import Wire
-from routing.decisions.interface import Offered, RouteRequest
+from routing.decisions.interface import OfferedCandidate, RouteRequest
 from routing.http.requests import RequestTokens, RouteBody, decode_body, route_request
 from schemas.arrays import to_little_endian
 from schemas.identities import DEFAULT_TENANT, Rank
@@ -173,7 +173,7 @@ def to_request(
     asked: PromptBody,
     block_size: int,
     kernel: ReadOnlyKernel,
-    candidates: tuple[Offered, ...],
+    candidates: tuple[OfferedCandidate, ...],
     *,
     is_ready: bool,
     reserve: bool,

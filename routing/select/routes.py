@@ -1,7 +1,7 @@
 """The routes of Dynamo's select service, over the router. In JSON only, as there."""
 
-import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
@@ -17,7 +17,7 @@ from query_api.http.wire import Headers, Wire, encode
 from query_api.ports import PublisherRegistry, View, positions_text
 from query_api.traces import query_attributes
 from routing.bounds import ROUTE_REPEAT_S
-from routing.decisions.interface import Offered, RoutedDecision, RouteRequest
+from routing.decisions.interface import OfferedCandidate, RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
 from routing.http.documents import refusal_document, retry_after
 from routing.http.traces import note_route, take_traced
@@ -40,6 +40,7 @@ from routing.select.documents import (
     selection_document,
 )
 from routing.select.workers import Catalogue, Partition
+from schemas.clock import REAL_CLOCK
 from schemas.limits import MIB
 from schemas.routing_records import FeedbackReport, OutcomeEvent, Refusal
 from schemas.tracing import NO_SPAN, NO_TRACER, Span, SpanName, Tracer
@@ -75,6 +76,7 @@ class SelectService:
         router: Router,
         *,
         tracer: Tracer = NO_TRACER,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
         view: of the table.
@@ -82,10 +84,11 @@ class SelectService:
         router: that decides.
         tracer: of the service.
         """
-        self.catalogue = Catalogue(view, registry)
+        self.catalogue = Catalogue(view, registry, monotonic)
         self._view = view
         self._router = router
         self._tracer = tracer
+        self._monotonic = monotonic
         self._kept: OrderedDict[Key, OpenSelection] = OrderedDict()
         self._kept_bytes = 0  # of prefix hashes
 
@@ -114,9 +117,11 @@ class SelectService:
     ) -> None:
         decision = routed.decision
         one = decision.candidates[decision.chosen]
-        only = Offered(one.instance_id, one.dp_rank, endpoint=routed.endpoints[decision.chosen])
+        only = OfferedCandidate(
+            one.instance_id, one.dp_rank, endpoint=routed.endpoints[decision.chosen]
+        )
         request = request._replace(candidates=(only,), reserve=True, is_placed=True)
-        now = time.monotonic()
+        now = self._monotonic()
         self._forget(key)
         self._kept[key] = OpenSelection(request, partition, now)
         self._kept_bytes += len(request.prefixes)
@@ -153,7 +158,7 @@ class SelectService:
 
     def _reserve(self, asked: ReservationBody, kept: OpenSelection | None, span: Span) -> Response:
         if asked.worker_id is None:
-            if kept is None or time.monotonic() - kept.at > ROUTE_REPEAT_S:
+            if kept is None or self._monotonic() - kept.at > ROUTE_REPEAT_S:
                 text = f"Expected a selection of the last {ROUTE_REPEAT_S:g} s, got:"
                 text += f" {asked.selection_id[:80]}"
                 raise RequestError("not_found", text, field="selection_id", status=404)
@@ -249,7 +254,7 @@ class SelectService:
         self,
         asked: PromptBody,
         partition: Partition,
-        candidates: tuple[Offered, ...],
+        candidates: tuple[OfferedCandidate, ...],
         *,
         reserve: bool,
     ) -> RouteRequest:
@@ -269,7 +274,7 @@ def _in_trace(request: RouteRequest, span: Span) -> RouteRequest:
     return request._replace(context=span.context)
 
 
-def _allowed(asked: SelectBody, partition: Partition) -> tuple[Offered, ...]:
+def _allowed(asked: SelectBody, partition: Partition) -> tuple[OfferedCandidate, ...]:
     pinned = asked.pinned_worker
     found = partition.offered(asked.allowed_worker_ids)
     if pinned is None:

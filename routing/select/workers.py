@@ -1,7 +1,6 @@
 """The catalogue of workers: registrations of instances whose names are numbers."""
 
-import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import groupby
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from query_api.http.requests.registrations import read_registration
 from query_api.http.wire import Wire
 from query_api.ports import PublisherRegistry, View
 from routing.bounds import TARGETS_KEPT_S
-from routing.decisions.interface import Offered
+from routing.decisions.interface import OfferedCandidate
 from routing.select.bodies import WorkerBody
 from schemas.identities import DEFAULT_TENANT
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
@@ -63,11 +62,11 @@ class Partition(NamedTuple):
         """What load is of."""
         return [Target(self.routing_group, *name) for name in self.names]
 
-    def offered(self, allowed: Iterable[int] | None = None) -> tuple[Offered, ...]:
+    def offered(self, allowed: Iterable[int] | None = None) -> tuple[OfferedCandidate, ...]:
         """As candidates; of those workers, or of all. One with an unknown number is none."""
         names = None if allowed is None else {str(one) for one in allowed}
         return tuple(
-            Offered(one.instance_id, one.dp_rank, endpoint=one.http_url)
+            OfferedCandidate(one.instance_id, one.dp_rank, endpoint=one.http_url)
             for one in self.ranks
             if names is None or one.instance_id in names
         )
@@ -87,10 +86,14 @@ class Catalogue:
     Args:
         view: that knows what is registered.
         registry: that registers.
+        monotonic: seconds since some moment.
     """
 
-    def __init__(self, view: View, registry: PublisherRegistry) -> None:
+    def __init__(
+        self, view: View, registry: PublisherRegistry, monotonic: Callable[[], float]
+    ) -> None:
         self._view = view
+        self._monotonic = monotonic
         self._registry = registry
         self._until = float("-inf")
         self._known: dict[tuple[str, str], list[Partition]] = {}
@@ -115,11 +118,11 @@ class Catalogue:
         Raises:
             RequestError: it has no worker, or workers of several block sizes.
         """
-        if time.monotonic() >= self._until:
+        if self._monotonic() >= self._until:
             self._known = {}
             for one in self.partitions():
                 self._known.setdefault((one.model_name, one.routing_group), []).append(one)
-            self._until = time.monotonic() + TARGETS_KEPT_S
+            self._until = self._monotonic() + TARGETS_KEPT_S
         found = self._known.get((model_name, routing_group), [])
         of = f"model {model_name[:80]}, routing group {routing_group[:80]}"
         if not found:

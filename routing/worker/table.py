@@ -6,7 +6,6 @@ to another worker. Where to read on is what the checkpoint covers, whatever the 
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -21,6 +20,7 @@ from routing.fold.fold import RoutingFold
 from routing.log.recovery import ROUTING_PARTITION
 from routing.worker.state import RoutingStateTopic
 from schemas.causes import cause_of
+from schemas.clock import REAL_CLOCK
 from schemas.codec import decode_routing
 from schemas.errors import RecordError, RepriseError
 from schemas.limits import ENTRIES_NAMED_MAX, SPAN_LINKS_MAX
@@ -49,7 +49,8 @@ class RoutingTable:
         topics: RoutingTopics,
         *,
         state: RoutingStateTopic | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
+        unix_ns: Callable[[], int] = REAL_CLOCK.unix_ns,
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
@@ -57,6 +58,7 @@ class RoutingTable:
         topics: of routing.
         state: where checkpoints are; None: in their topic.
         clock: monotonic seconds.
+        unix_ns: Unix nanoseconds.
         tracer: of the process.
         """
         self.counters: Counter[str] = Counter()
@@ -64,6 +66,7 @@ class RoutingTable:
         self._topic = topics.log.name
         self._state = state or RoutingStateTopic(options, topics)
         self._clock = clock
+        self._unix_ns = unix_ns
         self._tracer = tracer
         self._wanted: frozenset[int] | None = None
         self._closed = False
@@ -147,7 +150,7 @@ class RoutingTable:
             if self._fold is None or self._wanted is None:
                 self.counters["not_owned"] += len(entries)
                 return
-            began_ns, traces = time.time_ns(), dict[str, None]()
+            began_ns, traces = self._unix_ns(), dict[str, None]()
             for entry in entries:
                 if entry.offset > self._next:
                     await check_gap(

@@ -16,11 +16,11 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from typing import Final
 
 from brokers.outages import Outage
 from routing.worker.table import RoutingTable
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError, NewerVersionError
 from schemas.limits import SHUTDOWN_S
@@ -68,7 +68,7 @@ class RoutingWorker(AppRunner):
             Level.DEGRADED,
         )
         # That Kafka is away, the tables' app says.
-        silent = Outage(kafka.bootstrap, conditions=Conditions(time.time))
+        silent = Outage(kafka.bootstrap, conditions=Conditions(REAL_CLOCK.unix))
         super().__init__(kafka, folded, conditions, silent)
         self.table: RoutingTable | None = None
         self._tracer = tracer

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from routing.fold.fold import RoutingFold
-from routing.fold.place import NO_LOAD
+from routing.fold.target_bookings import NO_LOAD
 from schemas.codec import decode_routing
 from schemas.routing_records import (
     DecisionsRecord,

@@ -11,7 +11,7 @@ import pytest
 
 from routing.audit import differences_of
 from routing.costs import UNLIMITED, Costs
-from routing.decisions.interface import Offered, PostedLoad, RouteRequest
+from routing.decisions.interface import OfferedCandidate, PostedLoad, RouteRequest
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router, RouterSettings
@@ -90,7 +90,7 @@ def asked(chance: random.Random) -> RouteRequest:
     candidates = None
     if chance.random() < 0.6:
         candidates = tuple(
-            Offered(name, 0, load=posted(chance))
+            OfferedCandidate(name, 0, load=posted(chance))
             for name in sorted(chance.sample(NAMES, chance.randint(1, len(NAMES))))
         )
     return RouteRequest(

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pytest
 
+from routing.bounds import EARLY_OUTCOME_S
 from routing.decisions.live_load import LiveLoad, ReportKind
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.unbooked_load import TypicalRequest
 from routing.fold.booking import DecisionKey
-from routing.fold.bookings import EARLY_OUTCOME_S
 from routing.fold.fold import RoutingFold
 from schemas.codec import decode_routing
 from schemas.routing_records import (

@@ -38,7 +38,6 @@ TO_COME: Final = (
     "query_api/replica/topic_reader.py",
     "query_api/unknown_scopes.py",
     "replay",
-    "routing",
     "streams/history/follower.py",
     "streams/audit/source.py",
     "streams/log",

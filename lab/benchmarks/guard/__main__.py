@@ -19,7 +19,8 @@ import click
 import msgspec
 import xxhash
 
-from lab.benchmarks.guard.operations import Operation, operations
+from lab.benchmarks.guard.operation import Operation
+from lab.benchmarks.guard.operations import operations
 from streams.kernel import native_available
 
 LIMIT: Final = 1.3

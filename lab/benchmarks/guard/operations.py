@@ -1,4 +1,5 @@
-"""The operations that are guarded: what each block and each query goes through, in one process.
+"""The operations that are guarded: what each block, each query and each decision goes through, in
+one process.
 
 No network and no disk: what counts is the CPU of the calling thread, which a busy machine moves
 least. All inputs are seeded.
@@ -7,7 +8,7 @@ least. All inputs are seeded.
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,8 @@ from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.raw_message import RawMessage
 from lab.benchmarks.embedded.publisher_process import phases_of
 from lab.benchmarks.embedded.query import prompts_of
+from lab.benchmarks.guard.operation import Operation
+from lab.benchmarks.guard.routing import CANDIDATES, routing_operations
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED
 from lab.traffic.event_load import LoadPlan, encode_load
 from schemas.identities import Offset
@@ -33,15 +36,10 @@ BLOCKS: Final = {64: 65_536, 1: 16_384}
 REPEATS: Final = {1024: 400, 8192: 200, 32_768: 50}
 """By tokens in a query."""
 
+ROUTED_TOKENS: Final = 1024
+"""Of a prompt that is routed."""
+
 URL_QUERY: Final = f"model={MODEL}&block_size={BLOCK_SIZE}".encode()
-
-
-class Operation(NamedTuple):
-    """Something that is done so many times by one call of what `prepare` makes anew."""
-
-    name: str
-    times: int
-    prepare: Callable[[], Callable[[], object]]
 
 
 def operations() -> list[Operation]:
@@ -159,6 +157,8 @@ def _queries() -> Iterator[Operation]:
             ask = _asking(kernel, body, form, url_query, times)
             name = f"query, {form.name.lower()}, {count // 1024}K tokens"
             yield Operation(name, times, partial(_always, ask))
+    engines = [_registration(instance) for instance in range(max(CANDIDATES))]
+    yield from routing_operations(kernel, engines, prompt[:ROUTED_TOKENS])
 
 
 def _always(work: Callable[[], object]) -> Callable[[], object]:

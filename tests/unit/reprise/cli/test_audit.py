@@ -13,7 +13,7 @@ from brokers.broker_settings import KafkaSettings
 from logs.embedded import EmbeddedLog
 from reprise.cli.main import main
 from routing.audit import VerifiedDecisions
-from routing.decisions.interface import Offered, RouteRequest
+from routing.decisions.interface import OfferedCandidate, RouteRequest
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
@@ -89,8 +89,14 @@ def routing_log(data: Path, *records: bytes) -> None:
 def decided(**changes: Any) -> bytes:
     """The record of one decision, of which one thing may be wrong."""
     clock = 1000.0
-    router = Router(FakeTable(), RoutingQueue(), LiveLoad(), clock=lambda: clock)
-    candidates = (Offered("a", 0), Offered("b", 0))
+    router = Router(
+        FakeTable(),
+        RoutingQueue(),
+        LiveLoad(),
+        clock=lambda: clock,
+        random_bytes=lambda size: (0xACA00).to_bytes(size, "big"),  # the run is 0x3b9aca00
+    )
+    candidates = (OfferedCandidate("a", 0), OfferedCandidate("b", 0))
     scope = PrefixScope("default", "m", "", 16, "")
     decision = router.route(RouteRequest("r", scope, 160, [], candidates=candidates)).decision
     changed = msgspec.structs.replace(decision, **changes)

@@ -225,7 +225,7 @@ def test_prompts_are_counted_by_their_first_blocks() -> None:
     prefixes = HotPrefixes()
     prefixes.asked(0.0, SCOPE, marks_of((1, 1), (2, 2)), times=3)
     prefixes.asked(0.0, SCOPE, marks_of((1, 5)), times=4)
-    (scope,) = view([prefixes], 0.0).values()
+    (scope,) = view(prefixes, 0.0).values()
     assert prompts_per_second(scope) == pytest.approx(per_second(7.0, HOT_RATE_S))
 
 
@@ -234,7 +234,7 @@ def test_the_rate_of_all_prompts_is_of_the_time_since_the_first() -> None:
     prefixes = HotPrefixes()
     for second in range(600):
         prefixes.asked(float(second), SCOPE, marks_of((1, second + 1)))
-    (scope,) = view([prefixes], 600.0).values()
+    (scope,) = view(prefixes, 600.0).values()
     assert prompts_per_second(scope) == pytest.approx(1.0, rel=0.02)
 
 

@@ -71,7 +71,7 @@ def words(line: str) -> list[str]:
 
 
 def test_promises_are_a_table_with_what_is_left_out_below(url: str) -> None:
-    Handler.answer = 200, msgspec.json.encode(promises_document([seen()], GroupBy.POLICY))
+    Handler.answer = 200, msgspec.json.encode(promises_document(seen(), GroupBy.POLICY))
     result = run("promises", "--url", url, "--by", "policy", "--since", "60")
     header, row, note = result.output.splitlines()
     assert words(header)[:4] == ["TENANT", "NAME", "DECISIONS", "REPORTED"]
@@ -85,14 +85,14 @@ def test_promises_are_a_table_with_what_is_left_out_below(url: str) -> None:
 
 
 def test_decisions_that_chose_nobody_have_a_line_of_their_own(url: str) -> None:
-    Handler.answer = 200, msgspec.json.encode(promises_document([seen()], GroupBy.INSTANCE))
+    Handler.answer = 200, msgspec.json.encode(promises_document(seen(), GroupBy.INSTANCE))
     _, refused, of_a, _ = run("promises", "--url", url).output.splitlines()
     assert words(refused) == ["default", "(refused)", "1", "0", *("-" * 8)]
     assert words(of_a)[1] == "a"
 
 
 def test_prefixes_are_a_table_for_each_scope(url: str) -> None:
-    document = prefixes_document(view([seen().hot], 0.0), holders_of, hot=5)
+    document = prefixes_document(view(seen().hot, 0.0), holders_of, hot=5)
     Handler.answer = 200, msgspec.json.encode(document)
     result = run("prefixes", "--url", url, "--hot", "5", "--depth", "16", "--instance", "a")
     scope, header, first, second = result.output.splitlines()
@@ -104,7 +104,7 @@ def test_prefixes_are_a_table_for_each_scope(url: str) -> None:
 
 
 def advice() -> bytes:
-    (scope,) = view([seen().hot], 0.0).values()
+    (scope,) = view(seen().hot, 0.0).values()
     held = [HeldPrefix(one, (A,)) for one in scope.prefixes]
     found = advise(held, [Instance(A, 9.0), Instance(B, 1.0)], 1.0, AdviceRules())
     return msgspec.json.encode(advice_document(found))
@@ -122,7 +122,7 @@ def test_an_advice_names_the_request_that_would_do_it(url: str) -> None:
 
 
 def test_what_was_done_is_shown_and_why_the_rest_was_not(url: str) -> None:
-    (scope,) = view([seen().hot], 0.0).values()
+    (scope,) = view(seen().hot, 0.0).values()
     held = [HeldPrefix(one, (A,)) for one in scope.prefixes]
     found = advise(held, [Instance(A, 9.0), Instance(B, 1.0)], 1.0, AdviceRules())
     done = Act("M2", AdvisedAction.COPY, 13, "a", "b", 60.0, CommandState.DONE, "", 61.0, 1024)
@@ -146,7 +146,7 @@ def test_all_hot_prefixes_are_shown_where_that_is_asked_for(url: str) -> None:
 @pytest.mark.parametrize(
     ("command", "document"),
     [
-        ("promises", promises_document([], GroupBy.MODEL)),
+        ("promises", promises_document(Observations(), GroupBy.MODEL)),
         ("prefixes", prefixes_document({}, holders_of, hot=1)),
         ("advice", advice_document([])),
     ],

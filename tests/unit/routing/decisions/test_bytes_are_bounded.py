@@ -132,7 +132,7 @@ def test_predictions_lose_the_first_to_end_beyond_their_bytes() -> None:
     assert 5 < len(predicted) < 20
     assert predicted.forgotten == 50 - len(predicted)
     predicted.decided(1e9, A, SCOPE, (PrefixMark(1, 99),), lasts_s=2.0)
-    assert predicted._bytes < 2 * OBJECT_SIZE
+    assert predicted._index.size_bytes < 2 * OBJECT_SIZE
 
 
 def test_answers_are_given_up_beyond_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.estimates.regression import COUNT_NEEDED, Regression, Three, begin
+from routing.estimates.regression import (
+    COUNT_NEEDED,
+    Regression,
+    Six,
+    Three,
+    begin,
+    solve,
+    solve_free,
+)
 
 PRIOR = (0.0, 1 / 8000, 6e-10)
 DEFAULTS = (0.01, 1 / 8000, 6e-10)
@@ -137,3 +145,19 @@ def test_whatever_it_begins_with_the_fit_is_finite_and_not_negative(
     assert all(0.0 <= one <= 1e12 for one in fit.values)
     assert all(0.0 < one <= 1e9 for one in fit.scales)
     assert 0.0 <= fit.expected_s((1.0, 1000.0, 1e6)) < math.inf or not fit.is_believed
+
+
+def test_the_short_way_to_a_solution_has_the_bits_of_the_long_one() -> None:
+    chance = random.Random(7)
+    for _ in range(2_000):
+        rows = [[chance.gauss(0.3, 1.0) for _ in range(3)] for _ in range(5)]
+        matrix: Six = (
+            0.01 + math.fsum(row[0] * row[0] for row in rows),
+            math.fsum(row[0] * row[1] for row in rows),
+            math.fsum(row[0] * row[2] for row in rows),
+            0.01 + math.fsum(row[1] * row[1] for row in rows),
+            math.fsum(row[1] * row[2] for row in rows),
+            0.01 + math.fsum(row[2] * row[2] for row in rows),
+        )
+        right: Three = (chance.gauss(0, 2), chance.gauss(0, 2), chance.gauss(0, 2))
+        assert solve_free(matrix, right) == solve(matrix, right, {})

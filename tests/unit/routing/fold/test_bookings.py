@@ -2,12 +2,12 @@
 
 import pytest
 
-from routing.bounds import RECORD_STEP_S
+from routing.bounds import EARLY_OUTCOME_S, RECORD_STEP_S
 from routing.fold import bookings as module
-from routing.fold import place
+from routing.fold import target_bookings
 from routing.fold.booking import BOOKING_EXPIRY_MAX_S, BOOKING_EXPIRY_S
-from routing.fold.bookings import EARLY_OUTCOME_S, EXPIRIES_KEPT, ROUTING_RUNS_MAX, Bookings
-from routing.fold.place import NO_LOAD, Load
+from routing.fold.bookings import EXPIRIES_KEPT, ROUTING_RUNS_MAX, Bookings
+from routing.fold.target_bookings import NO_LOAD, Load
 from routing.overlay.bookings import OverlaidBookings
 from routing.overlay.own_records import OwnRecords
 from schemas.routing_records import OutcomeEvent, Target, UnregisteredEngine
@@ -312,7 +312,7 @@ def test_a_request_has_its_decision_while_it_is_under_way() -> None:
 
 
 def test_sums_stay_within_what_a_record_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "LOAD_SUM_MAX", 1500)
+    monkeypatch.setattr(target_bookings, "LOAD_SUM_MAX", 1500)
     bookings = booked(0, 1)
     assert bookings.load(A, 100.0) == Load(2.0, 2, 1500, 1500, 0, 1500)
     bookings.report(RUN, outcome(0, END))

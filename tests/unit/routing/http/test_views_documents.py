@@ -58,7 +58,7 @@ def seen() -> Observations:
 
 
 def test_the_promises_of_an_instance_are_sums_and_shares_of_its_prompts() -> None:
-    document = promises_document([seen()], GroupBy.INSTANCE)
+    document = promises_document(seen(), GroupBy.INSTANCE)
     assert (document.by, document.open) == ("instance", 2)
     names = [(row.tenant_id, row.name, row.decisions, row.refused) for row in document.rows]
     assert names == [("acme", "a", 1, 0), ("default", "", 1, 1), ("default", "a", 3, 0)]
@@ -78,28 +78,22 @@ def test_the_promises_of_an_instance_are_sums_and_shares_of_its_prompts() -> Non
 
 
 def test_times_are_means_with_the_share_within_the_90th_percentile() -> None:
-    first = promises_document([seen()], GroupBy.MODEL, admits="default".__eq__).rows[0].ttft
+    first = promises_document(seen(), GroupBy.MODEL, admits="default".__eq__).rows[0].ttft
     assert (first.count, first.promised_ms, first.actual_ms) == (2, 1000.0, 1500.0)
     assert first.within_p90 == 0.5
     assert first.error == pytest.approx(1 / 3, abs=1e-6)
 
 
 def test_of_nothing_there_are_no_shares() -> None:
-    (row,) = promises_document([seen()], GroupBy.POLICY, admits="acme".__eq__).rows
+    (row,) = promises_document(seen(), GroupBy.POLICY, admits="acme".__eq__).rows
     assert row.name == "wait-and-work"
     assert (row.lost.workload.share, row.ttft.actual_ms, row.ttft.within_p90) == (0.0, 0.0, 0.0)
-    assert promises_document([], GroupBy.POLICY).rows == []
+    assert promises_document(Observations(), GroupBy.POLICY).rows == []
 
 
 def test_only_minutes_since_then_count() -> None:
-    assert promises_document([seen()], GroupBy.MODEL, since=659.0).rows
-    assert not promises_document([seen()], GroupBy.MODEL, since=660.0).rows
-
-
-def test_partitions_are_one_document() -> None:
-    one, two = seen(), seen()
-    rows = promises_document([one, two], GroupBy.INSTANCE).rows
-    assert [row.decisions for row in rows] == [2, 2, 6]
+    assert promises_document(seen(), GroupBy.MODEL, since=659.0).rows
+    assert not promises_document(seen(), GroupBy.MODEL, since=660.0).rows
 
 
 def nobody(scope: DecidedScope, prefix: int) -> Sequence[PrefixHolder]:
@@ -111,7 +105,7 @@ def test_prefixes_have_their_hashes_as_text_and_who_holds_them() -> None:
         ranks = [0, 1] if prefix == 11 else [0]
         return [PrefixHolder(instance_id="a", dp_rank=rank, medium="GPU") for rank in ranks]
 
-    scopes = view([seen().hot], 600.0)
+    scopes = view(seen().hot, 600.0)
     document = prefixes_document(scopes, holders_of, hot=10, admits="default".__eq__)
     (scope,) = document.scopes
     assert (scope.model_name, scope.block_size) == ("llama", 16)
@@ -130,7 +124,7 @@ def test_prefixes_are_chosen_by_number_depth_holder_and_tenant() -> None:
     def holders_of(scope: DecidedScope, prefix: int) -> Sequence[PrefixHolder]:
         return [PrefixHolder(instance_id=f"of-{prefix}", dp_rank=0, medium="CPU")]
 
-    scopes = view([seen().hot], 600.0)
+    scopes = view(seen().hot, 600.0)
 
     def found(**given: object) -> list[str]:
         options: dict[str, object] = {"hot": 10, "admits": "default".__eq__, **given}
@@ -148,7 +142,7 @@ def test_prefixes_are_chosen_by_number_depth_holder_and_tenant() -> None:
 
 
 def test_a_scope_without_a_prefix_is_shown_empty() -> None:
-    document = prefixes_document(view([seen().hot], 600.0), nobody, hot=5, admits="acme".__eq__)
+    document = prefixes_document(view(seen().hot, 600.0), nobody, hot=5, admits="acme".__eq__)
     assert [scope.prefixes for scope in document.scopes] == [[]]
 
 
@@ -156,7 +150,7 @@ def test_an_advice_says_what_would_do_it() -> None:
     hot = Observations().hot
     for _ in range(200):
         hot.asked(0.0, SCOPE, marks_of((64, 5)))
-    (scope,) = view([hot], 0.0).values()
+    (scope,) = view(hot, 0.0).values()
     a, b = Target("default", "a", 0), Target("default", "b", 1)
     held = [HeldPrefix(one, (a,)) for one in scope.prefixes]
     advice = advise(held, [Instance(a, 9.0), Instance(b, 1.0)], 1.0, AdviceRules())

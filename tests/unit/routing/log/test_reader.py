@@ -13,6 +13,7 @@ from brokers.errors import CorruptRecordException, KafkaError
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from routing.decisions.live_load import LiveLoad
+from routing.decisions.queue import RoutingQueue
 from routing.decisions.unbooked_load import TypicalRequest
 from routing.fold.fold import RoutingFold
 from routing.log.reader import RoutingReader
@@ -110,13 +111,14 @@ class Following:
 
     def __init__(self) -> None:
         self.log = Log()
-        self.live = LiveLoad()
+        self.live, self.queue = LiveLoad(), RoutingQueue()
         self.folded = self.live.folded
         self.conditions = Conditions(lambda: 0.0)
         self.reader = RoutingReader(
             SETTINGS,
             cast(Any, {}),
             self.live,
+            self.queue,
             SharedCondition(self.conditions, Part.ROUTING),
             make_consumer=lambda: cast(Any, self.log),
             prepare=self.log.prepare,

@@ -46,7 +46,7 @@ def exactly(history: Sequence[Asked], now: float) -> dict[int, float]:
 
 
 def seen(hot: HotPrefixes, now: float) -> HotScope:
-    return view([hot], now).get(SCOPE, HotScope(0.0, 0.0, 0.0, []))
+    return view(hot, now).get(SCOPE, HotScope(0.0, 0.0, 0.0, []))
 
 
 def find(scope: HotScope, prefix: int) -> HotPrefix:
@@ -72,14 +72,6 @@ def test_the_bounds_of_space_saving_hold_at_each_moment(history: list[Asked]) ->
     found = seen(counted(history), now)
     assert len(found.prefixes) <= K
     assert_bounds_hold(found, exactly(history, now), K)
-
-
-@given(st.lists(histories, min_size=2, max_size=4))
-def test_the_bounds_hold_for_partitions_together(parts: list[list[Asked]]) -> None:
-    now = 5000.0
-    found = view([counted(part) for part in parts], now).get(SCOPE)
-    if found is not None:
-        assert_bounds_hold(found, exactly([one for part in parts for one in part], now), K)
 
 
 @given(histories)

@@ -153,13 +153,6 @@ def folded(history: Sequence[Note]) -> PromiseTotals:
     return totals
 
 
-@given(notes, notes)
-def test_two_parts_merged_are_as_one_that_has_all(one: list[Note], two: list[Note]) -> None:
-    whole = PromiseTotals.merged([folded(one), folded(two)])
-    assert whole.state() == folded([*two, *one]).state()
-    assert len(whole) == len(folded(one + two))
-
-
 @given(notes)
 def test_a_state_comes_back_from_its_bytes_and_goes_on_alike(history: list[Note]) -> None:
     half = len(history) // 2

@@ -220,7 +220,8 @@ def test_what_is_back_leaves_nothing_behind(service: Service) -> None:
     assert not live._bookings._told
     assert not live._bookings._places.computed
     assert not live._predictions._promises
-    assert not len(live._predictions._holders)
+    assert not len(live._predictions._holders.present)
+    assert not live._predictions._holders._made
     assert not len(live._sessions._own)
     assert not len(live._failures._known)
     assert not live._failures._ends

@@ -147,3 +147,12 @@ def test_a_restored_fold_goes_on_as_the_one_whose_state_it_has() -> None:
     assert first.digest == second.digest
     assert first.bookings.state() == third.bookings.state()
     assert len(first.bookings) == 1
+
+
+def test_an_end_is_known_again_though_the_log_has_lost_its_decision() -> None:
+    here = own()
+    here.rebase(of(0, run=OTHER))
+    here.rebase(of())
+    assert here.report(OTHER, outcome(0)) != []
+    assert here.report(OTHER, outcome(0)) is None
+    assert here.repeated == 1

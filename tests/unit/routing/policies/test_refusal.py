@@ -5,7 +5,7 @@ import pytest
 from routing.estimates.decode import DecodeTerms
 from routing.policies.refusal import (
     REFUSED_RETRY_S_MAX,
-    Decoding,
+    DecodingRequest,
     Population,
     Prediction,
     PromptInProgress,
@@ -63,7 +63,7 @@ def test_priorities_below_zero_go_first_unless_somebody_is_idle() -> None:
 
 
 def test_who_will_be_decoded_then() -> None:
-    decoding = [Decoding(0.0, 10), Decoding(5.0, 20), Decoding(7.5, 40)]
+    decoding = [DecodingRequest(0.0, 10), DecodingRequest(5.0, 20), DecodingRequest(7.5, 40)]
     computing = [PromptInProgress(1.0, 100), PromptInProgress(2.5, 200), PromptInProgress(3.0, 400)]
     # In 2.5 s the third has been decoded for 10 s, and the last prompt is not ready.
     assert population_in(decoding, computing, 2.5, 10.0) == Population(4, 330)
@@ -73,7 +73,7 @@ def test_who_will_be_decoded_then() -> None:
 
 
 def test_of_those_that_are_decoded_for_longer_than_the_mean_a_part_ends() -> None:
-    decoding = [Decoding(30.0, 100), Decoding(10.0, 20)]
+    decoding = [DecodingRequest(30.0, 100), DecodingRequest(10.0, 20)]
     assert population_in(decoding, [], 0.0, 10.0) == Population(2, 120)
     assert population_in(decoding, [], 2.5, 10.0) == Population(1.5, 90)
     assert population_in(decoding, [], 10.0, 10.0) == Population(0, 0)

@@ -10,7 +10,9 @@ from typing import Final, NamedTuple
 
 from routing.bounds import LOAD_SUM_MAX, QUEUED_SUMMED_MAX
 from routing.fold.booking import Booking, DecisionKey
-from schemas.routing_records import OutcomeEvent, Target
+from schemas.routing_records import (
+    Target,
+)
 
 
 class Load(NamedTuple):
@@ -36,7 +38,7 @@ class Load(NamedTuple):
 NO_LOAD: Final = Load()
 
 
-class Place:
+class TargetBookings:
     """What is booked at one target."""
 
     __slots__ = ("active", "decoding", "free_at", "kv_tokens", "pending", "queued", "requests")
@@ -47,7 +49,7 @@ class Place:
         self.requests = self.pending = self.active = self.decoding = self.kv_tokens = 0
 
 
-class Places:
+class BookingsByTarget:
     """The place of each target at which something is booked. Cost O(1) each, but for `release`.
 
     Attributes:
@@ -56,13 +58,13 @@ class Places:
 
     def __init__(self, derived: dict[Target, float] | None = None) -> None:
         self.derived: dict[Target, float] = {} if derived is None else derived
-        self._places: dict[Target, Place] = {}
+        self._places: dict[Target, TargetBookings] = {}
 
     def __len__(self) -> int:
         """At how many targets something is booked."""
         return len(self._places)
 
-    def get(self, target: Target) -> Place | None:
+    def get(self, target: Target) -> TargetBookings | None:
         """That of a target; None where nothing is booked."""
         return self._places.get(target)
 
@@ -80,11 +82,11 @@ class Places:
             self.derived.pop(target, None)
             place = self._places.get(target)
             if place is None:
-                place = self._places[target] = Place()
+                place = self._places[target] = TargetBookings()
             place.requests += 1
             place.kv_tokens += booking.prompt + booking.output
             place.active += booking.uncached
-            if target == booking.target and not booking.has(OutcomeEvent.FIRST_TOKEN):
+            if target == booking.target and not booking.has_begun:
                 place.pending += booking.uncached
                 place.queued[booking.key] = booking
                 place.free_at = max(place.free_at, booking.time) + booking.work_s
@@ -139,7 +141,7 @@ def rest_of(queued: Iterable[Booking], count: int, at: float) -> float:
     return rest * max(count / QUEUED_SUMMED_MAX, 1.0)
 
 
-def load_of(place: Place, now: float) -> Load:
+def load_of(place: TargetBookings, now: float) -> Load:
     """What is booked there, at that time."""
     wait = place.free_at - now if place.queued else 0.0
     pending, active, tokens = place.pending, place.active, place.kv_tokens
