@@ -79,6 +79,9 @@ _EVENTS, _TABLE = KAFKA.topics.events, KAFKA.topics.table
 _ROUTING: Final[RoutingTopics] = KAFKA.routing
 _SCOPE: Final = PrefixScope("default", MODEL, "", BLOCK_SIZE, "")
 _FIRST_LOOKS: Final = 5
+_WORK: Final = 20
+"""The weight of what no world is without; faults weigh less."""
+
 _ENDS: Final = (OutcomeEvent.COMPLETED, OutcomeEvent.COMPLETED, OutcomeEvent.CANCELLED)
 
 DecisionKey = tuple[int, int]
@@ -198,6 +201,7 @@ class ClusterWorld(BridgeWorld):
         topics: Topics = KAFKA.topics
         for spec in topics:
             self.broker.settings[spec.name] = {"cleanup.policy": spec.cleanup, **spec.configs}
+        self.kinds_ratio = shape.choice((0.15, 0.4, 1.0))  # of faults, that this world has
         self.losing = shape.random() < 0.4  # whether something may be lost for good
         self.workers_hosts = [
             WorkerHost(f"worker-{number}", SimulatedDisk(history.source(f"table disk {number}")))
@@ -398,7 +402,26 @@ class ClusterWorld(BridgeWorld):
             (1, self.compact_table),
             (2, self.refuse_writes),
             (1, self.lose_table_topic_unseen),
-            *([(2, self.lose_something)] if self.losing else []),
+            *(self._losing_steps() if self.losing else ()),
+        ]
+
+    def _losing_steps(self) -> list[tuple[int, Step]]:
+        return [
+            (1, self._retire),
+            (1, self._poison_table),
+            (1, self._damage_rows),
+            (1, self._lose_routing_log),
+        ]
+
+    def _drawn(self, steps: list[tuple[int, Step]]) -> list[tuple[int, Step]]:
+        """Some kinds of faults, and each of them more often: with all of them at once hardly any
+        answer is exact, and few faults meet twice.
+        """
+        often = self.shape.choice((1, 3))
+        return [
+            (weight if weight >= _WORK else often * weight, step)
+            for weight, step in steps
+            if weight >= _WORK or self.shape.random() < self.kinds_ratio
         ]
 
     def _any_worker(self) -> WorkerHost:
@@ -526,11 +549,6 @@ class ClusterWorld(BridgeWorld):
     def _take_writes(self) -> None:
         self.broker.refused_ratio = 0.0
 
-    def lose_something(self) -> None:
-        """Events are retired, rows are damaged, or the routing log is lost."""
-        choices = self._retire, self._poison_table, self._damage_rows, self._lose_routing_log
-        self.rng.choice(choices)()
-
     def _retire(self) -> None:
         self.observer.look()
         for log in self.broker.topics[_EVENTS.name]:
@@ -544,12 +562,15 @@ class ClusterWorld(BridgeWorld):
         self.broker.append(part, [(kind + self.rng.randbytes(12), self.rng.randbytes(20))])
 
     def _damage_rows(self) -> None:
+        """Some rows that count, before a replica reads them."""
         log = self.rng.choice(self.broker.topics[_TABLE.name])
-        rows = [one for one in log.records if one.visible and one.value and one.key != COVERED_KEY]
-        for row in self.rng.sample(rows, min(len(rows), 3)):
+        rows = {one.key: one for one in log.records if one.visible and one.key != COVERED_KEY}
+        found = [row for row in rows.values() if row.value]
+        for row in self.rng.sample(found, min(len(found), 3)):
             self.history.note(f"row {row.offset} of the table is damaged")
             row.value = self.rng.randbytes(20)
             self.has_damaged_rows = True
+        self.kill_replica()
 
     def _lose_routing_log(self) -> None:
         self.lost_routing = True
