@@ -40,10 +40,11 @@ from routing.decisions.interface import RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
 from routing.worker.worker import RoutingWorker
 from schemas.answer_states import AnswerState
-from schemas.codec import decode_routing
+from schemas.codec import decode_cursor_entry, decode_log_record, decode_routing
 from schemas.errors import ConfigurationError
 from schemas.identities import ModelContext, PrefixScope, StreamKey
 from schemas.limits import STALE_S
+from schemas.records import EventsRecord, GapRecord, ResetRecord
 from schemas.routing_records import (
     DecisionsRecord,
     FeedbackReport,
@@ -550,10 +551,32 @@ class ClusterWorld(BridgeWorld):
         self.broker.refused_ratio = 0.0
 
     def _retire(self) -> None:
+        """Retention, which is of hours where bridges note each second how far the log is: what no
+        note has is there still.
+        """
         self.observer.look()
+        unnoted = self._unnoted()
         for log in self.broker.topics[_EVENTS.name]:
-            log.retire(self.rng.randint(log.start, log.end))
+            most = unnoted.get(log.number, log.end)
+            log.retire(self.rng.randint(log.start, max(log.start, most)))
             self.history.note(f"events {log.number} begin at {log.start}")
+
+    def _unnoted(self) -> dict[int, int]:
+        """By partition, the offset of the first batch that is behind the note of its publisher."""
+        notes = {
+            message.key: decode_cursor_entry(message.key, message.value)
+            for log in self.broker.topics[KAFKA.topics.cursors.name]
+            for message in log.records
+        }
+        noted = {one.publisher: one.note.offset for one in notes.values()}
+        found: dict[int, int] = {}
+        for number, messages in enumerate(self.observer.messages):
+            for message in messages:
+                record = decode_log_record(message.value or b"")
+                is_batch = isinstance(record, EventsRecord | GapRecord | ResetRecord)
+                if is_batch and message.offset >= noted.get(record.publisher, 0):
+                    found.setdefault(number, message.offset)
+        return found
 
     def _poison_table(self) -> None:
         self.history.note("poison in the table topic")
@@ -563,7 +586,7 @@ class ClusterWorld(BridgeWorld):
 
     def _damage_rows(self) -> None:
         """Some rows that count, before a replica reads them."""
-        log = self.rng.choice(self.broker.topics[_TABLE.name])
+        log = max(self.broker.topics[_TABLE.name], key=operator.attrgetter("end"))
         rows = {one.key: one for one in log.records if one.visible and one.key != COVERED_KEY}
         found = [row for row in rows.values() if row.value]
         for row in self.rng.sample(found, min(len(found), 3)):
