@@ -573,8 +573,9 @@ class ClusterWorld(BridgeWorld):
         for number, messages in enumerate(self.observer.messages):
             for message in messages:
                 record = decode_log_record(message.value or b"")
-                is_batch = isinstance(record, EventsRecord | GapRecord | ResetRecord)
-                if is_batch and message.offset >= noted.get(record.publisher, 0):
+                if not isinstance(record, EventsRecord | GapRecord | ResetRecord):
+                    continue
+                if message.offset >= noted.get(record.publisher, 0):
                     found.setdefault(number, message.offset)
         return found
 
@@ -762,6 +763,7 @@ class ClusterWorld(BridgeWorld):
         self._take_writes()
         if self.has_damaged_rows:
             self.lose_table_topic()  # the disks have it, or the events do
+        self._register_somebody()
         for worker in self.workers_hosts:
             worker.disk.full, worker.disk.strains_left = False, 0
             self.loop.resume(worker.process)
@@ -771,6 +773,15 @@ class ClusterWorld(BridgeWorld):
         if self.losing:  # who is registered is written again once the log begins behind it
             await asyncio.sleep(LOG_START_LOOK_S + HEARTBEAT_COMPLETE_S)
             await self._until_quiet()
+
+    def _register_somebody(self) -> None:
+        """In each partition: a worker finds that the table topic was lost as it writes, and it has
+        nothing to write where no bridge sends heartbeats.
+        """
+        homes = {_home(engine.publisher.stream): engine.number for engine in self.engines}
+        used = {_home(self.engines[number].publisher.stream) for number in self.registered}
+        for home in sorted(homes.keys() - used):
+            self.register(homes[home])
 
     def _restart(self) -> None:
         for worker in self.workers_hosts:
