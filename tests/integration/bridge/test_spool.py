@@ -38,6 +38,34 @@ def test_what_comes_while_kafka_is_away_is_spooled_and_drained_in_order(
     assert_exact(deployment, *ones)
 
 
+def test_the_spool_survives_a_bridge_that_is_killed_while_kafka_is_away(
+    own_broker: Broker, engines: Engines, bridges: Bridges
+) -> None:
+    deployment = Deployment(settings_for(own_broker))
+    engine = engines("a", replay=False)
+    deployment.register(engine.registration)
+    bridge = bridges(deployment.kafka)
+    until_live(bridge, engine)
+    with Load(engine) as load:
+        load.go_on_for(30)
+        own_broker.kill()
+        load.go_on_for(200)
+    until(lambda: bridge.states()["a"] == "spooling", what="spooling")
+    until(
+        lambda: bridge.health()["publishers"][0]["sequence"] == engine.published() - 1, what="all"
+    )
+    until(lambda: bridge.health()["queue_bytes"] == 0, what="an empty queue")
+    bridge.kill()
+    bridge.start()
+    own_broker.start()
+    until_live(bridge, engine)
+    deployment.until_logged(engine)
+    engine.publish(5)
+    deployment.until_logged(engine)
+    fold = assert_exact(deployment, engine)
+    assert fold.counters["resets"] == 0
+
+
 @pytest.mark.parametrize("replay", [False, True])
 def test_what_the_spool_has_no_room_for_is_a_gap_of_exactly_that_or_is_replayed(
     own_broker: Broker, engines: Engines, bridges: Bridges, replay: bool
