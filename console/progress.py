@@ -5,13 +5,13 @@ With `rich` (part of `reprise[analysis]`) it is a bar, without it a line now and
 
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import click
 
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import MIB
 from schemas.progress import Progress, Tell, silent
 
@@ -22,7 +22,9 @@ _BEGIN: Final = Progress(0, None, 0)
 
 
 @contextmanager
-def progress_shown(what: str, unit: str, *, everywhere: bool = False) -> Iterator[Tell]:
+def progress_shown(
+    what: str, unit: str, *, everywhere: bool = False, clock: Clock = REAL_CLOCK
+) -> Iterator[Tell]:
     """What to tell the progress to.
 
     Args:
@@ -30,12 +32,13 @@ def progress_shown(what: str, unit: str, *, everywhere: bool = False) -> Iterato
         unit: of what is counted, as `records`.
         everywhere: whether lines are written where standard error is no terminal, too: of what
             takes minutes, and ends by itself.
+        clock: of the process.
     """
     if not sys.stderr.isatty():
         if not everywhere:
             yield silent
             return
-        with _lines(what, unit, PROGRESS_ELSEWHERE_S) as tell:
+        with _lines(what, unit, PROGRESS_ELSEWHERE_S, clock.monotonic) as tell:
             yield tell
         return
     try:
@@ -43,7 +46,7 @@ def progress_shown(what: str, unit: str, *, everywhere: bool = False) -> Iterato
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
     except ImportError:
-        with _lines(what, unit, PROGRESS_LINE_S) as tell:
+        with _lines(what, unit, PROGRESS_LINE_S, clock.monotonic) as tell:
             yield tell
         return
     columns: list[Any] = [
@@ -65,11 +68,11 @@ def progress_shown(what: str, unit: str, *, everywhere: bool = False) -> Iterato
 
 
 @contextmanager
-def _lines(what: str, unit: str, every_s: float) -> Iterator[Tell]:
+def _lines(what: str, unit: str, every_s: float, monotonic: Callable[[], float]) -> Iterator[Tell]:
     """Writes a line each so many seconds, also while nothing is told."""
     latest = _BEGIN
     ended = threading.Event()
-    began = time.monotonic()
+    began = monotonic()
 
     def tell(progress: Progress) -> None:
         nonlocal latest
@@ -77,7 +80,7 @@ def _lines(what: str, unit: str, every_s: float) -> Iterator[Tell]:
 
     def write() -> None:
         while not ended.wait(every_s):
-            click.echo(line_of(what, unit, latest, time.monotonic() - began), err=True)
+            click.echo(line_of(what, unit, latest, monotonic() - began), err=True)
 
     writer = threading.Thread(target=write, name="progress", daemon=True)
     writer.start()

@@ -1,6 +1,6 @@
 """`GET /doctor`: what is wrong with the service and its instances, in words, with the remedy."""
 
-import time
+from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,20 +17,29 @@ from query_api.http.wire import Wire, reply_wire
 from query_api.ports import View
 from query_api.unknown_scopes import UnknownScopes
 from routing.decisions.router import Router
+from schemas.clock import REAL_CLOCK
 
 
-def doctor_feature(router: Router | None) -> MakeFeature:
-    """What the doctor adds to the HTTP service; `router` knows what was promised."""
+def doctor_feature(
+    router: Router | None, *, clock: Callable[[], float] = REAL_CLOCK.unix
+) -> MakeFeature:
+    """What the doctor adds to the HTTP service; `router` knows what was promised, and
+    the clock Unix seconds.
+    """
 
     def make(parts: HttpParts) -> Feature:
-        routes = _doctor_routes(parts.view, router, parts.unknown, parts.default_wire)
+        routes = _doctor_routes(parts.view, router, parts.unknown, parts.default_wire, clock)
         return Feature(routes)
 
     return make
 
 
 def _doctor_routes(
-    view: View, router: Router | None, unknown: UnknownScopes, default_wire: Wire
+    view: View,
+    router: Router | None,
+    unknown: UnknownScopes,
+    default_wire: Wire,
+    clock: Callable[[], float],
 ) -> Routes:
     """The route. Who sees which instances is as of `/services`."""
     routes = Routes(tags=["views"])
@@ -47,7 +56,7 @@ def _doctor_routes(
         sees_all = access.tenants is None
 
         def document() -> Response:
-            examined = examine(view, router, time.time(), access.admits, unknown)
+            examined = examine(view, router, clock(), access.admits, unknown)
             return respond(doctor_document(examined, sees_all=sees_all), wire)
 
         return await large.make(document)

@@ -9,7 +9,6 @@ a while.
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -18,6 +17,7 @@ from doctor.examination import examine, served_by
 from doctor.served_requests import is_contradicted, likeliest_cause, may_be_contradicted
 from query_api.ports import View
 from routing.decisions.router import Router
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions, Part
 from schemas.limits import SHUTDOWN_S, UNREACHED_NAMED_MAX
 
@@ -43,7 +43,7 @@ class OutcomeWatch:
         conditions: Conditions,
         *,
         on_fault: Callable[[], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         self._on_fault = on_fault
         self._view = view

@@ -5,12 +5,12 @@ is said beside the answer, in a header, is the first part of the scope's name th
 there is of it, within the tenant that was asked. The last such questions are kept, for the doctor.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from query_api.ports import View
+from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope, is_hidden
 
 KNOWN_SCOPES_S: Final = 1.0  # how old what is known may be, where an unknown scope is asked
@@ -79,8 +79,8 @@ class UnknownScopes:
         self,
         view: View,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
-        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         self._view = view
         self._monotonic = monotonic

@@ -1,7 +1,6 @@
 """Stands before every route: who asks, whether it may, and whether not too often."""
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from query_api.access.keys import Key
 from query_api.access.rates import RateLimit, whole_seconds
 from query_api.access.rights import OPEN, PROBE, Access, Right
 from query_api.bounds import KEYS_VERIFIED_MAX
+from schemas.clock import REAL_CLOCK
 from schemas.limits import REFUSALS_LOG_S
 
 KEYS_SHOWN_MAX: Final = 1_000  # as labels of a metric; all others are one more
@@ -46,7 +46,7 @@ class Guard:
         *,
         address_rate: float | None = None,
         opens_probes: bool = False,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self.ring = ring
         self.address_rate = address_rate

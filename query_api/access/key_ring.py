@@ -2,7 +2,6 @@
 
 import hmac
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from query_api.access.errors import expired_key, no_key, unknown_key
 from query_api.access.keys import Key, read_authorization, read_key_file, read_keys
 from query_api.bounds import KEYS_VERIFIED_MAX
+from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError
 from storage.files import version_of
 
@@ -36,8 +36,8 @@ class KeyRing:
         self,
         path: Path,
         *,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
         path: of the file.

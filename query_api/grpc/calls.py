@@ -7,7 +7,6 @@ here, and not logged by the library with its stack.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from time import perf_counter
 from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
@@ -30,6 +29,7 @@ from query_api.grpc.refusals import (
 )
 from query_api.grpc.traces import begin_query, parent_of
 from query_api.ports import View
+from schemas.clock import REAL_CLOCK
 from schemas.tracing import NO_TRACER, Span, Tracer
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Calls:
         settings: see `GrpcSettings`.
         only_exact: whether publishers are left out that are not `exact`.
         tracer: makes the spans of queries whose call has a `traceparent`.
+        monotonic: seconds.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Calls:
         *,
         only_exact: bool,
         tracer: Tracer = NO_TRACER,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self._view = view
+        self._monotonic = monotonic
         self._tracer = tracer
         self._counts = counts
         holders = Holders(view)
@@ -112,14 +115,14 @@ class Calls:
 
     def _unary(self, service: str, method: str, answer: Answer) -> Any:
         async def call(message: bytes, context: Context) -> bytes:
-            began = perf_counter()
+            began = self._monotonic()
             try:
                 with begin_query(self._tracer, service, method, self._parent(context)) as span:
                     reply = self._answered(answer, message, context, span)
             except GrpcRefusal as refusal:
                 await self._abort(method, refusal, context)
             self._counts.calls[method, grpc.StatusCode.OK.name] += 1
-            self._counts.observe(method, perf_counter() - began)
+            self._counts.observe(method, self._monotonic() - began)
             return reply
 
         return grpc.unary_unary_rpc_method_handler(call)
@@ -133,11 +136,11 @@ class Calls:
             parent = self._parent(context) if is_query else ""
             try:
                 async for message in requests:
-                    began = perf_counter()
+                    began = self._monotonic()
                     with begin_query(self._tracer, service, method, parent) as span:
                         reply = self._answered(answer, message, context, span)
                     if is_query:
-                        self._counts.observe(method, perf_counter() - began)
+                        self._counts.observe(method, self._monotonic() - began)
                     async with asyncio.timeout(GRPC_WRITE_S):
                         await context.write(reply)
                 status = grpc.StatusCode.OK

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
 from query_api.grpc.encoding import number_field, text_field
 from query_api.ports import View
+from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
 from schemas.registration import Registration
 from streams.kernel.interface import PublisherId, ReadOnlyKernel
@@ -57,7 +57,7 @@ class Holders:
         clock: seconds.
     """
 
-    def __init__(self, view: View, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, view: View, *, clock: Callable[[], float] = REAL_CLOCK.monotonic) -> None:
         self._view = view
         self._clock = clock
         self._kernel: ReadOnlyKernel | None = None

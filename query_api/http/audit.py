@@ -1,11 +1,12 @@
 """Keeps an answer that was made step by step, as the kernel keeps those of its one call."""
 
-from time import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from query_api.http.requests.queries import Query, named_scope
 from schemas.answer_records import encode_answer
 from schemas.answer_states import AnswerState
+from schemas.clock import REAL_CLOCK
 from schemas.events import extra_key
 from schemas.identities import PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX
@@ -28,10 +29,12 @@ class AnswerAudit:
 
     Args:
         queue: where to.
+        clock: Unix seconds.
     """
 
-    def __init__(self, queue: AuditQueue) -> None:
+    def __init__(self, queue: AuditQueue, *, clock: Callable[[], float] = REAL_CLOCK.unix) -> None:
         self._queue = queue
+        self._clock = clock
 
     def begin(self, kernel: ReadOnlyKernel) -> tuple[_Settled | None] | None:
         """Before the kernel is asked; None where the answer is not one of those that are kept."""
@@ -75,4 +78,4 @@ class AnswerAudit:
 
     def push(self, answer: bytes, state: AnswerState) -> None:
         """Keeps an answer that was given now."""
-        self._queue.push(answer, time(), state.value)
+        self._queue.push(answer, self._clock(), state.value)

@@ -10,15 +10,15 @@ What answers say of the table it asks `PlainAnswers`, and keeps for as long as t
 something changes (`query_api.ports.View.notify`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import cpu_count
-from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from query_api.access.guard import Guard
 from query_api.http.metrics import HttpMetrics, QueryMetrics
 from query_api.ports import View
 from schemas.answer_states import AnswerState
+from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope
 from schemas.limits import HTTP_IDLE_S, MIB
 from streams.kernel import native_listener
@@ -140,6 +140,7 @@ class PlainAnswers:
         guard: says whose queries may be answered there; None: everybody's.
         is_traced: whether queries that have a `traceparent` are to have spans, and so are handed
             over.
+        monotonic: seconds.
 
     Attributes:
         answered: requests, as of the last `count`.
@@ -152,7 +153,9 @@ class PlainAnswers:
         guard: Guard | None = None,
         *,
         is_traced: bool = False,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self._view = view
         self._is_traced = is_traced
         self._metrics = metrics
@@ -218,7 +221,7 @@ class PlainAnswers:
         """The state of answers in a scope, as a number, and for how many seconds it holds."""
         scope = PrefixScope(tenant_id, model_name, lora_name, block_size, salt)
         state, until = self._view.verdict(scope)
-        return _NUMBERS[state], max(min(until - monotonic(), PLAIN_STATE_S), 0.0)
+        return _NUMBERS[state], max(min(until - self._monotonic(), PLAIN_STATE_S), 0.0)
 
     def renew(self) -> None:
         """Lets those through for longer whose keys are still keys; to be called about once a

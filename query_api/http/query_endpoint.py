@@ -10,7 +10,6 @@ same answers, and only the second words errors.
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from time import perf_counter
 from typing import Final, NamedTuple
 
 from query_api.access.rights import Access
@@ -43,6 +42,7 @@ from query_api.ports import History, PastQuestion, PastView, Positions, View, po
 from query_api.traces import query_attributes
 from query_api.unknown_scopes import HEADER
 from schemas.answer_states import AnswerState, Standing
+from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope
 from schemas.tracing import NO_SPAN, Span, SpanName
 from streams.kernel.interface import BodyForm, InstanceMatch, PlainAnswer, ReadOnlyKernel
@@ -86,13 +86,16 @@ class HotRoutes(PostEndpoint):
         only_exact: bool = False,
         history: History | None = None,
         audit: AnswerAudit | None = None,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
         parts: what routes are made of.
         only_exact: what a request that does not say otherwise gets; see `AnswerOptions`.
         history: answers what is asked of the past.
         audit: keeps a share of the answers of now.
+        monotonic: seconds.
         """
+        self._monotonic = monotonic
         super().__init__(parts.bodies, parts.default_wire, parts.metrics)
         self._view = parts.view
         self._unknown = parts.unknown
@@ -134,7 +137,7 @@ class HotRoutes(PostEndpoint):
         """Of now; None where the past is asked for."""
         if request.options.as_of is not None:
             return None
-        started = perf_counter()
+        started = self._monotonic()
         view = self._view
         if not view.ready:
             raise recovering(view.health().problem)
@@ -162,7 +165,7 @@ class HotRoutes(PostEndpoint):
         if span.is_recorded:
             of_index = (position[1].decode(), state.value)
             span.note(query_attributes(scope, tokens, hit_tokens, *of_index))
-        route.metrics.count((perf_counter() - started, tokens, hit_tokens))
+        route.metrics.count((self._monotonic() - started, tokens, hit_tokens))
         return headers, answer
 
     async def _answer_past(self, route: _Route, request: _Request) -> tuple[HttpHeaders, bytes]:

@@ -13,7 +13,6 @@ and so is a snapshot whose offsets no longer belong to the topics.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from time import monotonic, time
 from typing import Final
 
 from brokers.availability import describe
@@ -28,6 +27,7 @@ from logs.loop_thread import LoopThread
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Snapshot, Topic, TopicPartition
 from schemas.causes import cause_of
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import ConfigurationError, EntryError
 from schemas.limits import (
     ENTRIES_NAMED_MAX,
@@ -69,6 +69,7 @@ class TopicReader(Follower):
         prepare: makes and checks the topics; waits while Kafka is away.
         when_refused: called where Kafka or its topics cannot be used as they are and nothing
             was read yet; reading has ended then.
+        clock: of the process.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class TopicReader(Follower):
         *,
         prepare: Callable[[], Awaitable[None]],
         when_refused: Callable[[ConfigurationError], None],
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         super().__init__(
             poll_ms=REPLICA_POLL_MS,
@@ -87,6 +89,7 @@ class TopicReader(Follower):
             retry_first_s=REPLICA_RETRY_S,
             retry_max_s=REPLICA_RETRY_S,  # growing pauses would make answers older
         )
+        self._clock = clock
         self._options = options
         self._replica = replica
         self._prepare = prepare
@@ -103,7 +106,7 @@ class TopicReader(Follower):
             name for name, place in self._places.items() if place.topic is not Topic.EVENTS
         ]
         self._servers = settings.bootstrap
-        self._answered_at = self._looked_at = self._moved_at = monotonic()
+        self._answered_at = self._looked_at = self._moved_at = self._clock.monotonic()
 
     @property
     def _snapshot(self) -> Snapshot:
@@ -172,7 +175,7 @@ class TopicReader(Follower):
                 raise LogLostError("a topic begins after the offsets read")
             consumer.seek(name, max(offset, first[name]))
         await self._note_ends(consumer)
-        self._moved_at = self._looked_at = monotonic()
+        self._moved_at = self._looked_at = self._clock.monotonic()
 
     async def take(self, messages: Messages) -> None:
         """See `Follower`."""
@@ -189,9 +192,9 @@ class TopicReader(Follower):
         self._replica.note_progress()
         release_some(snapshot.table.release_left, MAINTAINED_ENTRIES)
         if has_read or not snapshot.unread():
-            self._moved_at = monotonic()
+            self._moved_at = self._clock.monotonic()
             self._replica.note_read()
-        elif self._replica.reachable and monotonic() - self._moved_at > REPLICA_STALL_S:
+        elif self._replica.reachable and self._clock.monotonic() - self._moved_at > REPLICA_STALL_S:
             raise StalledError(f"no record for {REPLICA_STALL_S:.0f} s, but there are more")
 
     async def _apply(self, place: TopicPartition, records: Sequence[Message]) -> None:
@@ -241,10 +244,10 @@ class TopicReader(Follower):
     def _put(self, place: TopicPartition, record: Message) -> None:
         snapshot = self._snapshot
         if place.topic is Topic.TABLE:
-            age_s = max(time() - record.timestamp / 1000, 0.0)
+            age_s = max(self._clock.unix() - record.timestamp / 1000, 0.0)
             key = record.key or b""
             value = as_found(key, record.value, record.offset)
-            snapshot.put_row(place, key, value, as_of=monotonic() - age_s)
+            snapshot.put_row(place, key, value, as_of=self._clock.monotonic() - age_s)
             return
         try:
             snapshot.registry.put(record.offset, record.key, record.value)
@@ -281,10 +284,10 @@ class TopicReader(Follower):
         """See `Follower`."""
         try:
             await self._note_ends(consumer)
-            self._looked_at = monotonic()
+            self._looked_at = self._clock.monotonic()
         except AWAY as error:
             self._note_away(describe(error))
-        if monotonic() - self._looked_at > REPLICA_STALL_S:
+        if self._clock.monotonic() - self._looked_at > REPLICA_STALL_S:
             raise StalledError(f"no answer for {REPLICA_STALL_S:.0f} s")
 
     async def _note_ends(self, consumer: Consumer) -> None:
@@ -292,7 +295,7 @@ class TopicReader(Follower):
         needed = snapshot.needed_ends()  # before they are asked for: some may come meanwhile
         async with asyncio.timeout(LAG_CHECK_WAIT_S):
             found = await consumer.end_offsets(list(self._places))
-        now = monotonic()
+        now = self._clock.monotonic()
         if snapshot.begun and now - self._answered_at > REPLICA_AWAY_S:
             raise LogLostError("tombstones may be gone after so long without Kafka")
         ends = {self._places[name]: offset for name, offset in found.items()}

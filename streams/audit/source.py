@@ -1,10 +1,10 @@
 """Answers that are kept, as a log of either form takes them."""
 
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from logs.source import RecordSource, WindowEntry
 from schemas.answer_records import encode_answers
+from schemas.clock import REAL_CLOCK
 from schemas.topics import encode_run
 from streams.kernel.interface import AuditQueue
 
@@ -16,14 +16,22 @@ class AnswersSource(RecordSource[tuple[int, bytes]]):
         queue: of answers.
         seed: of the prefix hash.
         replica: what tells this replica from others: host and port; "" in the embedded form.
+        clock: Unix seconds: a run is named by its start.
     """
 
-    def __init__(self, queue: AuditQueue, *, seed: int, replica: str = "") -> None:
+    def __init__(
+        self,
+        queue: AuditQueue,
+        *,
+        seed: int,
+        replica: str = "",
+        clock: Callable[[], float] = REAL_CLOCK.unix,
+    ) -> None:
         super().__init__("answers")
         self.queue = queue
         self._seed = seed
         self._replica = replica
-        self._run_number = int(time.time() * 1e6)
+        self._run_number = int(clock() * 1e6)
         self.key = encode_run(self._run_number)
 
     @property

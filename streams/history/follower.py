@@ -12,7 +12,6 @@ A thread with an event loop of its own: what it reads and folds, no query waits 
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -228,7 +227,7 @@ class HistoryFollower(Follower):
         for place in self._places:
             consumer.seek(place, self._tables.next_offset(place.partition) or 0)
         self._stalls = StallWatch()
-        self._retain_at, self._looked_at = 0.0, time.monotonic()
+        self._retain_at, self._looked_at = 0.0, asyncio.get_running_loop().time()
         await self.look(consumer)
 
     async def take(self, messages: Messages) -> None:
@@ -248,12 +247,13 @@ class HistoryFollower(Follower):
 
     async def look(self, consumer: Consumer) -> None:
         """See `Follower`: whether it stands still; drops what is old."""
-        if time.monotonic() - self._looked_at > HISTORY_PAUSED_S:
+        clock = asyncio.get_running_loop().time
+        if clock() - self._looked_at > HISTORY_PAUSED_S:
             raise TableLostError("this process stood still: the log may be another one by now")
-        self._looked_at = time.monotonic()
+        self._looked_at = clock()
         async with asyncio.timeout(WORKER_STALL_CHECK_S + LAG_CHECK_WAIT_S):
             bounds = await self.logs.fetch_bounds()
-        now = time.monotonic()
+        now = clock()
         places = {number: self._tables.next_offset(number) or 0 for number in bounds}
         stalled = self._stalls.note(places, bounds, now)
         if stalled is not None:

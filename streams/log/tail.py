@@ -4,7 +4,6 @@ It reads without a consumer group and beside the running service: no role notice
 """
 
 import tempfile
-import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from itertools import islice
@@ -20,6 +19,7 @@ from brokers.reading import opened_reader
 from brokers.topics import count_partitions
 from logs.embedded import ReadOnlyLog
 from logs.topic import read_once
+from schemas.clock import REAL_CLOCK
 from schemas.identities import Offset
 from schemas.limits import TAIL_REACH_S
 from storage.rocksdb import LOG, Database, disk_errors
@@ -114,19 +114,27 @@ async def kafka_batches(
             ]
 
 
-def tail_embedded(data: Path, options: TailOptions, write: Write) -> None:
+def tail_embedded(
+    data: Path,
+    options: TailOptions,
+    write: Write,
+    *,
+    sleep: Callable[[float], None] = REAL_CLOCK.sleep,
+) -> None:
     """Writes the records of a data directory's log; the service that uses it may be running.
 
     Raises:
         StorageError: there is no log, or it cannot be read.
     """
     printer = _Printer(options, write)
-    for entries in _embedded_batches(data / "log", options):
+    for entries in _embedded_batches(data / "log", options, sleep):
         if not printer.print(entries):
             return
 
 
-def _embedded_batches(path: Path, options: TailOptions) -> Iterator[list[PlacedRecord]]:
+def _embedded_batches(
+    path: Path, options: TailOptions, sleep: Callable[[float], None]
+) -> Iterator[list[PlacedRecord]]:
     ReadOnlyLog(path).close()  # a reader that follows takes a log for whole whose files are gone
     open_log = _FollowedLog if options.follow else _WholeLog
     with tempfile.TemporaryDirectory(prefix="reprise-tail-") as scratch:
@@ -140,7 +148,7 @@ def _embedded_batches(path: Path, options: TailOptions) -> Iterator[list[PlacedR
                     position = Offset(entries[-1].offset + 1)
                     yield entries
                 elif options.follow:
-                    time.sleep(TAIL_POLL_S)
+                    sleep(TAIL_POLL_S)
                     log.catch_up()
                 else:
                     return

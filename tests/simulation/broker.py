@@ -20,6 +20,7 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
     KafkaConnectionError,
     KafkaTimeoutError,
     OffsetOutOfRangeError,
+    OutOfOrderSequenceNumber,
     ProducerFenced,
 )
 
@@ -28,6 +29,8 @@ from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, current
 
 LATENCY_MAX_S: Final = 0.004
 START_WAIT_S: Final = 2.0
+
+KeyAndValue = tuple[bytes | None, bytes | None]
 
 
 @dataclass(slots=True)
@@ -158,12 +161,21 @@ class Group:
 
 
 class SimulatedBroker:
-    """The cluster. `away` cuts everybody off, `cut` single processes."""
+    """The cluster. `away` cuts everybody off, `cut` single processes.
+
+    Attributes:
+        refused_ratio: of batches that are answered with an error, written before or not.
+        when_sent: called as a producer begins to send.
+        when_appended: called for each message outside of transactions that is in the log.
+    """
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random) -> None:
         self.loop = loop
         self.rng = rng
         self.trace: Callable[[bytes], None] = lambda _: None
+        self.when_sent: Callable[[TopicPartition, Sequence[KeyAndValue]], None] = lambda *_: None
+        self.when_appended: Callable[[Message], None] = lambda _: None
+        self.refused_ratio = 0.0
         self.away = False
         self.fetch_max = 500  # records that one fetch brings
         self.cut: set[Process | None] = set()
@@ -235,10 +247,19 @@ class SimulatedBroker:
                 raise KafkaConnectionError("simulated: no broker")
             await asyncio.sleep(0.1)
 
+    def refuse(self, how: str) -> None:
+        """Answers some batches with an error.
+
+        Raises:
+            OutOfOrderSequenceNumber: this one.
+        """
+        if self.refused_ratio and self.rng.random() < self.refused_ratio:
+            raise OutOfOrderSequenceNumber(f"simulated: {how}")
+
     def append(
         self,
         part: TopicPartition,
-        messages: Iterable[tuple[bytes | None, bytes | None]],
+        messages: Iterable[KeyAndValue],
         *,
         producer: tuple[int, int] = (0, 0),
         transaction: int = 0,
@@ -261,11 +282,12 @@ class SimulatedBroker:
             log.open_transactions.setdefault(transaction, first)
         for key, value in messages:
             stamp = int(1000 * (EPOCH_S + self.loop.now))
-            log.records.append(
-                Message(part.topic, part.partition, log.end, stamp, key, value, transaction)
-            )
+            message = Message(part.topic, part.partition, log.end, stamp, key, value, transaction)
+            log.records.append(message)
             log.end += 1
             self.trace(value or b"")
+            if not transaction:
+                self.when_appended(message)
         self.changed()
         return first
 
@@ -369,7 +391,7 @@ class _Batch:
     """In place of aiokafka's BatchBuilder."""
 
     def __init__(self, bytes_max: int) -> None:
-        self.messages: list[tuple[bytes | None, bytes | None]] = []
+        self.messages: list[KeyAndValue] = []
         self._left = bytes_max
 
     def append(
@@ -486,9 +508,8 @@ class Producer:
             partition = partition_of(key or b"", len(self._broker.topics[topic]))
         return TopicPartition(topic, partition)
 
-    def _begin(
-        self, part: TopicPartition, messages: Sequence[tuple[bytes | None, bytes | None]]
-    ) -> "asyncio.Task[Sent]":
+    def _begin(self, part: TopicPartition, messages: Sequence[KeyAndValue]) -> "asyncio.Task[Sent]":
+        self._broker.when_sent(part, messages)
         task = asyncio.ensure_future(self._deliver(part, list(messages)))
         self._sending[task] = None
         task.add_done_callback(self._ended)
@@ -499,9 +520,7 @@ class Producer:
         if not task.cancelled():
             task.exception()
 
-    async def _deliver(
-        self, part: TopicPartition, messages: list[tuple[bytes | None, bytes | None]]
-    ) -> Sent:
+    async def _deliver(self, part: TopicPartition, messages: list[KeyAndValue]) -> Sent:
         """Appended once; the acknowledgement may come much later, or to nobody."""
         broker = self._broker
         manager = self._txn_manager
@@ -510,6 +529,7 @@ class Producer:
                 await broker.reach(self._patience_s)
             except KafkaConnectionError as error:
                 raise KafkaTimeoutError("simulated: given up") from error
+            broker.refuse("refused")
             offset = broker.append(
                 part,
                 messages,
@@ -518,6 +538,7 @@ class Producer:
             )
         await broker.delay()
         await broker.reach(self._patience_s)
+        broker.refuse("written, and answered with an error")
         return Sent(part.topic, part.partition, offset)
 
     # Transactions
@@ -563,7 +584,7 @@ class Consumer:
         self._generation = -1
         self._coordinator: asyncio.Task[None] | None = None
         self._heartbeat: asyncio.Task[None] | None = None
-        self._process = current()
+        self.process = current()
         self._client = _Sender({})
 
     async def start(self) -> None:

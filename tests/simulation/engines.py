@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from tests.simulation.links import Link
 
 BLOCK_SIZE: Final = 4
-MODEL: Final = "m"
+MODEL: Final = "model"
+"""With it the streams of the first engines are in both partitions of the events."""
 PAST_S: Final = 30.0
 """For how long it is remembered what an engine had cached."""
 _WIRES: Final = ("0.9", "0.20", "0.26", "0.33")

@@ -250,7 +250,8 @@ class BridgeWorld:
                 self.register(number)
         await self._begin()
         observing = self.loop.create_task(self.observer.run())
-        await self.crowd.take_steps([*self.crowd.steps(), *self._steps()], self._between)
+        steps = self._drawn([*self.crowd.steps(), *self._steps()])
+        await self.crowd.take_steps(steps, self._between)
         await self._heal()
         if observing.done():
             observing.result()
@@ -265,6 +266,10 @@ class BridgeWorld:
 
     async def _begin(self) -> None:
         """Starts what there is beside bridges."""
+
+    def _drawn(self, steps: list[tuple[int, Step]]) -> list[tuple[int, Step]]:
+        """Those of the steps that this world takes."""
+        return steps
 
     def _between(self) -> None:
         """Looks at what is answered, between two steps."""

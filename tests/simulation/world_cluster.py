@@ -15,7 +15,7 @@ import asyncio
 import operator
 import os
 from collections import defaultdict
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,10 +40,11 @@ from routing.decisions.interface import RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
 from routing.worker.worker import RoutingWorker
 from schemas.answer_states import AnswerState
-from schemas.codec import decode_routing
+from schemas.codec import decode_cursor_entry, decode_log_record, decode_routing
 from schemas.errors import ConfigurationError
 from schemas.identities import ModelContext, PrefixScope, StreamKey
 from schemas.limits import STALE_S
+from schemas.records import EventsRecord, GapRecord, ResetRecord
 from schemas.routing_records import (
     DecisionsRecord,
     FeedbackReport,
@@ -56,13 +57,13 @@ from schemas.topics import RoutingTopics, Topics, encode_stream
 from streams.table import store
 from streams.table import table as tables
 from streams.table.fold import Fold
-from streams.table.rows.format import CONTEXT, FACT, MARK, PUBLISHER, REGISTRATION
+from streams.table.rows.format import CONTEXT, COVERED_KEY, FACT, MARK, PUBLISHER, REGISTRATION
 from streams.table.rows.reader import RowReader
 from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
 from streams.worker.worker import StreamsSettings, Worker
 from tests.building import u32s
-from tests.simulation.broker import Message
+from tests.simulation.broker import KeyAndValue, Message
 from tests.simulation.crowd import FAULTS_S, Step
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
 from tests.simulation.engines import BLOCK_SIZE, MODEL
@@ -71,13 +72,17 @@ from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, current
 from tests.simulation.oracle import StateOracle
-from tests.simulation.world_bridges import KAFKA, SESSION_S, BridgeWorld, Observer
+from tests.simulation.watches import Leases, SpooledBatches, TableOwners
+from tests.simulation.world_bridges import KAFKA, SESSION_S, BridgeWorld, Host, Observer
 
 _SEED: Final = 1337
 _EVENTS, _TABLE = KAFKA.topics.events, KAFKA.topics.table
 _ROUTING: Final[RoutingTopics] = KAFKA.routing
 _SCOPE: Final = PrefixScope("default", MODEL, "", BLOCK_SIZE, "")
 _FIRST_LOOKS: Final = 5
+_WORK: Final = 20
+"""The weight of what no world is without; faults weigh less."""
+
 _ENDS: Final = (OutcomeEvent.COMPLETED, OutcomeEvent.COMPLETED, OutcomeEvent.CANCELLED)
 
 DecisionKey = tuple[int, int]
@@ -104,6 +109,7 @@ class ReplicaHost:
         self.process.state = State.DEAD
         self.service: ReplicaService | None = None
         self.oracle: StateOracle | None = None
+        self.covered: dict[int, int] = {}  # what it has answered from, by partition
 
 
 @dataclass
@@ -196,6 +202,7 @@ class ClusterWorld(BridgeWorld):
         topics: Topics = KAFKA.topics
         for spec in topics:
             self.broker.settings[spec.name] = {"cleanup.policy": spec.cleanup, **spec.configs}
+        self.kinds_ratio = shape.choice((0.15, 0.4, 1.0))  # of faults, that this world has
         self.losing = shape.random() < 0.4  # whether something may be lost for good
         self.workers_hosts = [
             WorkerHost(f"worker-{number}", SimulatedDisk(history.source(f"table disk {number}")))
@@ -203,16 +210,26 @@ class ClusterWorld(BridgeWorld):
         ]
         self.replicas = [ReplicaHost(f"replica-{number}") for number in range(shape.randint(1, 3))]
         self.batch_bytes = shape.choice((600, 3_000, 1_000_000))
+        self.generation_bytes = shape.choice((100, 1_500))
+        if shape.random() < 0.25:  # nobody goes on with what the only bridge has begun
+            self.hosts = dict(list(self.hosts.items())[:1])
+        self.table_owners = TableOwners(_TABLE.name)
+        self.leases = Leases(self.broker, KAFKA.group("bridge"), _EVENTS.name)
+        self.spooled = SpooledBatches()
+        self.broker.when_appended = self._watch_appended
+        self.broker.when_sent = self._watch_sent
         self.broker.fetch_max = shape.choice((2, 20, 500))
         self.requests: list[ClientRequest] = []
         self.told: dict[DecisionKey, set[OutcomeEvent]] = defaultdict(set)
         self.tellers: dict[tuple[DecisionKey, OutcomeEvent], int] = {}
         self.lost_routing = False
+        self.has_damaged_rows = False
         self.is_cleared = False  # at the second check: that heals whatever was lost
         self._names = 0
         history.note(
-            f"{len(self.workers_hosts)} workers, {len(self.replicas)} replicas, batches of"
-            f" {self.batch_bytes} bytes, {self.broker.fetch_max} records at a time,"
+            f"{len(self.hosts)} bridges, {len(self.workers_hosts)} workers, {len(self.replicas)}"
+            f" replicas, batches of {self.batch_bytes} bytes, generations after"
+            f" {self.generation_bytes} bytes, {self.broker.fetch_max} records at a time,"
             f" losing: {self.losing}"
         )
 
@@ -232,7 +249,7 @@ class ClusterWorld(BridgeWorld):
                 (store, "Database", self._table_database),
                 (store, "new_batch", WriteBatch),
                 (worker_tables, "KafkaTableTopic", topic),
-                (tables, "TOPIC_GENERATION_MIN_BYTES", 1_500),
+                (tables, "TOPIC_GENERATION_MIN_BYTES", self.generation_bytes),
                 (os, "urandom", names.randbytes),
                 (serve, "kafka_thread", _LoopOfTheWorld),
                 (OutcomeWatch, "start", lambda watch: None),
@@ -248,7 +265,32 @@ class ClusterWorld(BridgeWorld):
         host = next(one for one in self.workers_hosts if one.process is process)
         return host.disk.database(path, preset)
 
+    # What is watched as it happens
+
+    def _watch_appended(self, message: Message) -> None:
+        self._note_wrong(self.table_owners.look(message))
+
+    def _watch_sent(self, part: Partition, messages: Sequence[KeyAndValue]) -> None:
+        process = current()
+        host = None if process is None else self.hosts.get(process.name)
+        # One that has none sends what others have left to it in its spool.
+        if host is not None and host.bridge is not None and host.bridge.registry.partitions:
+            self._note_wrong(self.leases.look(part, messages))
+
+    def _note_wrong(self, problem: str) -> None:
+        if problem:
+            self.loop.failures.append(AssertionError(problem))  # the product would catch it
+
     # Processes
+
+    def kill(self, host: Host, *, power: bool = False) -> None:
+        """See `BridgeWorld`."""
+        if host.bridge is not None and len(self.hosts) == 1:
+            counts = {one.publisher: self.registrations[one.number] for one in self.engines}
+            self.spooled.add(host.bridge.spool, counts)
+        if power:
+            self.spooled.forget()
+        super().kill(host, power=power)
 
     def start_worker(self, host: WorkerHost) -> None:
         """Starts the worker, where it does not run."""
@@ -281,7 +323,7 @@ class ClusterWorld(BridgeWorld):
         """Starts the replica, where it does not run."""
         if host.process.state is State.DEAD:
             self.history.note(f"{host.name} starts")
-            host.process = Process(host.name)
+            host.process, host.covered = Process(host.name), {}
             self.loop.spawn(host.process, self._run_replica(host))
             looking = self.loop.create_task(self._look_at_first(host, host.process))
             looking.add_done_callback(self._note_end)
@@ -359,7 +401,28 @@ class ClusterWorld(BridgeWorld):
             (1, self.lose_table),
             (1, self.lose_checkpoints),
             (1, self.compact_table),
-            *([(2, self.lose_something)] if self.losing else []),
+            (2, self.refuse_writes),
+            (1, self.lose_table_topic_unseen),
+            *(self._losing_steps() if self.losing else ()),
+        ]
+
+    def _losing_steps(self) -> list[tuple[int, Step]]:
+        return [
+            (1, self._retire),
+            (1, self._poison_table),
+            (1, self._damage_rows),
+            (1, self._lose_routing_log),
+        ]
+
+    def _drawn(self, steps: list[tuple[int, Step]]) -> list[tuple[int, Step]]:
+        """Some kinds of faults, and each of them more often: with all of them at once hardly any
+        answer is exact, and few faults meet twice.
+        """
+        often = self.shape.choice((1, 3))
+        return [
+            (weight if weight >= _WORK else often * weight, step)
+            for weight, step in steps
+            if weight >= _WORK or self.shape.random() < self.kinds_ratio
         ]
 
     def _any_worker(self) -> WorkerHost:
@@ -436,6 +499,21 @@ class ClusterWorld(BridgeWorld):
         """The table topic is deleted and made again, empty."""
         self._make_again(_TABLE.name)
 
+    def lose_table_topic_unseen(self) -> None:
+        """The same while all workers stand still for longer than their sessions."""
+        processes = [host.process for host in self.workers_hosts]
+        for process in processes:
+            self.loop.pause(process)
+
+        def end() -> None:
+            self.lose_table_topic()
+            for process in processes:
+                self.loop.resume(process)
+
+        self.history.note("the workers are paused")
+        unheard_s = SESSION_S + 1.0
+        self.loop.call_later(unheard_s + self.rng.random() * (FAULTS_S - unheard_s), end)
+
     def lose_table(self) -> None:
         """All that a table is made of is lost: the workers' disks, and its topic."""
         for host in self.workers_hosts:
@@ -453,6 +531,8 @@ class ClusterWorld(BridgeWorld):
             self.history.note(f"{topic} is deleted and made again")
             self.broker.make(topic, len(logs))
             self.broker.changed()
+            if topic == _TABLE.name:
+                self.table_owners.forget()
 
     def compact_table(self) -> None:
         """The cleaner has passed over the table and the checkpoints."""
@@ -461,21 +541,60 @@ class ClusterWorld(BridgeWorld):
             for log in self.broker.topics.get(topic, ()):
                 log.compact(self.rng)
 
-    def lose_something(self) -> None:
-        """Events are retired, rows are damaged, or the routing log is lost."""
-        self.rng.choice((self._retire, self._poison_table, self._lose_routing_log))()
+    def refuse_writes(self) -> None:
+        """Brokers answer writes with errors for a while, whether they have written them or not."""
+        self.history.note("brokers refuse writes")
+        self.broker.refused_ratio = self.rng.choice((0.1, 0.5))
+        self.crowd.later(2.0, "brokers take writes", self._take_writes)
+
+    def _take_writes(self) -> None:
+        self.broker.refused_ratio = 0.0
 
     def _retire(self) -> None:
+        """Retention, which is of hours where bridges note each second how far the log is: what no
+        note has is there still.
+        """
         self.observer.look()
+        unnoted = self._unnoted()
         for log in self.broker.topics[_EVENTS.name]:
-            log.retire(self.rng.randint(log.start, log.end))
+            most = unnoted.get(log.number, log.end)
+            log.retire(self.rng.randint(log.start, max(log.start, most)))
             self.history.note(f"events {log.number} begin at {log.start}")
+
+    def _unnoted(self) -> dict[int, int]:
+        """By partition, the offset of the first batch that is behind the note of its publisher."""
+        notes = {
+            message.key: decode_cursor_entry(message.key, message.value)
+            for log in self.broker.topics[KAFKA.topics.cursors.name]
+            for message in log.records
+        }
+        noted = {one.publisher: one.note.offset for one in notes.values()}
+        found: dict[int, int] = {}
+        for number, messages in enumerate(self.observer.messages):
+            for message in messages:
+                record = decode_log_record(message.value or b"")
+                if not isinstance(record, EventsRecord | GapRecord | ResetRecord):
+                    continue
+                if message.offset >= noted.get(record.publisher, 0):
+                    found.setdefault(number, message.offset)
+        return found
 
     def _poison_table(self) -> None:
         self.history.note("poison in the table topic")
         part = Partition(_TABLE.name, self.rng.randrange(_TABLE.partitions))
         kind = self.rng.choice((b"", b"x", CONTEXT, MARK, PUBLISHER, REGISTRATION, FACT))
         self.broker.append(part, [(kind + self.rng.randbytes(12), self.rng.randbytes(20))])
+
+    def _damage_rows(self) -> None:
+        """Some rows that count, before a replica reads them."""
+        log = max(self.broker.topics[_TABLE.name], key=operator.attrgetter("end"))
+        rows = {one.key: one for one in log.records if one.visible and one.key != COVERED_KEY}
+        found = [row for row in rows.values() if row.value]
+        for row in self.rng.sample(found, min(len(found), 3)):
+            self.history.note(f"row {row.offset} of the table is damaged")
+            row.value = self.rng.randbytes(20)
+            self.has_damaged_rows = True
+        self.kill_replica()
 
     def _lose_routing_log(self) -> None:
         self.lost_routing = True
@@ -593,13 +712,18 @@ class ClusterWorld(BridgeWorld):
         table = replica.current.table
         assert isinstance(table, RowReader)
         registered = table.registrations.keys()
+        state = replica.state(_SCOPE)
+        assert replica.reachable or state is AnswerState.STALE, (
+            f"{host.name} is cut off and {state}"
+        )
+        self._check_goes_on(host, table)
         oracle.look(
             sorted(registered - self.disputed),
             replica.standing,
             lambda engine: held_by(table, engine),
             registered=registered,
         )
-        if replica.state(_SCOPE) is not AnswerState.EXACT:
+        if state is not AnswerState.EXACT:
             return
         then_ms = 1000 * (EPOCH_S + self.loop.now - STALE_S)
         for number, messages in enumerate(self.observer.messages):
@@ -610,6 +734,12 @@ class ClusterWorld(BridgeWorld):
                 f"{host.name} is exact and covers {number}:{covered}, but {last} was there"
                 f" {STALE_S:g} s ago"
             )
+
+    def _check_goes_on(self, host: ReplicaHost, table: RowReader) -> None:
+        for number in range(_EVENTS.partitions):
+            before, found = host.covered.get(number, -1), table.covered(number)
+            assert found >= before, f"{host.name} has answered from {before} on, and now {found}"
+            host.covered[number] = found
 
     def _check_blocks(self, host: ReplicaHost, service: ReplicaService) -> None:
         if self.losing:
@@ -628,6 +758,10 @@ class ClusterWorld(BridgeWorld):
     # The end
 
     async def _heal(self) -> None:
+        self._take_writes()
+        if self.has_damaged_rows:
+            self.lose_table_topic()  # the disks have it, or the events do
+        self._register_somebody()
         for worker in self.workers_hosts:
             worker.disk.full, worker.disk.strains_left = False, 0
             self.loop.resume(worker.process)
@@ -637,6 +771,15 @@ class ClusterWorld(BridgeWorld):
         if self.losing:  # who is registered is written again once the log begins behind it
             await asyncio.sleep(LOG_START_LOOK_S + HEARTBEAT_COMPLETE_S)
             await self._until_quiet()
+
+    def _register_somebody(self) -> None:
+        """In each partition: a worker finds that the table topic was lost as it writes, and it has
+        nothing to write where no bridge sends heartbeats.
+        """
+        homes = {_home(engine.publisher.stream): engine.number for engine in self.engines}
+        used = {_home(self.engines[number].publisher.stream) for number in self.registered}
+        for home in sorted(homes.keys() - used):
+            self.register(homes[home])
 
     def _restart(self) -> None:
         for worker in self.workers_hosts:
@@ -704,6 +847,7 @@ class ClusterWorld(BridgeWorld):
         for worker in self.workers_hosts:
             self._check_worker(worker)
         super().check()
+        self._check_spooled()
         for host in self.replicas:
             assert host.service is not None
             replica = host.service.replica
@@ -720,6 +864,16 @@ class ClusterWorld(BridgeWorld):
             if self.is_cleared or not self.losing:
                 host.oracle.rest(self.whole, replica.standing)
         self.is_cleared = True
+
+    def _check_spooled(self) -> None:
+        records = self._records()
+        for number in sorted(self.registered):
+            engine = self.engines[number]
+            own = [one for one in records if one.publisher == engine.publisher]
+            lost = self.spooled.lost(engine, own, self.registrations[number])
+            assert not lost or engine.publisher in self.disputed, (
+                f"of engine {number} the spool of a bridge that died had {lost}"
+            )
 
 
 def _home(stream: StreamKey) -> int:

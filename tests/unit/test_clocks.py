@@ -27,20 +27,10 @@ ROOMS: Final = (
 
 TO_COME: Final = (
     "bridge",
-    "console",
-    "doctor",
     "lmcache_adapter",
     "logs",
     "page",
-    "query_api/access",
-    "query_api/grpc",
-    "query_api/http",
-    "query_api/replica/topic_reader.py",
-    "query_api/unknown_scopes.py",
     "replay",
-    "streams/history/follower.py",
-    "streams/audit/source.py",
-    "streams/log",
 )
 """Rooms and modules that still take the clock themselves: nothing may be added here."""
 
