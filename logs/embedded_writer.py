@@ -62,6 +62,7 @@ class EmbeddedWriter(Generic[ItemT]):
         self._name = log.options.name
         self._keeper = keeper
         self._sync_at = 0.0
+        self._in_doubt: tuple[Offset, list[ItemT], int] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
 
@@ -104,13 +105,33 @@ class EmbeddedWriter(Generic[ItemT]):
                 count += size
         if not items:
             return
+        first = None
         try:
-            first = self._log.append(values)
+            log = self._log.opened()
+            self._settle(log.end_offset)
+            first = log.end_offset
+            self._log.append(values)
         except StorageError:
             self._source.unwritten += count
+            if first is not None:
+                self._in_doubt = (first, items, count)
         else:
-            self._source.written_items += count
-            self._source.appended(items, first)
+            self._appended(first, items, count)
+
+    def _settle(self, end: Offset) -> None:
+        """The log is open, and ends there. A write may have reached the disk before its error, and
+        a fold without its records would differ from the log.
+        """
+        if self._in_doubt is None:
+            return
+        (first, items, count), self._in_doubt = self._in_doubt, None
+        if end > first:
+            self._source.unwritten -= count
+            self._appended(first, items, count)
+
+    def _appended(self, first: Offset, items: list[ItemT], count: int) -> None:
+        self._source.written_items += count
+        self._source.appended(items, first)
 
     def _maintain(self) -> None:
         log = self._log.log

@@ -124,7 +124,8 @@ class KeptLog:
         """See `RecordLog`.
 
         Raises:
-            StorageError: none of them was appended.
+            StorageError: none of them was appended; or all, which shows at the end of the log
+                that is open again.
         """
         try:
             return self.opened().append(values, now=time.time())

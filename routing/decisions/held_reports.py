@@ -14,7 +14,8 @@ from routing.bounds import EARLY_OUTCOME_S
 from routing.fold.booking import DecisionKey
 from schemas.routing_records import Decision, FeedbackReport
 
-HELD_REPORTS_MAX: Final = 4096  # some KiB each; the oldest goes: reason="unknown_decision"
+HELD_NAMES_MAX: Final = 4096  # the oldest goes: reason="unknown_decision"
+HELD_OF_NAME_MAX: Final = 8  # some KiB each; one request has fewer events: a further one is dropped
 HELD_SILENCE_S: Final = 5.0  # the log may have been away, and its records come all at once
 
 HeldName = DecisionKey | str
@@ -46,14 +47,15 @@ class _Wait(NamedTuple):
 
 
 class HeldReports:
-    """See the module. At most `most` names. Each waits for EARLY_OUTCOME_S in which the log
-    is followed; a time in which nothing comes counts as HELD_SILENCE_S. Cost O(1) each, amortized.
+    """See the module. At most `most` names, of each HELD_OF_NAME_MAX reports. Each waits for
+    EARLY_OUTCOME_S in which the log is followed; a time in which nothing comes counts as
+    HELD_SILENCE_S. Cost O(1) each, amortized.
 
     Attributes:
         dropped: reports whose decision never came, or that had no room.
     """
 
-    def __init__(self, most: int = HELD_REPORTS_MAX) -> None:
+    def __init__(self, most: int = HELD_NAMES_MAX) -> None:
         self.dropped = 0
         self._most = most
         self._followed_s = 0.0
@@ -77,8 +79,11 @@ class HeldReports:
         event, whose = report.outcome.event, report[1:]
         if any(one.outcome.event is event and one[1:] == whose for one in waiting.reports):
             return False
+        if len(waiting.reports) == HELD_OF_NAME_MAX:
+            self.dropped += 1
+            return True
         waiting.reports.append(report)
-        if len(waiting.reports) > self._most or len(self._waiting) > self._most:
+        if len(self._waiting) > self._most:
             self._drop_first()
         return True
 

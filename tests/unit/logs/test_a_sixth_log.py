@@ -199,6 +199,39 @@ def test_a_disk_that_fails_drops_counts_and_says_so(
     log.writer.stop()
 
 
+@pytest.mark.parametrize("reaches_the_disk", [True, False])
+def test_a_write_in_doubt_is_in_the_fold_as_it_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reaches_the_disk: bool
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("logs.kept_log.time.monotonic", lambda: now)
+    ours = EmbeddedAlarms(tmp_path, Conditions(lambda: 0.0))
+    ours.push(Alarm("hall", 1))
+    ours.writer.write()
+    append = EmbeddedLog.append
+
+    def fails(log: EmbeddedLog, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
+        if reaches_the_disk:
+            append(log, values, now=now)
+        raise DiskError(action="append to the log", path="log", detail="an error after it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddedLog, "append", fails)
+        ours.push(Alarm("hall", 10))
+        ours.writer.write()
+    now += 60.0
+    ours.push(Alarm("hall", 100))
+    ours.writer.write()
+    ours.writer.stop()
+
+    expected = 111 if reaches_the_disk else 101
+    assert ours.fold.counts == {"hall": expected}
+    assert (ours.written_items, ours.unwritten) == ((3, 0) if reaches_the_disk else (2, 1))
+    again = EmbeddedAlarms(tmp_path, Conditions(lambda: 0.0))
+    assert again.fold.counts == {"hall": expected}, "and so a restart says"
+    again.writer.stop()
+
+
 def test_a_damaged_one_is_set_aside(tmp_path: Path) -> None:
     EmbeddedAlarms(tmp_path, Conditions(lambda: 0.0)).writer.stop()
     for manifest in (tmp_path / "log").glob("MANIFEST-*"):

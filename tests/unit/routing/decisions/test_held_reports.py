@@ -3,7 +3,7 @@
 import pytest
 
 from routing.bounds import EARLY_OUTCOME_S
-from routing.decisions.held_reports import HeldReport, HeldReports
+from routing.decisions.held_reports import HELD_OF_NAME_MAX, HeldReport, HeldReports
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import ClientReport, FeedbackCounts, Router
@@ -123,9 +123,9 @@ def test_what_is_held_is_bounded_and_the_oldest_goes() -> None:
     for number in range(5):
         assert held.hold(f"r{number}", HeldReport(END))
     assert (len(held), held.dropped) == (3, 2)
-    for number in range(4):
-        held.hold("r4", HeldReport(END, f"t{number}"))
-    assert held.dropped >= 4, "names of many tenants take no more room"
+    for number in range(HELD_OF_NAME_MAX + 4):
+        assert held.hold("r4", HeldReport(END, f"t{number}"))
+    assert (len(held), held.dropped) == (3, 7), "many reports under one name take no other's room"
 
 
 def test_replicas_that_start_at_once_have_runs_of_their_own() -> None:
