@@ -43,7 +43,7 @@ class Tokens(NamedTuple):
     reused: int = 0
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         """How many token ids there are."""
         return len(self.content) // 4
 

@@ -224,9 +224,10 @@ def packed(tokens: Sequence[object], field: str) -> bytes:
         text = f"expected at most {PROMPT_TOKENS_MAX} token ids, got {len(tokens)}"
         raise NoTokensError(NoTokens.TOO_LARGE, text)
     try:
-        if any(type(one) is not int for one in tokens):
+        numbers = [one for one in tokens if type(one) is int]
+        if len(numbers) < len(tokens):
             raise TypeError
-        return array("I", tokens).tobytes()  # type: ignore[arg-type]  # looked at one by one
+        return array("I", numbers).tobytes()
     except (TypeError, OverflowError) as error:
         raise PromptError(field, f"expected {field} to be token ids from 0 to 2**32-1") from error
 
@@ -294,7 +295,7 @@ def _call_size(calls: object) -> int:
 
 
 def _template_kwargs(request: Mapping[str, Any]) -> dict[str, Any]:
-    """As vLLM makes them: `reasoning_effort` of the request, and thinking where that asks for it."""
+    """As vLLM makes them: null and "auto" count as not given, and an effort asks for thinking."""
     given = request.get("chat_template_kwargs") or {}
     if not isinstance(given, Mapping):
         text = f"expected chat_template_kwargs to be an object, got {_kind(given)}"
@@ -303,13 +304,13 @@ def _template_kwargs(request: Mapping[str, Any]) -> dict[str, Any]:
     if reserved:
         text = f"only an engine knows what chat_template_kwargs.{min(reserved)} makes"
         raise NoTokensError(NoTokens.UNSUPPORTED, text)
-    found = {name: value for name, value in given.items() if name != "add_generation_prompt"}
+    found = dict(given)
     effort = request.get("reasoning_effort")
     if effort is not None:
-        if effort != "auto":
-            found["reasoning_effort"] = effort
+        found["reasoning_effort"] = effort
         found.setdefault("enable_thinking", effort != "none")
-    return found
+    found.pop("add_generation_prompt", None)  # the request's own one wins
+    return {name: value for name, value in found.items() if value not in (None, "auto")}
 
 
 def _truncation(request: Mapping[str, Any]) -> Truncation | None:
