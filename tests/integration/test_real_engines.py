@@ -20,6 +20,7 @@ from tests.processes import Service, until
 from tests.vllm import (
     ADAPTER,
     BLOCK,
+    BLOCKS,
     MODEL,
     START_S,
     VllmEngine,
@@ -53,9 +54,16 @@ class Difference(NamedTuple):
 
 
 class World:
-    """The engines, and the service beside them."""
+    """The engines, and the service beside them.
+
+    Attributes:
+        cached: tokens of prompts that were compared, that engines had in their caches.
+        prompts: tokens of these prompts.
+    """
 
     def __init__(self, installed: Engines, folder: Path, service: Service) -> None:
+        self.cached = 0
+        self.prompts = 0
         self.model = installed.model
         self.service = service
         self.engines: dict[str, VllmEngine] = {}
@@ -92,8 +100,12 @@ class World:
         assert status == 200, answer
 
     def clear(self, name: str) -> None:
-        status, answer = self.engines[name].post("/reset_prefix_cache", {})
+        """Empties its cache, of which it says so with the next step that it computes."""
+        engine = self.engines[name]
+        engine.answered({"prompt": "one"})
+        status, answer = engine.post("/reset_prefix_cache", {})
         assert status == 200, answer
+        engine.answered({"prompt": "two"})
         settled()
 
     def held(self, name: str, body: dict[str, Any], as_of: str = "") -> tuple[int, int]:
@@ -111,6 +123,8 @@ class World:
         said, position = self.held(name, body)
         answer = self.engines[name].answered(body)
         found = cached_tokens(answer)
+        self.cached += found
+        self.prompts += len(prompt_ids(answer))
         if said == found:
             return None
         prompt = prompt_ids(answer)
@@ -203,8 +217,13 @@ def _compare(world: World, seed: int, count: int) -> Counter[str]:
 
 
 def test_answers_are_what_the_engines_find_in_their_caches(world: World) -> None:
+    world.cached = world.prompts = 0
     found = _compare(world, 1, REQUESTS)
     assert found["equal"] > REQUESTS * 0.9
+    print(f"{world.prompts} tokens, of which {world.cached} were cached")
+    assert 0.2 < world.cached / world.prompts < 0.95
+    room = len(NAMES) * BLOCKS * BLOCK
+    assert world.prompts - world.cached > 2 * room  # so blocks were evicted, again and again
     assert world.service.metric("reprise_bridge_dropped_total") == 0
 
 
