@@ -19,7 +19,20 @@ TEXTS = st.lists(
     st.one_of(
         st.sampled_from(
             [
-                *(*SPECIAL, "<mask>", "<sep>", "hello", "fox", "x", "a", "b", "s", "q", "<|im_"),
+                *(
+                    *SPECIAL,
+                    "<mask>",
+                    "<sep>",
+                    "hello",
+                    "lazy",
+                    "fox",
+                    "x",
+                    "a",
+                    "b",
+                    "s",
+                    "q",
+                    "<|im_",
+                ),
                 *(
                     " ",
                     "  ",
