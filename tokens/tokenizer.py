@@ -30,7 +30,7 @@ from tokens.bounds import RENDERING_LOOP_S_MAX, RENDERING_S_MAX
 from tokens.conversation import SGLANG
 from tokens.engine_tokenizer import TOKENIZE, question, read_answer, text_question
 from tokens.interface import Engine, Engines, Tokens, TokenSource
-from tokens.local_model import Difference, Form, LocalModel, Standing, form_of
+from tokens.local_model import Difference, LocalModel, Standing, form_of
 from tokens.probes import PROBES
 from tokens.prompt import (
     ChatPrompt,
@@ -115,10 +115,17 @@ class Tokenizer:
         self._probed: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._comparing: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
-        self._reading: dict[str, asyncio.Future[None]] = {}
+
+    def read(self) -> None:
+        """Reads the files of the models. A second each, in which the library lets no other thread
+        run: to be called before anything is served.
+        """
+        for model in self.models.values():
+            model.read(self._clock.monotonic)
+        self._tell()
 
     def begin(self) -> None:
-        """The server serves: reads the files, and looks for engines to compare with."""
+        """The server serves: looks for engines to compare with."""
         if self._watch is None and self.models:
             self._watch = asyncio.create_task(self._probe_engines())
 
@@ -159,7 +166,7 @@ class Tokenizer:
             return Tokens(cut_off(prompt.content, prompt.truncation), TokenSource.GIVEN)
         model = self.models.get(prompt.model)
         if model is not None:
-            tokenizer = await self._tokenizer_of(model, form_of(prompt))
+            tokenizer = model.tokenizer_for(form_of(prompt))
             if tokenizer is not None:
                 kind = self._kind(prompt.model, tenant_id)
                 try:
@@ -170,22 +177,6 @@ class Tokenizer:
         return Tokens(await self._asked_of_any(prompt, tenant_id, model), TokenSource.ENGINE)
 
     # The model's own files
-
-    async def _tokenizer_of(self, model: LocalModel, form: Form) -> "ModelTokenizer | None":
-        if not model.is_read:
-            await self._read(model)
-        return model.tokenizer_for(form)
-
-    async def _read(self, model: LocalModel) -> None:
-        reading = self._reading.get(model.name)
-        if reading is None:
-            loop = asyncio.get_running_loop()
-            clock = self._clock.monotonic
-            reading = loop.run_in_executor(self._pool, model.read, clock)
-            self._reading[model.name] = reading
-        await asyncio.shield(reading)
-        self._reading.pop(model.name, None)
-        self._tell()
 
     def _kind(self, name: str, tenant_id: str) -> str:
         """Of the engines of a model; all are of one kind, or make the same tokens."""
@@ -351,12 +342,7 @@ class Tokenizer:
             self._conditions.clear(Part.TOKENS)
 
     async def _probe_engines(self) -> None:
-        """Reads the files, and compares each engine of each model, once it is there and then now
-        and again.
-        """
-        for model in self.models.values():
-            if not model.is_read:
-                await self._read(model)
+        """Compares each engine of each model, once it is there and then now and again."""
         while True:
             for model in self.models.values():
                 for engine in self._engines.of_model(model.name, ""):

@@ -46,7 +46,7 @@ from reprise.metrics.roles import (
     replica_collector,
     tracing_collector,
 )
-from reprise.registered_engines import RegisteredEngines
+from reprise.registered_engines import open_tokenizer
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
@@ -55,7 +55,6 @@ from reprise.settings import DEFAULT_SEED, check_act_period, check_audit_rate
 from reprise.tracing.opening import Tracing, tracing_of
 from routing.decisions.router import Router, RouterSettings
 from routing.log.replica import ReplicaRouting
-from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
@@ -66,7 +65,6 @@ from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
 from streams.table.rows.reader import RowReader
-from tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from reprise.rooms import ReplicaLmcache
@@ -377,12 +375,7 @@ def _serve(
         history=service.history,
         audit=service.audit_queue,
         router=service.router,
-        tokenizer=Tokenizer(
-            settings.token_files,
-            RegisteredEngines(service.replica, REAL_CLOCK),
-            REAL_CLOCK,
-            service.replica.conditions,
-        ),
+        tokenizer=open_tokenizer(settings.token_files, service.replica, service.replica.conditions),
         commands=None if lmcache is None else lmcache.commands,
         select_service=settings.select_service,
         acting=None if lmcache is None else lmcache.actor,

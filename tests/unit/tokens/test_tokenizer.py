@@ -19,7 +19,7 @@ from schemas.errors import RepriseError
 from tests.model_directories import byte_level, write_model
 from tokens import tokenizer as module
 from tokens.interface import Engine, EngineAnswer, TokenSource
-from tokens.local_model import Form, Standing
+from tokens.local_model import Form, LocalModel, Standing
 from tokens.model_tokenizer import ModelTokenizer
 from tokens.prompt import (
     ChatPrompt,
@@ -105,6 +105,7 @@ class World:
         self.engines = FakeEngines(path, *engines)
         paths = {"m": path} if models else {}
         self.tokenizer = Tokenizer(paths, self.engines, self.time.clock(), self.conditions)
+        self.tokenizer.read()
 
     def run(self, *calls: Callable[[], Awaitable[Any]]) -> list[Any]:
         """Each after the other, and the comparisons that it began."""
@@ -320,7 +321,8 @@ def test_files_that_cannot_be_read_are_a_condition_and_the_engine_is_asked(path:
     (path / "tokenizer.json").write_text("{}")
     good = write_model(path.parent / "good")
     world = World(good, ENGINE)
-    world.tokenizer.models["m"].path = path
+    world.tokenizer.models["m"] = LocalModel("m", path)
+    world.tokenizer.read()
     (found,) = world.run(world.tokens(TEXT))
     assert found.source is TokenSource.ENGINE
     assert world.condition.startswith("unreadable: tokens of the model m: expected a tokenizer")
@@ -332,6 +334,8 @@ def test_a_missing_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     world = World(path)
     monkeypatch.setattr(ModelTokenizer, "read", missing)
+    world.tokenizer.models["m"] = LocalModel("m", path)
+    world.tokenizer.read()
     with pytest.raises(NoTokensError, match=r"pip install 'reprise\[text\]'") as refused:
         world.run(world.tokens(TEXT))
     assert refused.value.reason is NoTokens.NO_LIBRARY
@@ -360,6 +364,7 @@ def test_a_template_that_is_slow_leaves_the_loop(path: Path) -> None:
 
     ticks = itertools.count()
     world.tokenizer._clock = world.time.clock()._replace(monotonic=lambda: next(ticks) * 0.01)
+    world.tokenizer.read()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModelTokenizer, "text_of", noted)
         world.run(world.tokens(HI), world.tokens(HI))
@@ -368,11 +373,10 @@ def test_a_template_that_is_slow_leaves_the_loop(path: Path) -> None:
     assert len(threads) - len(on_loop) >= 2
 
 
-def test_a_template_that_never_ends_is_refused(path: Path) -> None:
+def test_a_template_that_never_ends_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokens.template.RENDERING_STEPS_MAX", 20_000)
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     world = World(write_model(path.parent / "endless", template=endless))
-    ticks = itertools.count()
-    world.tokenizer._clock = world.time.clock()._replace(monotonic=lambda: next(ticks) * 0.01)
     with pytest.raises(NoTokensError, match="does not end in time") as refused:
         world.run(world.tokens(HI))
     assert refused.value.reason is NoTokens.TEMPLATE
@@ -426,10 +430,7 @@ def test_each_engine_is_probed_once_it_is_there_and_again_later(path: Path) -> N
     async def another() -> None:
         world.engines.engines.append(Engine("http://other", "vLLM"))
 
-    read = world.tokens(TokenPrompt("m", b""))
-    counts = world.run(
-        read, lambda: world.tokenizer._read(model), probe, probe, later, probe, another, probe
-    )
+    counts = world.run(probe, probe, later, probe, another, probe)
     assert [one for one in counts if isinstance(one, int)] == [3, 0, 3, 3]
     assert world.tokenizer.compared == {"equal": 9}
     assert model.standings == dict.fromkeys(Form, Standing.EQUAL)
