@@ -41,13 +41,14 @@ TOKENS: Final[tuple[Family["Tokenizer"], ...]] = (
     ),
     counters(
         "reprise_tokens_made",
-        "Tokens of these prompts, by who made them.",
+        "Tokens of prompts that came with text, or with token ids in OpenAI's form, by who made the"
+        " tokens: given, local, engine.",
         ("source",),
         lambda one: by_label(one.tokens_made),
     ),
     counter(
         "reprise_tokens_reused",
-        "Tokens of these prompts that were kept from earlier ones, by this process.",
+        "Tokens of prompts with text that this process had kept from earlier prompts.",
         lambda one: one.reused,
     ),
     counters(
