@@ -53,14 +53,14 @@ TOKENS: Final[tuple[Family["Tokenizer"], ...]] = (
     ),
     counters(
         "reprise_tokens_missing",
-        "Prompts of which no tokens could be made, by reason; they are routed by load.",
+        "Prompts without tokens, by reason; POST /route goes by load for each.",
         ("reason",),
         lambda one: by_label(one.missing),
     ),
     counters(
         "reprise_tokens_compared",
-        "Prompts that were compared with what an engine computes, by what came of it: equal,"
-        " different, silent, left_out (too many at once).",
+        "Prompts that were compared with what an engine computes, by result: equal, different,"
+        " silent, left_out (too many at once).",
         ("result",),
         lambda one: by_label(one.compared),
     ),
