@@ -21,12 +21,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
+
 from schemas.causes import cause_of
 from schemas.clock import Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import RepriseError
 from schemas.limits import MIB
-from tokens.bounds import RENDERING_LOOP_S_MAX, RENDERING_S_MAX
+from tokens.bounds import PROMPT_CHARACTERS_MAX, RENDERING_LOOP_S_MAX, RENDERING_S_MAX
 from tokens.conversation import SGLANG
 from tokens.engine_tokenizer import TOKENIZE, question, read_answer, text_question
 from tokens.interface import Engine, Engines, Tokens, TokenSource
@@ -55,7 +57,7 @@ TOKENS_THREADS: Final = 2  # that make tokens of large prompts
 PAUSE_S: Final = 2.0  # in which an engine is not asked that has not answered
 PAUSES_MAX: Final = 1024  # engines whose silence is remembered; the oldest goes
 
-LOOP_CHARACTERS_MAX: Final = 65_536  # of a prompt whose text is made on the event loop
+LOOP_BYTES_MAX: Final = 65_536  # of a prompt, as JSON, whose text is made on the event loop
 LOOP_NEW_CHARACTERS_MAX: Final = 4_096  # of them, that are not kept: two milliseconds
 
 COMPARED_FIRST: Final = 5  # requests of a form that are all compared
@@ -164,6 +166,9 @@ class Tokenizer:
     async def _tokens(self, prompt: Prompt, tenant_id: str) -> Tokens:
         if isinstance(prompt, TokenPrompt):
             return Tokens(cut_off(prompt.content, prompt.truncation), TokenSource.GIVEN)
+        if _size_bytes(prompt) > 4 * PROMPT_CHARACTERS_MAX:
+            text = f"expected at most {PROMPT_CHARACTERS_MAX} characters with tools and documents"
+            raise NoTokensError(NoTokens.TOO_LARGE, f"{text}, got more")
         model = self.models.get(prompt.model)
         if model is not None:
             tokenizer = model.tokenizer_for(form_of(prompt))
@@ -172,7 +177,8 @@ class Tokenizer:
                 try:
                     return await self._made_here(model, tokenizer, prompt, tenant_id, kind)
                 except NoTokensError as error:
-                    if error.reason is not NoTokens.UNSUPPORTED:
+                    engines = self._engines.of_model(prompt.model, tenant_id)
+                    if error.reason is not NoTokens.UNSUPPORTED or not engines:
                         raise
         return Tokens(await self._asked_of_any(prompt, tenant_id, model), TokenSource.ENGINE)
 
@@ -208,7 +214,7 @@ class Tokenizer:
     ) -> str:
         if isinstance(prompt, TextPrompt):
             return prompt.text
-        if not model.is_slow and _size(prompt) <= LOOP_CHARACTERS_MAX:
+        if not model.is_slow and _size_bytes(prompt) <= LOOP_BYTES_MAX:
             try:
                 return tokenizer.text_of(prompt, kind, RENDERING_LOOP_S_MAX)
             except TemplateSlowError:
@@ -402,12 +408,13 @@ def _trouble(model: LocalModel) -> Sequence[tuple[str, str]]:
     ]
 
 
-def _size(prompt: ChatPrompt) -> int:
-    """About as many characters as the prompt has; what is nested counts for its parts."""
-    size = 0
-    for one in prompt.messages:
-        content = one.get("content")
-        size += len(content) if isinstance(content, str) else 256
-        if isinstance(content, list):
-            size += sum(len(part) if isinstance(part, str) else len(str(part)) for part in content)
-    return size + 1024 * len(prompt.tools or ())
+def _size_bytes(prompt: _Text) -> int:
+    """Of all that a template may take. Raises NoTokensError where it is no JSON."""
+    if isinstance(prompt, TextPrompt):
+        return len(prompt.text)
+    whole = (prompt.messages, prompt.tools, prompt.documents, prompt.template_kwargs)
+    try:
+        return len(msgspec.json.encode(whole))
+    except (TypeError, ValueError, RecursionError) as error:  # what msgpack has, and JSON has not
+        text = "expected messages, tools and documents as JSON has them, got something else"
+        raise NoTokensError(NoTokens.UNSUPPORTED, text) from error

@@ -382,6 +382,27 @@ def test_a_template_that_never_ends_is_refused(path: Path, monkeypatch: pytest.M
     assert refused.value.reason is NoTokens.TEMPLATE
 
 
+@pytest.mark.parametrize("engines", [(), (ENGINE,)])
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        (TEXT._replace(text="half a pair: \ud83d"), NoTokens.UNSUPPORTED),
+        (HI._replace(messages=[{"role": "user", "content": "\ud83d"}]), NoTokens.UNSUPPORTED),
+        (HI._replace(tools=[{"function": {"name": object()}}]), NoTokens.UNSUPPORTED),
+        (HI._replace(tools=[{"x": "y" * (33 << 20)}]), NoTokens.TOO_LARGE),
+    ],
+)
+def test_what_no_tokenizer_takes_is_refused(
+    path: Path, prompt: ChatPrompt | TextPrompt, reason: NoTokens, engines: tuple[Engine, ...]
+) -> None:
+    for models in (True, False):
+        if models or engines:
+            world = World(path, *engines, models=models)
+            with pytest.raises(NoTokensError) as refused:
+                world.run(world.tokens(prompt))
+            assert refused.value.reason is reason
+
+
 def test_large_prompts_wait_for_a_thread_and_no_more_of_them_than_there_may_be(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
