@@ -249,6 +249,17 @@ def test_comparisons_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert world.tokenizer.compared == {"equal": 1, "left_out": 2}
 
 
+def test_a_day_that_ends_meanwhile_is_no_difference(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = itertools.chain(["Monday"] * 3, itertools.repeat("Tuesday"))
+    monkeypatch.setattr("tokens.template._strftime_now", lambda form: next(days))
+    dated = write_model(path.parent / "dated", template="{{ strftime_now('%A') }} {{ messages }}")
+    world = World(dated, ENGINE)
+    world.run(world.tokens(HI))  # here on Monday, after two probes of the files; there on Tuesday
+    assert world.tokenizer.compared == {"equal": 1}
+
+
 def test_an_engine_that_is_silent_proves_nothing(path: Path) -> None:
     world = World(path, ENGINE)
     world.engines.answer = silent
