@@ -26,8 +26,6 @@ TEMPLATE = (
 LEAVES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=4)
 )
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4)
-)
 VALUES = st.recursive(
     LEAVES,
     lambda inner: (
