@@ -79,6 +79,8 @@ class _Request(NamedTuple):
 class HotRoutes(PostEndpoint):
     """Answers `POST /query` and `POST /query_by_hash`."""
 
+    text_paths = frozenset({"/query"})
+
     def __init__(
         self,
         parts: HttpParts,
@@ -96,7 +98,7 @@ class HotRoutes(PostEndpoint):
         monotonic: seconds.
         """
         self._monotonic = monotonic
-        super().__init__(parts.bodies, parts.default_wire, parts.metrics)
+        super().__init__(parts.bodies, parts.default_wire, parts.metrics, parts.text)
         self._view = parts.view
         self._unknown = parts.unknown
         self._audit = audit

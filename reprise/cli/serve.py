@@ -29,6 +29,7 @@ from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import RepriseError
+from tokens.settings import tokens_option
 
 
 @click.command(cls=ServiceCommand)
@@ -106,6 +107,7 @@ from schemas.errors import RepriseError
 @routing_options
 @acting_options
 @grpc_options
+@tokens_option
 @query_options()
 @access_options
 @tls_options
@@ -130,6 +132,7 @@ def serve(
     act_s: float,
     grpc: GrpcSettings | None,
     select_service: bool,
+    token_files: dict[str, Path],
     access: AccessSettings,
     tls: TlsSettings | None,
     seed: int,
@@ -169,6 +172,7 @@ def serve(
             leave=LeaveSettings(to=leave_to, asked_by=leave_for or "", shared=data.shared)
             if leave_to
             else None,
+            token_files=token_files,
         )
         begin_service(log_level)
         warn_without_native(kernel)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ from reprise.metrics.roles import (
     replica_collector,
     tracing_collector,
 )
+from reprise.registered_engines import open_tokenizer
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
@@ -93,6 +94,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         access: who may ask.
         tls: how HTTP and gRPC are encrypted; None: they are not.
         leave: to whom it leaves its clients on SIGTERM; None: to nobody, at once.
+        token_files: directories of models, by name; text is made tokens of by their files.
     """
 
     kafka: KafkaSettings
@@ -112,6 +114,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     access: AccessSettings = AccessSettings()
     tls: TlsSettings | None = None
     leave: LeaveSettings | None = None
+    token_files: Mapping[str, Path] = {}
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate or the period is none."""
@@ -374,6 +377,7 @@ def _serve(
         history=service.history,
         audit=service.audit_queue,
         router=service.router,
+        tokenizer=open_tokenizer(settings.token_files, service.replica, service.replica.conditions),
         commands=None if lmcache is None else lmcache.commands,
         select_service=settings.select_service,
         acting=None if lmcache is None else lmcache.actor,

@@ -10,6 +10,7 @@ from reprise.application import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.embedded.view import ROLE
 from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
+from reprise.registered_engines import open_tokenizer
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.http_server import Server, guard_of
 from reprise.settings import Settings
@@ -101,6 +102,7 @@ def _serve(
             audit=service.audit_queue,
             workers=lmcache,
             router=service.router,
+            tokenizer=open_tokenizer(settings.token_files, service.view, service.conditions),
             commands=None if lmcache is None else lmcache.commands,
             select_service=settings.select_service,
             acting=None if lmcache is None else lmcache.actor,
