@@ -248,7 +248,7 @@ def _rank(one: ServiceView) -> RankExamination:
         activity=one.acting[0],
         incarnation=one.state.incarnation,
         received=one.state.sequence,
-        left_out=dict(one.state.left_out),
+        left_out=dict(one.state.uncounted),
         dropped=troubles.dropped,
         last_drop=f"{troubles.reason}: {troubles.detail}" if troubles.dropped else "",
         clock_s=clock_of(one),

@@ -47,6 +47,7 @@ class Patient(NamedTuple):
         on_gpu: which share of them is on its GPUs; looks at all of them.
         capacity_blocks: that its engine has room for, over all ranks; 0 where that is not known.
         ranks_at_url: that are registered of the engine at its HTTP address, by whatever names.
+        unknown_adapters: of which a pool has blocks, and nothing says whether it has loaded them.
         recent: what the latest outcomes say, as many as are needed to judge by.
     """
 
@@ -56,6 +57,7 @@ class Patient(NamedTuple):
     on_gpu: Callable[[], float]
     capacity_blocks: int
     ranks_at_url: frozenset[int]
+    unknown_adapters: tuple[str, ...]
     recent: RecentTotals
 
     @property
@@ -137,7 +139,8 @@ def examine(
     admits: Callable[[str], bool] = lambda tenant_id: True,
     unknown: UnknownScopes | None = None,
 ) -> Examination:
-    """All that may be shown. Cost O(publishers + contexts + rows of promises); may run in a thread.
+    """All that may be shown. Cost O(publishers + contexts + rows of promises), and O(publishers)
+    for each adapter that a pool has blocks of; may run in a thread.
 
     Args:
         view: of the service.
@@ -150,6 +153,7 @@ def examine(
     entries = _entries(kernel)
     served = served_by(router, now)
     capacities = _capacities(router)
+    adapters = _unknown_adapters(kernel)
     at_url: dict[str, set[int]] = {}
     for registration in view.registered():
         at_url.setdefault(registration.http_url, set()).add(registration.dp_rank)
@@ -165,6 +169,7 @@ def examine(
             partial(gpu_share, kernel, entries.get(stream, ())),
             _capacity_blocks(ranks, capacities),
             frozenset(at_url.get(ranks[0].registration.http_url, ())),
+            tuple(adapters.get(stream, ())),
             served.get(
                 ServedInstance(stream.tenant_id, stream.model_name, stream.instance_id), NOT_SERVED
             ),
@@ -243,6 +248,17 @@ def clock_of(one: ServiceView) -> float:
     """How far its clock is behind its bridge's, seconds; 0 where that is not far."""
     said = one.state.confirmation
     return 0.0 if said is None else said.clock_s
+
+
+def _unknown_adapters(kernel: ReadOnlyKernel) -> dict[StreamKey, list[str]]:
+    """By instance, the adapters of which it is not known whether it has loaded them, sorted."""
+    found: dict[StreamKey, list[str]] = {}
+    for view in kernel.scopes():
+        scope = PrefixScope(*view.scope)
+        for instance_id in kernel.without_adapter(scope):
+            context = ModelContext(*scope, instance_id)
+            found.setdefault(context.stream, []).append(scope.lora_name)
+    return found
 
 
 def _entries(kernel: ReadOnlyKernel) -> dict[StreamKey, _Contexts]:

@@ -28,6 +28,8 @@ from schemas.limits import REPEATS_DOUBTED, UNREACHED_S
 
 DOCTOR_OVERFULL: Final = 1.5  # times what an engine has room for: it says not what it removes
 
+ADAPTERS_NAMED_MAX: Final = 5  # of a finding; further ones are counted in it
+
 _BLOCK_SIZE: Final = "block_size"
 _BESIDE: Final = (
     "leave it registered as it is: what answers count is right. Smaller blocks are the ends of"
@@ -115,6 +117,29 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " PYTHONHASHSEED); one is found once an engine announces its block again, and no longer"
             " waits once the pool drops it",
         ),
+        Doubt.TIERS_CLEARED: _Words(
+            Code.TIERS_CLEARED,
+            "it has cleared its cache, and had blocks on CPU or DISK: its event says nothing of"
+            " those, so they may be there yet, and no answer counts them",
+            "restart it, where it had them on the CPU alone; else clear these tiers, too (vLLM:"
+            " POST /reset_prefix_cache?reset_external=true, and delete what is on disk), unregister"
+            " it, and register it again",
+        ),
+        Doubt.POOL_CLEARED: _Words(
+            Code.POOL_CLEARED,
+            "it had stored blocks in a pool that all instances of the model read, and has cleared"
+            " its cache or restarted: nothing says whether they are there yet, and no answer counts"
+            " them",
+            "empty the pool, unregister the engine, and register it again: the other instances of"
+            " the model are `unconfirmed` by it, too",
+        ),
+        Doubt.POOL_REMOVED: _Words(
+            Code.POOL_REMOVED,
+            "it has removed blocks from a pool that only others had stored there: answers count"
+            " them, and no event says whether both mean one pool",
+            "let an engine announce as `REMOTE` only what all instances of the model read. It ends"
+            " as the engine stores these blocks itself; or unregister it, and register it again",
+        ),
         Doubt.RANK_MISSING: _Words(
             Code.RANKS,
             "its stream has events of a data-parallel rank that is not registered",
@@ -196,6 +221,42 @@ def _left_out(patient: Patient, now: float) -> Iterator[Diagnosis]:
             got=got,
             since=since,
             ranks=tuple(ranks),
+        )
+
+
+def _attention_only(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    hybrid = [one for one in patient.ranks if one.state.sparse_blocks is not None]
+    if hybrid:
+        blocks = sum(one.state.sparse_blocks or 0 for one in hybrid)
+        yield Diagnosis(
+            Code.ATTENTION_ONLY,
+            f"its model is a hybrid: {blocks} blocks of sliding windows, of chunks or of recurrent"
+            " states were announced, which no answer counts. An answer is of full attention alone,"
+            " and it may reuse less of a prompt than that, or nothing",
+            "nothing is broken: route as before, and report `cached_tokens` to POST /feedback,"
+            " which shows how much less it reuses. For `exact` answers of windows and chunks start"
+            " vLLM with --disable-hybrid-kv-cache-manager, which takes more memory; of recurrent"
+            " states (Mamba) there are none",
+            expected="blocks of full attention alone",
+            got=f"{blocks} of other groups",
+            ranks=ranks_of(hybrid),
+        )
+
+
+def _adapter_unknown(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    names = patient.unknown_adapters
+    if names:
+        some = ", ".join(names[:ADAPTERS_NAMED_MAX])
+        more = len(names) - ADAPTERS_NAMED_MAX
+        yield Diagnosis(
+            Code.ADAPTER_UNKNOWN,
+            "a pool has blocks under adapters of which nothing says whether it has loaded them, so"
+            " answers about these are `unconfirmed`, and count nothing of the pool for it:"
+            f" {some}{f' and {more} more' if more > 0 else ''}",
+            "let it serve the adapter once, or register it with that `lora_name` where it serves no"
+            " other",
+            expected="a `lora_name`, or blocks of its own under the adapter",
+            got="neither",
         )
 
 
@@ -426,6 +487,8 @@ RECEIVED: Final = (
     _dropped,
     _repeated_numbers,
     _left_out,
+    _attention_only,
+    _adapter_unknown,
     _lost_batches,
     _unreached,
     _no_engine,

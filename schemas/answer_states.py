@@ -11,7 +11,13 @@ import math
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from schemas.identities import COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT, POOL_REMOVED
+from schemas.identities import (
+    ATTENTION_ONLY,
+    COPIES_UNKNOWN,
+    GROUPS_DIFFER,
+    OBJECTS_WAIT,
+    POOL_REMOVED,
+)
 
 
 class AnswerState(StrEnum):
@@ -63,6 +69,7 @@ class Doubt(StrEnum):
     POOL_CLEARED = "pool_cleared"  # what it had stored for all instances may be there yet
     TIERS_CLEARED = "tiers_cleared"  # it has cleared its GPU: on CPU or DISK all may be there yet
     ADAPTER_UNKNOWN = "adapter_unknown"  # a pool has blocks of the adapter: has it loaded that?
+    ATTENTION_ONLY = ATTENTION_ONLY  # its windows' or recurrent states are not in the table
     NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind

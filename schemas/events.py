@@ -32,6 +32,11 @@ any other kind are indexed where they carry the tokens that they stand for, as t
 attention do, and else left out.
 """
 
+NEEDED_SPEC_KINDS: Final = SPARSE_SPEC_KINDS - {"encoder_only_attention", "cross_attention"}
+"""Those of them whose state an engine needs at the end of a prefix, so that it may reuse less of
+one than answers count. vLLM (0.32) looks up no prefix in a group of the other two.
+"""
+
 TOKEN_HASH_SEED: Final = 1337
 """Of `StoredBlocks.token_hashes`: Dynamo's, and the default of our own prefix hash."""
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from schemas.engine_facts import EngineFacts
-from schemas.identities import POOL_REMOVED, Rank, Text
+from schemas.identities import ATTENTION_ONLY, POOL_REMOVED, Rank, Text
 from schemas.limits import GROUP_NUMBER_MAX, INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
 from schemas.troubles import NO_TROUBLES, Troubles
 
@@ -22,6 +22,8 @@ EventCount = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 AttentionWindow = Annotated[int, Meta(ge=0, le=GROUP_NUMBER_MAX)]
 """In tokens."""
+
+BlockCount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 MediaNames = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """See `bridge.wire.fields.MEDIA`; and besides:"""
@@ -171,6 +173,9 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
             holds is of that one. 0 where they named none; None where there was none, or not known.
         base_group: whether it has stored blocks of cache group 0 that form prefixes in this
             incarnation.
+        sparse_blocks: how many blocks it has announced in this incarnation of cache groups that no
+            answer counts and its engine needs (`NEEDED_SPEC_KINDS`); None where it has no such
+            group, or none is known.
         media: by which names of media that are one tier here it has stored blocks since it cleared,
             a bit for each. With SHARES others depend on it, too; that and POOL_CLEARED last until
             it is registered anew. CPU_CLEARED and DISK_CLEARED until that tier is cleared, the
@@ -192,6 +197,14 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     window: AttentionWindow | None = None
     media: MediaNames = 0
     base_group: bool = False
+    sparse_blocks: BlockCount | None = None
+
+    @property
+    def uncounted(self) -> dict[str, int]:
+        """`left_out`, and beside it what it has announced of sparse groups, by reason."""
+        if self.sparse_blocks is None:
+            return self.left_out
+        return self.left_out | {ATTENTION_ONLY: self.sparse_blocks}
 
     @property
     def concerns_all(self) -> bool:

@@ -58,12 +58,14 @@ def stored(
     lora_name: str = "",
     shared: bool = False,
     group: int = 0,
+    spec_kind: str = "",
 ) -> StoredBlocks:
     return StoredBlocks(
         sequence=sequence,
         hashes=u64s(hashes),
         tokens=u32s(tokens),
         group=group,
+        spec_kind=spec_kind,
         parent=parent,
         block_size=BLOCK if tokens else 0,
         medium=medium,

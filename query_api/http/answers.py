@@ -182,7 +182,7 @@ def _service(service: ServiceView) -> Document:
         "Incarnation": service.state.incarnation,
         "Sequence": service.state.sequence,
         "DegradedSince": service.state.degraded_since,
-        "LeftOut": service.state.left_out,
+        "LeftOut": service.state.uncounted,
         "Connected": service.connected,
         "State": service.standing.state.value,
         "Reason": str(service.standing.reason),

@@ -320,7 +320,9 @@ class Service(msgspec.Struct, kw_only=True):
             " `overflow`. It is degraded until it removes them, clears, or restarts. Of"
             " `copies_unknown` it is not known whether it holds them, and of `groups_differ` only"
             " some of its cache groups do; `objects_wait` are a pool's, whose blocks no engine has"
-            " announced: it is unconfirmed."
+            " announced: it is unconfirmed. So it is of a hybrid model: `attention_only` are the"
+            " blocks that it has announced of windows and recurrent states since it began, held or"
+            " not."
         ),
     ]
     Connected: Annotated[

@@ -318,12 +318,13 @@ FOLDED: Final[tuple[Family[PublisherStates], ...]] = (
     ),
     gauges(
         "reprise_publisher_left_out_blocks",
-        "Blocks that the publisher has announced and holds, and no answer counts, by reason.",
+        "Blocks that the publisher has announced and holds, and no answer counts, by reason;"
+        " of attention_only all that it has announced since it began.",
         (*_LABELS, "reason"),
         lambda found: [
             ((*_labels(publisher), reason), float(blocks))
             for publisher, state in found.items()
-            for reason, blocks in state.left_out.items()
+            for reason, blocks in state.uncounted.items()
         ],
     ),
     gauges(

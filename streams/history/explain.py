@@ -135,17 +135,16 @@ def explain(past: Past, question: Question, offset: Offset) -> Explanation:
     found = fold.kernel.query_by_hash(scope, hashes, instance_id)
     match = found[0] if found else None
     held = match.longest // scope.block_size if match else 0
-    if held == blocks:
-        ended_by = EndedBy(held, None, [], None) if is_cut else None
-        return Explanation(past.partition, offset, match, blocks + is_cut, ended_by)
-    prefix = int.from_bytes(hashes[8 * held : 8 * held + 8], "little")
-    changes = _Changes(past, question, prefix)
-    before, later = changes.around(offset)
-    ended_by = EndedBy(held, prefix, before, later)
+    ended_by = None
+    if held < blocks:
+        prefix = int.from_bytes(hashes[8 * held : 8 * held + 8], "little")
+        ended_by = EndedBy(held, prefix, *_Changes(past, question, prefix).around(offset))
+    elif is_cut:
+        ended_by = EndedBy(held, None, [], None)
     left_out: Counter[str] = Counter()
     for publisher, state in fold.publishers.items():
         if question.includes(publisher.stream):
-            left_out.update(state.left_out)
+            left_out.update(state.uncounted)
     return Explanation(
         past.partition, offset, match, blocks + is_cut, ended_by, dict(sorted(left_out.items()))
     )

@@ -414,6 +414,17 @@ class Kernel(ReadOnlyKernel, Protocol):
         """It had, when its rows were written."""
         ...
 
+    def sparse_blocks(self, publisher: PublisherId, /) -> int | None:
+        """How many blocks it has announced since `clear` of cache groups that no answer counts and
+        its engine needs (`schemas.events.NEEDED_SPEC_KINDS`); None where no such group is known: an
+        event that names no block tells of one. No row says so. Cost O(1).
+        """
+        ...
+
+    def set_sparse_blocks(self, publisher: PublisherId, blocks: int, /) -> None:
+        """It had, when its rows were written."""
+        ...
+
     def register(
         self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
     ) -> None:
@@ -436,7 +447,7 @@ class Kernel(ReadOnlyKernel, Protocol):
         O(entries), of which a kernel may leave a part to later writes and to `release_left`.
 
         A `cleared` event drops what the publisher holds, and which of its cache groups form
-        prefixes stays known.
+        prefixes, and which it has besides, stays known.
         """
         ...
 

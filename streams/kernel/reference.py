@@ -13,6 +13,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 import xxhash
 
 from schemas.events import (
+    NEEDED_SPEC_KINDS,
     SPARSE_SPEC_KINDS,
     TOKEN_HASH_SEED,
     RemovedBlocks,
@@ -175,6 +176,8 @@ class _Publisher:
         self.domain = 0
         self.skipped_groups: set[int] = set()
         self.has_base = False  # it has stored blocks of group 0 that form prefixes, since `clear`
+        # Blocks announced of groups that its engine needs and no answer counts, since `clear`.
+        self.sparse_blocks: int | None = None
         self.own: Counter[PrefixScope] = Counter()  # entries on tiers that are not shared
         self.held: Counter[PrefixScope] = Counter()  # entries on any tier
         # Keys of objects that wait, by the scope in which they do and their "prefix" there, and of
@@ -368,6 +371,14 @@ class ReferenceKernel:
     def set_base_group(self, publisher: PublisherId, /) -> None:
         self._publishers[publisher].has_base = True
 
+    @_locked
+    def sparse_blocks(self, publisher: PublisherId, /) -> int | None:
+        return self._publishers[publisher].sparse_blocks
+
+    @_locked
+    def set_sparse_blocks(self, publisher: PublisherId, blocks: int, /) -> None:
+        self._publishers[publisher].sparse_blocks = blocks
+
     @_changing
     def register(
         self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
@@ -387,7 +398,7 @@ class ReferenceKernel:
     def clear(self, publisher: PublisherId, /) -> int:
         owner = self._publishers[publisher]
         removed = -owner.aliases
-        owner.has_base = False
+        owner.has_base, owner.sparse_blocks = False, None
         for scope in {entry.scope: None for entry in owner.entries.values()}:
             removed += self._clear_scope(publisher, scope)
             change = Change(0, 0, owner.dp_rank, 0, Op.CLEAR, 0)
@@ -429,10 +440,10 @@ class ReferenceKernel:
         return cleared
 
     def _clear_blocks(self, publisher: PublisherId, owner: _Publisher) -> None:
-        """The publisher holds nothing any more. Which of its groups form prefixes stays known, and
-        what of others it has removed from pools.
+        """The publisher holds nothing any more. Which groups it has stays known, and what of others
+        it has removed from pools.
         """
-        has_base = owner.has_base
+        has_base, sparse_blocks = owner.has_base, owner.sparse_blocks
         lasting = [
             (scope, key, min(tier for tier, count in enumerate(entry.counts) if count))
             for scope in (owner.scope(GROUPS), owner.scope(LEFT_OUT + POOL_REMOVED))
@@ -440,7 +451,7 @@ class ReferenceKernel:
             if entry.scope == scope
         ]
         self.clear(publisher)
-        owner.has_base = has_base
+        owner.has_base, owner.sparse_blocks = has_base, sparse_blocks
         for scope, key, tier in lasting:
             change = Change(key, key, owner.dp_rank, tier, Op.SET, 1)
             self._change(publisher, owner, scope, change)
@@ -474,10 +485,10 @@ class ReferenceKernel:
         if _shows_group(event, refusal):
             self._note_group(publisher, owner, event.group)
         if refusal:
-            if refusal == "skipped_group" and event.group <= GROUP_MAX:
-                owner.skipped_groups.add(event.group)
             self._counters[refusal] += len(hashes)
-            if refusal != "skipped_group":
+            if refusal == "skipped_group":
+                _skip_group(owner, event, len(hashes))
+            else:
                 self._leave_out(publisher, owner, event, keys, REASONS[refusal])
             return
         if is_placeholder(event):
@@ -1272,6 +1283,14 @@ def _packed(hashes: Iterable[int]) -> bytes:
 
 def _u64s(encoded: bytes) -> list[int]:
     return [int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)]
+
+
+def _skip_group(owner: _Publisher, event: StoredBlocks, blocks: int) -> None:
+    """What is known of a group that forms no prefix."""
+    if event.group <= GROUP_MAX:
+        owner.skipped_groups.add(event.group)
+    if event.spec_kind in NEEDED_SPEC_KINDS:
+        owner.sparse_blocks = (owner.sparse_blocks or 0) + blocks
 
 
 def _shows_group(event: StoredBlocks, refusal: str | None) -> bool:

@@ -258,6 +258,7 @@ class Fold:
         left_out, state.left_out, state.left_out_at = state.left_out, {}, 0.0
         state.begun = state.heard = None
         state.other_ranks, state.window, state.base_group = (), None, False
+        state.sparse_blocks = None
         is_unsure = POOL_REMOVED in left_out  # and stays so, whatever becomes of this publisher
         state.media = media_of_next(state.media) | (POOL_CLEARED if is_unsure else 0)
 
@@ -278,6 +279,7 @@ class Fold:
         handle = self._handle(publisher)
         cleared = self.kernel.apply(handle, events, state.sequence)
         state.base_group = self.kernel.has_base_group(handle)
+        state.sparse_blocks = self.kernel.sparse_blocks(handle)
         self._note_left_out(publisher, state, record.bridge_time)
         self._note_joined(publisher, record.bridge_time)
         self._expect(state, record)  # only of events that were folded
@@ -535,6 +537,8 @@ class Fold:
             handle = self._handle(publisher)
             if state.base_group:
                 self.kernel.set_base_group(handle)
+            if state.sparse_blocks is not None:
+                self.kernel.set_sparse_blocks(handle, state.sparse_blocks)
             self._put(publisher, state)
         for publisher, registered in registrations.items():
             self.registrations[publisher] = registered

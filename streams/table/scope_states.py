@@ -40,7 +40,8 @@ class _Known(NamedTuple):
         stated: whether the table has a state of it.
         degraded_at: since when it is degraded, Unix seconds; None where it is not.
         loss: why it is degraded.
-        unsure: why it may hold blocks or not (`UNSURE`); "" where that is known.
+        unsure: why it may hold blocks or not, or its engine not use them (`UNSURE`); "" where that
+            is known.
         unsure_at: since when, likewise.
         confirmation: what its bridge last said.
         registered: whether the table says so.
@@ -128,6 +129,8 @@ class ScopeStates:
             unsure = Doubt.POOL_CLEARED
         if not unsure and state.media & (CPU_CLEARED | DISK_CLEARED):
             unsure = Doubt.TIERS_CLEARED
+        if not unsure and state.sparse_blocks is not None:
+            unsure = Doubt.ATTENTION_ONLY
         said = (known.loss, known.degraded_at, known.unsure, known.unsure_at, known.other_ranks)
         is_known = known.stated and said == (
             *(loss, degraded_at, unsure, unsure_at),

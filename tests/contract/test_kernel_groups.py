@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks
+from schemas.events import SPARSE_SPEC_KINDS, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import GROUPS_DIFFER, Medium
 from streams.kernel import native_available, open_kernel
 from streams.kernel.changes import engine_key
@@ -146,6 +146,45 @@ def test_a_block_that_is_named_like_a_group_stays_a_block(bench: Bench) -> None:
         bench.remove(publisher, by_hash.hashes)
         answer = bench.kernel.query_by_hash(scope_of(""), named, str(group))
         assert [one.longest for one in answer] == [0]
+
+
+@pytest.mark.parametrize("kind", sorted(SPARSE_SPEC_KINDS))
+def test_blocks_of_groups_that_an_engine_needs_are_counted_until_it_ends(
+    bench: Bench, kind: str
+) -> None:
+    publisher, blocks_of = bench.publisher(), bench.kernel.sparse_blocks
+    is_needed = kind not in ("encoder_only_attention", "cross_attention")
+    bench.store(publisher, ABC)
+    bench.store(publisher, ABC, group=1, spec_kind="lightning_indexer")
+    assert blocks_of(publisher) is None
+    rows = bench.kernel.contexts()
+    for _ in range(2):
+        bench.store(publisher, ABC, group=2, spec_kind=kind)
+    assert blocks_of(publisher) == (6 if is_needed else None)
+    bench.apply(publisher, removed(group=2))
+    assert bench.kernel.contexts() == rows, "no row says so"
+    assert bench.kernel.left_out(publisher) == []
+    for medium in (Medium.GPU, None):
+        bench.apply(publisher, ClearedBlocks(sequence=2, medium=medium))
+        assert blocks_of(publisher) == (6 if is_needed else None)
+    bench.store(publisher, ABC, group=2, spec_kind=kind, medium=Medium.CPU)
+    assert blocks_of(publisher) == (9 if is_needed else None)
+    bench.kernel.clear(publisher)
+    assert blocks_of(publisher) is None, "another engine may have no such group"
+
+
+def test_an_event_without_blocks_tells_of_a_group(bench: Bench) -> None:
+    publisher = bench.publisher()
+    event = StoredBlocks(sequence=1, hashes=b"", group=1, spec_kind="mamba", block_size=BLOCK_SIZE)
+    bench.apply(publisher, event)
+    assert bench.kernel.sparse_blocks(publisher) == 0
+
+
+def test_what_was_counted_before_counts_on(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.kernel.set_sparse_blocks(publisher, 2**40)
+    bench.store(publisher, ABC, spec_kind="mamba")
+    assert bench.kernel.sparse_blocks(publisher) == 2**40 + 3
 
 
 def test_tiers_differ_apart_and_a_clear_of_one_forgets_no_group(bench: Bench) -> None:

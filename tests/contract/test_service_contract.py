@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import msgpack
+import msgspec
 import pytest
 
 from bridge.sockets.raw_message import RawMessage
@@ -324,6 +325,30 @@ def test_what_is_announced_and_cannot_be_used_is_told_until_it_is_gone(
         publisher.publish([BlockRemoved(block_hashes=[name])])
     tenant.until(lambda: tenant.state() == "exact", "the removal")
     assert tenant.services()[0]["LeftOut"] == {}
+
+
+@pytest.mark.parametrize("kind", ["mamba", "sliding_window"])
+def test_what_a_hybrid_model_can_reuse_is_said_to_be_of_its_attention_only(
+    tenant: Tenant, publisher: Publisher, kind: str
+) -> None:
+    """As in vllm#45238: it has all blocks of attention, and the state of one place alone."""
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    tenant.until(lambda: tenant.state() == "exact", "exact answers")
+    state = msgspec.structs.replace(chain(1, TOKENS), block_hashes=[3], group_idx=1)
+    publisher.publish([msgspec.structs.replace(state, kv_cache_spec_kind=kind)])
+    tenant.until(lambda: tenant.state() == "unconfirmed", "the state")
+    publisher.publish([BlockRemoved(block_hashes=[3], group_idx=1)])
+    asked = {"model": "m", "block_size": 16, "tenant_id": tenant.tenant_id, "token_ids": TOKENS}
+    found = tenant.api.post("/query?detail=1", asked)[1][tenant.tenant_id]["a"]
+    told = (found["longest_matched"], found["state"], found["reason"])
+    assert told == (64, "unconfirmed", "attention_only")
+    assert tenant.services()[0]["LeftOut"] == {"attention_only": 1}
+    assert tenant.await_finding("attention_only")["got"] == "1 of other groups"
+    publisher.publish([AllBlocksCleared()])
+    tenant.await_longest(TOKENS, 0)
+    assert tenant.services()[0]["Reason"] == "attention_only"
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,7 @@ class History:
                 {"tokens": tokens_of(blocks) + u32s([1])},
                 {"extra_keys": (b"one too many",) * (many + 1)},
                 {"spec_kind": "sliding_window"},
+                {"spec_kind": "cross_attention"},
                 {"by_hash": True},
                 {"token_hashes": u64s([1] * many)},
                 {"tokens": b"", "token_hashes": u64s([1] * (many + 1))},
@@ -361,7 +362,11 @@ class History:
             for model in MODELS:
                 ours, theirs = (
                     [
-                        (dict(kernel.left_out(one)), kernel.has_base_group(one))
+                        (
+                            dict(kernel.left_out(one)),
+                            kernel.has_base_group(one),
+                            kernel.sparse_blocks(one),
+                        )
                         for one in (
                             kernel.open_publisher(stream_of(instance, model), rank)
                             for rank in range(2)

@@ -22,12 +22,14 @@ class Announced(Generic[PrefixT]):
         usable: by the engine's hash, the prefix of each block that can be found.
         left_out: of each block that is held and cannot, why.
         is_lost: whether an event was lost since the cache was last cleared.
+        is_hybrid: whether blocks came since then which are in no table, and the engine needs.
     """
 
     def __init__(self) -> None:
         self.usable: dict[int, PrefixT] = {}
         self.left_out: dict[int, str] = {}
         self.is_lost = False
+        self.is_hybrid = False
         self._copies: Counter[int] = Counter()
         self._possible: Counter[int] = Counter()  # left out before the block was found
         self._copies_left_out: Counter[int] = Counter()
@@ -90,8 +92,8 @@ class Announced(Generic[PrefixT]):
 
     @property
     def is_sound(self) -> bool:
-        """Whether that is all that the engine holds."""
-        return not (self.is_lost or self.left_out or self.is_unsure)
+        """Whether that is all that the engine holds, and what it can use of it."""
+        return not (self.is_lost or self.left_out or self.is_unsure or self.is_hybrid)
 
     @property
     def is_unsure(self) -> bool:

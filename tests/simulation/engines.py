@@ -54,7 +54,10 @@ _BAD_EVENT: Final[dict[bool, object]] = {False: ["BlockPinned", [1]], True: {"ty
 
 _VLLM: Final = PublisherKind("vLLM")
 _TENSORRT: Final = PublisherKind("TensorRT-LLM")
-_SPARSE: Final = "sliding_window"
+_SPARSE: Final = ("cross_attention", "sliding_window")
+"""By the number of the group of full attention beside it: the engine needs blocks of the second
+alone.
+"""
 
 
 class SimulatedEngine:
@@ -230,7 +233,8 @@ class SimulatedEngine:
             known.clear()
             self._note_known()
         elif self._groups is not None and event.group_idx == self._groups[1]:
-            return
+            known.is_hybrid |= isinstance(event, BlockStored) and self.is_hybrid
+            self._note_known()
         elif isinstance(event, BlockRemoved):
             for block in event.block_hashes:
                 known.remove([int(block)])
@@ -243,6 +247,11 @@ class SimulatedEngine:
                 known.store([one], behind, reason, reported=True)
                 behind = one[0]
                 self._note_known()
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether it needs blocks of its sparse group to reuse a prefix."""
+        return self._groups is not None and self._groups[0] > 0
 
     def _note_known(self) -> None:
         self._note_past(self.announced.held if self.announced.is_sound else None)
@@ -438,7 +447,7 @@ class SimulatedEngine:
             found.append(msgspec.structs.replace(event, group_idx=full))
             found.append(msgspec.structs.replace(event, group_idx=sparse))
             if isinstance(event, BlockStored):
-                found[-1] = msgspec.structs.replace(found[-1], kv_cache_spec_kind=_SPARSE)
+                found[-1] = msgspec.structs.replace(found[-1], kv_cache_spec_kind=_SPARSE[full])
         return found
 
 

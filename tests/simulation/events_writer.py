@@ -39,12 +39,14 @@ class Known(NamedTuple):
         held: the prefixes that can be found.
         reasons: why it is degraded.
         other_ranks: of its stream.
+        sparse_blocks: that it has announced in this incarnation, and needs; None: none.
     """
 
     registered: bool
     held: frozenset[Prefix]
     reasons: frozenset[str]
     other_ranks: frozenset[int]
+    sparse_blocks: int | None
 
 
 class WrittenPublisher:
@@ -74,6 +76,7 @@ class WrittenPublisher:
         self.registered = False
         self.announced: Announced[Prefix] = Announced()
         self.other_ranks: frozenset[int] = frozenset()
+        self.sparse_blocks: int | None = None
         self._rng, self._sound = rng, sound
         self._append = append
         self._incarnation, self._sequence = 1, -1
@@ -112,6 +115,7 @@ class WrittenPublisher:
     def _forget(self) -> None:
         self.announced.clear()
         self.other_ranks = frozenset()
+        self.sparse_blocks = None
 
     def _begin_again(self) -> None:
         self._forget()
@@ -121,7 +125,8 @@ class WrittenPublisher:
     def known(self) -> Known:
         """What a table can know of it now."""
         known = self.announced
-        return Known(self.registered, known.held, frozenset(known.reasons), self.other_ranks)
+        reasons = frozenset(known.reasons)
+        return Known(self.registered, known.held, reasons, self.other_ranks, self.sparse_blocks)
 
     def _announce(self, events: Sequence[BlockEvent]) -> None:
         known = self.announced
@@ -132,7 +137,9 @@ class WrittenPublisher:
             blocks = _blocks_of(event)
             if isinstance(event, RemovedBlocks):
                 known.remove(blocks)
-            elif event.spec_kind != _SPARSE:
+            elif event.spec_kind == _NEEDED:
+                self.sparse_blocks = (self.sparse_blocks or 0) + len(blocks)
+            elif event.spec_kind != _NOT_NEEDED:
                 before = () if event.parent is None else known.usable.get(event.parent, ())
                 prefixes = [(one, (*before, *blocks[: at + 1])) for at, one in enumerate(blocks)]
                 reason = event.left_out or ("block_size" if event.block_size != BLOCK else "")
@@ -263,7 +270,8 @@ class WrittenPublisher:
             self._append(self._last)  # it was acknowledged to nobody
 
 
-_SPARSE = "mamba"
+_NEEDED, _NOT_NEEDED = "mamba", "cross_attention"
+"""Kinds of sparse groups."""
 
 
 def _left_out(event: StoredBlocks) -> StoredBlocks:
@@ -275,14 +283,18 @@ def _of_other_size(event: StoredBlocks) -> StoredBlocks:
 
 
 def _sparse(event: StoredBlocks) -> StoredBlocks:
-    return msgspec.structs.replace(event, group=1, spec_kind=_SPARSE)
+    return msgspec.structs.replace(event, group=1, spec_kind=_NOT_NEEDED)
+
+
+def _hybrid(event: StoredBlocks) -> StoredBlocks:
+    return msgspec.structs.replace(event, group=2, spec_kind=_NEEDED)
 
 
 def _reported(event: StoredBlocks) -> StoredBlocks:
     return msgspec.structs.replace(event, reported=True)
 
 
-_ODD_STORES = (_left_out, _of_other_size, _sparse, _reported)
+_ODD_STORES = (_left_out, _of_other_size, _sparse, _hybrid, _reported)
 
 
 def _blocks_of(event: StoredBlocks | RemovedBlocks) -> list[int]:

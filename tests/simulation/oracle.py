@@ -108,6 +108,8 @@ class StateOracle:
                 assert found.reason in causes, told
             elif missing:
                 assert found.state is AnswerState.UNCONFIRMED, f"{told}, and a rank is missing"
+            elif engine.announced.is_hybrid and is_whole:
+                assert found.state is AnswerState.UNCONFIRMED, f"{told}, and it is of a hybrid"
             else:
                 assert found.reason != Doubt.RANK_MISSING, told
                 assert found.state in (AnswerState.EXACT, AnswerState.UNCONFIRMED), told

@@ -490,6 +490,8 @@ class TableWorld:
         for publisher, one in known.items():
             who = f"{publisher.stream.instance_id}, rank {publisher.dp_rank}"
             assert not one.reasons, f"{name} is exact, but {who} is degraded: {set(one.reasons)}"
+            is_hybrid = one.sparse_blocks is not None and not self.losing
+            assert not is_hybrid, f"{name} is exact, but {who} is of a hybrid model"
             lacks = [
                 rank for rank in one.other_ranks if publisher._replace(dp_rank=rank) not in known
             ]
@@ -557,6 +559,8 @@ class TableWorld:
                     assert reasons_of(state) == one.known.reasons, (
                         f"{reader.name}: {set(one.known.reasons)} is due, but {state}"
                     )
+                    found = None if state is None else state.sparse_blocks
+                    assert found == one.known.sparse_blocks, f"{reader.name}: {one.known}, {state}"
                 assert table.ledgers == {
                     key: one for fold in self.folds for key, one in fold.ledgers.current.items()
                 }, f"{reader.name}: {table.ledgers}"

@@ -10,7 +10,7 @@ from doctor.document import Finding
 from doctor.reasons import REASONS
 from query_api.ports import Lag, ServiceView
 from schemas.answer_states import AnswerState, Doubt, Standing
-from schemas.identities import DEFAULT_TENANT, PrefixScope
+from schemas.identities import DEFAULT_TENANT, Medium, PrefixScope
 from schemas.positions import Confirmation, PublisherState
 from schemas.registration import Registration
 from schemas.troubles import Troubles
@@ -122,6 +122,9 @@ def test_a_link_that_is_down_is_told_from_one_that_never_was(
         (Doubt.SPOOLED, "spooled"),
         (Doubt.COPIES_UNKNOWN, "report_mode"),
         (Doubt.OBJECTS_WAIT, "objects_wait"),
+        (Doubt.TIERS_CLEARED, "tiers_cleared"),
+        (Doubt.POOL_CLEARED, "pool_cleared"),
+        (Doubt.POOL_REMOVED, "pool_removed"),
         (Doubt.RANK_MISSING, "ranks"),
         (Doubt.NO_HEARTBEAT, "not_followed"),
     ],
@@ -141,6 +144,37 @@ def test_what_an_idle_engine_is_is_no_finding(clinic: Clinic, reason: Doubt) -> 
     clinic.register()
     clinic.doubts("a", reason, 1.0)
     assert clinic.codes() == []
+
+
+def test_a_hybrid_model_is_found_and_explains_what_was_promised_too_much(clinic: Clinic) -> None:
+    one = clinic.register()
+    clinic.has(one, PublisherState(incarnation=1, sequence=3, sparse_blocks=0))
+    clinic.doubts("a", Doubt.ATTENTION_ONLY, 0.0)
+    assert only(clinic).code == "attention_only"
+    clinic.has(one, PublisherState(incarnation=1, sequence=3, sparse_blocks=12))
+    assert only(clinic).got == "12 of other groups"
+    assert clinic.document().instances[0].ranks[0].left_out == {"attention_only": 12}
+    clinic.serves(20, promised=1200, cached=400)
+    hybrid, more = clinic.findings()
+    assert (hybrid.code, more.code) == ("attention_only", "matches_more")
+    assert "follow from `attention_only`" in more.cause
+
+
+def test_adapters_that_an_instance_may_have_loaded_are_named(clinic: Clinic) -> None:
+    one, kernel = clinic.register(), clinic.table.kernel
+    pool = kernel.open_publisher(one.stream._replace(instance_id="pool"), 0)
+    assert clinic.codes() == []
+    names = [f"adapter-{number}" for number in range(7)]
+    for number, name in enumerate(names):
+        clinic.table.store(
+            pool, range(4), hashes=[number], lora_name=name, medium=Medium.CPU, shared=True
+        )
+    found = only(clinic)
+    assert (found.code, found.instance_id) == ("adapter_unknown", "a")
+    assert found.cause.endswith("adapter-3, adapter-4 and 2 more")
+    engine = kernel.open_publisher(*one.publisher)
+    clinic.table.store(engine, range(4), hashes=[9], lora_name=names[0])
+    assert only(clinic).cause.endswith("adapter-4, adapter-5 and 1 more")
 
 
 def test_who_serves_and_publishes_nothing_is_found(clinic: Clinic) -> None:

@@ -167,6 +167,21 @@ impl Kernel {
             .map_err(unknown(publisher))
     }
 
+    #[pyo3(signature = (publisher, /))]
+    fn sparse_blocks(&self, publisher: u64) -> PyResult<Option<u64>> {
+        let state = self.core.state.read();
+        let known = state.publishers.get(&publisher).ok_or(UnknownPublisher);
+        known.map(|known| known.sparse_blocks).map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (publisher, blocks, /))]
+    fn set_sparse_blocks(&self, publisher: u64, blocks: u64) -> PyResult<()> {
+        let set = |turn: &mut WriteTurn| {
+            turn.publisher(publisher).map(|(known, _)| known.sparse_blocks = Some(blocks))
+        };
+        self.write(set).map_err(unknown(publisher))
+    }
+
     #[pyo3(signature = (publisher, lora_name, routable, is_shard = false, /))]
     fn register(
         &self,

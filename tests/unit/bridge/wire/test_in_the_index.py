@@ -87,6 +87,10 @@ class Index:
         matches = self.kernel.query(scope, encoded, extra_key(list(keys)), None)
         return matches[0] if matches else InstanceMatch("", 0, 0, 0, 0, [])
 
+    @property
+    def sparse_blocks(self) -> int | None:
+        return self.kernel.sparse_blocks(self._publisher)
+
     def counted(self, name: str) -> int:
         return self.kernel.counters()[name]
 
@@ -127,6 +131,20 @@ def test_of_hybrid_groups_those_that_form_a_prefix_are_found(
     assert index.match().longest == 12
     index.send(shape(removed(13, group_idx=0)))
     assert index.match().longest == 8
+
+
+def test_a_group_that_has_cached_nothing_is_told_by_an_event_without_blocks(
+    packer: ArrayPacker, shape: Shape
+) -> None:
+    """As vLLM (0.32) sends of Mamba, with the first blocks of attention: it can reuse none."""
+    index = Index(packer)
+    index.send(
+        shape(stored(group_idx=0, kv_cache_spec_kind="full_attention")),
+        shape(stored([], group_idx=1, kv_cache_spec_kind="mamba", extra_keys=[])),
+    )
+    assert (index.match().longest, index.sparse_blocks) == (12, 0)
+    index.send(shape(stored([13], group_idx=1, kv_cache_spec_kind="mamba")))
+    assert index.sparse_blocks == 1
 
 
 @pytest.mark.parametrize("kind", ["mla_attention", "sink_full_attention"])

@@ -249,6 +249,16 @@ def test_an_engine_whose_link_is_down_is_left_out(service: Service) -> None:
     assert route(service, 503)["reason"] == "no_candidate"
 
 
+def test_a_hybrid_one_is_used_by_its_attention(service: Service) -> None:
+    register(service, "a", blocks=3)
+    register(service, "b")
+    service.table.standings["a"] = Standing(AnswerState.UNCONFIRMED, Doubt.ATTENTION_ONLY, 0.0)
+    service.clock.now += 1.0
+    found = route(service, explain=True)
+    assert (found["prefill"]["instance_id"], found["prefill"]["cached_tokens"]) == ("a", 48)
+    assert [one["reasons"] for one in found["candidates"]] == [[], []]
+
+
 def test_a_degraded_one_counts_as_holding_nothing(service: Service) -> None:
     register(service, "a", blocks=3)
     register(service, "b", blocks=1)

@@ -4,6 +4,7 @@ from typing import cast
 import msgspec
 import pytest
 
+from schemas.answer_states import AnswerState, Doubt
 from schemas.events import BlockEvent, RemovedBlocks
 from schemas.identities import (
     GROUPS_DIFFER,
@@ -13,7 +14,7 @@ from schemas.identities import (
     Offset,
     PublisherKey,
 )
-from schemas.positions import POOL_CLEARED, Proof, PublisherState
+from schemas.positions import POOL_CLEARED, Confirmation, Proof, PublisherState
 from schemas.registration import NO_EVENTS, LiveRegistration, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.fold import (
@@ -23,6 +24,7 @@ from streams.table.fold import (
     Fold,
     UnprovenState,
 )
+from streams.table.scope_states import ConfirmationSource, ScopeStates
 from tests.building import (
     SCOPE,
     STREAM,
@@ -151,6 +153,43 @@ def test_what_an_engine_has_removed_from_a_pool_of_others_is_not_known_after_its
         assert state.concerns_all
     feed(fold, unregistered_record(registration()), registered_record(registration()))
     assert PUBLISHER not in fold.publishers
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("kind", ["mamba", "sliding_window", "cross_attention"])
+def test_an_engine_with_a_sparse_group_is_not_confirmed_until_it_ends(
+    fold: Fold, any_fold: Callable[[], Fold], kind: str, restarts: bool
+) -> None:
+    due = None if kind == "cross_attention" else Doubt.ATTENTION_ONLY
+    events = [stored(0, [1], range(4)), stored(0, [1], range(4), group=1, spec_kind=kind)]
+    feed(fold, registered_record(registration()), events_record(0, 0, events))
+    feed(fold, events_record(1, 1, [removed(1, [1]), cleared(1)]))
+    if restarts:
+        first, fold = fold, any_fold()
+        encoded = msgspec.msgpack.encode(first.publishers[PUBLISHER])
+        state = msgspec.msgpack.decode(encoded, type=PublisherState)
+        fold.restore(first.offset, {PUBLISHER: state}, first.registrations)
+    state = fold.publishers[PUBLISHER]
+    assert state.uncounted == ({} if due is None else {due: 1})
+    assert doubt_of(fold) == due
+    assert matched(fold, list(range(4))) == 0, "a clear drops what answers count"
+    feed(fold, events_record(2, 2, [stored(2, [1], range(4), group=1, spec_kind=kind)]))
+    feed(fold, events_record(2, 2, [stored(2, [1], range(4), group=1, spec_kind=kind)]))
+    assert fold.publishers[PUBLISHER].uncounted == ({} if due is None else {due: 2})
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))], incarnation=2))
+    assert (fold.publishers[PUBLISHER].uncounted, doubt_of(fold)) == ({}, None)
+
+
+def doubt_of(fold: Fold) -> str | None:
+    """Why the publisher is unconfirmed, where its bridge confirms it; None where it is exact."""
+    states, source = ScopeStates(), ConfirmationSource(0, "bridge")
+    states.register(PUBLISHER, True)
+    state = fold.publishers[PUBLISHER]
+    states.put(PUBLISHER, msgspec.structs.replace(state, confirmation=Confirmation("bridge")))
+    standing = states.standing(PUBLISHER, {source: 9.0}, 1.0)
+    is_exact = standing.state is AnswerState.EXACT
+    assert is_exact or standing.state is AnswerState.UNCONFIRMED
+    return None if is_exact else standing.reason
 
 
 def test_an_offset_that_was_folded_is_ignored(fold: Fold) -> None:

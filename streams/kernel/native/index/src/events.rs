@@ -16,6 +16,9 @@ const SPARSE_SPEC_KINDS: [&str; 6] = [
     "cross_attention",
 ];
 
+/// Of these the engine needs no state to reuse a prefix.
+const UNNEEDED_SPEC_KINDS: [&str; 2] = ["encoder_only_attention", "cross_attention"];
+
 pub enum Event<'a> {
     Stored(Stored<'a>),
     Removed(Removed<'a>),
@@ -37,6 +40,8 @@ pub struct Stored<'a> {
     pub group: u32,
     /// Whether blocks of the group form a prefix.
     pub forms_prefix: bool,
+    /// Whether they do not, and the engine needs them at the end of one.
+    pub is_needed: bool,
     /// Whether each hash is the prefix hash of its block.
     pub by_hash: bool,
     /// What others call the blocks, where the hashes name objects: as many, or none.
@@ -139,6 +144,7 @@ struct Fields<'a> {
     lora_name: &'a str,
     group: i128,
     forms_prefix: bool,
+    is_needed: bool,
     by_hash: bool,
     aliases: &'a [u8],
     reported: bool,
@@ -164,6 +170,7 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         lora_name: "",
         group: 0,
         forms_prefix: true,
+        is_needed: false,
         by_hash: false,
         aliases: &[],
         reported: false,
@@ -248,7 +255,11 @@ fn read_stored_field<'a>(
         b"parent" => fields.parent = if reader.nil()? { None } else { Some(reader.int()?) },
         b"block_size" => fields.block_size = reader.int()?,
         b"lora_name" => fields.lora_name = reader.str()?,
-        b"spec_kind" => fields.forms_prefix = !SPARSE_SPEC_KINDS.contains(&reader.str()?),
+        b"spec_kind" => {
+            let kind = reader.str()?;
+            fields.forms_prefix = !SPARSE_SPEC_KINDS.contains(&kind);
+            fields.is_needed = !fields.forms_prefix && !UNNEEDED_SPEC_KINDS.contains(&kind);
+        }
         b"aliases" => fields.aliases = reader.bin()?,
         b"by_hash" => fields.by_hash = reader.bool()?,
         b"reported" => fields.reported = reader.bool()?,
@@ -316,6 +327,7 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         lora_name: fields.lora_name,
         group,
         forms_prefix: fields.forms_prefix,
+        is_needed: fields.is_needed,
         by_hash: fields.by_hash,
         aliases,
         reported: fields.reported,

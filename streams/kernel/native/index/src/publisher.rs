@@ -65,6 +65,9 @@ pub struct Publisher {
     pub groups: u64,
     /// Whether it has stored blocks of group 0 that form prefixes, since all was dropped.
     pub has_base: bool,
+    /// Blocks announced of groups that its engine needs and no answer counts, since all was dropped;
+    /// None where no such group is known.
+    pub sparse_blocks: Option<u64>,
     /// Whether it has ever had an object of a block that engines call by a hash of their own.
     pub has_aliases: bool,
 }
@@ -85,6 +88,7 @@ impl Publisher {
             skipped_groups: 0,
             groups: 0,
             has_base: false,
+            sparse_blocks: None,
             has_aliases: false,
         }
     }

@@ -139,6 +139,9 @@ impl<'a> WriteTurn<'a> {
             if matches!(refusal, Counter::SkippedGroup) && event.group <= GROUP_MAX {
                 publisher.skipped_groups |= 1 << event.group;
             }
+            if event.is_needed {
+                *publisher.sparse_blocks.get_or_insert(0) += blocks as u64;
+            }
             index.count(refusal, blocks);
             return self.leave_out(id, event, reason_of(refusal, event));
         }
@@ -341,11 +344,11 @@ impl<'a> WriteTurn<'a> {
     /// The publisher holds nothing any more; what outlives that stays known.
     fn clear_blocks(&mut self, id: u64) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
-        let has_base = publisher.has_base;
+        let (has_base, sparse_blocks) = (publisher.has_base, publisher.sparse_blocks);
         let lasting = index.lasting(publisher);
         self.clear(id)?;
         let (publisher, index) = self.publisher(id)?;
-        publisher.has_base = has_base;
+        (publisher.has_base, publisher.sparse_blocks) = (has_base, sparse_blocks);
         index.keep(publisher, &lasting);
         Ok(())
     }
@@ -353,7 +356,7 @@ impl<'a> WriteTurn<'a> {
     /// Drops all entries of a publisher; returns how many.
     pub fn clear(&mut self, id: u64) -> Result<u64> {
         let (publisher, _) = self.publisher(id)?;
-        publisher.has_base = false;
+        (publisher.has_base, publisher.sparse_blocks) = (false, None);
         let removed = publisher.live_entries() - publisher.aliases();
         let mut emptied = publisher.memberships.numbers();
         emptied.retain(|&number| {
