@@ -15,7 +15,7 @@ from routing.decisions.router import Router
 from routing.feature import routing_feature
 
 if TYPE_CHECKING:
-    from reprise.rooms import WorkerCommands, WorkerSource
+    from reprise.rooms import Gateway, WorkerCommands, WorkerSource
 
 
 def create_app(
@@ -27,6 +27,7 @@ def create_app(
     select_service: bool = False,
     workers: "WorkerSource | None" = None,
     commands: "WorkerCommands | None" = None,
+    gateway: "Gateway | None" = None,
     **options: Any,
 ) -> ASGIApp:
     """The application of one table and one set of publishers, with what all rooms add.
@@ -39,6 +40,7 @@ def create_app(
         select_service: see there.
         workers: knows more of LMCache's workers than the view.
         commands: has LMCache's workers execute commands; None where nothing does.
+        gateway: that runs beside the service; None: there is none.
         options: of `query_api.http.app.create_app`.
     """
     features: list[MakeFeature] = []
@@ -48,5 +50,8 @@ def create_app(
     lmcache = rooms.lmcache()
     if lmcache is not None:
         features.append(lmcache.feature(workers, commands))
+    room = rooms.gateway()
+    if room is not None and gateway is not None:
+        features.append(room.feature(gateway))
     features.append(page_feature(router))
     return app.create_app(view, registry, features, **options)

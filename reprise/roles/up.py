@@ -11,6 +11,7 @@ from reprise.embedded.service import EmbeddedService
 from reprise.embedded.view import ROLE
 from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
 from reprise.roles.grpc_server import beside_grpc
+from reprise.roles.door import open_door
 from reprise.roles.http_server import Server, guard_of
 from reprise.settings import Settings
 from reprise.tracing.opening import Tracing, tracing_of
@@ -66,6 +67,15 @@ def _serve(
         server.close()
         raise
     try:
+        door = open_door(
+            settings.gateway,
+            service.view,
+            service.registry,
+            service.router,
+            guard,
+            access=settings.access,
+            tls=settings.tls,
+        )
         beside = beside_grpc(
             service,
             service.view,
@@ -104,12 +114,14 @@ def _serve(
             commands=None if lmcache is None else lmcache.commands,
             select_service=settings.select_service,
             acting=None if lmcache is None else lmcache.actor,
+            gateway=None if door is None else door.gateway,
             guard=guard,
             tracer=tracing.tracer,
         ),
         beside,
         when_serving=when_serving,
         when_stopping=when_stopping,
+        door=door,
     )
     with suppress(OSError):
         pid_file.unlink()
