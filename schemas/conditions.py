@@ -38,6 +38,7 @@ class Part(StrEnum):
     OUTCOMES = "outcomes"  # what engines found in their caches, against what was answered
     ROUTING = "routing"  # writing the routing log
     REQUESTS = "requests"  # of clients, at engines that they were sent to
+    TOKENS = "tokens"  # made of text here, against what engines compute
     KAFKA = "kafka"  # the brokers and the topics
     REGISTRY = "registry"  # who is registered, as a bridge follows it
     SPOOL = "spool"  # records that wait on a bridge's disk

@@ -1,11 +1,21 @@
-"""What a prompt becomes: token ids, or the name of the reason why there are none."""
+"""What a prompt becomes, and what this room needs of others."""
 
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from schemas.errors import RepriseError
-from tokens.prompt import Prompt
+from tokens.prompt import NoTokens, NoTokensError, Prompt
+
+__all__ = (
+    "Engine",
+    "EngineAnswer",
+    "Engines",
+    "NoTokens",
+    "NoTokensError",
+    "PromptTokenizer",
+    "TokenSource",
+    "Tokens",
+)
 
 
 class TokenSource(StrEnum):
@@ -17,44 +27,6 @@ class TokenSource(StrEnum):
     """The model's own tokenizer and chat template, in this process."""
     ENGINE = "engine"
     """An engine's `/tokenize`."""
-
-
-class NoTokens(StrEnum):
-    """Why a prompt has no token ids here. The request is routed by load."""
-
-    MEDIA = "media"
-    """The prompt has images, audio, video or files, whose tokens only the engine knows."""
-    SEVERAL_PROMPTS = "several_prompts"
-    """The request has more than one prompt."""
-    EMBEDDINGS = "embeddings"
-    """The prompt is a vector, no text."""
-    NO_TOKENIZER = "no_tokenizer"
-    """The settings name no tokenizer for the model, and no engine of the model can be asked."""
-    NO_LIBRARY = "no_library"
-    """The extra `text` is not installed, and no engine of the model can be asked."""
-    TEMPLATE = "template"
-    """The model's chat template refuses the messages, fails, or takes too long."""
-    UNSUPPORTED = "unsupported"
-    """The request asks for something that only the engine can do to a prompt."""
-    TOO_LARGE = "too_large"
-    """The prompt is larger than a bound of this room."""
-    BUSY = "busy"
-    """As many prompts are being tokenized as can be at once."""
-    ENGINE_SILENT = "engine_silent"
-    """The engine that was asked did not answer in time, or not with token ids."""
-    ENGINE_REFUSES = "engine_refuses"
-    """The engine that was asked refuses the prompt."""
-
-
-class NoTokensError(RepriseError):
-    """A prompt has no token ids here.
-
-    Operator action: see `reason`; `reprise_tokens_failed_total` counts each.
-    """
-
-    def __init__(self, reason: NoTokens, text: str) -> None:
-        self.reason = reason
-        super().__init__(text)
 
 
 class Tokens(NamedTuple):
@@ -71,9 +43,21 @@ class Tokens(NamedTuple):
     reused: int = 0
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         """How many token ids there are."""
         return len(self.content) // 4
+
+
+class Engine(NamedTuple):
+    """An engine that may be asked.
+
+    Attributes:
+        url: the base URL of its HTTP server.
+        kind: as registrations name it: `vLLM`, `SGLang`.
+    """
+
+    url: str
+    kind: str
 
 
 class EngineAnswer(NamedTuple):
@@ -86,10 +70,8 @@ class EngineAnswer(NamedTuple):
 class Engines(Protocol):
     """The engines of models, as this room asks them. The composition hands it in."""
 
-    def of_model(self, model: str, tenant_id: str) -> Sequence[str]:
-        """The base URLs of the engines that serve the model, those first that should be asked
-        first. Cost O(engines of the model).
-        """
+    def of_model(self, model: str, tenant_id: str) -> Sequence[Engine]:
+        """The engines that serve the model and have an HTTP server. Cost O(engines)."""
         ...
 
     async def post(

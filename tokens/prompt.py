@@ -3,10 +3,43 @@
 A request comes as a decoded JSON object. Fields that decide no tokens are passed over.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from schemas.errors import RepriseError
+from tokens.bounds import MESSAGES_MAX, PROMPT_CHARACTERS_MAX, PROMPT_TOKENS_MAX
+
+TEXT_PARTS: Final = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "thinking": "thinking",
+    "refusal": "refusal",
+}
+"""Kinds of content parts that are text, with the field that has the text."""
+
+_ENGINE_ONLY: Final = ("prompt_embeds", "input_ids", "mm_processor_kwargs", "kv_transfer_params")
+_RESERVED_KWARGS: Final = frozenset(
+    {
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+"""Arguments of a template's rendering that are no variables of the template."""
 
 
 class PromptError(RepriseError):
@@ -20,6 +53,46 @@ class PromptError(RepriseError):
 
     def __init__(self, field: str, text: str) -> None:
         self.field = field
+        super().__init__(text)
+
+
+class NoTokens(StrEnum):
+    """Why a prompt has no token ids here. The request is routed by load."""
+
+    MEDIA = "media"
+    """The prompt has images, audio, video or files, whose tokens only the engine knows."""
+    SEVERAL_PROMPTS = "several_prompts"
+    """The request has more than one prompt."""
+    UNSUPPORTED = "unsupported"
+    """The request asks for something that only the engine can do to a prompt."""
+    NO_TOKENIZER = "no_tokenizer"
+    """The settings name no tokenizer for the model, and no engine of the model can be asked."""
+    NO_LIBRARY = "no_library"
+    """The extra `text` is not installed, and no engine of the model can be asked."""
+    UNREADABLE = "unreadable"
+    """The model's files cannot be read, and no engine of the model can be asked."""
+    DIFFERS = "differs"
+    """An engine has computed other tokens than were made for it, and cannot be asked either."""
+    TEMPLATE = "template"
+    """The model's chat template refuses the messages, fails, or takes too long."""
+    TOO_LARGE = "too_large"
+    """The prompt is larger than a bound of this room."""
+    BUSY = "busy"
+    """As many prompts are being tokenized as can be at once."""
+    ENGINE_SILENT = "engine_silent"
+    """The engine that was asked did not answer in time, or not with token ids."""
+    ENGINE_REFUSES = "engine_refuses"
+    """The engine that was asked refuses the prompt."""
+
+
+class NoTokensError(RepriseError):
+    """A prompt has no token ids here.
+
+    Operator action: see `reason`; `reprise_tokens_missing_total` counts each.
+    """
+
+    def __init__(self, reason: NoTokens, text: str) -> None:
+        self.reason = reason
         super().__init__(text)
 
 
@@ -44,11 +117,12 @@ class ChatPrompt(NamedTuple):
         tools: that the template is told of; None for none.
         documents: likewise.
         chat_template: the request's own one; engines refuse it unless they are told to trust it.
-        template_kwargs: what the template is given beside these.
+        template_kwargs: variables of the template beside these.
         add_generation_prompt: whether the assistant's turn is opened.
         continue_final_message: whether the last message goes on.
         add_special_tokens: whether the tokenizer adds its own to those of the template.
         truncation: None for none.
+        tool_choice: as it came; SGLang tells the template of no tools where it says so.
     """
 
     model: str
@@ -61,6 +135,7 @@ class ChatPrompt(NamedTuple):
     continue_final_message: bool = False
     add_special_tokens: bool = False
     truncation: Truncation | None = None
+    tool_choice: object = None
 
 
 class TextPrompt(NamedTuple):
@@ -90,9 +165,203 @@ def read_chat(request: Mapping[str, Any]) -> ChatPrompt:
         PromptError: no engine would take it.
         NoTokensError: it has what cannot be tokenized here: MEDIA and the like.
     """
-    raise NotImplementedError
+    _check_engine_only(request)
+    messages = _objects(request, "messages")
+    if not messages:
+        raise PromptError("messages", "expected at least one message, got none")
+    size = sum(map(_message_size, messages))
+    if size > PROMPT_CHARACTERS_MAX:
+        raise _too_large(size)
+    continues = _flag(request, "continue_final_message", default=False)
+    opens = _flag(request, "add_generation_prompt", default=True)
+    if continues and opens:
+        text = "continue_final_message and add_generation_prompt cannot both be true"
+        raise PromptError("continue_final_message", text)
+    return ChatPrompt(
+        _text(request, "model"),
+        messages,
+        _objects(request, "tools") or None,
+        _objects(request, "documents") or None,
+        _text(request, "chat_template") or None,
+        _template_kwargs(request),
+        opens,
+        continues,
+        _flag(request, "add_special_tokens", default=False),
+        _truncation(request),
+        request.get("tool_choice"),
+    )
 
 
 def read_completion(request: Mapping[str, Any]) -> TextPrompt | TokenPrompt:
     """The prompt of `POST /v1/completions`. Raises as `read_chat`."""
-    raise NotImplementedError
+    _check_engine_only(request)
+    prompt = request.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        if len(prompt) > 1:
+            text = f"the request has {len(prompt)} prompts: only one can be tokenized here"
+            raise NoTokensError(NoTokens.SEVERAL_PROMPTS, text)
+        prompt = prompt[0]
+    model, truncation = _text(request, "model"), _truncation(request)
+    if isinstance(prompt, str):
+        if len(prompt) > PROMPT_CHARACTERS_MAX:
+            raise _too_large(len(prompt))
+        special = _flag(request, "add_special_tokens", default=True)
+        return TextPrompt(model, prompt, special, truncation)
+    if isinstance(prompt, list):
+        return TokenPrompt(model, packed(prompt, "prompt"), truncation)
+    text = f"expected prompt to be text or token ids, got {_kind(prompt)}"
+    raise PromptError("prompt", text)
+
+
+def packed(tokens: Sequence[object], field: str) -> bytes:
+    """Token ids as a query of the index has them.
+
+    Raises:
+        PromptError: they are none.
+        NoTokensError: there are too many.
+    """
+    if len(tokens) > PROMPT_TOKENS_MAX:
+        text = f"expected at most {PROMPT_TOKENS_MAX} token ids, got {len(tokens)}"
+        raise NoTokensError(NoTokens.TOO_LARGE, text)
+    try:
+        numbers = [one for one in tokens if type(one) is int]
+        if len(numbers) < len(tokens):
+            raise TypeError
+        return array("I", numbers).tobytes()
+    except (TypeError, OverflowError) as error:
+        raise PromptError(field, f"expected {field} to be token ids from 0 to 2**32-1") from error
+
+
+def _check_engine_only(request: Mapping[str, Any]) -> None:
+    for name in _ENGINE_ONLY:
+        if request.get(name) is not None:
+            raise NoTokensError(NoTokens.UNSUPPORTED, f"only an engine knows what {name} makes")
+
+
+def _message_size(message: Mapping[str, Any]) -> int:
+    """The characters of a message, which is checked for form."""
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise PromptError("messages", f"expected each role to be text, got {_kind(role)}")
+    content = message.get("content")
+    size = len(role)
+    if isinstance(content, str):
+        size += len(content)
+    elif isinstance(content, list):
+        size += sum(map(_part_size, content))
+    elif content is not None:
+        text = f"expected content to be text or a list of parts, got {_kind(content)}"
+        raise PromptError("messages", text)
+    if "tool_calls" in message:
+        size += _call_size(message["tool_calls"])
+    for name in ("reasoning", "reasoning_content"):
+        if isinstance(said := message.get(name), str):
+            size += len(said)
+    return size
+
+
+def _part_size(part: object) -> int:
+    if isinstance(part, str):
+        return len(part)
+    if not isinstance(part, Mapping):
+        raise PromptError("messages", f"expected each part to be an object, got {_kind(part)}")
+    kind = part.get("type")
+    field = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    if field is None or "uuid" in part:
+        raise NoTokensError(NoTokens.MEDIA, "the messages have parts that are no text")
+    text = part.get(field)
+    if text is not None and not isinstance(text, str):
+        raise PromptError("messages", f"expected {field} of a part to be text, got {_kind(text)}")
+    return len(text or "")
+
+
+def _call_size(calls: object) -> int:
+    if calls is None:
+        return 0
+    if not isinstance(calls, list) or len(calls) > MESSAGES_MAX:
+        raise PromptError("messages", f"expected tool_calls to be a list, got {_kind(calls)}")
+    size = 0
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            text = "only an engine knows what tool calls without a function make"
+            raise NoTokensError(NoTokens.UNSUPPORTED, text)
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            text = f"expected arguments of a tool call to be text, got {_kind(arguments)}"
+            raise PromptError("messages", text)
+        size += len(arguments)
+    return size
+
+
+def _template_kwargs(request: Mapping[str, Any]) -> dict[str, Any]:
+    """As vLLM makes them: null and "auto" count as not given, and an effort asks for thinking."""
+    given = request.get("chat_template_kwargs") or {}
+    if not isinstance(given, Mapping):
+        text = f"expected chat_template_kwargs to be an object, got {_kind(given)}"
+        raise PromptError("chat_template_kwargs", text)
+    reserved = _RESERVED_KWARGS.intersection(given)
+    if reserved:
+        text = f"only an engine knows what chat_template_kwargs.{min(reserved)} makes"
+        raise NoTokensError(NoTokens.UNSUPPORTED, text)
+    found = dict(given)
+    effort = request.get("reasoning_effort")
+    if effort is not None:
+        found["reasoning_effort"] = effort
+        found.setdefault("enable_thinking", effort != "none")
+    found.pop("add_generation_prompt", None)  # the request's own one wins
+    return {name: value for name, value in found.items() if value not in (None, "auto")}
+
+
+def _truncation(request: Mapping[str, Any]) -> Truncation | None:
+    tokens, side = request.get("truncate_prompt_tokens"), request.get("truncation_side")
+    if tokens is None:
+        return None
+    if type(tokens) is not int or tokens < -1:
+        text = f"expected truncate_prompt_tokens to be -1 or more, got {_kind(tokens)}"
+        raise PromptError("truncate_prompt_tokens", text)
+    if tokens < 0 or side not in ("left", "right"):
+        text = "only an engine knows how long a prompt may be, and which side it cuts by itself"
+        raise NoTokensError(NoTokens.UNSUPPORTED, text)
+    return Truncation(tokens, side == "left")
+
+
+def _objects(request: Mapping[str, Any], field: str) -> Sequence[Mapping[str, Any]]:
+    found = request.get(field)
+    if found is None:
+        return ()
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise PromptError(field, f"expected {field} to be a list of objects, got {_kind(found)}")
+    if len(found) > MESSAGES_MAX:
+        text = f"expected at most {MESSAGES_MAX} of {field}, got {len(found)}"
+        raise NoTokensError(NoTokens.TOO_LARGE, text)
+    return found
+
+
+def _text(request: Mapping[str, Any], field: str) -> str:
+    found = request.get(field)
+    if found is None:
+        return ""
+    if not isinstance(found, str):
+        raise PromptError(field, f"expected {field} to be text, got {_kind(found)}")
+    return found
+
+
+def _flag(request: Mapping[str, Any], field: str, *, default: bool) -> bool:
+    found = request.get(field)
+    if found is None:
+        return default
+    if not isinstance(found, bool):
+        raise PromptError(field, f"expected {field} to be true or false, got {_kind(found)}")
+    return found
+
+
+def _too_large(size: int) -> NoTokensError:
+    text = f"expected a prompt of at most {PROMPT_CHARACTERS_MAX} characters, got {size}"
+    return NoTokensError(NoTokens.TOO_LARGE, text)
+
+
+def _kind(value: object) -> str:
+    """What came, without any of it."""
+    kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+    return kinds.get(type(value), "nothing" if value is None else "a number")

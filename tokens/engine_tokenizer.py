@@ -1,0 +1,94 @@
+"""An engine's `/tokenize`: what it is asked, and what its answer says. Pure.
+
+vLLM takes messages and prompts, SGLang prompts alone. vLLM's takes fewer fields than its chats do:
+`documents` and the effort go as variables of the template, and reasoning by its new name.
+
+Source: vLLM 0.32 (`entrypoints/serve/tokenize`), SGLang of August 2026 (`serving_tokenize.py`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from schemas.limits import MIB
+from tokens.conversation import SGLANG
+from tokens.interface import EngineAnswer
+from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, PromptError, TextPrompt, packed
+
+TOKENIZE: Final = "/tokenize"
+TOKENIZE_BYTES_MAX: Final = 32 * MIB  # of an engine's answer: some four million tokens
+
+_OK: Final = 200
+_REFUSALS: Final = range(400, 500)
+
+
+class _Said(msgspec.Struct):
+    tokens: list[int]
+
+
+_decoder: Final = msgspec.json.Decoder(_Said)
+_encoder: Final = msgspec.json.Encoder()
+
+
+def question(prompt: ChatPrompt | TextPrompt, kind: str) -> bytes:
+    """The body that an engine of this kind is asked with.
+
+    Raises:
+        NoTokensError: ENGINE_REFUSES: it takes no such prompt.
+    """
+    if isinstance(prompt, TextPrompt):
+        return text_question(prompt.model, prompt.text, special=prompt.add_special_tokens)
+    if kind == SGLANG:
+        text = "SGLang's /tokenize takes no messages: name the model's directory in `tokens`"
+        raise NoTokensError(NoTokens.ENGINE_REFUSES, text)
+    asked: dict[str, Any] = {
+        "model": prompt.model,
+        "messages": [_renamed(one) for one in prompt.messages],
+        "add_generation_prompt": prompt.add_generation_prompt,
+        "continue_final_message": prompt.continue_final_message,
+        "add_special_tokens": prompt.add_special_tokens,
+    }
+    kwargs = dict(prompt.template_kwargs)
+    if prompt.documents:
+        kwargs["documents"] = prompt.documents
+    for name, value in (
+        ("tools", prompt.tools),
+        ("chat_template", prompt.chat_template),
+        ("chat_template_kwargs", kwargs),
+    ):
+        if value:
+            asked[name] = value
+    return _encoder.encode(asked)
+
+
+def text_question(model: str, text: str, *, special: bool) -> bytes:
+    """The body that any engine is asked with for the tokens of a text."""
+    return _encoder.encode({"model": model, "prompt": text, "add_special_tokens": special})
+
+
+def read_answer(answer: EngineAnswer) -> bytes:
+    """The token ids, (n,) u32 little-endian.
+
+    Raises:
+        NoTokensError: ENGINE_REFUSES or ENGINE_SILENT.
+    """
+    if answer.status in _REFUSALS:
+        text = f"the engine refuses to tokenize the prompt, with status {answer.status}"
+        raise NoTokensError(NoTokens.ENGINE_REFUSES, text)
+    if answer.status != _OK:
+        text = f"the engine answers /tokenize with status {answer.status}"
+        raise NoTokensError(NoTokens.ENGINE_SILENT, text)
+    try:
+        return packed(_decoder.decode(answer.body).tokens, "tokens")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PromptError) as error:
+        text = "the engine answers /tokenize with what are no token ids"
+        raise NoTokensError(NoTokens.ENGINE_SILENT, text) from error
+
+
+def _renamed(message: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(message)
+    reasoning = found.pop("reasoning_content", None)
+    if reasoning is not None and found.get("reasoning") is None:
+        found["reasoning"] = reasoning
+    return found

@@ -1,0 +1,115 @@
+"""A model whose files the settings name: what was read, and whether engines agree."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from tokens.model_files import ModelFilesError
+from tokens.model_tokenizer import ModelTokenizer
+from tokens.prompt import ChatPrompt, NoTokens, TextPrompt
+
+
+class Form(StrEnum):
+    """What a prompt was."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+
+
+class Standing(StrEnum):
+    """How far tokens of a form are proven."""
+
+    UNPROVEN = "unproven"
+    """No engine has said anything of them yet."""
+    EQUAL = "equal"
+    """Engines have made the same tokens, each time."""
+    DIFFERENT = "different"
+    """An engine has made others. This lasts until the service is started again."""
+
+
+class Difference(NamedTuple):
+    """Where an engine has made other tokens.
+
+    Attributes:
+        form: of the prompt.
+        engine: the base URL of the engine; "" where an answer's `usage` said so.
+        ours: how many tokens were made here.
+        theirs: how many the engine has.
+        position: of the first that differs; -1 where the engine said nothing but their number.
+        at: Unix seconds.
+    """
+
+    form: Form
+    engine: str
+    ours: int
+    theirs: int
+    position: int
+    at: float
+
+
+def form_of(prompt: ChatPrompt | TextPrompt) -> Form:
+    """Chats go through the template, completions through what the tokenizer adds by itself."""
+    return Form.CHAT if isinstance(prompt, ChatPrompt) else Form.COMPLETION
+
+
+class LocalModel:
+    """See the module.
+
+    Attributes:
+        name: of the model, as requests have it.
+        path: the directory of its files.
+        tokenizer: what was read; None where nothing was, or could be.
+        missing: why there is no tokenizer: NO_LIBRARY or UNREADABLE; None while it was not read.
+        trouble: that in words; "" for none.
+        standings: by form.
+        differences: by form, the first.
+        made: prompts that were made tokens of, by form.
+        is_slow: whether the template was too slow for the event loop once.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.path = path
+        self.tokenizer: ModelTokenizer | None = None
+        self.missing: NoTokens | None = None
+        self.trouble = ""
+        self.standings = dict.fromkeys(Form, Standing.UNPROVEN)
+        self.differences: dict[Form, Difference] = {}
+        self.made = dict.fromkeys(Form, 0)
+        self.is_slow = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its files were looked at."""
+        return self.tokenizer is not None or self.missing is not None
+
+    def read(self, clock: Callable[[], float]) -> None:
+        """Reads its files: some hundred milliseconds, on a thread."""
+        try:
+            self.tokenizer = ModelTokenizer.read(self.path, clock)
+        except ImportError:
+            self.missing = NoTokens.NO_LIBRARY
+            self.trouble = (
+                "expected the extra `text` beside tokens: pip install 'reprise[text]'"
+                " (tokenizers and jinja2)"
+            )
+        except ModelFilesError as error:
+            self.missing = NoTokens.UNREADABLE
+            self.trouble = str(error)
+
+    def tokenizer_for(self, form: Form) -> ModelTokenizer | None:
+        """Whether it is to be used for a form: None where it is missing, or an engine differs."""
+        return None if self.standings[form] is Standing.DIFFERENT else self.tokenizer
+
+    def agrees(self, form: Form) -> None:
+        """An engine has made the same tokens."""
+        if self.standings[form] is Standing.UNPROVEN:
+            self.standings[form] = Standing.EQUAL
+
+    def differs(self, difference: Difference) -> bool:
+        """An engine has made others; returns whether that is news."""
+        is_news = self.standings[difference.form] is not Standing.DIFFERENT
+        self.standings[difference.form] = Standing.DIFFERENT
+        self.differences.setdefault(difference.form, difference)
+        return is_news

@@ -1,0 +1,419 @@
+"""Prompts to token ids: by the model's own files where these are proven, else by an engine.
+
+    request -> prompt.py -> Tokenizer -> model_tokenizer.py   in this process
+                                      -> an engine's /tokenize  where there is nothing better
+
+What is made here is compared with an engine's `/tokenize`: probes at each engine of a model that is
+new, and again from time to time; the first requests, and one in many later on, after they were
+answered. The count in an engine's `usage` is compared for each request (`counted`). Where tokens
+differ, the engines are asked from then on, and a condition says so.
+
+Nothing that a request has is logged, or stands in an error.
+"""
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from schemas.causes import cause_of
+from schemas.clock import Clock
+from schemas.conditions import Conditions, Part
+from schemas.errors import RepriseError
+from tokens.bounds import RENDERING_LOOP_S_MAX, RENDERING_S_MAX
+from tokens.conversation import SGLANG
+from tokens.engine_tokenizer import (
+    TOKENIZE,
+    TOKENIZE_BYTES_MAX,
+    question,
+    read_answer,
+    text_question,
+)
+from tokens.interface import Engine, Engines, Tokens, TokenSource
+from tokens.local_model import Difference, Form, LocalModel, Standing, form_of
+from tokens.model_tokenizer import ModelTokenizer, cut_off
+from tokens.probes import PROBES
+from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, Prompt, TextPrompt, TokenPrompt
+from tokens.template import TemplateSlowError
+
+ENGINE_WAIT_S: Final = 0.25  # for an engine's answer: what tokens are for, saves no more
+COMPARED_WAIT_S: Final = 5.0  # the same, where nobody waits for it
+ASKED_AT_ONCE_MAX: Final = 64  # questions to engines under way; reason="busy"
+WAITING_MAX: Final = 64  # prompts that wait for a thread, or have one; reason="busy"
+THREADS: Final = 2  # that make tokens of large prompts
+PAUSE_S: Final = 2.0  # in which an engine is not asked that has not answered
+PAUSES_MAX: Final = 1024  # engines whose silence is remembered; the oldest goes
+
+LOOP_CHARACTERS_MAX: Final = 65_536  # of a prompt whose text is made on the event loop
+LOOP_NEW_CHARACTERS_MAX: Final = 4_096  # of them, that are not kept: two milliseconds
+
+COMPARED_FIRST: Final = 5  # requests of a form that are all compared
+COMPARED_EVERY: Final = 500  # of those after them
+COMPARING_MAX: Final = 4  # comparisons under way; a further one is left out
+PROBED_LOOK_S: Final = 2.0  # from one look for new engines to the next
+PROBED_AGAIN_S: Final = 600.0  # from one probe of an engine to the next
+PROBED_MAX: Final = 4096  # engines whose probe is remembered; the oldest goes
+
+_Made = TypeVar("_Made")
+_Text = ChatPrompt | TextPrompt
+_logger = logging.getLogger(__name__)
+
+
+class Tokenizer:
+    """See the module, and `tokens.interface.PromptTokenizer`. One event loop.
+
+    Args:
+        paths: the directories of models, by name.
+        engines: of models.
+        clock: of templates, and for what was when.
+        conditions: of the role; None: nobody is told of differences.
+
+    Attributes:
+        models: by name; those that the settings name.
+        made: prompts that were made tokens of, by source.
+        tokens_made: of them, by source.
+        reused: of them, those that were kept from earlier prompts.
+        missing: prompts without tokens, by reason.
+        compared: comparisons with engines, by what came of them: `equal`, `different`, `silent`,
+            `left_out`.
+        faults: unexpected errors of ours.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[str, Path],
+        engines: Engines,
+        clock: Clock,
+        conditions: Conditions | None = None,
+    ) -> None:
+        self.models = {name: LocalModel(name, path) for name, path in paths.items()}
+        self.made: Counter[str] = Counter()
+        self.tokens_made: Counter[str] = Counter()
+        self.reused = 0
+        self.missing: Counter[str] = Counter()
+        self.compared: Counter[str] = Counter()
+        self.faults = 0
+        self._engines = engines
+        self._clock = clock
+        self._conditions = conditions
+        self._pool = ThreadPoolExecutor(THREADS, "tokens")
+        self._waiting = 0
+        self._asked = 0
+        self._turn = 0
+        self._pauses: OrderedDict[str, float] = OrderedDict()
+        self._probed: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._comparing: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._reading: dict[str, asyncio.Future[None]] = {}
+
+    def begin(self) -> None:
+        """The server serves: reads the files, and looks for engines to compare with."""
+        if self._watch is None and self.models:
+            self._watch = asyncio.create_task(self._probe_engines())
+
+    def end(self) -> None:
+        """The server stops."""
+        for task in (*self._comparing, *filter(None, (self._watch,))):
+            task.cancel()
+        self._watch = None
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def tokens(self, prompt: Prompt, tenant_id: str = "") -> Tokens:
+        """See `PromptTokenizer`."""
+        try:
+            found = await self._tokens(prompt, tenant_id)
+        except NoTokensError as error:
+            self.missing[error.reason.value] += 1
+            raise
+        self.made[found.source.value] += 1
+        self.tokens_made[found.source.value] += found.length
+        self.reused += found.reused
+        return found
+
+    def counted(self, prompt: Prompt, tokens: Tokens, prompt_tokens: int) -> None:
+        """See `PromptTokenizer`."""
+        model = self.models.get(prompt.model)
+        if model is None or tokens.source is not TokenSource.LOCAL:
+            return
+        assert not isinstance(prompt, TokenPrompt)
+        if tokens.length == prompt_tokens:
+            return  # it is no proof: others may have as many
+        difference = Difference(
+            form_of(prompt), "", tokens.length, prompt_tokens, -1, self._clock.unix()
+        )
+        self._note(model, difference)
+
+    async def _tokens(self, prompt: Prompt, tenant_id: str) -> Tokens:
+        if isinstance(prompt, TokenPrompt):
+            return Tokens(cut_off(prompt.content, prompt.truncation), TokenSource.GIVEN)
+        model = self.models.get(prompt.model)
+        if model is not None:
+            tokenizer = await self._tokenizer_of(model, form_of(prompt))
+            if tokenizer is not None:
+                kind = self._kind(prompt.model, tenant_id)
+                try:
+                    return await self._made_here(model, tokenizer, prompt, tenant_id, kind)
+                except NoTokensError as error:
+                    if error.reason is not NoTokens.UNSUPPORTED:
+                        raise
+        return Tokens(await self._asked_of_any(prompt, tenant_id, model), TokenSource.ENGINE)
+
+    # The model's own files
+
+    async def _tokenizer_of(self, model: LocalModel, form: Form) -> ModelTokenizer | None:
+        if not model.is_read:
+            await self._read(model)
+        return model.tokenizer_for(form)
+
+    async def _read(self, model: LocalModel) -> None:
+        reading = self._reading.get(model.name)
+        if reading is None:
+            loop = asyncio.get_running_loop()
+            clock = self._clock.monotonic
+            reading = loop.run_in_executor(self._pool, model.read, clock)
+            self._reading[model.name] = reading
+        await asyncio.shield(reading)
+        self._reading.pop(model.name, None)
+        self._tell()
+
+    def _kind(self, name: str, tenant_id: str) -> str:
+        """Of the engines of a model; all are of one kind, or make the same tokens."""
+        return next((one.kind for one in self._engines.of_model(name, tenant_id)), "")
+
+    async def _made_here(
+        self,
+        model: LocalModel,
+        tokenizer: ModelTokenizer,
+        prompt: _Text,
+        tenant_id: str,
+        kind: str,
+    ) -> Tokens:
+        text = await self._text(model, tokenizer, prompt, kind)
+        if tokenizer.new_characters(text) <= LOOP_NEW_CHARACTERS_MAX:
+            content, reused = tokenizer.tokens_of(text, prompt)
+        else:
+            content, reused = await self._on_thread(lambda: tokenizer.tokens_of(text, prompt))
+        form = form_of(prompt)
+        model.made[form] += 1
+        if model.made[form] <= COMPARED_FIRST or not model.made[form] % COMPARED_EVERY:
+            self._begin(self._compare(model, prompt, tenant_id, text, content))
+        return Tokens(content, TokenSource.LOCAL, reused)
+
+    async def _text(
+        self, model: LocalModel, tokenizer: ModelTokenizer, prompt: _Text, kind: str
+    ) -> str:
+        if isinstance(prompt, TextPrompt):
+            return prompt.text
+        if not model.is_slow and _size(prompt) <= LOOP_CHARACTERS_MAX:
+            try:
+                return tokenizer.text_of(prompt, kind, RENDERING_LOOP_S_MAX)
+            except TemplateSlowError:
+                model.is_slow = True
+        try:
+            return await self._on_thread(lambda: tokenizer.text_of(prompt, kind, RENDERING_S_MAX))
+        except TemplateSlowError as error:
+            raise NoTokensError(NoTokens.TEMPLATE, str(error)) from error
+
+    async def _on_thread(self, make: Callable[[], _Made]) -> _Made:
+        if self._waiting >= WAITING_MAX:
+            text = f"expected at most {WAITING_MAX} large prompts at once: try again"
+            raise NoTokensError(NoTokens.BUSY, text)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, make)
+        finally:
+            self._waiting -= 1
+
+    # Engines
+
+    async def _asked_of_any(self, prompt: _Text, tenant_id: str, model: LocalModel | None) -> bytes:
+        engines = self._engines.of_model(prompt.model, tenant_id)
+        if not engines:
+            raise _no_tokenizer(model)
+        now = self._clock.monotonic()
+        awake = [one for one in engines if self._pauses.get(one.url, 0.0) <= now]
+        if not awake:
+            text = f"no engine of the model has answered /tokenize in the last {PAUSE_S:g} s"
+            raise NoTokensError(NoTokens.ENGINE_SILENT, text)
+        self._turn += 1
+        engine = awake[self._turn % len(awake)]
+        body = question(prompt, engine.kind)
+        return cut_off(await self._ask(engine, body, ENGINE_WAIT_S), prompt.truncation)
+
+    async def _ask(self, engine: Engine, body: bytes, wait_s: float) -> bytes:
+        """Raises NoTokensError: ENGINE_SILENT, ENGINE_REFUSES or BUSY."""
+        if self._asked >= ASKED_AT_ONCE_MAX:
+            text = f"expected at most {ASKED_AT_ONCE_MAX} questions to engines at once: try again"
+            raise NoTokensError(NoTokens.BUSY, text)
+        self._asked += 1
+        try:
+            answer = await self._engines.post(
+                engine.url, TOKENIZE, body, wait_s=wait_s, bytes_max=TOKENIZE_BYTES_MAX
+            )
+            return read_answer(answer)
+        except NoTokensError as error:
+            if error.reason is NoTokens.ENGINE_SILENT:
+                self._pause(engine)
+            raise
+        except RepriseError as error:
+            self._pause(engine)
+            text = f"the engine does not answer /tokenize: {cause_of(error)}"
+            raise NoTokensError(NoTokens.ENGINE_SILENT, text) from error
+        finally:
+            self._asked -= 1
+
+    def _pause(self, engine: Engine) -> None:
+        self._pauses[engine.url] = self._clock.monotonic() + PAUSE_S
+        self._pauses.move_to_end(engine.url)
+        while len(self._pauses) > PAUSES_MAX:
+            self._pauses.popitem(last=False)
+
+    # Comparisons
+
+    def _begin(self, comparison: Coroutine[Any, Any, None]) -> None:
+        if len(self._comparing) >= COMPARING_MAX:
+            comparison.close()
+            self.compared["left_out"] += 1
+            return
+        task = asyncio.create_task(self._guarded(comparison))
+        self._comparing.add(task)
+        task.add_done_callback(self._comparing.discard)
+
+    async def _guarded(self, comparison: Coroutine[Any, Any, None]) -> None:
+        try:
+            await comparison
+        except NoTokensError:
+            self.compared["silent"] += 1
+        except Exception:
+            self.faults += 1
+            _logger.exception("Unexpected error while tokens were compared; going on")
+
+    async def _compare(
+        self, model: LocalModel, prompt: _Text, tenant_id: str, text: str, ours: bytes
+    ) -> None:
+        """With what one engine of the model makes of the prompt."""
+        engines = self._engines.of_model(model.name, tenant_id)
+        if engines:
+            self._turn += 1
+            engine = engines[self._turn % len(engines)]
+            await self._compare_with(engine, model, prompt, text, ours)
+
+    async def _compare_with(
+        self, engine: Engine, model: LocalModel, prompt: _Text, text: str, ours: bytes
+    ) -> None:
+        if engine.kind == SGLANG and isinstance(prompt, ChatPrompt):
+            # It takes no messages: the tokenizer is compared, of the template `usage` tells.
+            body = text_question(prompt.model, text, special=prompt.add_special_tokens)
+        else:
+            body = question(prompt, engine.kind)
+        answered = await self._ask(engine, body, COMPARED_WAIT_S)
+        theirs = cut_off(answered, prompt.truncation)
+        if theirs == ours:
+            self.compared["equal"] += 1
+            model.agrees(form_of(prompt))
+            return
+        position = next(
+            (at for at in range(0, len(ours), 4) if ours[at : at + 4] != theirs[at : at + 4]),
+            len(ours),
+        )
+        counts = len(ours) // 4, len(theirs) // 4
+        now = self._clock.unix()
+        self._note(model, Difference(form_of(prompt), engine.url, *counts, position // 4, now))
+
+    def _note(self, model: LocalModel, difference: Difference) -> None:
+        self.compared["different"] += 1
+        if model.differs(difference):
+            self._tell()
+
+    def _tell(self) -> None:
+        """Sets the condition that says all that is wrong, or clears it."""
+        said = list(chain.from_iterable(map(_trouble, self.models.values())))
+        if self._conditions is None:
+            return
+        if said:
+            reasons = {reason for reason, _ in said}
+            reason = "differs" if "differs" in reasons else min(reasons)
+            self._conditions.set(Part.TOKENS, reason, "; ".join(text for _, text in said))
+        else:
+            self._conditions.clear(Part.TOKENS)
+
+    async def _probe_engines(self) -> None:
+        """Reads the files, and compares each engine of each model, once it is there and then now
+        and again.
+        """
+        for model in self.models.values():
+            if not model.is_read:
+                await self._read(model)
+        while True:
+            for model in self.models.values():
+                for engine in self._engines.of_model(model.name, ""):
+                    await self._guarded(self._probe(model, engine))
+            await asyncio.sleep(PROBED_LOOK_S)
+
+    async def _probe(self, model: LocalModel, engine: Engine) -> None:
+        key = model.name, engine.url
+        now = self._clock.monotonic()
+        if now < self._probed.get(key, -PROBED_AGAIN_S) + PROBED_AGAIN_S:
+            return
+        if now < self._pauses.get(engine.url, 0.0):
+            return
+        for make in PROBES:
+            prompt = make(model.name)
+            tokenizer = model.tokenizer_for(form_of(prompt))
+            if tokenizer is None:
+                continue
+            with suppress(NoTokensError):  # a template may refuse a probe
+                text = await self._text(model, tokenizer, prompt, engine.kind)
+                ours, _ = tokenizer.tokens_of(text, prompt)
+                await self._compare_with(engine, model, prompt, text, ours)
+        if self._pauses.get(engine.url, 0.0) <= now:
+            self._probed[key] = now
+            self._probed.move_to_end(key)
+            while len(self._probed) > PROBED_MAX:
+                self._probed.popitem(last=False)
+
+
+def _no_tokenizer(model: LocalModel | None) -> NoTokensError:
+    if model is not None and model.missing is not None:
+        return NoTokensError(model.missing, model.trouble)
+    if model is not None:
+        text = "an engine has computed other tokens, and none has an HTTP server to be asked"
+        return NoTokensError(NoTokens.DIFFERS, text)
+    text = (
+        "the settings name no files for the model (tokens in reprise.toml), and no engine that"
+        " serves it has an http_endpoint to be asked at"
+    )
+    return NoTokensError(NoTokens.NO_TOKENIZER, text)
+
+
+def _trouble(model: LocalModel) -> Sequence[tuple[str, str]]:
+    """What is wrong with a model, as reason and text."""
+    if model.missing is not None:
+        return [(model.missing.value, f"tokens of the model {model.name}: {model.trouble}")]
+    return [
+        (
+            "differs",
+            f"tokens of the model {model.name} ({one.form}) are not those that"
+            f" {one.engine or 'an engine'} computes: {one.ours} here, {one.theirs} there"
+            + (f", from token {one.position} on" if one.position >= 0 else "")
+            + "; the engines are asked for tokens instead",
+        )
+        for form, one in model.differences.items()
+        if model.standings[form] is Standing.DIFFERENT
+    ]
+
+
+def _size(prompt: ChatPrompt) -> int:
+    """About as many characters as the prompt has; what is nested counts for its parts."""
+    size = 0
+    for one in prompt.messages:
+        content = one.get("content")
+        size += len(content) if isinstance(content, str) else 256
+        if isinstance(content, list):
+            size += sum(len(part) if isinstance(part, str) else len(str(part)) for part in content)
+    return size + 1024 * len(prompt.tools or ())
