@@ -1,8 +1,8 @@
 """The ASGI application of the gateway's address: paths, keys, bodies, errors.
 
-    POST  any path          to an engine of the model that the body names
-    GET   /v1/models        what the engines serve; /v1/models/NAME one of these
-    GET   /health, /ready   200 where there is an engine
+POST  any path          to an engine of the model that the body names
+GET   /v1/models        what the engines serve; /v1/models/NAME one of these
+GET   /health, /ready   200 where there is an engine
 """
 
 import asyncio
@@ -89,6 +89,7 @@ class GatewayEndpoint:
         return self._parts.fleet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
         if scope["type"] != "http":
             return
         path = scope["path"]
@@ -112,7 +113,7 @@ class GatewayEndpoint:
         except BrokenOffError as error:
             answer.status = BROKEN_OFF
             logger.debug("An engine broke its answer to %s off: %s", path, error)
-            break_off = scope.get("extensions", {}).get(BREAK_OFF)
+            break_off = scope.get("state", {}).get(BREAK_OFF)
             if break_off is None:
                 raise
             break_off()
@@ -192,9 +193,7 @@ class GatewayEndpoint:
 
     # Views
 
-    async def _answer_view(
-        self, method: str, path: str, access: Access, answer: "_Answer"
-    ) -> None:
+    async def _answer_view(self, method: str, path: str, access: Access, answer: "_Answer") -> None:
         if method not in ("GET", "HEAD"):
             text = f"Expected POST of a request, or GET {MODELS}, got: {method[:20]}"
             raise GatewayError(405, "method_not_allowed", text)

@@ -16,7 +16,7 @@ from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import EngineHttp, NoEngineError
 from query_api.ports import PublisherRegistry
 from schemas.engine_facts import EngineFacts
-from schemas.errors import EndpointError, RepriseError, StorageError
+from schemas.errors import RepriseError, StorageError
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
 from schemas.troubles import shortened
 

@@ -66,9 +66,7 @@ def gateway_feature(gateway: "Gateway") -> MakeFeature:
             openapi_extra=openapi.view_operation(GatewayDocument, *BOTH_WIRES),
         )
         async def view(request: Request) -> Response:
-            return respond(
-                _document(gateway), reply_wire(request.headers.raw, parts.default_wire)
-            )
+            return respond(_document(gateway), reply_wire(request.headers.raw, parts.default_wire))
 
         return Feature(routes, MODELS)
 

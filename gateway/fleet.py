@@ -102,6 +102,10 @@ class Fleet:
         models = self._current()
         return [one for key, one in sorted(models.items()) if tenants is None or key[0] in tenants]
 
+    def forget(self) -> None:
+        """What is known of registrations is out of date."""
+        self._until = float("-inf")
+
     def _named(self, tenant_id: str, name: str) -> ServedModel | None:
         """By a name that no registration has: an adapter's, or another one of the model's."""
         own = [one for key, one in self._models.items() if key[0] == tenant_id]

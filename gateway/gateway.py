@@ -20,6 +20,7 @@ from query_api.ports import PublisherRegistry, View
 from routing.decisions.router import Router
 from tokens.interface import PromptTokenizer
 
+
 class Gateway:
     """See the module.
 
@@ -30,6 +31,8 @@ class Gateway:
         router: decides.
         guard: who may ask; None: everybody.
         tokenizer: makes token ids; None: requests without them are routed by load.
+
+        upstream: asks the engines; None: one with the usual bounds.
 
     Attributes:
         catalog, enrollment, fleet, held, placer, prompts: its parts.
@@ -45,6 +48,7 @@ class Gateway:
         *,
         guard: Guard | None = None,
         tokenizer: PromptTokenizer | None = None,
+        upstream: Upstream | None = None,
     ) -> None:
         self.catalog = Catalog(self._base_urls)
         self.fleet = Fleet(view, names=self.catalog.named)
@@ -52,7 +56,7 @@ class Gateway:
         self.placer = Placer(view, router, self.fleet, settings.affinity)
         self.prompts = Prompts(tokenizer)
         self.enrollment = Enrollment(settings.engines, registry, EngineHttp())
-        self._upstream = Upstream()
+        self._upstream = Upstream() if upstream is None else upstream
         parts = ExchangeParts(self.placer, self.prompts, self.fleet, self._upstream, self.held)
         self.endpoint = GatewayEndpoint(
             parts, self.catalog, guard, session_cookie=settings.session_cookie

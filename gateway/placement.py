@@ -176,12 +176,12 @@ class Placer:
         try:
             asked = route_request(body, Wire.MSGPACK, [], kernel, is_ready=is_ready)
         except RequestError as error:  # more tokens than any prompt may have
-            placed.tokens = PromptTokens(b"", tokens.count, error.reason)
+            placed.tokens = PromptTokens(b"", tokens.size, error.reason)
             nothing = msgspec.Raw(msgspec.msgpack.encode(b""))
             body = msgspec.structs.replace(body, token_ids=nothing)
             asked = route_request(body, Wire.MSGPACK, [], kernel, is_ready=is_ready)
         return asked._replace(
-            prompt_tokens=tokens.count,
+            prompt_tokens=tokens.size,
             ttft_slo_s=request.ttft_slo_s,
             context=request.context,
             phase=Phase.COMBINED,

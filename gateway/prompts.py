@@ -18,14 +18,14 @@ class PromptTokens(NamedTuple):
 
     Attributes:
         content: token ids, (n,) u32 LE; empty where there are none.
-        count: how many there are; a guess where there are none.
+        size: how many there are; a guess where there are none.
         missing: why there are none, in one word; "" where there are some.
         prompt: that was tokenized; None where none was.
         made: what it was made; likewise.
     """
 
     content: bytes
-    count: int
+    size: int
     missing: str = ""
     prompt: Prompt | None = None
     made: Tokens | None = None
@@ -67,7 +67,7 @@ class Prompts:
                 "Unexpected error while a prompt was tokenized; its request is routed by load"
             )
             return PromptTokens(b"", guess, "internal_error")
-        return PromptTokens(found.content, found.count, "", prompt, found)
+        return PromptTokens(found.content, found.length, "", prompt, found)
 
     def counted(self, tokens: PromptTokens, prompt_tokens: int) -> None:
         """An engine has said how many tokens the prompt has."""
@@ -87,4 +87,3 @@ class Prompts:
         if request.path == CHAT:
             return read_chat(request.fields)
         return read_completion(request.fields) if request.path == COMPLETIONS else None
-

@@ -259,4 +259,3 @@ def _priority_of(value: Any) -> int:
     if not isinstance(value, int) or abs(value) > GATEWAY_PRIORITY_MAX:
         return 0
     return -value
-

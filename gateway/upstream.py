@@ -112,6 +112,7 @@ class Upstream:
         """Sends a request: `async with` of it gives the answer, and ends it.
 
         Args:
+            method: of HTTP.
             base_url: of the engine, without a slash at its end.
             path: with a slash before it, and with what stands behind a `?`.
             headers: as they are sent.

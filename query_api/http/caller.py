@@ -17,7 +17,9 @@ CERTIFICATE_NAMES: Final = "reprise.certificate"
 """Where the state of a request has the names of its client's certificate, as a server puts them."""
 
 BREAK_OFF: Final = "reprise.break_off"
-"""Which of a request's extensions ends its connection behind an answer that will not be whole."""
+"""Where the state of a request has what ends its connection, as a server puts it: behind an answer
+that will not be whole.
+"""
 
 _ACCESS: Final = "reprise.access"
 """Where the scope of a request has its caller's `Access`."""

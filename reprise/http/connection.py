@@ -87,6 +87,11 @@ class _EndedError(Exception):
 class ConnectionOwner(Protocol):
     """Who keeps all connections of a server; see `reprise.http.connections`."""
 
+    @property
+    def ends_at_eof(self) -> bool:
+        """Whether a client that sends no more has gone."""
+        ...
+
     def admit(self, connection: "Connection") -> bool:
         """Takes a new one in; False where it has no room."""
         ...
@@ -267,9 +272,9 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The client sends no more, and may still read: what came whole is answered. True keeps the
-        connection open for that.
+        connection open for that. Where answers take long, nearly all that send no more have gone.
         """
-        if self.is_idle:
+        if self.is_idle or self._owner.ends_at_eof:
             return None
         if not self._ended:
             if self._in_message and not self._in_head:  # it never becomes whole
@@ -313,7 +318,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade() and not self._is_tunnel:
             return  # the same head comes again; see `_parse`
         super().on_headers_complete()
-        self.scope["extensions"] = {BREAK_OFF: self.break_off}  # the app has not begun yet
+        self.scope["state"][BREAK_OFF] = self.break_off  # the app has not begun yet
         self._in_head = False  # whatever was wrong with it until here concerns no other request
         if not self.pipeline:
             self._answering = self.cycle

@@ -59,7 +59,7 @@ class Door:
         self, gateway: "Gateway", listening: socket.socket | None, tls: TlsSettings | None
     ) -> None:
         self.gateway = gateway
-        self.connections = Connections()
+        self.connections = Connections(ends_at_eof=True)
         self._listening = listening
         self._tls = None if tls is None or listening is None else Tls(tls)
         self._server: _Server | None = None

@@ -21,8 +21,8 @@ from reprise.http.listening import bind
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
-from reprise.roles.leaving import ReplicaLeave
 from reprise.roles.door import Door
+from reprise.roles.leaving import ReplicaLeave
 from reprise.roles.service import Service
 from schemas.limits import OPEN_FILES_MAX
 

@@ -10,8 +10,8 @@ from reprise.application import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.embedded.view import ROLE
 from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
-from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.door import open_door
+from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.http_server import Server, guard_of
 from reprise.settings import Settings
 from reprise.tracing.opening import Tracing, tracing_of
