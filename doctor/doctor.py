@@ -36,6 +36,7 @@ _HELP: Final = {
     Part.LOSS: "`reprise repair --data DIR` says what is damaged",
     Part.DATA: "look whether the data directory is still there, and this process may write there",
     Part.MEMORY: "look at memory.dir",
+    Part.TOKENS: "name the files that the engines serve in `tokens`, and start again",
 }
 
 

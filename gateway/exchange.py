@@ -137,7 +137,7 @@ class Exchange:
         self._kept_bytes = len(self._request.body)
         parts.held.take(self._kept_bytes)
         try:
-            tokens = await parts.prompts.of(self._request, self._model.tenant_id)
+            tokens = await parts.prompts.of(self._request, self._model)
             self._request = self._request._replace(fields=None)
             self._placed = PlacedRequest(self._request, self._model, tokens)
             await self._try_engines(self._placed)

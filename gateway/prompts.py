@@ -3,9 +3,19 @@
 import logging
 from typing import Final, NamedTuple
 
+from gateway.fleet import ServedModel
 from gateway.requests import CHAT, COMPLETIONS, ClientRequest
-from tokens.interface import NoTokens, NoTokensError, PromptTokenizer, Tokens
-from tokens.prompt import Prompt, PromptError, TokenPrompt, read_chat, read_completion
+from tokens.interface import PromptTokenizer, Tokens
+from tokens.prompt import (
+    NoTokens,
+    NoTokensError,
+    Prompt,
+    PromptError,
+    TokenPrompt,
+    cut_off,
+    read_chat,
+    read_completion,
+)
 
 BYTES_OF_TOKEN: Final = 4
 """Of text, about, where nobody has counted."""
@@ -45,18 +55,20 @@ class Prompts:
         self.faults = 0
         self._tokenizer = tokenizer
 
-    async def of(self, request: ClientRequest, tenant_id: str) -> PromptTokens:
+    async def of(self, request: ClientRequest, model: ServedModel) -> PromptTokens:
         """What is known of the prompt. Never an error: the engine says what is wrong with it."""
         guess = len(request.body) // BYTES_OF_TOKEN
         try:
             prompt = self._read(request)
             if prompt is None:
                 return PromptTokens(b"", guess, NoTokens.UNSUPPORTED)
-            if isinstance(prompt, TokenPrompt) and prompt.truncation is None:
-                return PromptTokens(prompt.content, len(prompt.content) // 4)
+            if isinstance(prompt, TokenPrompt):
+                content = cut_off(prompt.content, prompt.truncation)
+                return PromptTokens(content, len(content) // 4)
             if self._tokenizer is None:
                 return PromptTokens(b"", guess, NoTokens.NO_TOKENIZER)
-            found = await self._tokenizer.tokens(prompt, tenant_id)
+            prompt = prompt._replace(model=model.name)
+            found = await self._tokenizer.tokens(prompt, model.tenant_id)
         except NoTokensError as error:
             return PromptTokens(b"", guess, error.reason)
         except PromptError:

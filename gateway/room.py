@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from query_api.http.feature import MakeFeature
     from query_api.ports import PublisherRegistry, View
     from routing.decisions.router import Router
+    from tokens.interface import PromptTokenizer
 
 R = TypeVar("R")
 
@@ -31,12 +32,13 @@ class GatewayRoom:
         view: "View",
         registry: "PublisherRegistry",
         router: "Router",
+        tokenizer: "PromptTokenizer",
         guard: "Guard",
     ) -> "Gateway":
         """The gateway of a service; see `Gateway`."""
         from gateway.gateway import Gateway
 
-        return Gateway(settings, view, registry, router, guard=guard)
+        return Gateway(settings, view, registry, router, guard=guard, tokenizer=tokenizer)
 
     def feature(self, gateway: "Gateway") -> "MakeFeature":
         """What it adds to the HTTP service."""

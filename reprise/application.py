@@ -7,12 +7,15 @@ from starlette.types import ASGIApp
 from doctor.routes import doctor_feature
 from page.routes import page_feature
 from query_api.http import app
-from query_api.http.feature import MakeFeature
+from query_api.http.feature import Feature, HttpParts, MakeFeature
+from query_api.http.route_table import Routes
 from query_api.ports import PublisherRegistry, View
 from reprise import rooms
 from routing.advice.advice_context import Acting
 from routing.decisions.router import Router
 from routing.feature import routing_feature
+from tokens.metrics import tokens_collector
+from tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from reprise.rooms import Gateway, WorkerCommands, WorkerSource
@@ -23,6 +26,7 @@ def create_app(
     registry: PublisherRegistry,
     *,
     router: Router | None = None,
+    tokenizer: Tokenizer | None = None,
     acting: Acting | None = None,
     select_service: bool = False,
     workers: "WorkerSource | None" = None,
@@ -36,6 +40,7 @@ def create_app(
         view: what is answered from.
         registry: what registrations change.
         router: decides who gets a request; None: there are no routes for that.
+        tokenizer: makes tokens of text; None: bodies with text are refused.
         acting: see `routing_feature`.
         select_service: see there.
         workers: knows more of LMCache's workers than the view.
@@ -54,4 +59,16 @@ def create_app(
     if room is not None and gateway is not None:
         features.append(room.feature(gateway))
     features.append(page_feature(router))
-    return app.create_app(view, registry, features, **options)
+    if tokenizer is not None:
+        features.append(_tokens_feature(tokenizer))
+    return app.create_app(view, registry, features, tokenizer=tokenizer, **options)
+
+
+def _tokens_feature(tokenizer: Tokenizer) -> MakeFeature:
+    """Begins and ends with the server, and has metrics; it has no routes of its own."""
+
+    def make(parts: HttpParts) -> Feature:
+        parts.view.metrics.register(tokens_collector(tokenizer))
+        return Feature(Routes(), streams=(tokenizer,))
+
+    return make

@@ -62,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         routing: what decisions go by where a request does not say otherwise.
         select_service: whether it can be asked as Dynamo's select service, too.
         scrape_load_s: how often engines are asked for their load; 0 for never.
+        token_files: directories of models, by name; text is made tokens of by their files.
     """
 
     host: str = DEFAULT_HOST
@@ -88,6 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     act_s: float = 0.0
     access: AccessSettings = AccessSettings()
     tls: TlsSettings | None = None
+    token_files: Mapping[str, Path] = {}
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""

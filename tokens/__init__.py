@@ -1,8 +1,13 @@
 """From the text of a request to the token ids that an engine computes for it.
 
-    prompt.py      a chat or completion request as OpenAI has it, to a prompt
-    interface.py   what a prompt becomes: token ids, or the name of the reason why there are none
-    tokenizer.py   prompts to token ids: by the model's own files, or by an engine's `/tokenize`
+    prompt.py            a chat or completion request as OpenAI has it, to a prompt
+    interface.py         what a prompt becomes, and what this room needs of others
+    tokenizer.py         prompts to token ids, by whichever way is proven; comparisons with engines
+    local_model.py       a model whose files are named, and whether engines agree
+    model_tokenizer.py   its tokenizer and its template, behind kept pieces
+      model_files.py, conversation.py, template.py, pieces.py
+    engine_tokenizer.py  what an engine's /tokenize is asked, and says
 
-The room asks nothing of the index. Its network is handed in.
+The room asks nothing of the index. Its network is handed in. `tokenizers` and `jinja2`, the extra
+`text`, are imported where a model's files are read first.
 """

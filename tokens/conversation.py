@@ -9,10 +9,9 @@ of August 2026 (`entrypoints/openai/serving_chat.py`, `parser/jinja_template_uti
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tokens.prompt import TEXT_PARTS, ChatPrompt
-from tokens.template import ChatTemplate
 
 Message = dict[str, Any]
 
@@ -31,7 +30,14 @@ _DECLARED: Final = frozenset(
 SGLANG: Final = "SGLang"
 
 
-def variables_of(prompt: ChatPrompt, template: ChatTemplate, kind: str) -> dict[str, Any]:
+class TemplateForm(Protocol):
+    """What a template takes; see `tokens.template.ChatTemplate`."""
+
+    takes_parts: bool
+    knows_developer: bool
+
+
+def variables_of(prompt: ChatPrompt, template: TemplateForm, kind: str) -> dict[str, Any]:
     """The template's variables, but for the model's special tokens.
 
     Args:

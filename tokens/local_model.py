@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tokens.model_files import ModelFilesError
-from tokens.model_tokenizer import ModelTokenizer
 from tokens.prompt import ChatPrompt, NoTokens, TextPrompt
+
+if TYPE_CHECKING:
+    from tokens.model_tokenizer import ModelTokenizer
 
 
 class Form(StrEnum):
@@ -87,6 +89,9 @@ class LocalModel:
     def read(self, clock: Callable[[], float]) -> None:
         """Reads its files: some hundred milliseconds, on a thread."""
         try:
+            # Its libraries are an extra, and take a while.
+            from tokens.model_tokenizer import ModelTokenizer
+
             self.tokenizer = ModelTokenizer.read(self.path, clock)
         except ImportError:
             self.missing = NoTokens.NO_LIBRARY
@@ -98,7 +103,7 @@ class LocalModel:
             self.missing = NoTokens.UNREADABLE
             self.trouble = str(error)
 
-    def tokenizer_for(self, form: Form) -> ModelTokenizer | None:
+    def tokenizer_for(self, form: Form) -> "ModelTokenizer | None":
         """Whether it is to be used for a form: None where it is missing, or an engine differs."""
         return None if self.standings[form] is Standing.DIFFERENT else self.tokenizer
 

@@ -20,8 +20,9 @@ from tokens.bounds import PROMPT_CHARACTERS_MAX
 from tokens.conversation import variables_of
 from tokens.model_files import ModelFiles, ModelFilesError, read_model_files
 from tokens.pieces import AddedToken, cuts, pieces_of
-from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, TextPrompt, Truncation
-from tokens.template import ChatTemplate, TemplateError, TemplateSlowError
+from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, TextPrompt, cut_off
+from tokens.rendering_errors import TemplateError, TemplateSlowError
+from tokens.template import ChatTemplate
 
 KEPT_BYTES_MAX: Final = 64 * MIB  # of the pieces of a model that are kept; those longest unused go
 KEPT_PIECE_BYTES_MAX: Final = 4 * MIB  # of one; a larger one is made anew each time
@@ -191,13 +192,3 @@ class ModelTokenizer:
 def _size(piece: str, tokens: bytes) -> int:
     """What a kept piece takes, about; a character may take four bytes, and most take one."""
     return sys.getsizeof(piece) + sys.getsizeof(tokens) + _ENTRY_BYTES
-
-
-def cut_off(tokens: bytes, truncation: Truncation | None) -> bytes:
-    """What a request leaves of its prompt's tokens."""
-    if truncation is None or truncation.tokens * 4 >= len(tokens):
-        return tokens
-    size = truncation.tokens * 4
-    if not size:
-        return b""
-    return tokens[-size:] if truncation.is_left else tokens[:size]

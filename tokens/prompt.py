@@ -232,6 +232,16 @@ def packed(tokens: Sequence[object], field: str) -> bytes:
         raise PromptError(field, f"expected {field} to be token ids from 0 to 2**32-1") from error
 
 
+def cut_off(tokens: bytes, truncation: Truncation | None) -> bytes:
+    """What a request leaves of its prompt's tokens."""
+    if truncation is None or truncation.tokens * 4 >= len(tokens):
+        return tokens
+    size = truncation.tokens * 4
+    if not size:
+        return b""
+    return tokens[-size:] if truncation.is_left else tokens[:size]
+
+
 def _check_engine_only(request: Mapping[str, Any]) -> None:
     for name in _ENGINE_ONLY:
         if request.get(name) is not None:

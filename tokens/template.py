@@ -22,17 +22,10 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tokens.bounds import PROMPT_CHARACTERS_MAX, RENDERING_STEPS_MAX
+from tokens.rendering_errors import TemplateError, TemplateSlowError
 
 _CLOCK_STEPS: Final = 256  # from one look at the clock to the next
 _CONTINUED: Final = "CONTINUE_FINAL_MESSAGE_TAG "
-
-
-class TemplateError(Exception):
-    """The template refuses the messages, or fails. Its text may have what the messages have."""
-
-
-class TemplateSlowError(TemplateError):
-    """The template takes more steps or time than it may."""
 
 
 class _Meter(threading.local):

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from schemas.causes import cause_of
 from schemas.clock import Clock
@@ -36,10 +36,20 @@ from tokens.engine_tokenizer import (
 )
 from tokens.interface import Engine, Engines, Tokens, TokenSource
 from tokens.local_model import Difference, Form, LocalModel, Standing, form_of
-from tokens.model_tokenizer import ModelTokenizer, cut_off
 from tokens.probes import PROBES
-from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, Prompt, TextPrompt, TokenPrompt
-from tokens.template import TemplateSlowError
+from tokens.prompt import (
+    ChatPrompt,
+    NoTokens,
+    NoTokensError,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    cut_off,
+)
+from tokens.rendering_errors import TemplateSlowError
+
+if TYPE_CHECKING:
+    from tokens.model_tokenizer import ModelTokenizer
 
 ENGINE_WAIT_S: Final = 0.25  # for an engine's answer: what tokens are for, saves no more
 COMPARED_WAIT_S: Final = 5.0  # the same, where nobody waits for it
@@ -165,7 +175,7 @@ class Tokenizer:
 
     # The model's own files
 
-    async def _tokenizer_of(self, model: LocalModel, form: Form) -> ModelTokenizer | None:
+    async def _tokenizer_of(self, model: LocalModel, form: Form) -> "ModelTokenizer | None":
         if not model.is_read:
             await self._read(model)
         return model.tokenizer_for(form)
@@ -188,7 +198,7 @@ class Tokenizer:
     async def _made_here(
         self,
         model: LocalModel,
-        tokenizer: ModelTokenizer,
+        tokenizer: "ModelTokenizer",
         prompt: _Text,
         tenant_id: str,
         kind: str,
@@ -205,7 +215,7 @@ class Tokenizer:
         return Tokens(content, TokenSource.LOCAL, reused)
 
     async def _text(
-        self, model: LocalModel, tokenizer: ModelTokenizer, prompt: _Text, kind: str
+        self, model: LocalModel, tokenizer: "ModelTokenizer", prompt: _Text, kind: str
     ) -> str:
         if isinstance(prompt, TextPrompt):
             return prompt.text

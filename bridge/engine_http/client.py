@@ -234,6 +234,30 @@ async def get(
     return await _answered(read_base_url(base_url), question, bound, kept, wait_s)
 
 
+async def post(
+    base_url: str,
+    path: str,
+    content: bytes,
+    *,
+    wait_s: float,
+    bytes_max: int,
+    kept: KeepAlivePool | None = None,
+) -> Reply:
+    """Asks an engine with a JSON body, for one path below its base URL. Raises as `get`.
+
+    Args:
+        base_url: of the engine.
+        path: with a slash before it.
+        content: of the request.
+        wait_s: for all of it.
+        bytes_max: of the head of the answer with its body.
+        kept: where a connection may be, and stays.
+    """
+    question = _Question(path, {"Content-Type": "application/json"}, content)
+    bound = _Bound(bytes_max, False, Room(bytes_max + HTTP_ENGINE_READ_BYTES))
+    return await _answered(read_base_url(base_url), question, bound, kept, wait_s)
+
+
 async def ask(
     base_url: str,
     path: str,

@@ -38,12 +38,14 @@ from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.route_table import Routes
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
+from query_api.http.text_bodies import TextBodies
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import History, PublisherRegistry, View
 from query_api.unknown_scopes import UnknownScopes
 from schemas.errors import RepriseError
 from schemas.tracing import NO_TRACER, Tracer
 from streams.kernel.interface import AuditQueue
+from tokens.interface import PromptTokenizer
 
 _OTHER_ROUTE: Final = "other"
 _CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
@@ -61,6 +63,7 @@ def create_app(
     audit: AuditQueue | None = None,
     guard: Guard | None = None,
     tracer: Tracer = NO_TRACER,
+    tokenizer: PromptTokenizer | None = None,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -77,14 +80,16 @@ def create_app(
         guard: who may ask; None: everybody.
         tracer: makes spans of requests; where it is on, queries that have a `traceparent` are
             answered here, never by the plain listener.
+        tokenizer: makes tokens of text; None: bodies with text are refused.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
     """
     bodies, version = Bodies(), package_version()
     metrics = HttpMetrics(view.metrics, bodies)
+    text = None if tokenizer is None else TextBodies(tokenizer)
     parts = HttpParts(
-        view, registry, bodies, metrics, UnknownScopes(view), default_wire, tracer, version
+        view, registry, bodies, metrics, UnknownScopes(view), default_wire, tracer, version, text
     )
     kept = None if audit is None else AnswerAudit(audit)
     hot = HotRoutes(parts, only_exact=only_exact, history=history, audit=kept)
@@ -95,7 +100,7 @@ def create_app(
     routes.include(query_routes(hot))
     routes.include(registration_routes(registry, bodies, default_wire))
     routes.include(view_routes(view, version, default_wire))
-    routes.include(past_routes(view, history, bodies, default_wire))
+    routes.include(past_routes(view, history, bodies, default_wire, text))
     routes.include(metrics_route(view))
     refusals = _Refusals(default_wire)
     handlers = refusals.handlers()

@@ -5,6 +5,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from query_api.access.rights import Access
 from query_api.http import models, openapi
 from query_api.http.answers import explanation_document
 from query_api.http.caller import access_of
@@ -14,14 +15,24 @@ from query_api.http.requests.options import read_as_of, read_parameters
 from query_api.http.requests.queries import Query, missing, named_scope, read_prompt, url_query
 from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
+from query_api.http.text_bodies import TextBodies
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import AsOf, History, View
 from schemas.events import extra_key
 from streams.history.explain import Question
+from streams.kernel.interface import ReadOnlyKernel
 
 
-def past_routes(view: View, history: History | None, bodies: Bodies, default_wire: Wire) -> Routes:
-    """The routes that only ask of the past; `history` is None where none is kept."""
+def past_routes(
+    view: View,
+    history: History | None,
+    bodies: Bodies,
+    default_wire: Wire,
+    text: TextBodies | None = None,
+) -> Routes:
+    """The routes that only ask of the past; `history` is None where none is kept, `text` where
+    none is taken.
+    """
     router = Routes(tags=["past"])
 
     async def explained(query: Query, as_of: str, wire: Wire) -> Response:
@@ -59,10 +70,29 @@ def past_routes(view: View, history: History | None, bodies: Bodies, default_wir
     async def explain_from_body(request: Request) -> Response:
         body, wire = await read_request(request, bodies, default_wire)
         texts = dict(read_parameters(request.scope["query_string"]))
-        query = read_prompt(view.kernel, body, wire, access_of(request))
-        return await explained(query, texts.get("as_of", ""), wire)
+        access = access_of(request)
+        query, made = await _read(view.kernel, body, wire, access, text)
+        answer = await explained(query, texts.get("as_of", ""), wire)
+        if made is not None:
+            answer.raw_headers.append(made)
+        return answer
 
     return router
+
+
+async def _read(
+    kernel: ReadOnlyKernel, body: bytes, wire: Wire, access: Access, text: TextBodies | None
+) -> tuple[Query, tuple[bytes, bytes] | None]:
+    """The query, and what the answer says of tokens that were made of its text."""
+    try:
+        return read_prompt(kernel, body, wire, access), None
+    except RequestError:
+        found = None
+        if text is not None:
+            found = await text.translated(body, wire, access, by_load=False)
+        if found is None:
+            raise
+    return read_prompt(kernel, found.body, wire, access), found.header
 
 
 def _question(query: Query, view: View, *, pairs: bool = False) -> Question:

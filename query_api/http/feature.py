@@ -7,6 +7,7 @@ from query_api.http.metrics import HttpMetrics
 from query_api.http.post_endpoint import PostEndpoint
 from query_api.http.requests.bodies import Bodies
 from query_api.http.route_table import Routes
+from query_api.http.text_bodies import TextBodies
 from query_api.http.wire import Wire
 from query_api.ports import PublisherRegistry, View
 from query_api.unknown_scopes import UnknownScopes
@@ -25,6 +26,7 @@ class HttpParts(NamedTuple):
         default_wire: of requests that name none.
         tracer: makes spans of requests.
         version: of the release.
+        text: makes tokens of text in bodies; None: nothing does.
     """
 
     view: View
@@ -35,6 +37,7 @@ class HttpParts(NamedTuple):
     default_wire: Wire
     tracer: Tracer
     version: str
+    text: TextBodies | None = None
 
 
 class Streams(Protocol):

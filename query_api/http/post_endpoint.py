@@ -22,6 +22,7 @@ from query_api.http.errors import (
 )
 from query_api.http.metrics import HttpMetrics
 from query_api.http.requests.bodies import Bodies, is_whole
+from query_api.http.text_bodies import TextBodies
 from query_api.http.wire import Wire, body_wire, content_type_of, encode, encode_error
 from schemas.errors import RepriseError
 from streams.kernel.interface import BodyForm
@@ -73,15 +74,29 @@ class PostEndpoint(ABC):
     takes_octets = True
     """Whether a body may be nothing but tokens or hashes."""
 
-    def __init__(self, bodies: Bodies, default_wire: Wire, metrics: HttpMetrics) -> None:
+    text_paths: frozenset[str] = frozenset()
+    """The paths whose bodies may have text for tokens."""
+
+    goes_by_load = False
+    """Whether text of which no tokens can be made is answered all the same."""
+
+    def __init__(
+        self,
+        bodies: Bodies,
+        default_wire: Wire,
+        metrics: HttpMetrics,
+        text: TextBodies | None = None,
+    ) -> None:
         """Args:
         bodies: of the app.
         default_wire: of requests that name none.
         metrics: of the app.
+        text: makes tokens of text; None: nothing does.
         """
         self._bodies = bodies
         self._default_wire = default_wire
         self._metrics = metrics
+        self._text = text
 
     @property
     @abstractmethod
@@ -118,7 +133,7 @@ class PostEndpoint(ABC):
             url_query: bytes = scope.get("query_string", b"")
             access = access_of(scope)
             posted = PostRequest(path, wire, form, body, url_query, scope["headers"], access)
-            status, headers, answer = await self.answer(posted)
+            status, headers, answer = await self._answer_any(posted)
             del posted
         except ClientGoneError:
             self._metrics.count_request(path, CLIENT_GONE)
@@ -140,6 +155,23 @@ class PostEndpoint(ABC):
             headers.append((b"x-request-id", request_id))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
+
+    async def _answer_any(self, posted: PostRequest) -> PostAnswer:
+        """The answer; text is made tokens of once the body was refused for it."""
+        try:
+            return await self.answer(posted)
+        except RequestError:
+            if self._text is None or posted.path not in self.text_paths:
+                raise
+            if posted.form is BodyForm.OCTETS:
+                raise
+            found = await self._text.translated(
+                posted.body, posted.wire, posted.access, by_load=self.goes_by_load
+            )
+            if found is None:
+                raise
+        status, headers, body = await self.answer(posted._replace(body=found.body))
+        return PostAnswer(status, [*headers, found.header], body)
 
     def _body_form(self, content_type: bytes) -> BodyForm | None:
         """What a body is; None for what the route does not speak."""

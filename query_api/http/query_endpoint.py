@@ -79,6 +79,8 @@ class _Request(NamedTuple):
 class HotRoutes(PostEndpoint):
     """Answers `POST /query` and `POST /query_by_hash`."""
 
+    text_paths = frozenset({"/query"})
+
     def __init__(
         self,
         parts: HttpParts,
@@ -93,7 +95,7 @@ class HotRoutes(PostEndpoint):
         history: answers what is asked of the past.
         audit: keeps a share of the answers of now.
         """
-        super().__init__(parts.bodies, parts.default_wire, parts.metrics)
+        super().__init__(parts.bodies, parts.default_wire, parts.metrics, parts.text)
         self._view = parts.view
         self._unknown = parts.unknown
         self._audit = audit

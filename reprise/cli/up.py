@@ -38,6 +38,7 @@ from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import RepriseError
+from tokens.settings import tokens_option
 
 if TYPE_CHECKING:
     from reprise.rooms import GatewaySettings, LmcacheSettings
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
 @routing_options
 @acting_options
 @grpc_options
+@tokens_option
 @query_options()
 @access_options
 @tls_options
@@ -141,6 +143,7 @@ def up(
     act_s: float,
     grpc: GrpcSettings | None,
     select_service: bool,
+    token_files: dict[str, Path],
     access: AccessSettings,
     tls: TlsSettings | None,
     lmcache: "LmcacheSettings | None",
@@ -188,6 +191,7 @@ def up(
             grpc=grpc,
             access=access,
             tls=tls,
+            token_files=token_files,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

@@ -20,6 +20,7 @@ from reprise.http.tls_settings import TlsSettings
 from routing.decisions.router import Router
 from schemas.errors import ConfigurationError
 from schemas.limits import SHUTDOWN_S
+from tokens.interface import PromptTokenizer
 
 if TYPE_CHECKING:
     from reprise.rooms import Gateway, GatewaySettings
@@ -103,6 +104,7 @@ def open_door(
     view: View,
     registry: PublisherRegistry,
     router: Router,
+    tokenizer: PromptTokenizer,
     guard: Guard,
     *,
     access: AccessSettings,
@@ -122,7 +124,9 @@ def open_door(
             access.check_host(settings.host, "the host of --gateway")
         listening = bind(settings.host, settings.port, option="--gateway")
     try:
-        return Door(room.gateway(settings, view, registry, router, guard), listening, tls)
+        return Door(
+            room.gateway(settings, view, registry, router, tokenizer, guard), listening, tls
+        )
     except ConfigurationError:
         if listening is not None:
             listening.close()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,8 @@ from reprise.metrics.roles import (
     replica_collector,
     tracing_collector,
 )
+from reprise.registered_engines import RegisteredEngines
+from reprise.roles.door import open_door
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
@@ -54,6 +56,7 @@ from reprise.settings import DEFAULT_SEED, check_act_period, check_audit_rate
 from reprise.tracing.opening import Tracing, tracing_of
 from routing.decisions.router import Router, RouterSettings
 from routing.log.replica import ReplicaRouting
+from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
@@ -64,9 +67,10 @@ from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
 from streams.table.rows.reader import RowReader
+from tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from reprise.rooms import ReplicaLmcache
+    from reprise.rooms import GatewaySettings, ReplicaLmcache
 from typing import Final
 
 REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configuration file names
@@ -93,6 +97,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         access: who may ask.
         tls: how HTTP and gRPC are encrypted; None: they are not.
         leave: to whom it leaves its clients on SIGTERM; None: to nobody, at once.
+        gateway: answers OpenAI's API by the engines; None: it does not.
+        token_files: directories of models, by name; text is made tokens of by their files.
     """
 
     kafka: KafkaSettings
@@ -112,6 +118,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     access: AccessSettings = AccessSettings()
     tls: TlsSettings | None = None
     leave: LeaveSettings | None = None
+    gateway: "GatewaySettings | None" = None
+    token_files: Mapping[str, Path] = {}
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate or the period is none."""
@@ -344,6 +352,22 @@ def _serve(
         )
         service.replica.metrics.register(http_collector(server.connections))
         service.replica.metrics.register(tracing_collector(tracing.counts))
+        tokenizer = Tokenizer(
+            settings.token_files,
+            RegisteredEngines(service.replica, REAL_CLOCK),
+            REAL_CLOCK,
+            service.replica.conditions,
+        )
+        door = open_door(
+            settings.gateway,
+            service.replica,
+            service.registry,
+            service.router,
+            tokenizer,
+            guard,
+            access=settings.access,
+            tls=settings.tls,
+        )
         beside = beside_grpc(
             service,
             service.replica,
@@ -372,13 +396,15 @@ def _serve(
         history=service.history,
         audit=service.audit_queue,
         router=service.router,
+        tokenizer=tokenizer,
         commands=None if lmcache is None else lmcache.commands,
         select_service=settings.select_service,
         acting=None if lmcache is None else lmcache.actor,
+        gateway=None if door is None else door.gateway,
         guard=guard,
         tracer=tracing.tracer,
     )
     leaving = ReplicaLeave(settings.leave, server.port) if settings.leave is not None else None
-    server.run(app, beside, when_serving=when_serving, leaving=leaving)
+    server.run(app, beside, when_serving=when_serving, leaving=leaving, door=door)
     if refusals:
         raise refusals[0]

@@ -10,14 +10,17 @@ from reprise.application import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.embedded.view import ROLE
 from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
+from reprise.registered_engines import RegisteredEngines
 from reprise.roles.door import open_door
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.http_server import Server, guard_of
 from reprise.settings import Settings
 from reprise.tracing.opening import Tracing, tracing_of
+from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError
 from schemas.registration import Registration
 from storage.faults import PID_FILE
+from tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +69,19 @@ def _serve(
     except BaseException:
         server.close()
         raise
+    tokenizer = Tokenizer(
+        settings.token_files,
+        RegisteredEngines(service.view, REAL_CLOCK),
+        REAL_CLOCK,
+        service.conditions,
+    )
     try:
         door = open_door(
             settings.gateway,
             service.view,
             service.registry,
             service.router,
+            tokenizer,
             guard,
             access=settings.access,
             tls=settings.tls,
@@ -111,6 +121,7 @@ def _serve(
             audit=service.audit_queue,
             workers=lmcache,
             router=service.router,
+            tokenizer=tokenizer,
             commands=None if lmcache is None else lmcache.commands,
             select_service=settings.select_service,
             acting=None if lmcache is None else lmcache.actor,

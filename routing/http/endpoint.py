@@ -10,6 +10,7 @@ from query_api.http.origins import check_origin
 from query_api.http.post_endpoint import TYPE_HEADERS, PostAnswer, PostEndpoint, PostRequest
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.queries import is_known
+from query_api.http.text_bodies import TextBodies
 from query_api.http.traces import context_of
 from query_api.http.wire import Wire, encode
 from query_api.ports import View
@@ -37,6 +38,8 @@ class RoutingEndpoint(PostEndpoint):
     """Answers `POST /route`, `/feedback` and `/load`."""
 
     takes_octets = False
+    text_paths = frozenset({ROUTE})
+    goes_by_load = True
 
     def __init__(
         self,
@@ -48,14 +51,16 @@ class RoutingEndpoint(PostEndpoint):
         unknown: UnknownScopes,
         *,
         tracer: Tracer = NO_TRACER,
+        text: TextBodies | None = None,
     ) -> None:
         """Args:
         view: of the table.
         router: that decides.
         unknown: says of scopes that nobody has what there is instead.
         tracer: of the service.
+        text: makes tokens of text; None: nothing does.
         """
-        super().__init__(bodies, default_wire, metrics)
+        super().__init__(bodies, default_wire, metrics, text)
         self._view = view
         self._router = router
         self._unknown = unknown
