@@ -76,6 +76,7 @@ class Door:
         await self.gateway.open()
         if self._listening is None:
             return
+        self._listening.listen(GATEWAY_BACKLOG)  # whoever reads that it serves, may connect at once
         self.connections.count_files()
         config = self.connections.configure(
             self.gateway.endpoint,
