@@ -11,7 +11,7 @@ client time alone. What an engine may have begun is tried on GATEWAY_BROKEN_MAX 
 request may be what they fail over.
 """
 
-import logging
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from enum import Enum
@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
+from bridge.supervision import cancel as cancel_all
 from gateway.bounds import (
     GATEWAY_BROKEN_MAX,
     GATEWAY_TRIED_MAX,
@@ -26,16 +27,19 @@ from gateway.bounds import (
 )
 from gateway.errors import GatewayError
 from gateway.events import EventStream
-from gateway.fleet import Fleet, ServedModel
+from gateway.fleet import EngineTarget, Fleet, ServedModel
 from gateway.held import HeldBytes
+from gateway.pairs import Handover, are_at_once
 from gateway.placement import PlacedRequest, Placement, Placer
 from gateway.prompts import Prompts
 from gateway.requests import ClientRequest, passed_back
-from gateway.upstream import BROKEN, NOT_REACHED, Sent, Upstream
+from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Sent, Upstream
 from gateway.usage import Usage, read_usage
 from schemas.causes import cause_of
+from schemas.limits import KIB
 
 GATEWAY_PROGRESS_S: Final = 60.0  # how often it is told that an answer still comes
+GATEWAY_REFUSAL_BYTES_MAX: Final = 64 * KIB  # of an answer that says that there is none
 GATEWAY_INTERVALS_MAX: Final = 4096  # between two pieces of an answer, of which times are learned
 
 Headers = list[tuple[bytes, bytes]]
@@ -44,8 +48,6 @@ SendFn = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _EVENTS: Final = b"text/event-stream"
 _BUSY: Final = frozenset({408, 425, 429})
 """Of an engine that works, and takes no more now: another one may."""
-
-logger = logging.getLogger(__name__)
 
 
 class State(Enum):
@@ -80,14 +82,26 @@ class _FailedAttemptError(Exception):
 
     Attributes:
         is_broken: whether it may have begun.
+        target: the engine.
         kind: for counts: `unreachable`, `broken`, `refused`.
     """
 
-    def __init__(self, kind: str, text: str, refusal: _Refusal | None = None) -> None:
+    def __init__(
+        self, target: EngineTarget, kind: str, text: str, refusal: _Refusal | None = None
+    ) -> None:
         self.kind = kind
+        self.target = target
         self.is_broken = kind == "broken" or (refusal is not None and refusal.status == 500)
         self.refusal = refusal
         super().__init__(text)
+
+
+class _RefusedError(Exception):
+    """An engine says that it does not answer, in whole words."""
+
+    def __init__(self, refusal: _Refusal) -> None:
+        self.refusal = refusal
+        super().__init__()
 
 
 class BrokenOffError(Exception):
@@ -138,7 +152,8 @@ class Exchange:
         parts.held.take(self._kept_bytes)
         try:
             tokens = await parts.prompts.of(self._request, self._model)
-            self._request = self._request._replace(fields=None)
+            if not self._model.has_pairs:
+                self._request = self._request._replace(fields=None)
             self._placed = PlacedRequest(self._request, self._model, tokens)
             await self._try_engines(self._placed)
         finally:
@@ -167,9 +182,12 @@ class Exchange:
                 last = error
                 broken += error.is_broken
                 self.failures.append(error.kind)
-                placed.tried.add(placement.target.key)
-                if error.refusal is not None and error.refusal.status in _BUSY:
+                placed.tried.add(error.target.key)
+                status = 0 if error.refusal is None else error.refusal.status
+                if 400 <= status < 500:
                     self._parts.placer.cancelled(placement)
+                    if status not in _BUSY:
+                        break
                 else:
                     self._parts.placer.failed(placement, str(error))
         assert last is not None, "the first engine was tried"
@@ -179,65 +197,128 @@ class Exchange:
         await self._pass_refusal(last.refusal, placement)
 
     async def _attempt(self, placement: Placement) -> None:
-        under_way = self._parts.fleet.under_way
-        place = placement.target.place
-        under_way[place] += 1
-        try:
-            await self._exchange(placement)
-        finally:
-            under_way[place] -= 1
-            if not under_way[place]:
-                del under_way[place]
-
-    async def _exchange(self, placement: Placement) -> None:
-        """With one engine; once more where its connection had been closed meanwhile."""
-        for is_last in (False, True):
-            sent = Sent()
-            try:
-                await self._ask(placement, sent)
+        """By one engine, or by two of which one computes the prompt."""
+        prefill, body = placement.prefill, self._request.body
+        if prefill is not None and self._request.fields is not None:
+            handover = Handover(prefill)
+            if are_at_once(prefill):
+                await self._attempt_at_once(placement, prefill, handover.both(body))
                 return
-            except NOT_REACHED as error:
-                raise _FailedAttemptError("unreachable", cause_of(error)) from error
-            except aiohttp.ServerDisconnectedError as error:
-                if is_last or not sent.is_reused or self.state is State.PASSING:
-                    self._break(placement, error)
-            except aiohttp.ClientConnectionResetError as error:
-                if is_last or not sent.is_reused or self.state is State.PASSING:
-                    self._break(placement, error)
-            except BROKEN as error:
-                self._break(placement, error)
+            first = handover.first(self._request.fields)
+            asked_at = time.monotonic()
+            answer = await self._converse(prefill, first, self._compute)
+            self._parts.placer.began(placement, time.monotonic() - asked_at)
+            body = handover.second(body, answer)
+        await self._answer_by(placement, body)
 
-    def _break(self, placement: Placement, error: Exception) -> None:
+    async def _answer_by(self, placement: Placement, body: bytes) -> None:
+        asked_at = time.monotonic()
+
+        async def take(answer: aiohttp.ClientResponse) -> bytes:
+            passed = passed_back(answer.raw_headers)
+            if answer.headers.get("Content-Type", "").encode().lower().startswith(_EVENTS):
+                await self._pass_events(placement, answer, passed, asked_at)
+            else:
+                await self._pass_body(placement, answer, passed, asked_at)
+            return b""
+
+        await self._converse(placement.target, body, take)
+
+    async def _attempt_at_once(
+        self, placement: Placement, prefill: EngineTarget, body: bytes
+    ) -> None:
+        """Whichever fails ends the other, which would wait for it."""
+        computing = asyncio.create_task(self._converse(prefill, body, self._compute))
+        answering = asyncio.create_task(self._answer_by(placement, body))
+        try:
+            done, _ = await asyncio.wait(
+                (computing, answering), return_when=asyncio.FIRST_COMPLETED
+            )
+            if computing in done and self.state is not State.PASSING:
+                computing.result()
+            await answering
+        finally:
+            await cancel_all(computing, answering)
+
+    async def _compute(self, answer: aiohttp.ClientResponse) -> bytes:
+        """All of what an engine says that computes a prompt for another one."""
+        body = bytearray()
+        while piece := await answer.content.readany():
+            if len(body) < GATEWAY_WHOLE_BYTES_MAX:
+                body += piece
+        if answer.status >= 400:
+            refusal = _Refusal(answer.status, passed_back(answer.raw_headers), bytes(body))
+            raise _RefusedError(refusal)
+        return bytes(body)
+
+    async def _converse(
+        self,
+        target: EngineTarget,
+        body: bytes,
+        take: Callable[[aiohttp.ClientResponse], Awaitable[bytes]],
+    ) -> bytes:
+        """Sends a body to an engine and has its answer taken; once more where the connection had
+        been closed meanwhile.
+
+        Raises:
+            _FailedAttemptError: the client has nothing yet.
+            BrokenOffError: the client has a part.
+        """
+        under_way = self._parts.fleet.under_way
+        under_way[target.place] += 1
+        try:
+            for is_last in (False, True):
+                sent = Sent()
+                try:
+                    return await self._ask(target, body, sent, take)
+                except NOT_REACHED as error:
+                    raise _FailedAttemptError(target, "unreachable", cause_of(error)) from error
+                except _RefusedError as error:
+                    refusal = error.refusal
+                    text = f"it answers HTTP {refusal.status}"
+                    raise _FailedAttemptError(target, "refused", text, refusal) from error
+                except BROKEN as error:
+                    is_stale = isinstance(error, CLOSED_MEANWHILE) and sent.is_reused
+                    if not is_stale or is_last or self.state is State.PASSING:
+                        self._break(target, error)
+            raise AssertionError("the second one returns or raises")
+        finally:
+            under_way[target.place] -= 1
+            if not under_way[target.place]:
+                del under_way[target.place]
+
+    def _break(self, target: EngineTarget, error: Exception) -> None:
         """Raises what becomes of an answer that the engine has broken off."""
         if self.state is State.PASSING:
-            self._parts.placer.failed(placement, cause_of(error))
+            if self._placement is not None:
+                self._parts.placer.failed(self._placement, cause_of(error))
             self.failures.append("broken_off")
             self.state = State.ENDED
             raise BrokenOffError(cause_of(error)) from error
-        raise _FailedAttemptError("broken", cause_of(error)) from error
+        raise _FailedAttemptError(target, "broken", cause_of(error)) from error
 
-    async def _ask(self, placement: Placement, sent: Sent) -> None:
-        request, target = self._request, placement.target
+    async def _ask(
+        self,
+        target: EngineTarget,
+        body: bytes,
+        sent: Sent,
+        take: Callable[[aiohttp.ClientResponse], Awaitable[bytes]],
+    ) -> bytes:
+        request = self._request
         headers = [*request.headers, ("Accept-Encoding", "identity")]
         if target.has_ranks:
             headers.append(("X-data-parallel-rank", str(target.key[1])))
         path = request.path
         if request.url_query:
             path += "?" + request.url_query.decode("latin-1")
-        asked_at = time.monotonic()
         async with self._parts.upstream.ask(
-            "POST", target.base_url, path, headers=headers, body=request.body, sent=sent
+            "POST", target.base_url, path, headers=headers, body=body, sent=sent
         ) as answer:
-            status = answer.status
-            if status >= 500 or status in _BUSY:
-                raise await _refused(answer)
-            if status < 200 or 300 <= status < 400:
-                raise _FailedAttemptError("broken", f"it answers HTTP {status} to a request")
-            passed = passed_back(answer.raw_headers)
-            if answer.headers.get("Content-Type", "").encode().lower().startswith(_EVENTS):
-                await self._pass_events(placement, answer, passed, asked_at)
-            else:
-                await self._pass_body(placement, answer, passed, asked_at)
+            if answer.status >= 500 or answer.status in _BUSY:
+                raise _RefusedError(await _refusal_of(answer))
+            if answer.status < 200 or 300 <= answer.status < 400:
+                raise ValueError(f"it answers HTTP {answer.status} to a request")
+            return await take(answer)
 
     # Answers
 
@@ -252,7 +333,7 @@ class Exchange:
         events = EventStream(leaves_out=self._request.leaves_out)
         piece = await content.readany()
         if not piece:
-            raise _FailedAttemptError("broken", "its stream ended before it began")
+            raise ValueError("its stream ended before it began")
         if self._request.leaves_out:
             headers = [one for one in headers if one[0] != b"content-length"]
         self._begin(placement, asked_at)
@@ -312,7 +393,7 @@ class Exchange:
         self._began_at = self._told_at = time.monotonic()
         if self._request.is_stream:
             self._parts.placer.began(placement, self._began_at - asked_at)
-        self._request = self._request._replace(body=b"")
+        self._request = self._request._replace(body=b"", fields=None)
         if self._placed is not None:
             self._placed.request = self._request
         self._give_back()
@@ -359,19 +440,16 @@ class Exchange:
 
 _START: Final = "http.response.start"
 _BODY: Final = "http.response.body"
-_REFUSAL_BYTES_MAX: Final = 64 * 1024
 
 
-async def _refused(answer: aiohttp.ClientResponse) -> _FailedAttemptError:
+async def _refusal_of(answer: aiohttp.ClientResponse) -> _Refusal:
     """What an engine says that does not answer now."""
-    text = f"it answers HTTP {answer.status}"
     body = bytearray()
     while piece := await answer.content.readany():
         body += piece
-        if len(body) > _REFUSAL_BYTES_MAX:
-            return _FailedAttemptError("broken", text)
-    refusal = _Refusal(answer.status, passed_back(answer.raw_headers), bytes(body))
-    return _FailedAttemptError("refused", text, refusal)
+        if len(body) > GATEWAY_REFUSAL_BYTES_MAX:
+            raise ValueError(f"it answers HTTP {answer.status} without end")
+    return _Refusal(answer.status, passed_back(answer.raw_headers), bytes(body))
 
 
 def _broken_off_event() -> bytes:

@@ -18,18 +18,26 @@ EngineKey = tuple[str, int]
 """Instance and data-parallel rank."""
 
 
+_NO_LABELS: Final[Mapping[str, str]] = {}
+
+
 class EngineTarget(NamedTuple):
     """A rank of an engine, as requests are sent to it.
 
     Attributes:
         base_url: of its HTTP server, without a slash at its end.
+        role: which phases it takes.
         has_ranks: whether it is one of several behind that address.
+        kind: of its publisher.
+        labels: of its registration.
     """
 
     key: EngineKey
     base_url: str
     role: str
     has_ranks: bool
+    kind: str = ""
+    labels: Mapping[str, str] = _NO_LABELS
 
     @property
     def place(self) -> tuple[str, int]:
@@ -47,6 +55,7 @@ class ServedModel(NamedTuple):
         salt: that they are registered with, most of them.
         targets: that can be sent requests.
         has_all: whether these are all that are registered.
+        has_pairs: whether some compute prompts for others.
     """
 
     tenant_id: str
@@ -56,6 +65,7 @@ class ServedModel(NamedTuple):
     salt: str
     targets: Mapping[EngineKey, EngineTarget]
     has_all: bool = True
+    has_pairs: bool = False
 
 
 class Fleet:
@@ -157,13 +167,27 @@ def _served(
     first, _ = ranks[0]
     targets = {
         (one.instance_id, one.dp_rank): EngineTarget(
-            (one.instance_id, one.dp_rank), url, one.role, several[url] > 1
+            (one.instance_id, one.dp_rank),
+            url,
+            one.role,
+            several[url] > 1,
+            one.kind,
+            {label.name: label.value for label in one.labels},
         )
         for one, url in sorted(ranks, key=_order)
     }
     lora_name = key[1] if key[1] != first.model_name else ""
-    is_all = has_all and not lora_name
-    return ServedModel(key[0], first.model_name, lora_name, block_size, salt, targets, is_all)
+    roles = {one.role for one in targets.values()}
+    return ServedModel(
+        key[0],
+        first.model_name,
+        lora_name,
+        block_size,
+        salt,
+        targets,
+        has_all=has_all and not lora_name,
+        has_pairs="prefill" in roles,
+    )
 
 
 def _order(rank: tuple[Registration, str]) -> tuple[str, int, int]:

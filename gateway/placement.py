@@ -26,7 +26,14 @@ from routing.decisions.interface import Offered, RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
 from routing.http.documents import retry_after
 from routing.http.requests import RouteBody, route_request
-from schemas.routing_records import FeedbackReport, OutcomeEvent, Phase, Refusal, decision_id
+from schemas.routing_records import (
+    Decision,
+    FeedbackReport,
+    OutcomeEvent,
+    Phase,
+    Refusal,
+    decision_id,
+)
 from schemas.troubles import shortened
 
 logger = logging.getLogger(__name__)
@@ -38,20 +45,26 @@ _OVERLOADED: Final = {
 }
 
 
+_ORDER: Final = ("combined", "decode", "prefill")
+"""Roles of engines that are to do all of a request, the best ones first."""
+
+
 class Placement(NamedTuple):
     """Where a request goes.
 
     Attributes:
-        target: the engine.
+        target: the engine that answers.
         decision: the decision's id; "" where load decided.
         state: of the index then; "" likewise.
         by_load: why the index had no say, in one word; "" where it had.
+        prefill: the engine that computes the prompt for it; None: it does so itself.
     """
 
     target: EngineTarget
     decision: str = ""
     state: str = ""
     by_load: str = ""
+    prefill: EngineTarget | None = None
 
 
 class PlacedRequest:
@@ -118,15 +131,16 @@ class Placer:
         if decision.refused is not Refusal.NO:
             self._check_refused(routed, placed)
             return self._count(self._by_load(placed, decision.refused.value))
-        chosen = decision.candidates[decision.chosen]
-        key = (chosen.instance_id, chosen.dp_rank)
+        target = _target(placed.model, decision, decision.chosen)
+        prefill = None
+        if 0 <= decision.decode != decision.chosen:
+            target, prefill = _target(placed.model, decision, decision.decode), target
         name = decision_id(routed.run, decision.number)
-        if key not in placed.model.targets:  # unregistered since
+        if target is None:  # unregistered since
             self._tell(name, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
             return self._count(self._by_load(placed, "unregistered"))
-        target = placed.model.targets[key]
         missing = placed.tokens.missing or ("" if self._view.ready else decision.state)
-        return self._count(Placement(target, name, decision.state, missing))
+        return self._count(Placement(target, name, decision.state, missing, prefill))
 
     def _count(self, placement: Placement) -> Placement:
         self.placed[placement.by_load or "index"] += 1
@@ -184,12 +198,13 @@ class Placer:
             prompt_tokens=tokens.size,
             ttft_slo_s=request.ttft_slo_s,
             context=request.context,
-            phase=Phase.COMBINED,
+            phase=Phase.PAIR if model.has_pairs and request.can_be_a_pair else Phase.COMBINED,
         )
 
     def _by_load(self, placed: PlacedRequest, why: str) -> Placement:
         """The one with the fewest requests of this gateway; they take turns where several have."""
-        able = [one for one in placed.left if one.role == "combined"] or placed.left
+        best = min(_ORDER.index(one.role) for one in placed.left)
+        able = [one for one in placed.left if _ORDER.index(one.role) == best]
         self._turn += 1
         under_way = self._fleet.under_way
         start = self._turn % len(able)
@@ -263,6 +278,12 @@ class Placer:
         except Exception:
             self.faults += 1
             logger.exception("Unexpected error while an outcome was noted; its booking expires")
+
+
+def _target(model: ServedModel, decision: Decision, index: int) -> EngineTarget | None:
+    """A candidate of a decision; None where it is not registered any more."""
+    one = decision.candidates[index]
+    return model.targets.get((one.instance_id, one.dp_rank))
 
 
 def _offered(targets: Collection[EngineTarget]) -> tuple[Offered, ...]:

@@ -103,6 +103,13 @@ class ClientRequest(NamedTuple):
     context: str = ""
     fields: Mapping[str, Any] | None = None
 
+    @property
+    def can_be_a_pair(self) -> bool:
+        """Whether one engine can compute its prompt for another one."""
+        if self.fields is None or self.path not in (CHAT, COMPLETIONS):
+            return False
+        return "kv_transfer_params" not in self.fields and self.fields.get("n", 1) == 1
+
 
 def read_request(
     path: str,
@@ -148,7 +155,7 @@ def read_request(
     is_stream = fields.get("stream") is True
     leaves_out = is_stream and path in (CHAT, COMPLETIONS) and "stream_options" not in fields
     if leaves_out:
-        body = _with_usage(body)
+        body = with_fields(body, _INCLUDE_USAGE)
     user, salt = fields.get("user"), fields.get("cache_salt")
     return ClientRequest(
         path,
@@ -191,11 +198,17 @@ def _decoded(body: bytes) -> Any:
         return json.loads(body)  # half a surrogate pair, as engines take it
 
 
-def _with_usage(body: bytes) -> bytes:
+def with_fields(body: bytes, fields: bytes) -> bytes:
+    """A body with fields before its own, which stay as they came.
+
+    Args:
+        body: a JSON object.
+        fields: as they stand in one, without braces.
+    """
     opening = _OPENING.match(body)
     assert opening is not None, "it is an object"
     comma = b"" if body[opening.end() : opening.end() + 1] == b"}" else b","
-    return b"".join((b"{", _INCLUDE_USAGE, comma, body[opening.end() :]))
+    return b"".join((b"{", fields, comma, body[opening.end() :]))
 
 
 def _passed_on(headers: Headers, *, keeps_authorization: bool) -> list[tuple[str, str]]:

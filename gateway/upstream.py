@@ -154,5 +154,8 @@ async def _note_reuse(
 NOT_REACHED: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """Of a request that no engine has got."""
 
+CLOSED_MEANWHILE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError)
+"""Of one that the engine has not got where its connection had served another one before."""
+
 BROKEN: Final = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
 """Of one that an engine may have got, and did not answer whole."""
