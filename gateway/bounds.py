@@ -6,7 +6,7 @@ from schemas.limits import KIB, MIB
 
 GATEWAY_CONNECT_S: Final = 2.0  # to an engine; then another one is tried
 GATEWAY_SILENCE_S: Final = 600.0  # between two pieces of an answer, also before the first
-GATEWAY_READ_BYTES: Final = 64 * KIB  # of an answer that a slow client has not taken yet, twice
+GATEWAY_BUFFER_BYTES: Final = 64 * KIB  # of an answer that a slow client has not taken yet, twice
 GATEWAY_LINE_BYTES_MAX: Final = 16 * KIB  # of a header of an engine's answer: kind="broken"
 GATEWAY_FIELDS_MAX: Final = 128  # of them: likewise
 
@@ -15,6 +15,8 @@ GATEWAY_FIELDS_MAX: Final = 128  # of them: likewise
 GATEWAY_WHOLE_BYTES_MAX: Final = 1 * MIB
 # Of requests until their first byte is answered, and of answers until then: status="503".
 GATEWAY_HELD_BYTES_MAX: Final = 512 * MIB
+
+GATEWAY_NAMED_MAX: Final = 8  # models that are named where another one was asked for
 
 GATEWAY_TRIED_MAX: Final = 16  # engines, for one request
 GATEWAY_BROKEN_MAX: Final = 3  # of them that failed over it: it may be what they fail over

@@ -79,7 +79,8 @@ class Enrollment:
         engines: base URLs.
         registry: takes the registrations.
         http: asks.
-        wait_s: see ENROLL_RETRY_S.
+        retry_s: see ENROLL_RETRY_S.
+        again_s: see ENROLL_AGAIN_S.
 
     Attributes:
         faults: unexpected errors.

@@ -12,7 +12,6 @@ request may be what they fail over.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -36,6 +35,7 @@ from gateway.requests import ClientRequest, passed_back
 from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Sent, Upstream
 from gateway.usage import Usage, read_usage
 from schemas.causes import cause_of
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import KIB
 
 GATEWAY_PROGRESS_S: Final = 60.0  # how often it is told that an answer still comes
@@ -67,6 +67,7 @@ class ExchangeParts(NamedTuple):
     fleet: Fleet
     upstream: Upstream
     held: HeldBytes
+    clock: Clock = REAL_CLOCK
 
 
 class _Refusal(NamedTuple):
@@ -192,7 +193,7 @@ class Exchange:
                     self._parts.placer.failed(placement, str(error))
         assert last is not None, "the first engine was tried"
         if last.refusal is None:
-            text = f"None of {self.tries} engines answered; the last one: {last}"
+            text = f"No engine answered, of {self.tries:d} that were tried; the last one: {last}"
             raise GatewayError(502, "engines_failed", text)
         await self._pass_refusal(last.refusal, placement)
 
@@ -205,14 +206,14 @@ class Exchange:
                 await self._attempt_at_once(placement, prefill, handover.both(body))
                 return
             first = handover.first(self._request.fields)
-            asked_at = time.monotonic()
+            asked_at = self._parts.clock.monotonic()
             answer = await self._converse(prefill, first, self._compute)
-            self._parts.placer.began(placement, time.monotonic() - asked_at)
+            self._parts.placer.began(placement, self._parts.clock.monotonic() - asked_at)
             body = handover.second(body, answer)
         await self._answer_by(placement, body)
 
     async def _answer_by(self, placement: Placement, body: bytes) -> None:
-        asked_at = time.monotonic()
+        asked_at = self._parts.clock.monotonic()
 
         async def take(answer: aiohttp.ClientResponse) -> bytes:
             passed = passed_back(answer.raw_headers)
@@ -345,7 +346,7 @@ class Exchange:
                 if passed:
                     await self._send({"type": _BODY, "body": passed, "more_body": True})
                 piece = await content.readany()
-                now = time.monotonic()
+                now = self._parts.clock.monotonic()
                 self._note_interval(placement, now, now - at)
                 at = now
         except BROKEN:
@@ -390,7 +391,7 @@ class Exchange:
     def _begin(self, placement: Placement, asked_at: float) -> None:
         """The first byte: no other engine can be tried now."""
         self.state = State.PASSING
-        self._began_at = self._told_at = time.monotonic()
+        self._began_at = self._told_at = self._parts.clock.monotonic()
         if self._request.is_stream:
             self._parts.placer.began(placement, self._began_at - asked_at)
         self._request = self._request._replace(body=b"", fields=None)

@@ -1,6 +1,5 @@
 """Which engines there are for a model, and what this gateway has under way at each."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -8,11 +7,11 @@ from typing import Final, NamedTuple
 from bridge.engine_http.address import read_base_url
 from bridge.sockets.allowed_engines import ALLOWED
 from query_api.ports import View
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import AddressRefusedError, EndpointError
 from schemas.registration import Registration
 
 FLEET_KEPT_S: Final = 1.0  # how old what is known of registrations may be
-FLEET_NAMED_MAX: Final = 8  # models that an error names
 
 EngineKey = tuple[str, int]
 """Instance and data-parallel rank."""
@@ -74,7 +73,7 @@ class Fleet:
     Args:
         view: of the table, which has the registrations.
         names: what engines call what they serve: the registered model and the adapter.
-        clock: monotonic seconds.
+        clock: of how old what is known is.
 
     Attributes:
         under_way: requests of this gateway, by base URL and rank.
@@ -86,7 +85,7 @@ class Fleet:
         view: View,
         *,
         names: Callable[[str, str], tuple[str, str] | None] = lambda base_url, name: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         self.under_way: Counter[tuple[str, int]] = Counter()
         self.unusable = 0
@@ -133,7 +132,7 @@ class Fleet:
         return None
 
     def _current(self) -> Mapping[tuple[str, str], ServedModel]:
-        now = self._clock()
+        now = self._clock.monotonic()
         if now >= self._until:
             self._until = now + FLEET_KEPT_S
             self._found.clear()

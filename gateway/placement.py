@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gateway.bounds import GATEWAY_NAMED_MAX
 from gateway.errors import GatewayError
-from gateway.fleet import FLEET_NAMED_MAX, EngineKey, EngineTarget, Fleet, ServedModel
+from gateway.fleet import EngineKey, EngineTarget, Fleet, ServedModel
 from gateway.prompts import PromptTokens
 from gateway.requests import ClientRequest
 from gateway.settings import Affinity
@@ -219,7 +220,7 @@ class Placer:
             raise GatewayError(
                 429,
                 routed.decision.refused.value,
-                f"{text}; try again in {after} s",
+                f"{text}; try again in {after:d} s",
                 headers={"retry-after": str(after)},
             )
 
@@ -298,7 +299,7 @@ def _no_engine(model: ServedModel) -> GatewayError:
 def unknown_model(fleet: Fleet, tenant_id: str, name: str) -> GatewayError:
     """No engine serves a model of that name."""
     known = [one.name for one in fleet.models(frozenset({tenant_id}))]
-    shown = ", ".join(known[:FLEET_NAMED_MAX]) or "none: no engine is registered"
+    shown = ", ".join(known[:GATEWAY_NAMED_MAX]) or "none: no engine is registered"
     if not name:
         text = f"Expected a body that names one of the models: {shown}"
         return GatewayError(404, "model_not_found", text, param="model")

@@ -186,7 +186,7 @@ def _read_fields(body: bytes) -> tuple[Mapping[str, Any], bool]:
         text = "Expected the body to be a JSON object, as its content type says, got other bytes"
         raise GatewayError(400, "invalid_json", text) from error
     if not isinstance(found, dict):
-        text = f"Expected the body to be a JSON object, got: {type(found).__name__}"
+        text = "Expected the body to be a JSON object, got another value of JSON"
         raise GatewayError(400, "invalid_json", text)
     return found, True
 

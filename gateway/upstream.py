@@ -13,10 +13,10 @@ from yarl import URL
 
 from bridge.sockets.allowed_engines import ALLOWED
 from gateway.bounds import (
+    GATEWAY_BUFFER_BYTES,
     GATEWAY_CONNECT_S,
     GATEWAY_FIELDS_MAX,
     GATEWAY_LINE_BYTES_MAX,
-    GATEWAY_READ_BYTES,
     GATEWAY_SILENCE_S,
 )
 from schemas.errors import AddressRefusedError
@@ -92,7 +92,7 @@ class Upstream:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=_NO_AUTOMATIC,
-            read_bufsize=GATEWAY_READ_BYTES,
+            read_bufsize=GATEWAY_BUFFER_BYTES,
             max_line_size=GATEWAY_LINE_BYTES_MAX,
             max_field_size=GATEWAY_LINE_BYTES_MAX,
             max_headers=GATEWAY_FIELDS_MAX,
