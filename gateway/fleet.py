@@ -12,6 +12,7 @@ from schemas.errors import AddressRefusedError, EndpointError
 from schemas.registration import Registration
 
 FLEET_KEPT_S: Final = 1.0  # how old what is known of registrations may be
+FLEET_LOOKED_S: Final = 0.1  # the same, where a model is asked for that nobody is known to serve
 
 EngineKey = tuple[str, int]
 """Instance and data-parallel rank."""
@@ -92,28 +93,29 @@ class Fleet:
         self._view = view
         self._names = names
         self._clock = clock
-        self._until = float("-inf")
+        self._looked_at = float("-inf")
         self._models: dict[tuple[str, str], ServedModel] = {}
         self._found: dict[tuple[str, str], ServedModel | None] = {}
 
     def model(self, tenant_id: str, name: str) -> ServedModel | None:
         """What serves a model of that name; "" is the only one there is. None: nobody does."""
-        models = self._current()
+        models = self._current(FLEET_KEPT_S)
         key = (tenant_id, name)
         if key in models:
             return models[key]
-        if key not in self._found:
-            self._found[key] = self._named(tenant_id, name)
+        if self._found.get(key) is None:  # it may have been registered since
+            self._current(FLEET_LOOKED_S)
+            self._found[key] = self._models.get(key) or self._named(tenant_id, name)
         return self._found[key]
 
     def models(self, tenants: frozenset[str] | None = None) -> list[ServedModel]:
         """All models, sorted; those of these tenants."""
-        models = self._current()
+        models = self._current(FLEET_KEPT_S)
         return [one for key, one in sorted(models.items()) if tenants is None or key[0] in tenants]
 
     def forget(self) -> None:
         """What is known of registrations is out of date."""
-        self._until = float("-inf")
+        self._looked_at = float("-inf")
 
     def _named(self, tenant_id: str, name: str) -> ServedModel | None:
         """By a name that no registration has: an adapter's, or another one of the model's."""
@@ -131,10 +133,10 @@ class Fleet:
                 return one._replace(lora_name=lora_name, targets=targets, has_all=False)
         return None
 
-    def _current(self) -> Mapping[tuple[str, str], ServedModel]:
+    def _current(self, kept_s: float) -> Mapping[tuple[str, str], ServedModel]:
         now = self._clock.monotonic()
-        if now >= self._until:
-            self._until = now + FLEET_KEPT_S
+        if now >= self._looked_at + kept_s:
+            self._looked_at = now
             self._found.clear()
             self._models = self._read(self._view.registered())
         return self._models

@@ -297,11 +297,11 @@ def _no_engine(model: ServedModel) -> GatewayError:
 
 
 def unknown_model(fleet: Fleet, tenant_id: str, name: str) -> GatewayError:
-    """No engine serves a model of that name."""
+    """No engine serves a model of that name; or none is registered yet."""
     known = [one.name for one in fleet.models(frozenset({tenant_id}))]
-    shown = ", ".join(known[:GATEWAY_NAMED_MAX]) or "none: no engine is registered"
-    if not name:
-        text = f"Expected a body that names one of the models: {shown}"
-        return GatewayError(404, "model_not_found", text, param="model")
-    text = f"Expected one of the models that engines serve, {shown}, got: {name[:80]}"
+    if not known:
+        text = "No engine is registered yet: name them with --engine, or POST /register; try again"
+        return GatewayError(503, "no_engine", text, headers={"retry-after": "1"})
+    expected = "Expected one of the models that engines serve" if name else "Expected a model"
+    text = f"{expected}, {', '.join(known[:GATEWAY_NAMED_MAX])}, got: {name[:80] or 'none'}"
     return GatewayError(404, "model_not_found", text, param="model")
