@@ -159,8 +159,10 @@ integrations: .make/litellm .make/ray ## install LiteLLM and Ray Serve, and our 
 	  --editable integrations/reprise-client --editable integrations/reprise-$*
 	@mv .make/$*.new .make/$*
 
-engines: .make/dev ## fetch the publishers of released engines, one file of each package
+# REPRISE_ENGINES=FOLDER is another place than .make/engines for the vLLM; some 5 GB, ten minutes.
+engines: .make/dev ## fetch the publishers of released engines, and install a vLLM that computes on the CPU
 	$(BIN)/python -m devtools.publishers fetch
+	$(BIN)/python -m devtools.engines
 
 publishers: .make/dev ## try all publishers, and write the table of docs/compatibility.md
 	$(BIN)/python -m devtools.publishers table --write

@@ -30,6 +30,7 @@ ROOMS: Final = (
     "lab",
     "storage",
     "streams",
+    "tokens",
 )
 LOGGED: Final = ("info", "warning", "error", "exception", "critical", "log")
 _ECHOES: Final = ("echo", "secho", "confirm", "prompt", "tell", "print")

@@ -33,6 +33,7 @@ TOGETHER: Final = (
     "tests/integration/test_lmcache_",
     "tests/integration/test_page.py",
     "tests/integration/test_page_shown.py",
+    "tests/integration/test_real_engines.py",
     "tests/integration/test_released_publishers.py",
 )
 """Files whose tests run one after the other: they share a fixture, or each is short."""

@@ -33,8 +33,15 @@ SGLANG: Final = "SGLang"
 class TemplateForm(Protocol):
     """What a template takes; see `tokens.template.ChatTemplate`."""
 
-    takes_parts: bool
-    knows_developer: bool
+    @property
+    def takes_parts(self) -> bool:
+        """Whether contents are lists for it."""
+        ...
+
+    @property
+    def knows_developer(self) -> bool:
+        """Whether it has a developer's role."""
+        ...
 
 
 def variables_of(prompt: ChatPrompt, template: TemplateForm, kind: str) -> dict[str, Any]:

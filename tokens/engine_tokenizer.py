@@ -11,13 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.limits import MIB
 from tokens.conversation import SGLANG
 from tokens.interface import EngineAnswer
 from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, PromptError, TextPrompt, packed
 
 TOKENIZE: Final = "/tokenize"
-TOKENIZE_BYTES_MAX: Final = 32 * MIB  # of an engine's answer: some four million tokens
 
 _OK: Final = 200
 _REFUSALS: Final = range(400, 500)

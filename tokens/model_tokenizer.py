@@ -104,9 +104,9 @@ class ModelTokenizer:
                 text = template.rendered(variables, seconds)
         except TemplateSlowError:
             raise
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TemplateError, TypeError, ValueError, KeyError, AttributeError):
             # The template's own words may have what the request has.
-            text = f"the model's chat template refuses the messages: {type(error).__name__}"
+            text = "the model's chat template refuses the messages"
             raise NoTokensError(NoTokens.TEMPLATE, text) from None
         if len(text) > PROMPT_CHARACTERS_MAX:
             raise NoTokensError(NoTokens.TOO_LARGE, "the prompt is too large")

@@ -109,7 +109,9 @@ class ChatTemplate:
             assert isinstance(steps, _Steps)
             self._template = environment.from_string(_metered(tree, steps))
         except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
-            raise TemplateError(f"it is no template: {type(error).__name__}") from error
+            line = getattr(error, "lineno", None) or 1
+            text = f"expected a template of Jinja, got what cannot be read at line {line}"
+            raise TemplateError(text) from error
         self._meter = steps.meter
         self.knows_developer = "'developer'" in text or '"developer"' in text
 
@@ -137,7 +139,7 @@ class ChatTemplate:
         except TemplateError:
             raise
         except Exception as error:  # a template runs what it likes
-            raise TemplateError(f"the chat template fails: {type(error).__name__}") from error
+            raise TemplateError("the chat template fails on the messages") from error
         return "".join(pieces)
 
     def continued(self, variables: dict[str, Any], seconds: float) -> str:

@@ -25,15 +25,10 @@ from schemas.causes import cause_of
 from schemas.clock import Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import RepriseError
+from schemas.limits import MIB
 from tokens.bounds import RENDERING_LOOP_S_MAX, RENDERING_S_MAX
 from tokens.conversation import SGLANG
-from tokens.engine_tokenizer import (
-    TOKENIZE,
-    TOKENIZE_BYTES_MAX,
-    question,
-    read_answer,
-    text_question,
-)
+from tokens.engine_tokenizer import TOKENIZE, question, read_answer, text_question
 from tokens.interface import Engine, Engines, Tokens, TokenSource
 from tokens.local_model import Difference, Form, LocalModel, Standing, form_of
 from tokens.probes import PROBES
@@ -51,11 +46,12 @@ from tokens.rendering_errors import TemplateSlowError
 if TYPE_CHECKING:
     from tokens.model_tokenizer import ModelTokenizer
 
+TOKENIZE_BYTES_MAX: Final = 32 * MIB  # of an engine's answer: some four million tokens
 ENGINE_WAIT_S: Final = 0.25  # for an engine's answer: what tokens are for, saves no more
 COMPARED_WAIT_S: Final = 5.0  # the same, where nobody waits for it
 ASKED_AT_ONCE_MAX: Final = 64  # questions to engines under way; reason="busy"
-WAITING_MAX: Final = 64  # prompts that wait for a thread, or have one; reason="busy"
-THREADS: Final = 2  # that make tokens of large prompts
+PROMPTS_WAITING_MAX: Final = 64  # prompts that wait for a thread, or have one; reason="busy"
+TOKENS_THREADS: Final = 2  # that make tokens of large prompts
 PAUSE_S: Final = 2.0  # in which an engine is not asked that has not answered
 PAUSES_MAX: Final = 1024  # engines whose silence is remembered; the oldest goes
 
@@ -111,7 +107,7 @@ class Tokenizer:
         self._engines = engines
         self._clock = clock
         self._conditions = conditions
-        self._pool = ThreadPoolExecutor(THREADS, "tokens")
+        self._pool = ThreadPoolExecutor(TOKENS_THREADS, "tokens")
         self._waiting = 0
         self._asked = 0
         self._turn = 0
@@ -230,8 +226,8 @@ class Tokenizer:
             raise NoTokensError(NoTokens.TEMPLATE, str(error)) from error
 
     async def _on_thread(self, make: Callable[[], _Made]) -> _Made:
-        if self._waiting >= WAITING_MAX:
-            text = f"expected at most {WAITING_MAX} large prompts at once: try again"
+        if self._waiting >= PROMPTS_WAITING_MAX:
+            text = f"expected at most {PROMPTS_WAITING_MAX} large prompts at once: try again"
             raise NoTokensError(NoTokens.BUSY, text)
         self._waiting += 1
         try:

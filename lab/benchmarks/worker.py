@@ -36,6 +36,7 @@ MODULES: Final = {
     "as-of": "embedded.as_of",
     "simulate": "index.simulate",
     "tracing": "index.tracing",
+    "text": "index.text",
     "conversations": "embedded.conversations",
     "policies": "embedded.policies",
     "pipeline": "distributed.pipeline",

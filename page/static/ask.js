@@ -23,7 +23,8 @@ export class AskView {
     this.tokens = el("textarea", { name: "tokens", id: "ask-tokens", required: true, spellcheck: "false",
       placeholder: "101 15 100 55 89 7 42 3 9 12 13 14 15 16 17 18" });
     this.exampleSaid = el("span", { class: "small" }, "asks who holds the beginning that most prompts share");
-    this.as = el("select", { name: "as" }, el("option", { value: "token_ids" }, "token ids"), el("option", { value: "seq_hashes" }, "prefix hashes"));
+    this.as = el("select", { name: "as" }, el("option", { value: "token_ids" }, "token ids"), el("option", { value: "seq_hashes" }, "prefix hashes"),
+      el("option", { value: "messages" }, "message of a user"), el("option", { value: "prompt" }, "text"));
     this.asOf = el("input", { name: "as_of", placeholder: "now" });
     this.ago = el("input", { type: "range", min: 0, max: SLIDER_S, step: 5, value: "0", "aria-label": "How long ago, in seconds",
       oninput: () => { this.asOf.value = this.ago.value === "0" ? "" : (Date.now() / 1000 - Number(this.ago.value)).toFixed(3); this.sayAgo(); } });
@@ -33,7 +34,7 @@ export class AskView {
     this.element = el("div", {},
       el("form", { onsubmit: (event) => { event.preventDefault(); this.send(); } },
         el("div", { class: "fields" }, ...Object.entries(this.fields).map(([name, input]) => el("label", {}, names[name], input))),
-        el("label", { for: "ask-tokens" }, "Prompt as ", this.as, " (numbers, or the JSON body of a /query)"), this.tokens,
+        el("label", { for: "ask-tokens" }, "Prompt as ", this.as, " (numbers, text, or the JSON body of a /query or of a chat)"), this.tokens,
         el("div", { class: "bar-row" }, el("label", {}, "As of", this.asOf), el("label", {}, "or ago", this.ago), this.agoSaid),
         el("div", { class: "bar-row" }, el("button", { type: "submit", class: "main" }, "Ask"),
           el("button", { type: "button", onclick: () => this.example() }, "Example"), this.exampleSaid)),
@@ -57,6 +58,7 @@ export class AskView {
     const text = this.tokens.value.trim();
     if (text.startsWith("{")) {
       const given = JSON.parse(text);
+      if (given.messages || given.prompt) return this.bodyOfText(given, instance);
       for (const [name, input] of Object.entries(this.fields)) if (given[name] !== undefined && given[name] !== null) input.value = given[name];
       this.as.value = given.seq_hashes ? "seq_hashes" : "token_ids";
       const list = new RegExp(`"${this.as.value}"\\s*:\\s*\\[([^\\]]*)\\]`).exec(text);
@@ -64,13 +66,26 @@ export class AskView {
       this.tokens.value = list[1].replace(/\s+/g, " ").trim();
       return this.body(instance);
     }
+    if (this.as.value === "messages") return this.bodyOfText({ messages: [{ role: "user", content: text }] }, instance);
+    if (this.as.value === "prompt") return this.bodyOfText({ prompt: text }, instance);
     const list = text.split(/[\s,;[\]]+/).filter(Boolean);
     const wrong = list.find((one) => !/^-?\d+$/.test(one));
     if (wrong !== undefined || !list.length) throw new Error(`Expected numbers, separated by spaces or commas, got: ${(wrong ?? "nothing").slice(0, 40)}`);
+    return `${JSON.stringify(this.given(instance)).slice(0, -1)},"${this.as.value}":[${list.join(",")}]}`;
+  }
+  given(instance) {
     const given = {};
     for (const [name, input] of Object.entries(this.fields)) if (input.value !== "") given[name] = name === "block_size" ? Number(input.value) : input.value;
     if (instance) given.instance_id = instance;
-    return `${JSON.stringify(given).slice(0, -1)},"${this.as.value}":[${list.join(",")}]}`;
+    return given;
+  }
+  // What a chat has beside its text decides no tokens, and /query does not take it.
+  bodyOfText(text, instance) {
+    const decides = ["messages", "prompt", "tools", "tool_choice", "documents", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt",
+      "continue_final_message", "add_special_tokens", "truncate_prompt_tokens", "truncation_side"];
+    for (const name of ["model", "cache_salt"]) if (text[name]) this.fields[name].value = text[name];
+    this.as.value = text.messages ? "messages" : "prompt";
+    return JSON.stringify({ ...this.given(instance), ...Object.fromEntries(decides.filter((name) => name in text).map((name) => [name, text[name]])) });
   }
   // Fills the form with a question that has an answer here, and asks it.
   example() {
@@ -111,7 +126,7 @@ export class AskView {
   send() {
     return this.run(async () => {
       const body = this.body();
-      const route = this.as.value === "token_ids" ? "query" : "query_by_hash";
+      const route = this.as.value === "seq_hashes" ? "query_by_hash" : "query";
       const { document: found, headers } = await post(`${route}?${this.asOf.value ? "" : "detail=1"}${this.asked("")}`, body);
       const rows = Object.entries(found).flatMap(([tenant, instances]) => Object.entries(instances).map(([name, one]) => ({ tenant, name, ...one })))
         .sort((one, other) => other.longest_matched - one.longest_matched || one.name.localeCompare(other.name, "en", { numeric: true }));
@@ -126,11 +141,11 @@ export class AskView {
         el("div", {}, el("div", { class: "track", role: "img", "aria-label": `${row.longest_matched} tokens` },
           el("span", { class: "part-1", style: { left: "0", width: `${100 * row.longest_matched / most}%` } })),
         el("span", { class: "small" }, `${count(row.longest_matched)} tokens `),
-        this.as.value === "token_ids" ? el("button", { type: "button", "aria-label": `Explain ${row.name}`, onclick: () => this.explain(row.name) }, "Explain") : ""))));
+        this.as.value !== "seq_hashes" ? el("button", { type: "button", "aria-label": `Explain ${row.name}`, onclick: () => this.explain(row.name) }, "Explain") : ""))));
       if (!rows.length) figure.picture.append(el("p", {}, "Nobody: no instance of that scope is known."));
       this.explained = el("div");
       this.result.replaceChildren(el("p", {}, "State ", el("strong", {}, stateText(headers.get("reprise-state") ?? "–")),
-        `, position ${headers.get("reprise-position") ?? "–"}`), figure.element, this.explained);
+        `, position ${headers.get("reprise-position") ?? "–"}${headers.has("reprise-tokens") ? `, tokens ${headers.get("reprise-tokens")}` : ""}`), figure.element, this.explained);
     });
   }
   async explain(instance) {

@@ -23,7 +23,7 @@ ROOMS: Final = (
         "query_api",
         "replay",
     ),
-    *("routing", "schemas", "storage", "streams"),
+    *("routing", "schemas", "storage", "streams", "tokens"),
 )
 
 TO_COME: Final = (

@@ -391,6 +391,11 @@ def _tracing() -> list[Aim]:
     ]
 
 
+def _text() -> list[Aim]:
+    name = "a further turn of 8K tokens"
+    return [Aim(what=f"text to tokens: {name}", figure=FigureOf("text", name), at_most=1000.0)]
+
+
 def _policies() -> list[Aim]:
     """Through the real service, with eight simulated engines."""
     slo, models = "2.2 times the load, 5 s", "GET /models"
@@ -483,6 +488,7 @@ AIMS: Final = (
     *_distributed(),
     *_simulate(),
     *_tracing(),
+    *_text(),
     *_conversations(),
     *_policies(),
     *_past(),

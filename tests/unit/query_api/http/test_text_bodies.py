@@ -1,0 +1,182 @@
+"""Bodies with text are answered as those with its token ids; the text is made tokens of once."""
+
+from array import array
+from typing import Any
+
+import pytest
+
+from query_api.http.app import create_app
+from query_api.http.text_bodies import TEXT_BODY_BYTES_MAX
+from routing.decisions.live_load import LiveLoad
+from routing.decisions.queue import RoutingQueue
+from routing.decisions.router import Router, RouterSettings
+from routing.feature import routing_feature
+from tests.fakes import AsgiClient, FakeTable, Reply, registration
+from tokens.interface import NoTokens, NoTokensError, Tokens, TokenSource
+from tokens.prompt import ChatPrompt, Prompt, TokenPrompt
+
+TOKENS = list(range(10, 22))
+MESSAGES = [{"role": "user", "content": "SECRET question"}]
+SCOPE = {"model": "m", "block_size": 4}
+
+
+class FakeTokenizer:
+    """Has the same tokens for each prompt, or none."""
+
+    def __init__(self) -> None:
+        self.prompts: list[tuple[Prompt, str]] = []
+        self.missing: NoTokens | None = None
+
+    async def tokens(self, prompt: Prompt, tenant_id: str = "") -> Tokens:
+        """See `PromptTokenizer`."""
+        self.prompts.append((prompt, tenant_id))
+        if self.missing is not None:
+            raise NoTokensError(self.missing, "there are none")
+        if isinstance(prompt, TokenPrompt):
+            return Tokens(prompt.content, TokenSource.GIVEN)
+        return Tokens(array("I", TOKENS).tobytes(), TokenSource.LOCAL, 8)
+
+    def counted(self, prompt: Prompt, tokens: Tokens, prompt_tokens: int) -> None:
+        """See `PromptTokenizer`."""
+        raise AssertionError("nobody has counted")
+
+
+@pytest.fixture
+def tokenizer() -> FakeTokenizer:
+    return FakeTokenizer()
+
+
+@pytest.fixture
+def client(table: FakeTable, tokenizer: FakeTokenizer) -> AsgiClient:
+    table.store(table.add(registration("a")), TOKENS[:8], hashes=[1, 2])
+    router = Router(table, RoutingQueue(), LiveLoad(), RouterSettings())
+    return AsgiClient(create_app(table, table, [routing_feature(router)], tokenizer=tokenizer))
+
+
+def post(client: AsgiClient, path: str, **fields: Any) -> Reply:
+    return client.post_json(path, SCOPE | fields)
+
+
+@pytest.mark.parametrize("fields", [{"messages": MESSAGES}, {"prompt": "SECRET"}])
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+def test_text_is_answered_as_its_tokens_are(
+    client: AsgiClient, fields: dict[str, Any], wire: str
+) -> None:
+    send = client.post_json if wire == "json" else client.post_msgpack
+    by_tokens = send("/query", SCOPE | {"token_ids": TOKENS})
+    by_text = send("/query", SCOPE | fields)
+    assert (by_text.status, by_text.body) == (200, by_tokens.body)
+    assert by_text.headers["reprise-tokens"] == "local; count=12; reused=8"
+    assert "reprise-tokens" not in by_tokens.headers
+
+
+def test_token_ids_as_a_prompt_are_given(client: AsgiClient) -> None:
+    answer = post(client, "/query", prompt=TOKENS)
+    assert answer.headers["reprise-tokens"] == "given; count=12; reused=0"
+
+
+def test_what_decides_tokens_goes_to_the_tokenizer_and_the_rest_stays(
+    client: AsgiClient, tokenizer: FakeTokenizer
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    answer = client.post_json(
+        "/query",
+        {
+            "modelname": "m",
+            "block_size": 4,
+            "tenant_id": "t",
+            "tools": tools,
+            "messages": MESSAGES,
+            "chat_template_kwargs": {"x": 1},
+            "cache_salt": "s",
+        },
+    )
+    assert answer.status == 200
+    ((prompt, tenant_id),) = tokenizer.prompts
+    assert (prompt, tenant_id) == (
+        ChatPrompt("m", MESSAGES, tools, template_kwargs={"x": 1}),
+        "t",
+    )
+
+
+def test_a_body_with_token_ids_is_never_looked_at(
+    client: AsgiClient, tokenizer: FakeTokenizer
+) -> None:
+    assert post(client, "/query", token_ids=TOKENS).status == 200
+    assert post(client, "/route", token_ids=TOKENS).status == 200
+    assert not tokenizer.prompts
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [(NoTokens.MEDIA, 422), (NoTokens.ENGINE_SILENT, 503), (NoTokens.TOO_LARGE, 413)],
+)
+def test_a_query_without_tokens_says_why(
+    client: AsgiClient, tokenizer: FakeTokenizer, reason: NoTokens, status: int
+) -> None:
+    tokenizer.missing = reason
+    answer = post(client, "/query", messages=MESSAGES)
+    assert (answer.status, answer.document()["reason"]) == (status, f"tokens_{reason}")
+    assert "no tokens can be made of the text: there are none" in answer.document()["error"]
+    explained = post(client, "/explain", messages=MESSAGES, instance_id="a")
+    assert (explained.status, explained.document()["reason"]) == (status, f"tokens_{reason}")
+
+
+def test_a_route_without_tokens_goes_by_load_and_by_about_how_long_it_is(
+    client: AsgiClient, tokenizer: FakeTokenizer
+) -> None:
+    tokenizer.missing = NoTokens.MEDIA
+    candidates = [{"instance_id": "a", "dp_rank": 0}]
+    parts = [{"type": "text", "text": "x" * 400}, {"type": "image_url"}]
+    answer = post(
+        client, "/route", messages=[{"role": "user", "content": parts}], candidates=candidates
+    )
+    assert (answer.status, answer.headers["reprise-tokens"]) == (200, "none; reason=media")
+    assert answer.document()["prefill"]["prompt_tokens"] == 100
+    known = post(client, "/route", prompt="x", prompt_tokens=7, candidates=candidates)
+    assert known.document()["prefill"]["prompt_tokens"] == 7
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"messages": "SECRET"}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"prompt": {"SECRET": 1}}, "prompt"),
+        ({"prompt": "a", "messages": MESSAGES}, "messages"),
+        ({"prompt": "a", "token_ids": [1]}, "prompt"),
+        ({"messages": MESSAGES, "temperature": 1}, "temperature"),
+        ({"messages": MESSAGES, "block_size": 0}, "block_size"),
+    ],
+)
+def test_what_is_wrong_is_told_without_what_it_says(
+    client: AsgiClient, fields: dict[str, Any], field: str
+) -> None:
+    for path in ("/query", "/route"):
+        answer = post(client, path, **fields)
+        assert (answer.status, answer.document()["field"]) == (400, field)
+        assert "SECRET" not in answer.document()["error"]
+
+
+@pytest.mark.parametrize("body", [b'{"messages": [', b"messages", b'"prompt"', b'{"a": "prompt"}'])
+def test_a_body_that_only_mentions_text_is_refused_as_before(
+    client: AsgiClient, tokenizer: FakeTokenizer, body: bytes
+) -> None:
+    assert client.post("/query", body, content_type="application/json").status == 400
+    assert not tokenizer.prompts
+
+
+def test_text_may_have_more_colons_than_a_body_has_fields(client: AsgiClient) -> None:
+    assert post(client, "/query", prompt=":" * 100_000).status == 200
+
+
+def test_text_is_bounded_before_it_is_objects(client: AsgiClient, tokenizer: FakeTokenizer) -> None:
+    answer = post(client, "/query", prompt="x" * TEXT_BODY_BYTES_MAX)
+    assert (answer.status, answer.document()["reason"]) == (413, "body_too_large")
+    assert not tokenizer.prompts
+
+
+def test_hashes_are_asked_for_without_text(client: AsgiClient, tokenizer: FakeTokenizer) -> None:
+    answer = post(client, "/query_by_hash", prompt="x")
+    assert (answer.status, answer.document()["field"]) == (400, "prompt")
+    assert not tokenizer.prompts

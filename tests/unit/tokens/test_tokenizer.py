@@ -1,0 +1,448 @@
+"""Who makes the tokens, and what becomes of it where an engine makes others."""
+
+import asyncio
+import itertools
+import json
+import threading
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers", reason="the extra `text` is not installed")
+
+from schemas.clock import Clock
+from schemas.conditions import Conditions, Part
+from schemas.errors import RepriseError
+from tests.model_directories import byte_level, write_model
+from tokens import tokenizer as module
+from tokens.interface import Engine, EngineAnswer, TokenSource
+from tokens.local_model import Form, Standing
+from tokens.model_tokenizer import ModelTokenizer
+from tokens.prompt import (
+    ChatPrompt,
+    NoTokens,
+    NoTokensError,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    Truncation,
+)
+from tokens.tokenizer import Tokenizer
+
+HI = ChatPrompt("m", [{"role": "user", "content": "the quick brown fox"}])
+TEXT = TextPrompt("m", "the quick brown fox")
+ENGINE = Engine("http://engine", "vLLM")
+
+
+class ManualClock:
+    """Time stands still but for `now`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def clock(self) -> Clock:
+        return Clock(lambda: self.now, lambda: self.now, lambda: int(self.now * 1e9), _no_sleep)
+
+
+def _no_sleep(seconds: float) -> None:
+    raise AssertionError("nothing here sleeps on a thread")
+
+
+class FakeEngines:
+    """Makes tokens as the model does, or what it is told."""
+
+    def __init__(self, path: Path, *engines: Engine) -> None:
+        self.engines = list(engines)
+        self.asked: list[dict[str, Any]] = []
+        self.answer: Callable[[dict[str, Any]], EngineAnswer] = self._right
+        ticks = itertools.count()
+        self._tokenizer = ModelTokenizer.read(path, lambda: float(next(ticks)))
+
+    def of_model(self, model: str, tenant_id: str) -> Sequence[Engine]:
+        return self.engines if model == "m" and tenant_id in ("", "default") else ()
+
+    async def post(
+        self, base_url: str, path: str, body: bytes, *, wait_s: float, bytes_max: int
+    ) -> EngineAnswer:
+        assert path == "/tokenize"
+        asked = json.loads(body)
+        self.asked.append(asked)
+        await asyncio.sleep(0)
+        return self.answer(asked)
+
+    def _right(self, asked: dict[str, Any]) -> EngineAnswer:
+        prompt: ChatPrompt | TextPrompt
+        if "messages" in asked:
+            prompt = ChatPrompt("m", asked["messages"])
+        else:
+            prompt = TextPrompt("m", asked["prompt"], asked["add_special_tokens"])
+        text = self._tokenizer.text_of(prompt, "vLLM", 1e6)
+        content, _ = self._tokenizer.tokens_of(text, prompt)
+        return tokens_answer(list(array("I", content)))
+
+
+def tokens_answer(tokens: list[int]) -> EngineAnswer:
+    return EngineAnswer(200, json.dumps({"tokens": tokens, "count": len(tokens)}).encode())
+
+
+def wrong(asked: dict[str, Any]) -> EngineAnswer:
+    return tokens_answer([7, 7, 7])
+
+
+def silent(asked: dict[str, Any]) -> EngineAnswer:
+    raise RepriseError("it does not answer")
+
+
+class World:
+    """A tokenizer with one model, its engines and what is known of it."""
+
+    def __init__(self, path: Path, *engines: Engine, models: bool = True) -> None:
+        self.time = ManualClock()
+        self.conditions = Conditions(lambda: self.time.now)
+        self.engines = FakeEngines(path, *engines)
+        paths = {"m": path} if models else {}
+        self.tokenizer = Tokenizer(paths, self.engines, self.time.clock(), self.conditions)
+
+    def run(self, *calls: Callable[[], Awaitable[Any]]) -> list[Any]:
+        """Each after the other, and the comparisons that it began."""
+
+        async def all_calls() -> list[Any]:
+            found = []
+            for call in calls:
+                found.append(await call())
+                await asyncio.gather(*self.tokenizer._comparing)
+            return found
+
+        try:
+            return asyncio.run(all_calls())
+        finally:
+            self.tokenizer.end()
+
+    def tokens(self, prompt: Prompt) -> Callable[[], Awaitable[Any]]:
+        return lambda: self.tokenizer.tokens(prompt)
+
+    @property
+    def condition(self) -> str:
+        found = [one for one in self.conditions.all() if one.part is Part.TOKENS]
+        return f"{found[0].reason}: {found[0].message}" if found else ""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+def whole(text: str) -> bytes:
+    return array("I", byte_level().encode(text, add_special_tokens=False).ids).tobytes()
+
+
+RENDERED = "<|im_start|>user\nthe quick brown fox<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_the_models_own_files_make_the_tokens(path: Path) -> None:
+    world = World(path)
+    (chat, again, text) = world.run(world.tokens(HI), world.tokens(HI), world.tokens(TEXT))
+    assert (chat.content, chat.source) == (whole(RENDERED), TokenSource.LOCAL)
+    assert (again.reused, chat.length) == (chat.length, len(whole(RENDERED)) // 4)
+    assert text.content == whole("the quick brown fox")
+    assert world.tokenizer.made == {"local": 3}
+    assert world.tokenizer.tokens_made["local"] == 2 * chat.length + text.length
+
+
+def test_token_ids_are_given(path: Path) -> None:
+    world = World(path)
+    prompt = TokenPrompt("other", array("I", [1, 2, 3]).tobytes(), Truncation(2, True))
+    (found,) = world.run(world.tokens(prompt))
+    assert (found.content, found.source) == (array("I", [2, 3]).tobytes(), TokenSource.GIVEN)
+
+
+def test_an_engine_is_asked_where_no_files_are_named(path: Path) -> None:
+    world = World(path, ENGINE, models=False)
+    chat = HI._replace(
+        tools=[{"function": {"name": "f"}}],
+        documents=[{"text": "d"}],
+        template_kwargs={"x": 1},
+        messages=[{"role": "user", "content": "a", "reasoning_content": "why"}],
+    )
+    _, text = world.run(world.tokens(chat), world.tokens(TEXT))
+    assert (text.content, text.source) == (whole(TEXT.text), TokenSource.ENGINE)
+    assert world.engines.asked[0] == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "a", "reasoning": "why"}],
+        "add_generation_prompt": True,
+        "continue_final_message": False,
+        "add_special_tokens": False,
+        "tools": [{"function": {"name": "f"}}],
+        "chat_template_kwargs": {"x": 1, "documents": [{"text": "d"}]},
+    }
+    assert not world.tokenizer.compared
+
+
+@pytest.mark.parametrize("prompt", [HI, TEXT], ids=["chat", "completion"])
+def test_a_difference_is_a_condition_and_the_engine_is_asked_from_then_on(
+    path: Path, prompt: ChatPrompt | TextPrompt
+) -> None:
+    world = World(path, ENGINE)
+    world.engines.answer = wrong
+    first, second = world.run(world.tokens(prompt), world.tokens(prompt))
+    assert first.source is TokenSource.LOCAL
+    assert (second.source, second.content) == (
+        TokenSource.ENGINE,
+        array("I", [7, 7, 7]).tobytes(),
+    )
+    assert world.tokenizer.compared == {"different": 1}
+    form = Form.CHAT if prompt is HI else Form.COMPLETION
+    assert world.tokenizer.models["m"].standings == {
+        one: Standing.DIFFERENT if one is form else Standing.UNPROVEN for one in Form
+    }
+    assert world.condition.startswith(f"differs: tokens of the model m ({form}) are not those")
+    assert f"{first.length} here, 3 there, from token 0 on" in world.condition
+    assert "quick" not in world.condition
+
+
+def test_other_forms_are_still_made_here(path: Path) -> None:
+    world = World(path, ENGINE)
+    world.engines.answer = lambda asked: (
+        wrong(asked) if "messages" in asked else world.engines._right(asked)
+    )
+    _, chat, text = world.run(world.tokens(HI), world.tokens(HI), world.tokens(TEXT))
+    assert (chat.source, text.source) == (TokenSource.ENGINE, TokenSource.LOCAL)
+
+
+def test_where_tokens_differ_and_nobody_can_be_asked_there_are_none(path: Path) -> None:
+    world = World(path)
+    (first,) = world.run(world.tokens(HI))
+    world.tokenizer.counted(HI, first, first.length)
+    assert not world.condition
+    world.tokenizer.counted(HI, first, first.length + 1)
+    assert "not those that an engine computes" in world.condition
+    with pytest.raises(NoTokensError) as refused:
+        world.run(world.tokens(HI))
+    assert refused.value.reason is NoTokens.DIFFERS
+    assert world.tokenizer.missing == {"differs": 1}
+
+
+def test_the_first_requests_are_compared_and_then_one_in_many(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COMPARED_FIRST", 2)
+    monkeypatch.setattr(module, "COMPARED_EVERY", 4)
+    world = World(path, ENGINE)
+    world.run(*[world.tokens(HI)] * 9)
+    assert world.tokenizer.compared == {"equal": 4}  # the first, second, fourth and eighth
+    assert world.tokenizer.models["m"].standings[Form.CHAT] is Standing.EQUAL
+
+
+def test_comparisons_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPARING_MAX", 1)
+    world = World(path, ENGINE)
+
+    async def three() -> None:
+        for _ in range(3):
+            await world.tokenizer.tokens(HI)
+
+    world.run(three)
+    assert world.tokenizer.compared == {"equal": 1, "left_out": 2}
+
+
+def test_an_engine_that_is_silent_proves_nothing(path: Path) -> None:
+    world = World(path, ENGINE)
+    world.engines.answer = silent
+    world.run(world.tokens(HI))
+    assert world.tokenizer.compared == {"silent": 1}
+    assert world.tokenizer.models["m"].standings[Form.CHAT] is Standing.UNPROVEN
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (EngineAnswer(200, b"garbage"), NoTokens.ENGINE_SILENT),
+        (EngineAnswer(200, b'{"tokens": ["a"]}'), NoTokens.ENGINE_SILENT),
+        (EngineAnswer(200, b'{"tokens": [-1]}'), NoTokens.ENGINE_SILENT),
+        (EngineAnswer(200, b'{"count": 3}'), NoTokens.ENGINE_SILENT),
+        (EngineAnswer(200, b"[" * 100_000), NoTokens.ENGINE_SILENT),
+        (EngineAnswer(500, b""), NoTokens.ENGINE_SILENT),
+        (EngineAnswer(302, b""), NoTokens.ENGINE_SILENT),
+        (EngineAnswer(400, b'{"error": "SECRET"}'), NoTokens.ENGINE_REFUSES),
+        (EngineAnswer(404, b""), NoTokens.ENGINE_REFUSES),
+    ],
+)
+def test_what_an_engine_answers_is_not_believed(
+    path: Path, answer: EngineAnswer, reason: NoTokens
+) -> None:
+    world = World(path, ENGINE, models=False)
+    world.engines.answer = lambda asked: answer
+    with pytest.raises(NoTokensError) as refused:
+        world.run(world.tokens(TEXT))
+    assert refused.value.reason is reason
+    assert "SECRET" not in str(refused.value)
+
+
+def test_an_engine_that_did_not_answer_is_left_alone_for_a_while(path: Path) -> None:
+    world = World(path, ENGINE, models=False)
+    world.engines.answer = silent
+
+    async def refused() -> NoTokens:
+        with pytest.raises(NoTokensError) as error:
+            await world.tokenizer.tokens(TEXT)
+        return error.value.reason
+
+    async def later() -> None:
+        world.time.now += module.PAUSE_S
+
+    reasons = world.run(refused, refused, later, refused)
+    assert reasons.count(NoTokens.ENGINE_SILENT) == 3
+    assert len(world.engines.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt", "reason"),
+    [
+        ("SGLang", HI, NoTokens.ENGINE_REFUSES),
+        ("", HI, NoTokens.NO_TOKENIZER),
+        ("", TEXT._replace(model="other"), NoTokens.NO_TOKENIZER),
+    ],
+)
+def test_who_has_no_way_to_tokens_is_told_why(
+    path: Path, kind: str, prompt: ChatPrompt, reason: NoTokens
+) -> None:
+    engines = [Engine("http://engine", kind)] if kind else []
+    world = World(path, *engines, models=False)
+    with pytest.raises(NoTokensError) as refused:
+        world.run(world.tokens(prompt))
+    assert refused.value.reason is reason
+
+
+def test_files_that_cannot_be_read_are_a_condition_and_the_engine_is_asked(path: Path) -> None:
+    (path / "tokenizer.json").write_text("{}")
+    good = write_model(path.parent / "good")
+    world = World(good, ENGINE)
+    world.tokenizer.models["m"].path = path
+    (found,) = world.run(world.tokens(TEXT))
+    assert found.source is TokenSource.ENGINE
+    assert world.condition.startswith("unreadable: tokens of the model m: expected a tokenizer")
+
+
+def test_a_missing_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise ImportError
+
+    world = World(path)
+    monkeypatch.setattr(ModelTokenizer, "read", missing)
+    with pytest.raises(NoTokensError, match=r"pip install 'reprise\[text\]'") as refused:
+        world.run(world.tokens(TEXT))
+    assert refused.value.reason is NoTokens.NO_LIBRARY
+    assert world.condition.startswith("no_library: ")
+
+
+def test_what_only_an_engine_can_do_goes_to_one(path: Path) -> None:
+    world = World(path, ENGINE)
+    (found,) = world.run(world.tokens(HI._replace(chat_template="x")))
+    assert found.source is TokenSource.ENGINE
+    assert world.engines.asked[0]["chat_template"] == "x"
+
+
+def test_a_template_that_is_slow_leaves_the_loop(path: Path) -> None:
+    """On the loop it has a little time, and then a thread makes it again, each time."""
+    threads: list[threading.Thread] = []
+    slow = write_model(
+        path.parent / "slow", template="{% for i in range(3000) %}{% endfor %}{{ messages }}"
+    )
+    world = World(slow)
+    real = ModelTokenizer.text_of
+
+    def noted(self: ModelTokenizer, *args: Any) -> str:
+        threads.append(threading.current_thread())
+        return real(self, *args)
+
+    ticks = itertools.count()
+    world.tokenizer._clock = world.time.clock()._replace(monotonic=lambda: next(ticks) * 0.01)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModelTokenizer, "text_of", noted)
+        world.run(world.tokens(HI), world.tokens(HI))
+    on_loop = [one for one in threads if one is threading.main_thread()]
+    assert len(on_loop) == 1
+    assert len(threads) - len(on_loop) >= 2
+
+
+def test_a_template_that_never_ends_is_refused(path: Path) -> None:
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    world = World(write_model(path.parent / "endless", template=endless))
+    ticks = itertools.count()
+    world.tokenizer._clock = world.time.clock()._replace(monotonic=lambda: next(ticks) * 0.01)
+    with pytest.raises(NoTokensError, match="does not end in time") as refused:
+        world.run(world.tokens(HI))
+    assert refused.value.reason is NoTokens.TEMPLATE
+
+
+def test_large_prompts_wait_for_a_thread_and_no_more_of_them_than_there_may_be(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROMPTS_WAITING_MAX", 2)
+    world = World(path)
+    large = [TextPrompt("m", f"{n} " * 5000) for n in range(4)]
+
+    async def at_once() -> list[object]:
+        return await asyncio.gather(
+            *(world.tokenizer.tokens(one) for one in large), return_exceptions=True
+        )
+
+    (found,) = world.run(world.tokens(TEXT), at_once)[1:]
+    refused = [one for one in found if isinstance(one, NoTokensError)]
+    assert [one.reason for one in refused] == [NoTokens.BUSY] * 2
+    assert world.tokenizer.missing == {"busy": 2}
+
+
+def test_each_engine_is_probed_once_it_is_there_and_again_later(path: Path) -> None:
+    world = World(path, ENGINE)
+    model = world.tokenizer.models["m"]
+
+    async def probe() -> int:
+        before = len(world.engines.asked)
+        await world.tokenizer._probe(model, world.engines.engines[-1])
+        return len(world.engines.asked) - before
+
+    async def later() -> None:
+        world.time.now += module.PROBED_AGAIN_S
+
+    async def another() -> None:
+        world.engines.engines.append(Engine("http://other", "vLLM"))
+
+    read = world.tokens(TokenPrompt("m", b""))
+    counts = world.run(
+        read, lambda: world.tokenizer._read(model), probe, probe, later, probe, another, probe
+    )
+    assert [one for one in counts if isinstance(one, int)] == [3, 0, 3, 3]
+    assert world.tokenizer.compared == {"equal": 9}
+    assert model.standings == dict.fromkeys(Form, Standing.EQUAL)
+
+
+def test_the_tokenizer_alone_is_compared_with_sglang(path: Path) -> None:
+    world = World(path, Engine("http://engine", "SGLang"))
+    world.run(world.tokens(HI))
+    assert world.engines.asked == [{"model": "m", "prompt": RENDERED, "add_special_tokens": False}]
+    assert world.tokenizer.compared == {"equal": 1}
+
+
+def test_begin_probes_and_end_ends(path: Path) -> None:
+    world = World(path, ENGINE)
+
+    async def begun() -> None:
+        probed = asyncio.Event()
+        right = world.engines.answer
+
+        def third(asked: dict[str, Any]) -> EngineAnswer:
+            if len(world.engines.asked) == 3:
+                probed.set()
+            return right(asked)
+
+        world.engines.answer = third
+        world.tokenizer.begin()
+        await probed.wait()
+        world.tokenizer.end()
+
+    asyncio.run(begun())
+    assert not world.condition
