@@ -42,6 +42,7 @@ class AddressDocument(msgspec.Struct, frozen=True):
 class GatewayDocument(msgspec.Struct, frozen=True):
     """The gateway's engines, and what it has under way."""
 
+    address: Annotated[str, Meta(description="Where it answers; empty: nowhere.")]
     engines: Sequence[EnrolledDocument]
     under_way: int
     held_bytes: int
@@ -75,6 +76,7 @@ def gateway_feature(gateway: "Gateway") -> MakeFeature:
 
 def _document(gateway: "Gateway") -> GatewayDocument:
     return GatewayDocument(
+        address=gateway.address,
         engines=[EnrolledDocument(*one) for one in gateway.enrollment.engines],
         under_way=gateway.endpoint.under_way,
         held_bytes=gateway.held.size_bytes,

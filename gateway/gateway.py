@@ -35,6 +35,7 @@ class Gateway:
         upstream: asks the engines; None: one with the usual bounds.
 
     Attributes:
+        address: where it answers, as a base URL; "" for nowhere.
         catalog, enrollment, fleet, held, placer, prompts: its parts.
         endpoint: answers, as an ASGI application, while it is open.
     """
@@ -50,6 +51,7 @@ class Gateway:
         tokenizer: PromptTokenizer | None = None,
         upstream: Upstream | None = None,
     ) -> None:
+        self.address = ""
         self.catalog = Catalog(self._base_urls)
         self.fleet = Fleet(view, names=self.catalog.named)
         self.held = HeldBytes()

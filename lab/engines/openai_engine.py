@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 
@@ -127,8 +127,7 @@ class _Connection(asyncio.Protocol):
         self._body: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "it is a stream"
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answering is not None:
@@ -170,7 +169,12 @@ class _Connection(asyncio.Protocol):
             if engine.token_s:
                 await asyncio.sleep(engine.token_s * output)
             choice = {"index": 0, "message": {"role": "assistant", "content": "w " * output}}
-            document = {"id": "x", "engine": engine.name, "choices": [choice], "usage": usage}
+            document: dict[str, Any] = {
+                "id": "x",
+                "engine": engine.name,
+                "choices": [choice],
+                "usage": usage,
+            }
             document["user"] = request.get("user")
             self._write(200, json.dumps(document).encode())
             return
@@ -178,8 +182,8 @@ class _Connection(asyncio.Protocol):
         write = self._transport.write
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
         write(head + b"transfer-encoding: chunked\r\n\r\n")
-        choice = {"index": 0, "delta": {"content": "w "}}
-        event = {"id": "x", "engine": engine.name, "choices": [choice]}
+        part = {"index": 0, "delta": {"content": "w "}}
+        event = {"id": "x", "engine": engine.name, "choices": [part]}
         piece = _chunk(json.dumps(event | {"user": request.get("user")}).encode())
         for _ in range(output):
             write(piece)

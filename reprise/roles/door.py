@@ -53,7 +53,6 @@ class Door:
     Attributes:
         connections: its clients'.
         gateway: that answers.
-        base_url: where; "" for nowhere.
     """
 
     def __init__(
@@ -65,11 +64,10 @@ class Door:
         self._tls = None if tls is None or listening is None else Tls(tls)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self.base_url = ""
         if listening is not None:
             host, port = listening.getsockname()[:2]
             authority = f"[{host}]" if ":" in host else host
-            self.base_url = f"{'http' if tls is None else 'https'}://{authority}:{port}"
+            gateway.address = f"{'http' if tls is None else 'https'}://{authority}:{port}"
 
     async def open(self) -> None:
         """Begins to answer; on the loop."""
@@ -86,7 +84,7 @@ class Door:
         )
         self._server = _Server(config, self.connections, None, self._tls)
         self._serving = asyncio.create_task(self._server.serve([self._listening]))
-        logger.info("The gateway listens on %s", self.base_url)
+        logger.info("The gateway listens on %s", self.gateway.address)
 
     async def close(self, *, is_forced: Callable[[], bool]) -> None:
         """Accepts no more, and ends once what is under way is answered, or GATEWAY_GRACE_S are
