@@ -8,15 +8,16 @@ or with events switched on. What it lacks is said once, with the flag of the eng
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from bridge.engine_http.address import read_base_url
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import EngineHttp, NoEngineError
-from query_api.ports import PublisherRegistry
+from query_api.ports import PublisherRegistry, View
 from schemas.engine_facts import EngineFacts
-from schemas.errors import RepriseError, StorageError
+from schemas.errors import NotRegisteredError, RepriseError, StorageError
 from schemas.registration import NO_EVENTS, PublisherKind, Registration
 from schemas.troubles import shortened
 
@@ -77,6 +78,7 @@ class Enrollment:
 
     Args:
         engines: base URLs.
+        view: knows who is registered.
         registry: takes the registrations.
         http: asks.
         retry_s: see ENROLL_RETRY_S.
@@ -89,6 +91,7 @@ class Enrollment:
     def __init__(
         self,
         engines: Sequence[str],
+        view: View,
         registry: PublisherRegistry,
         http: EngineHttp,
         *,
@@ -96,6 +99,7 @@ class Enrollment:
         again_s: float = ENROLL_AGAIN_S,
     ) -> None:
         self.faults = 0
+        self._view = view
         self._registry = registry
         self._http = http
         self._retry_s = retry_s
@@ -141,22 +145,39 @@ class Enrollment:
         kind, facts = await self._answered(base_url)
         lacks = _lacks(kind, facts)
         follows = bool(facts.publishes and facts.block_size)
-        for rank in (facts.ranks or (0,)) if follows else (0,):
-            await self._registry.register(
-                Registration(
-                    endpoint=base_url if follows else "",
-                    kind=kind if follows else NO_EVENTS,
-                    model_name=facts.models[0],
-                    instance_id=read_base_url(base_url).authority,
-                    block_size=facts.block_size or BLOCK_SIZE,
-                    dp_rank=rank,
-                    http_endpoint="" if follows else base_url,
-                    kv_capacity_tokens=facts.blocks * facts.block_size,
-                ),
-                replace=True,
+        found = [
+            Registration(
+                endpoint=base_url if follows else "",
+                kind=kind if follows else NO_EVENTS,
+                model_name=facts.models[0],
+                instance_id=read_base_url(base_url).authority,
+                block_size=facts.block_size or BLOCK_SIZE,
+                dp_rank=rank,
+                http_endpoint="" if follows else base_url,
+                kv_capacity_tokens=facts.blocks * facts.block_size,
             )
+            for rank in ((facts.ranks or (0,)) if follows else (0,))
+        ]
+        for one in found:
+            await self._registry.register(one, replace=True)
+        await self._forget_others(base_url, found)
         state = EngineState.FOLLOWED if follows else EngineState.BY_LOAD
         self._note(Enrolled(base_url, state, lacks))
+
+    async def _forget_others(self, base_url: str, found: list[Registration]) -> None:
+        """What another process at that address was registered as."""
+        publishers = {one.publisher for one in found}
+        for one in self._view.registered():
+            is_here = (one.instance_id, one.http_url) == (found[0].instance_id, base_url)
+            if is_here and one.publisher not in publishers:
+                with suppress(NotRegisteredError):
+                    await self._registry.unregister(
+                        tenant_id=one.tenant_id,
+                        instance_id=one.instance_id,
+                        dp_rank=one.dp_rank,
+                        model_name=one.model_name,
+                        block_size=one.block_size,
+                    )
 
     async def _answered(self, base_url: str) -> _Answered:
         """Whose engine it is, and what it says."""

@@ -57,7 +57,7 @@ class Gateway:
         self.held = HeldBytes()
         self.placer = Placer(view, router, self.fleet, settings.affinity)
         self.prompts = Prompts(tokenizer)
-        self.enrollment = Enrollment(settings.engines, registry, EngineHttp())
+        self.enrollment = Enrollment(settings.engines, view, registry, EngineHttp())
         self._upstream = Upstream() if upstream is None else upstream
         parts = ExchangeParts(self.placer, self.prompts, self.fleet, self._upstream, self.held)
         self.endpoint = GatewayEndpoint(
