@@ -1,4 +1,4 @@
-"""The gateway in replicas: each sees what the other has sent, and goes on when that one is killed."""
+"""The gateway in replicas: each sees what the other has sent, and outlives it."""
 
 import asyncio
 import re
