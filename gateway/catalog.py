@@ -1,71 +1,49 @@
-"""What engines say that they serve: `GET /v1/models` of each, asked again and again. Asyncio.
+"""Asks engines what they serve, `GET /v1/models`, again and again. Asyncio; one loop.
 
-Names that no registration has are found here: adapters, which have a parent, and other names of the
-same model. A round asks each engine once; who does not answer keeps what it said last.
+A round asks each engine once; who does not answer keeps what it said last. One that has not
+answered in CATALOG_SILENT_ROUNDS is silent: what waits for it is given up.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections import Counter
+from typing import Final
 
 import msgspec
 
 from bridge.engine_http.client import NoAnswerError, get
+from gateway.fleet import Fleet
+from gateway.names import EngineNames
 from schemas.errors import EndpointError
 from schemas.limits import MIB
 
 CATALOG_PAUSE_S: Final = 5.0  # between two rounds
 CATALOG_AT_ONCE_MAX: Final = 8  # engines that are asked; a file each
-CATALOG_WAIT_S: Final = 2.0  # for an answer
+CATALOG_WAIT_S: Final = 5.0  # for an answer
+CATALOG_SILENT_ROUNDS: Final = 3  # without one; half a minute
 CATALOG_BYTES_MAX: Final = 1 * MIB  # of an answer
-CATALOG_MODELS_MAX: Final = 1024  # of one engine; others are not known by name
 
 logger = logging.getLogger(__name__)
-
-
-class _Model(msgspec.Struct):
-    id: str
-    parent: str | None = None
-
-
-class _Models(msgspec.Struct):
-    data: list[msgspec.Raw]
-
-
-_models: Final = msgspec.json.Decoder(_Models)
-_model: Final = msgspec.json.Decoder(_Model)
 
 
 class Catalog:
     """See the module.
 
     Args:
-        engines: base URLs of those that are asked.
+        fleet: the engines.
+        names: takes what they say.
 
     Attributes:
         faults: unexpected errors.
+        wait_s: see CATALOG_WAIT_S.
     """
 
-    def __init__(self, engines: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, fleet: Fleet, names: EngineNames) -> None:
         self.faults = 0
-        self._engines = engines
-        self._said: dict[str, dict[str, tuple[str, msgspec.Raw]]] = {}
-
-    def named(self, base_url: str, name: str) -> tuple[str, str] | None:
-        """What an engine calls so: its own name, and that of the adapter, "" for none; None: it
-        has nothing of that name.
-        """
-        found = self._said.get(base_url, {}).get(name)
-        return None if found is None else (name, found[0])
-
-    def documents(self, base_urls: Iterable[str]) -> dict[str, msgspec.Raw]:
-        """What these engines say of each model, by its name; the first one's word counts."""
-        found: dict[str, msgspec.Raw] = {}
-        for base_url in base_urls:
-            for name, (_, document) in self._said.get(base_url, {}).items():
-                found.setdefault(name, document)
-        return found
+        self.wait_s = CATALOG_WAIT_S
+        self._fleet = fleet
+        self._names = names
+        self._missed: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Asks until it is cancelled."""
@@ -79,8 +57,10 @@ class Catalog:
 
     async def ask(self) -> None:
         """One round. Cost O(engines)."""
-        engines = list(dict.fromkeys(self._engines()))
-        self._said = {url: said for url, said in self._said.items() if url in set(engines)}
+        engines = self._fleet.base_urls()
+        self._names.keep(engines)
+        for base_url in self._missed.keys() - engines.keys():
+            del self._missed[base_url]
         places = asyncio.Semaphore(CATALOG_AT_ONCE_MAX)
 
         async def one(base_url: str) -> None:
@@ -95,19 +75,19 @@ class Catalog:
                 base_url,
                 "/v1/models",
                 with_body=True,
-                wait_s=CATALOG_WAIT_S,
+                wait_s=self.wait_s,
                 bytes_max=CATALOG_BYTES_MAX,
             )
-            if reply.status == 200:
-                self._said[base_url] = _read(reply.body)
-        except (NoAnswerError, EndpointError, msgspec.MsgspecError) as error:
+        except (NoAnswerError, EndpointError) as error:
+            self._missed[base_url] += 1
+            logger.debug("%s does not answer which models it serves: %s", base_url, error)
+            if self._missed[base_url] >= CATALOG_SILENT_ROUNDS:
+                self._fleet.give_up(base_url)
+            return
+        del self._missed[base_url]
+        if reply.status != 200:
+            return
+        try:
+            self._names.note(base_url, reply.body)
+        except msgspec.MsgspecError as error:
             logger.debug("%s does not say which models it serves: %s", base_url, error)
-
-
-def _read(body: bytes) -> dict[str, tuple[str, Any]]:
-    """By name: the adapter's name, "" for none, and the document."""
-    found = {}
-    for document in _models.decode(body).data[:CATALOG_MODELS_MAX]:
-        one = _model.decode(document)
-        found[one.id] = (one.id if one.parent else "", msgspec.Raw(bytes(document)))
-    return found

@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.catalog import Catalog
 from gateway.errors import GatewayError, error_body, refusal_of
 from gateway.exchange import BrokenOffError, Exchange, ExchangeParts, State
 from gateway.fleet import Fleet, ServedModel
+from gateway.names import EngineNames
 from gateway.placement import unknown_model
 from gateway.requests import CHAT, COMPLETIONS, read_request
 from query_api.access.guard import Guard
@@ -52,7 +52,7 @@ class GatewayEndpoint:
 
     Args:
         parts: what exchanges share.
-        catalog: what engines call their models.
+        names: what engines call their models.
         guard: who may ask; None: everybody.
         session_cookie: that names a session; "" for none.
 
@@ -67,7 +67,7 @@ class GatewayEndpoint:
     def __init__(
         self,
         parts: ExchangeParts,
-        catalog: Catalog,
+        names: EngineNames,
         guard: Guard | None = None,
         *,
         session_cookie: str = "",
@@ -78,7 +78,7 @@ class GatewayEndpoint:
         self.under_way = 0
         self.faults = 0
         self._parts = parts
-        self._catalog = catalog
+        self._names = names
         self._guard = None if guard is None or guard.is_open else guard
         self._session_cookie = session_cookie
         self._bodies = Bodies()
@@ -219,7 +219,7 @@ class GatewayEndpoint:
         found: dict[str, Any] = {}
         for model in self.fleet.models(access.tenants):
             urls = [one.base_url for one in model.targets.values()]
-            found.update(self._catalog.documents(urls))
+            found.update(self._names.documents(urls))
             found.setdefault(model.lora_name or model.name, _Listed(model.lora_name or model.name))
         return dict(sorted(found.items()))
 

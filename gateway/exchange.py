@@ -137,6 +137,7 @@ class Exchange:
         self._placed: PlacedRequest | None = None
         self._placement: Placement | None = None
         self._kept_bytes = 0
+        self._waits: tuple[str, asyncio.Timeout] | None = None
         self._began_at = 0.0
         self._told_at = 0.0
         self._intervals: list[float] = []
@@ -271,7 +272,9 @@ class Exchange:
             for is_last in (False, True):
                 sent = Sent()
                 try:
-                    return await self._ask(target, body, sent, take)
+                    async with asyncio.timeout(None) as patience:
+                        self._wait_for(target, patience)
+                        return await self._ask(target, body, sent, take)
                 except NOT_REACHED as error:
                     raise _FailedAttemptError(target, "unreachable", cause_of(error)) from error
                 except _RefusedError as error:
@@ -284,9 +287,20 @@ class Exchange:
                         self._break(target, error)
             raise AssertionError("the second one returns or raises")
         finally:
+            self._stop_waiting()
             under_way[target.place] -= 1
             if not under_way[target.place]:
                 del under_way[target.place]
+
+    def _wait_for(self, target: EngineTarget, patience: asyncio.Timeout) -> None:
+        self._stop_waiting()
+        self._waits = (target.base_url, patience)
+        self._parts.fleet.wait_for(*self._waits)
+
+    def _stop_waiting(self) -> None:
+        if self._waits is not None:
+            self._parts.fleet.stop_waiting(*self._waits)
+            self._waits = None
 
     def _break(self, target: EngineTarget, error: Exception) -> None:
         """Raises what becomes of an answer that the engine has broken off."""
@@ -391,6 +405,7 @@ class Exchange:
     def _begin(self, placement: Placement, asked_at: float) -> None:
         """The first byte: no other engine can be tried now."""
         self.state = State.PASSING
+        self._stop_waiting()
         self._began_at = self._told_at = self._parts.clock.monotonic()
         if self._request.is_stream:
             self._parts.placer.began(placement, self._began_at - asked_at)

@@ -1,11 +1,13 @@
 """Which engines there are for a model, and what this gateway has under way at each."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from bridge.engine_http.address import read_base_url
 from bridge.sockets.allowed_engines import ALLOWED
+from gateway.names import EngineNames
 from query_api.ports import View
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import AddressRefusedError, EndpointError
@@ -77,6 +79,7 @@ class Fleet:
         clock: of how old what is known is.
 
     Attributes:
+        given_up: requests for which another engine was tried since theirs was silent.
         under_way: requests of this gateway, by base URL and rank.
         unusable: registrations without an address that a request can be sent to, as of late.
     """
@@ -84,12 +87,14 @@ class Fleet:
     def __init__(
         self,
         view: View,
+        names: EngineNames,
         *,
-        names: Callable[[str, str], tuple[str, str] | None] = lambda base_url, name: None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
+        self.given_up = 0
         self.under_way: Counter[tuple[str, int]] = Counter()
         self.unusable = 0
+        self._waiting: dict[str, set[asyncio.Timeout]] = {}
         self._view = view
         self._names = names
         self._clock = clock
@@ -113,6 +118,31 @@ class Fleet:
         models = self._current(FLEET_KEPT_S)
         return [one for key, one in sorted(models.items()) if tenants is None or key[0] in tenants]
 
+    def base_urls(self) -> dict[str, None]:
+        """Of all engines, each once."""
+        return {
+            target.base_url: None for model in self.models() for target in model.targets.values()
+        }
+
+    def wait_for(self, base_url: str, patience: asyncio.Timeout) -> None:
+        """A request waits for the first of an answer there; `stop_waiting` follows."""
+        self._waiting.setdefault(base_url, set()).add(patience)
+
+    def stop_waiting(self, base_url: str, patience: asyncio.Timeout) -> None:
+        """The first has come, or nothing will."""
+        waiting = self._waiting.get(base_url)
+        if waiting is not None:
+            waiting.discard(patience)
+            if not waiting:
+                del self._waiting[base_url]
+
+    def give_up(self, base_url: str) -> None:
+        """That engine is silent: what waits for it is to be tried elsewhere."""
+        now = asyncio.get_running_loop().time()
+        for patience in self._waiting.pop(base_url, ()):
+            self.given_up += 1
+            patience.reschedule(now)
+
     def forget(self) -> None:
         """What is known of registrations is out of date."""
         self._looked_at = float("-inf")
@@ -125,10 +155,10 @@ class Fleet:
         for one in own:
             targets, lora_name = {}, ""
             for key, target in one.targets.items():
-                known = self._names(target.base_url, name)
+                known = self._names.named(target.base_url, name)
                 if known is not None:
                     targets[key] = target
-                    lora_name = known[1]
+                    lora_name = known.lora_name
             if targets:
                 return one._replace(lora_name=lora_name, targets=targets, has_all=False)
         return None

@@ -1,7 +1,6 @@
 """The gateway, made of its parts; lives on the loop of the HTTP server beside it."""
 
 import asyncio
-from collections.abc import Iterable
 
 from bridge.engine_http.engine import EngineHttp
 from bridge.supervision import cancel
@@ -11,6 +10,7 @@ from gateway.enrollment import Enrollment
 from gateway.exchange import ExchangeParts
 from gateway.fleet import Fleet
 from gateway.held import HeldBytes
+from gateway.names import EngineNames
 from gateway.placement import Placer
 from gateway.prompts import Prompts
 from gateway.settings import GatewaySettings
@@ -52,17 +52,16 @@ class Gateway:
         upstream: Upstream | None = None,
     ) -> None:
         self.address = ""
-        self.catalog = Catalog(self._base_urls)
-        self.fleet = Fleet(view, names=self.catalog.named)
+        names = EngineNames()
+        self.fleet = Fleet(view, names)
+        self.catalog = Catalog(self.fleet, names)
         self.held = HeldBytes()
         self.placer = Placer(view, router, self.fleet, settings.affinity)
         self.prompts = Prompts(tokenizer)
         self.enrollment = Enrollment(settings.engines, view, registry, EngineHttp())
         self._upstream = Upstream() if upstream is None else upstream
         parts = ExchangeParts(self.placer, self.prompts, self.fleet, self._upstream, self.held)
-        self.endpoint = GatewayEndpoint(
-            parts, self.catalog, guard, session_cookie=settings.session_cookie
-        )
+        self.endpoint = GatewayEndpoint(parts, names, guard, session_cookie=settings.session_cookie)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -77,8 +76,3 @@ class Gateway:
         """Ends, whatever is under way."""
         await cancel(*self._tasks)
         await self._upstream.close()
-
-    def _base_urls(self) -> Iterable[str]:
-        for model in self.fleet.models():
-            for target in model.targets.values():
-                yield target.base_url

@@ -67,6 +67,11 @@ GATEWAY: Final[tuple[Family["Gateway"], ...]] = (
         ("kind",),
         _failures,
     ),
+    counter(
+        "reprise_gateway_given_up",
+        "Requests for which another engine was tried since theirs had become silent.",
+        lambda gateway: gateway.fleet.given_up,
+    ),
     counters(
         "reprise_gateway_placed",
         "Requests that an engine was found for, by what decided: index, or load, with the reason"

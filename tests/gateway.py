@@ -44,6 +44,7 @@ class Deed(Enum):
     HALF_BODY = "half_body"
     HEAD_ALONE = "head_alone"
     HALF_STREAM = "half_stream"
+    EMPTY_STREAM = "empty_stream"
     GARBAGE = "garbage"
     EARLY_HINTS = "early_hints"
     SWITCH = "switch"
@@ -66,6 +67,7 @@ BROKEN_DEEDS = (
     Deed.HALF_HEAD,
     Deed.HALF_BODY,
     Deed.HEAD_ALONE,
+    Deed.EMPTY_STREAM,
     Deed.GARBAGE,
     Deed.SWITCH,
     Deed.REDIRECT,
@@ -86,6 +88,7 @@ _LAST_WORDS = {
     Deed.HALF_HEAD: b"HTTP/1.1 200 OK\r\ncontent-ty",
     Deed.HALF_BODY: b'HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{"half":',
     Deed.HEAD_ALONE: _STREAM,
+    Deed.EMPTY_STREAM: _STREAM + b"0\r\n\r\n",
     Deed.GARBAGE: b"\x00\x01\xff SSH-2.0 what\r\n\r\n" * 3,
     Deed.SWITCH: b"HTTP/1.1 101 X\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nraw",
     Deed.REDIRECT: b"HTTP/1.1 307 X\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n",
@@ -127,6 +130,7 @@ class ScriptedEngine:
         deeds: the next ones.
         seen: requests.
         whole: answers that were written whole.
+        is_silent: whether it takes requests and answers nothing, whatever it is asked.
         gone: connections that ended while something was to be answered.
         answers_with: the document of an answer, where it is another one.
     """
@@ -138,6 +142,7 @@ class ScriptedEngine:
         self.whole = 0
         self.gone = 0
         self.models: list[dict[str, Any]] = []
+        self.is_silent = False
         self.answers_with: Callable[[Seen], bytes] | None = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -171,6 +176,9 @@ class ScriptedEngine:
                     name, _, value = line.partition(":")
                     headers[name.strip().lower()] = value.strip()
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
+                if self.is_silent:
+                    await reader.read()
+                    return
                 if method == "GET":
                     self._write_json(writer, {"object": "list", "data": self.models})
                     continue

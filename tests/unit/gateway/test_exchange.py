@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from gateway.bounds import GATEWAY_BROKEN_MAX
+from gateway.catalog import CATALOG_SILENT_ROUNDS
 from tests.gateway import BROKEN_DEEDS, CHAT, EVENTS, Deed, World, until, world
 
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
@@ -234,6 +235,30 @@ def test_engines_that_fail_are_left_out_and_come_back() -> None:
                 await asyncio.sleep(0.05)
 
     run(scenario)
+
+
+def test_what_waits_for_a_silent_engine_is_answered_by_another_one() -> None:
+    async def scenario(found: World) -> None:
+        for name in "ab":
+            await found.add(name)
+        found.gateway.catalog.wait_s = 0.05
+        found.engines["a"].is_silent = True
+        asked = {"model": "m", "messages": []}
+        waiting = [asyncio.create_task(found.client.post(asked)) for _ in range(6)]
+        await until(lambda: len(found.engines["b"].seen) + _at(found, "a") == 6)
+        assert _at(found, "a") > 0
+        for _ in range(CATALOG_SILENT_ROUNDS):
+            await found.gateway.catalog.ask()
+        got = await asyncio.gather(*waiting)
+        assert {one.document["engine"] for one in got} == {"b"}
+        assert found.gateway.fleet.given_up > 0
+
+    run(scenario)
+
+
+def _at(found: World, name: str) -> int:
+    place = (found.engines[name].url, 0)
+    return found.gateway.fleet.under_way.get(place, 0)
 
 
 def test_rank_is_named_to_an_engine_that_has_several() -> None:
