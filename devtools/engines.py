@@ -78,8 +78,8 @@ class Engines(NamedTuple):
             )
         return f"{allocator}:{openmp}"
 
-    def environment(self, *, core: int, cache: Path) -> Mapping[str, str]:
-        """What an engine is started with, on one core."""
+    def environment(self, *, cores: str, cache: Path) -> Mapping[str, str]:
+        """What an engine is started with; `cores` has one for each rank, as `0` or `0|1`."""
         return {
             "PATH": os.environ.get("PATH", ""),
             "HOME": os.environ.get("HOME", "/"),
@@ -87,7 +87,7 @@ class Engines(NamedTuple):
             "HF_HUB_OFFLINE": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "OMP_NUM_THREADS": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": str(core),
+            "VLLM_CPU_OMP_THREADS_BIND": cores,
             "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",

@@ -107,6 +107,10 @@ def all_makes() -> Iterator[tuple[str, Tokenizer]]:
         ),
     )
     yield "looked for after", odd([AddedToken("hello", normalized=True, lstrip=True)], prepended())
+    yield (
+        "looked for in what is normalized",
+        odd([AddedToken("lazy", normalized=True)], prepended()),
+    )
     yield "whole words", odd([AddedToken("fox", single_word=True, normalized=False)])
     yield "overlapping", odd([AddedToken("x<|im_", normalized=False)])
     yield "in the middle", odd([AddedToken("a<|im_start|>b", normalized=False)])

@@ -18,7 +18,7 @@ START_S = 600.0
 """Until it serves: one to six minutes on a loaded machine."""
 
 ANSWER_S = 120.0
-BLOCK = 32
+BLOCK, BLOCKS = 32, 300
 MODEL = "tiny"
 ADAPTER = "tiny-adapter"
 
@@ -30,7 +30,7 @@ class VllmEngine:
         engines: where it is installed.
         folder: for its log and its caches.
         ports: of HTTP, of events, and of their replay.
-        core: that it computes on.
+        cores: that its ranks compute on, as `0` or `0|1`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class VllmEngine:
         folder: Path,
         ports: tuple[int, int, int],
         *,
-        core: int,
+        cores: str,
         options: Sequence[str] = (),
     ) -> None:
         self.url = f"http://127.0.0.1:{ports[0]}"
@@ -48,7 +48,7 @@ class VllmEngine:
         self.log = folder / f"vllm-{ports[0]}.log"
         port, events, replay = ports
         self._command = engines.command(port=port, events=events, replay=replay, options=options)
-        self._environment = engines.environment(core=core, cache=folder / f"cache-{port}")
+        self._environment = engines.environment(cores=cores, cache=folder / f"cache-{port}")
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -104,10 +104,12 @@ class VllmEngine:
         except OSError:
             return 0
 
-    def post(self, path: str, body: object) -> tuple[int, Any]:
-        """Status and document of a POST of JSON."""
+    def post(self, path: str, body: object, rank: int | None = None) -> tuple[int, Any]:
+        """Status and document of a POST of JSON, to one rank or to any."""
         content = json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
+        if rank is not None:
+            headers["X-data-parallel-rank"] = str(rank)
         request = urllib.request.Request(self.url + path, content, headers)
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
@@ -116,11 +118,11 @@ class VllmEngine:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(errors="replace")
 
-    def answered(self, body: dict[str, Any]) -> dict[str, Any]:
+    def answered(self, body: dict[str, Any], rank: int | None = None) -> dict[str, Any]:
         """The answer to a chat or a completion, with the token ids of its prompt."""
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         asked = {"model": MODEL, "max_tokens": 4, "temperature": 0, "return_token_ids": True}
-        status, answer = self.post(path, asked | body)
+        status, answer = self.post(path, asked | body, rank)
         assert status == 200, answer
         found: dict[str, Any] = answer
         return found

@@ -1,5 +1,6 @@
 """A model whose files the settings name: what was read, and whether engines agree."""
 
+import logging
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,8 @@ from tokens.prompt import ChatPrompt, NoTokens, TextPrompt
 
 if TYPE_CHECKING:
     from tokens.model_tokenizer import ModelTokenizer
+
+_logger = logging.getLogger(__name__)
 
 
 class Form(StrEnum):
@@ -102,6 +105,10 @@ class LocalModel:
         except ModelFilesError as error:
             self.missing = NoTokens.UNREADABLE
             self.trouble = str(error)
+        except Exception:
+            _logger.exception("Unexpected error while %s was read; engines are asked", self.path)
+            self.missing = NoTokens.UNREADABLE
+            self.trouble = f"cannot use the files in {self.path}: the log has the unexpected error"
 
     def tokenizer_for(self, form: Form) -> "ModelTokenizer | None":
         """Whether it is to be used for a form: None where it is missing, or an engine differs."""

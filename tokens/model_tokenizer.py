@@ -3,7 +3,8 @@
     prompt -> the template's variables -> text -> pieces -> token ids
 
 Pieces of a text whose tokens cannot depend on each other (`tokens.pieces`) are kept: of a
-conversation's next turn only what is new is made tokens of.
+conversation's next turn only what is new is made tokens of. A tenant's pieces are its own: neither
+a count nor a time tells one tenant what another has sent.
 """
 
 import os
@@ -13,7 +14,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.limits import MIB
 from tokens.bounds import PROMPT_CHARACTERS_MAX
@@ -30,6 +31,11 @@ KEPT_PIECE_BYTES_MAX: Final = 4 * MIB  # of one; a larger one is made anew each 
 _PROBE: Final = "The quick brown fox"
 _CHAT_PROBE: Final = ("user", "assistant", "user", "assistant", "user")
 _ENTRY_BYTES: Final = 200  # of a kept piece beside its text and its tokens
+
+
+class _Piece(NamedTuple):
+    owner: str
+    text: str
 
 
 class ModelTokenizer:
@@ -65,7 +71,7 @@ class ModelTokenizer:
             )
         except TemplateError as error:
             raise ModelFilesError(f"the chat template cannot be used: {error}") from error
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept: OrderedDict[_Piece, bytes] = OrderedDict()
         self.kept_bytes = 0
         self._lock = threading.Lock()
         self._before, self._behind = self._added_by_itself()
@@ -112,21 +118,30 @@ class ModelTokenizer:
             raise NoTokensError(NoTokens.TOO_LARGE, "the prompt is too large")
         return text
 
-    def new_characters(self, text: str) -> int:
-        """How much of the text is to be made tokens of: the rest is kept."""
-        return sum(len(piece) for piece in self._pieces(text) if piece not in self._kept)
+    def new_characters(self, text: str, owner: str = "") -> int:
+        """How much of the text is to be made tokens of: the rest is kept of that tenant."""
+        return sum(len(one.text) for one in self._pieces(text, owner) if one not in self._kept)
 
-    def tokens_of(self, text: str, prompt: ChatPrompt | TextPrompt) -> tuple[bytes, int]:
-        """Token ids of the prompt's text, (n,) u32 little-endian, and how many were kept."""
-        found, reused = self._encoded(self._pieces(text))
+    def tokens_of(
+        self, text: str, prompt: ChatPrompt | TextPrompt, owner: str = ""
+    ) -> tuple[bytes, int]:
+        """Token ids of the prompt's text, (n,) u32 little-endian, and how many were kept.
+
+        Args:
+            text: of the prompt.
+            prompt: of this model.
+            owner: the tenant whose pieces are kept apart.
+        """
+        found, reused = self._encoded(self._pieces(text, owner))
         if prompt.add_special_tokens:
             found = self._before + found + self._behind
         return cut_off(found, prompt.truncation), reused
 
-    def _pieces(self, text: str) -> list[str]:
-        return pieces_of(text, self.cut) if self.cut else [text]
+    def _pieces(self, text: str, owner: str) -> list["_Piece"]:
+        pieces = pieces_of(text, self.cut) if self.cut else [text]
+        return [_Piece(owner, piece) for piece in pieces]
 
-    def _encoded(self, pieces: Sequence[str]) -> tuple[bytes, int]:
+    def _encoded(self, pieces: Sequence["_Piece"]) -> tuple[bytes, int]:
         kept = self._kept
         with self._lock:
             found = [kept.get(piece) for piece in pieces]
@@ -139,7 +154,7 @@ class ModelTokenizer:
             return whole, len(whole) // 4
         # By batch, which leaves other threads the interpreter.
         made = self._tokenizer.encode_batch_fast(
-            [pieces[n] for n in missing], add_special_tokens=False
+            [pieces[n].text for n in missing], add_special_tokens=False
         )
         reused = sum(len(tokens) for tokens in found if tokens is not None) // 4
         for n, encoding in zip(missing, made, strict=True):
@@ -147,7 +162,7 @@ class ModelTokenizer:
         self._keep((pieces[n], found[n] or b"") for n in missing)
         return b"".join(filter(None, found)), reused
 
-    def _keep(self, made: Iterable[tuple[str, bytes]]) -> None:
+    def _keep(self, made: Iterable[tuple["_Piece", bytes]]) -> None:
         with self._lock:
             for piece, tokens in made:
                 size = _size(piece, tokens)
@@ -189,6 +204,6 @@ class ModelTokenizer:
             return ""
 
 
-def _size(piece: str, tokens: bytes) -> int:
+def _size(piece: _Piece, tokens: bytes) -> int:
     """What a kept piece takes, about; a character may take four bytes, and most take one."""
-    return sys.getsizeof(piece) + sys.getsizeof(tokens) + _ENTRY_BYTES
+    return sys.getsizeof(piece.text) + sys.getsizeof(tokens) + _ENTRY_BYTES

@@ -34,15 +34,11 @@ def cuts(added: Iterable[AddedToken]) -> list[str]:
     if any(one.single_word for one in added):
         return []
     found = [one for one in added if not one.normalized]  # one pass of the tokenizer
-    return [
-        one.content
-        for one in found
-        if not one.lstrip and all(_leaves(other, one.content) for other in found)
-    ]
+    return [one.content for one in found if all(_leaves(other, one.content) for other in found)]
 
 
 def _leaves(other: AddedToken, token: str) -> bool:
-    """Whether no match of the other one hides where the token begins."""
+    """Whether no match of the other one, which may be itself, hides where the token begins."""
     text = other.content
     if text.startswith(token) and other.lstrip:
         return False

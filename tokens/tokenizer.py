@@ -200,10 +200,12 @@ class Tokenizer:
         kind: str,
     ) -> Tokens:
         text = await self._text(model, tokenizer, prompt, kind)
-        if tokenizer.new_characters(text) <= LOOP_NEW_CHARACTERS_MAX:
-            content, reused = tokenizer.tokens_of(text, prompt)
+        if tokenizer.new_characters(text, tenant_id) <= LOOP_NEW_CHARACTERS_MAX:
+            content, reused = tokenizer.tokens_of(text, prompt, tenant_id)
         else:
-            content, reused = await self._on_thread(lambda: tokenizer.tokens_of(text, prompt))
+            content, reused = await self._on_thread(
+                lambda: tokenizer.tokens_of(text, prompt, tenant_id)
+            )
         form = form_of(prompt)
         model.made[form] += 1
         if model.made[form] <= COMPARED_FIRST or not model.made[form] % COMPARED_EVERY:

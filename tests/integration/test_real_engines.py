@@ -7,6 +7,7 @@ Skipped where no engine is installed: `make engines`, or REPRISE_ENGINES names t
 
 import random
 import signal
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.processes import Service, until
 from tests.vllm import (
     ADAPTER,
     BLOCK,
+    BLOCKS,
     MODEL,
     START_S,
     VllmEngine,
@@ -53,9 +55,16 @@ class Difference(NamedTuple):
 
 
 class World:
-    """The engines, and the service beside them."""
+    """The engines, and the service beside them.
+
+    Attributes:
+        cached: tokens of prompts that were compared, that engines had in their caches.
+        prompts: tokens of these prompts.
+    """
 
     def __init__(self, installed: Engines, folder: Path, service: Service) -> None:
+        self.cached = 0
+        self.prompts = 0
         self.model = installed.model
         self.service = service
         self.engines: dict[str, VllmEngine] = {}
@@ -65,7 +74,7 @@ class World:
                 installed,
                 folder,
                 (port, events, replay),
-                core=number,
+                cores=str(number),
                 options=(
                     *("--enable-lora", "--max-lora-rank", "8", "--trust-request-chat-template"),
                     *("--lora-modules", f"{ADAPTER}={installed.model / 'adapter'}"),
@@ -92,8 +101,12 @@ class World:
         assert status == 200, answer
 
     def clear(self, name: str) -> None:
-        status, answer = self.engines[name].post("/reset_prefix_cache", {})
+        """Empties its cache, of which it says so with the next step that it computes."""
+        engine = self.engines[name]
+        engine.answered({"prompt": "one"})
+        status, answer = engine.post("/reset_prefix_cache", {})
         assert status == 200, answer
+        engine.answered({"prompt": "two"})
         settled()
 
     def held(self, name: str, body: dict[str, Any], as_of: str = "") -> tuple[int, int]:
@@ -111,6 +124,8 @@ class World:
         said, position = self.held(name, body)
         answer = self.engines[name].answered(body)
         found = cached_tokens(answer)
+        self.cached += found
+        self.prompts += len(prompt_ids(answer))
         if said == found:
             return None
         prompt = prompt_ids(answer)
@@ -203,8 +218,13 @@ def _compare(world: World, seed: int, count: int) -> Counter[str]:
 
 
 def test_answers_are_what_the_engines_find_in_their_caches(world: World) -> None:
+    world.cached = world.prompts = 0
     found = _compare(world, 1, REQUESTS)
     assert found["equal"] > REQUESTS * 0.9
+    print(f"{world.prompts} tokens, of which {world.cached} were cached")
+    assert 0.2 < world.cached / world.prompts < 0.95
+    room = len(NAMES) * BLOCKS * BLOCK
+    assert world.prompts - world.cached > 2 * room  # so blocks were evicted, again and again
     assert world.service.metric("reprise_bridge_dropped_total") == 0
 
 
@@ -327,3 +347,62 @@ def test_files_of_another_model_are_found_out_and_the_engine_is_asked(
         assert headers["reprise-tokens"] == f"engine; count={len(ids)}; reused=0"
         found = service.get("/doctor")[1]["findings"]
         assert any("are not those that" in one["cause"] for one in found), found
+
+
+def _ports_in_a_row() -> int:
+    """The first of two that nothing uses: rank 1 of a server publishes one above rank 0."""
+    while True:
+        (port,) = free_ports(1)
+        with socket.socket() as other:
+            try:
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def test_two_ranks_of_one_server_are_told_apart(tmp_path: Path) -> None:
+    installed = engines()
+    try:
+        installed.check()
+    except MissingEnginesError as error:
+        pytest.skip(str(error))
+    settings = tmp_path / "reprise.toml"
+    settings.write_text(f'[tokens]\n{MODEL} = "{installed.model}"\n')
+    events, replay = _ports_in_a_row(), _ports_in_a_row()
+    ports = (free_ports(1)[0], events, replay)
+    random_ = random.Random(7)
+    systems = [_words(random_, 300) for _ in range(4)]
+    with (
+        Service(tmp_path / "data", "--settings", str(settings)) as service,
+        VllmEngine(
+            installed, tmp_path, ports, cores="0|1", options=("--data-parallel-size", "2")
+        ) as engine,
+    ):
+        engine.wait()
+        for rank in (0, 1):
+            fields = {
+                "endpoint": f"tcp://127.0.0.1:{events + rank}",
+                "replay_endpoint": f"tcp://127.0.0.1:{replay + rank}",
+                "http_endpoint": engine.url,
+                "type": "vLLM",
+                "modelname": MODEL,
+                "instance_id": "e",
+                "block_size": BLOCK,
+                "dp_rank": rank,
+            }
+            assert service.post("/register", fields)[0] == 200
+            engine.answered({"prompt": "one"}, rank)
+        until(lambda: _states(service) == {"exact"}, what="exact answers")
+        cached = 0
+        for _ in range(40):
+            rank = random_.randint(0, 1)
+            system = {"role": "system", "content": random_.choice(systems)}
+            body = {"messages": [system, {"role": "user", "content": _words(random_, 20)}]}
+            asked = {"model": MODEL, "block_size": BLOCK, **body}
+            answer = service.post("/query", asked)[1]["default"]["e"]["DP"]
+            found = cached_tokens(engine.answered(body, rank))
+            assert answer[str(rank)] == found
+            cached += found
+            settled(0.5)
+        assert cached > 40 * BLOCK

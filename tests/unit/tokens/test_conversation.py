@@ -127,6 +127,7 @@ def test_a_developers_messages_join_the_systems_where_the_template_has_no_such_r
     joined = [{"role": "system", "content": "one\n\ntwo"}, user("a")]
     assert messages(*given) == joined
     assert messages(given[2], given[1])[0] == {"role": "system", "content": "two"}
+    assert messages(given[1], given[2]) == [{"role": "system", "content": "two"}, user("a")]
     kept = messages(*given, form=Form(knows_developer=True))
     assert kept[2] == {"role": "developer", "content": "two", "tools": None}
 

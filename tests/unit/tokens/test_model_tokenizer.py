@@ -59,6 +59,17 @@ def test_a_turn_makes_tokens_of_what_is_new_alone(path: Path) -> None:
     assert reused == len(first)  # the opened turn of the assistant, too, stands at the end
 
 
+def test_a_tenant_is_told_nothing_of_what_another_has_sent(path: Path) -> None:
+    tokenizer = read(path)
+    prompt = ChatPrompt("m", TURNS)
+    text = tokenizer.text_of(prompt, "vLLM", 5.0)
+    content, _ = tokenizer.tokens_of(text, prompt, "one")
+    assert tokenizer.new_characters(text, "one") == 0
+    assert tokenizer.new_characters(text, "two") == len(text)
+    assert tokenizer.tokens_of(text, prompt, "two") == (content, 0)
+    assert tokenizer.tokens_of(text, prompt, "two") == (content, len(content) // 4)
+
+
 def test_what_is_kept_is_bounded_and_the_oldest_goes(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

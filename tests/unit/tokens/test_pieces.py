@@ -15,30 +15,28 @@ CUT = "<|im_start|>"
 NAMES = [name for name, _ in all_makes()]
 UNCUT = {"whole words", "overlapping", "in the middle", "greedy"}
 
+WORDS = [
+    "<mask>",
+    "<sep>",
+    "hello",
+    "lazy",
+    "fox",
+    "x",
+    "a",
+    "b",
+    "s",
+    "q",
+    "<|im_",
+    "the",
+    "é",
+    "é",
+    "ﬁ",
+    "▁",
+    "🙂",
+]
+SPACES = (" ", "  ", "\n", "\n\n", "\t", " dog")
 TEXTS = st.lists(
-    st.one_of(
-        st.sampled_from(
-            [
-                *(*SPECIAL, "<mask>", "<sep>", "hello", "fox", "x", "a", "b", "s", "q", "<|im_"),
-                *(
-                    " ",
-                    "  ",
-                    "\n",
-                    "\n\n",
-                    "\t",
-                    "the",
-                    " dog",
-                    "é",
-                    "e\u0301",
-                    "ﬁ",
-                    "▁",
-                    "🙂",
-                ),
-            ]
-        ),
-        st.text(max_size=6),
-    ),
-    max_size=14,
+    st.one_of(st.sampled_from([*SPECIAL, *WORDS, *SPACES]), st.text(max_size=6)), max_size=14
 ).map("".join)
 
 

@@ -65,6 +65,10 @@ def test_variables_of_the_template_are_those_that_vllm_hands_on(
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, NoTokens.MEDIA),
         ({"messages": [{"role": "user", "content": [{"image_url": "x"}]}]}, NoTokens.MEDIA),
         ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, NoTokens.MEDIA),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "uuid": 1}]}]},
+            NoTokens.MEDIA,
+        ),
         ({"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, NoTokens.MEDIA),
         ({"messages": [USER] * (MESSAGES_MAX + 1)}, NoTokens.TOO_LARGE),
         (

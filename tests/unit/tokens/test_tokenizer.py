@@ -396,6 +396,21 @@ def test_large_prompts_wait_for_a_thread_and_no_more_of_them_than_there_may_be(
     assert world.tokenizer.missing == {"busy": 2}
 
 
+def test_questions_to_engines_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASKED_AT_ONCE_MAX", 2)
+    world = World(path, ENGINE, models=False)
+
+    async def at_once() -> list[object]:
+        return await asyncio.gather(
+            *(world.tokenizer.tokens(TEXT) for _ in range(4)), return_exceptions=True
+        )
+
+    (found,) = world.run(at_once)
+    refused = [one.reason for one in found if isinstance(one, NoTokensError)]
+    assert refused == [NoTokens.BUSY] * 2
+    assert len(world.engines.asked) == 2
+
+
 def test_each_engine_is_probed_once_it_is_there_and_again_later(path: Path) -> None:
     world = World(path, ENGINE)
     model = world.tokenizer.models["m"]
