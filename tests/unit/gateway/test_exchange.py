@@ -151,7 +151,9 @@ def test_refusal_for_what_a_request_is_goes_to_its_client_at_once() -> None:
     run(scenario)
 
 
-def test_stream_that_breaks_off_is_seen_to_be_no_whole_one() -> None:
+def test_stream_that_breaks_off_is_seen_to_be_no_whole_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(found: World) -> None:
         for name in ("a", "b"):
             (await found.add(name)).deeds.append(Deed.HALF_STREAM)
@@ -163,6 +165,7 @@ def test_stream_that_breaks_off_is_seen_to_be_no_whole_one() -> None:
         assert found.gateway.endpoint.failures == {"broken_off": 1}
 
     run(scenario)
+    assert not [one for one in caplog.records if one.levelname == "ERROR"], "it is no fault here"
 
 
 @pytest.mark.parametrize("deed", [Deed.EARLY_HINTS, Deed.SLOW_HEAD])
