@@ -151,8 +151,8 @@ class Exchange:
         """
         parts = self._parts
         self._kept_bytes = len(self._request.body)
-        parts.held.take(self._kept_bytes)
         try:
+            parts.held.take(self._kept_bytes)
             tokens = await parts.prompts.of(self._request, self._model)
             if not self._model.has_pairs:
                 self._request = self._request._replace(fields=None)

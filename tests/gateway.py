@@ -426,6 +426,12 @@ class World:
         self.gateway.fleet.forget()
         return engine
 
+    async def reconnect(self) -> None:
+        """No connection to an engine is left, nor an address that was looked up."""
+        upstream = self.gateway.endpoint._parts.upstream
+        await upstream.close()
+        upstream.open()
+
     def seen(self) -> Counter[str]:
         """How many requests each engine got."""
         return Counter({name: len(one.seen) for name, one in self.engines.items()})

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from bridge.sockets.allowed_engines import ALLOWED
+from gateway.held import HeldBytes
 from gateway.settings import Affinity, GatewaySettings
 from query_api.access.guard import Guard
 from query_api.access.key_editing import add_key
@@ -309,3 +311,47 @@ def test_tenant_of_a_key_has_its_own_engines(tmp_path: Path) -> None:
         assert (await found.client.post(PROMPT, headers=other)).status == 403
 
     run(scenario, guard=guard)
+
+
+def test_requests_that_have_no_room_are_told_to_come_back() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        found.gateway.held = HeldBytes(bytes_max=200)
+        found.gateway.endpoint._parts = found.gateway.endpoint._parts._replace(
+            held=found.gateway.held
+        )
+        got = await found.client.post(PROMPT | {"x": "y" * 300})
+        assert (got.status, got.document["error"]["code"]) == (503, "no_room")
+        assert got.header("retry-after") == "1"
+        assert not engine.seen
+        assert (await found.client.post(PROMPT)).status == 200
+
+    run(scenario)
+
+
+def test_name_of_an_engine_is_judged_by_the_address_that_it_stands_for() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        await found.table.register(
+            Registration(
+                endpoint="",
+                kind=NO_EVENTS,
+                model_name="n",
+                instance_id="b",
+                block_size=16,
+                http_endpoint=engine.url.replace("127.0.0.1", "localhost"),
+            )
+        )
+        found.gateway.fleet.forget()
+        assert (await found.client.post(PROMPT | {"model": "n"})).status == 200
+        ALLOWED.allow(["10.0.0.0/8"])
+        try:
+            found.gateway.fleet.forget()
+            await found.reconnect()
+            got = await found.client.post(PROMPT | {"model": "n"})
+            assert got.status == 502
+            assert (await found.client.post(PROMPT)).status == 404, "it may not be asked at all"
+        finally:
+            ALLOWED.allow([])
+
+    run(scenario)

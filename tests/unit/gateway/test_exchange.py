@@ -201,7 +201,8 @@ def test_slow_client_holds_its_engine_back() -> None:
         body = b'{"model":"m"}'
         head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        await asyncio.sleep(0.3)
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.1)
         assert engine.whole == 0, "all of it would be in the memory of the gateway"
         total = 0
         while total < size:
