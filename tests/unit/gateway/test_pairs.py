@@ -149,3 +149,15 @@ def test_other_paths_are_answered_by_one_engine() -> None:
         assert sum(found.seen().values()) == 2
 
     run(scenario)
+
+
+@pytest.mark.parametrize("answer", [b'{"kv_transfer_params":null}', b"{}", b"no json"])
+def test_second_engine_computes_itself_where_the_first_hands_nothing_over(answer: bytes) -> None:
+    async def scenario(found: World) -> None:
+        await pair(found)
+        for name in ("p-1", "p-2"):
+            found.engines[name].answers_with = lambda seen: answer
+        assert (await found.client.post(LONG, "/v1/completions")).status == 200
+        assert by_role(found, "d")[0].document == LONG
+
+    run(scenario)
