@@ -38,6 +38,7 @@ from schemas.causes import cause_of
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import KIB
 
+GATEWAY_FIRST_BYTE_S: Final = 600.0  # for an engine, however it drips
 GATEWAY_PROGRESS_S: Final = 60.0  # how often it is told that an answer still comes
 GATEWAY_REFUSAL_BYTES_MAX: Final = 64 * KIB  # of an answer that says that there is none
 GATEWAY_INTERVALS_MAX: Final = 4096  # between two pieces of an answer, of which times are learned
@@ -137,7 +138,7 @@ class Exchange:
         self._placed: PlacedRequest | None = None
         self._placement: Placement | None = None
         self._kept_bytes = 0
-        self._waits: tuple[str, asyncio.Timeout] | None = None
+        self._waiting: dict[asyncio.Timeout, str] = {}
         self._began_at = 0.0
         self._told_at = 0.0
         self._intervals: list[float] = []
@@ -272,9 +273,12 @@ class Exchange:
             for is_last in (False, True):
                 sent = Sent()
                 try:
-                    async with asyncio.timeout(None) as patience:
+                    async with asyncio.timeout(GATEWAY_FIRST_BYTE_S) as patience:
                         self._wait_for(target, patience)
-                        return await self._ask(target, body, sent, take)
+                        try:
+                            return await self._ask(target, body, sent, take)
+                        finally:
+                            self._stop_waiting(patience)
                 except NOT_REACHED as error:
                     raise _FailedAttemptError(target, "unreachable", cause_of(error)) from error
                 except _RefusedError as error:
@@ -287,20 +291,18 @@ class Exchange:
                         self._break(target, error)
             raise AssertionError("the second one returns or raises")
         finally:
-            self._stop_waiting()
             under_way[target.place] -= 1
             if not under_way[target.place]:
                 del under_way[target.place]
 
     def _wait_for(self, target: EngineTarget, patience: asyncio.Timeout) -> None:
-        self._stop_waiting()
-        self._waits = (target.base_url, patience)
-        self._parts.fleet.wait_for(*self._waits)
+        self._waiting[patience] = target.base_url
+        self._parts.fleet.wait_for(target.base_url, patience)
 
-    def _stop_waiting(self) -> None:
-        if self._waits is not None:
-            self._parts.fleet.stop_waiting(*self._waits)
-            self._waits = None
+    def _stop_waiting(self, patience: asyncio.Timeout) -> None:
+        base_url = self._waiting.pop(patience, None)
+        if base_url is not None:
+            self._parts.fleet.stop_waiting(base_url, patience)
 
     def _break(self, target: EngineTarget, error: Exception) -> None:
         """Raises what becomes of an answer that the engine has broken off."""
@@ -405,7 +407,9 @@ class Exchange:
     def _begin(self, placement: Placement, asked_at: float) -> None:
         """The first byte: no other engine can be tried now."""
         self.state = State.PASSING
-        self._stop_waiting()
+        for patience in list(self._waiting):
+            self._stop_waiting(patience)
+            patience.reschedule(None)
         self._began_at = self._told_at = self._parts.clock.monotonic()
         if self._request.is_stream:
             self._parts.placer.began(placement, self._began_at - asked_at)

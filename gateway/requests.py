@@ -137,7 +137,8 @@ def read_request(
     tenant_id = _text(header(headers, _TENANT_HEADER))
     session_id = _session_of(headers, session_cookie)
     context = context_of(headers)
-    if not header(headers, b"content-type").lower().startswith(b"application/json"):
+    is_json = header(headers, b"content-type").lower().startswith(b"application/json")
+    if not is_json or header(headers, b"content-encoding"):
         return ClientRequest(
             path,
             url_query,

@@ -59,6 +59,8 @@ class Deed(Enum):
     BAD_REQUEST = "400"
     SILENCE = "silence"
     SLOW_HEAD = "slow_head"
+    SLOW_STREAM = "slow_stream"
+    DRIP = "drip"
     HANG = "hang"
 
 
@@ -225,6 +227,9 @@ class ScriptedEngine:
             write(body)
             self.whole += 1
             return True
+        if deed is Deed.SLOW_STREAM:
+            await self._answer(seen, writer, pause_s=0.1)
+            return True
         if deed is Deed.ANSWER or (deed is Deed.HALF_STREAM and not _is_stream(seen)):
             await self._answer(seen, writer)
             return True
@@ -235,18 +240,24 @@ class ScriptedEngine:
             if await reader.read(1) == b"":
                 self.gone += 1
             return False
+        if deed is Deed.DRIP:
+            writer.write(b"HTTP/1.1 200 OK\r\n")
+            for number in range(1000):
+                writer.write(b"x: yy\r\n"[number % 7 : number % 7 + 1])
+                await asyncio.sleep(0.01)
+            return False
         if deed is Deed.HALF_STREAM:
             writer.write(_STREAM + _chunk(_event(seen, self.name, "w0")))
         writer.write(_LAST_WORDS.get(deed, b""))
         await asyncio.sleep(0.002)
         return False
 
-    async def _answer(self, seen: Seen, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, seen: Seen, writer: asyncio.StreamWriter, pause_s: float = 0.0) -> None:
         if _is_stream(seen):
             writer.write(_STREAM)
             for number in range(EVENTS):
                 writer.write(_chunk(_event(seen, self.name, f"w{number}")))
-                await asyncio.sleep(0)
+                await asyncio.sleep(pause_s)
             if (seen.document.get("stream_options") or {}).get("include_usage"):
                 writer.write(_chunk(_data({"choices": [], "usage": USAGE})))
             writer.write(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")

@@ -95,11 +95,11 @@ class Talk:
             self._count(got)
 
     def _count(self, got: ClientAnswer) -> None:
-        status, decision = self.service.get(f"/decisions/{got.header('reprise-decision')}")
-        assert status == 200
         if got.header("reprise-by-load"):
             self.by_load += 1
             return
+        status, decision = self.service.get(f"/decisions/{got.header('reprise-decision')}")
+        assert status == 200
         outcome = decision["outcome"]
         assert outcome["prompt_tokens"] == decision["prompt_tokens"], "as the engine counts them"
         self.tokens["promised"] += decision["promised_tokens"]

@@ -241,6 +241,24 @@ def test_engines_that_fail_are_left_out_and_come_back() -> None:
     run(scenario)
 
 
+def test_engine_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.exchange.GATEWAY_FIRST_BYTE_S", 0.2)
+
+    async def scenario(found: World) -> None:
+        for name in "ab":
+            await found.add(name)
+        found.engines["a"].deeds.extend([Deed.DRIP] * 9)
+        asked = {"model": "m", "messages": []}
+        got = [await found.client.post(asked) for _ in range(6)]
+        assert {one.document["engine"] for one in got} == {"b"}
+        assert found.engines["a"].seen
+        found.engines["b"].deeds.append(Deed.SLOW_STREAM)
+        got = await found.client.post(STREAM)
+        assert got.events[-1] == "[DONE]", "what has begun may take its time"
+
+    run(scenario)
+
+
 def test_what_waits_for_a_silent_engine_is_answered_by_another_one() -> None:
     async def scenario(found: World) -> None:
         for name in "ab":

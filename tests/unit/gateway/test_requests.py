@@ -81,6 +81,11 @@ def test_fields_are_put_before_those_that_came(body: bytes) -> None:
     assert found.endswith(body.lstrip().removeprefix(b"{").lstrip())
 
 
+def test_body_that_is_packed_is_passed_on_unread() -> None:
+    found = read(b"\x1f\x8b", (b"content-encoding", b"gzip"))
+    assert (found.body, found.fields, found.model) == (b"\x1f\x8b", None, "")
+
+
 def test_usage_is_asked_for_in_streams_that_do_not_say() -> None:
     assert read({"stream": True}).leaves_out
     assert not read({"stream": False}).leaves_out
