@@ -1,6 +1,7 @@
 """The gateway, made of its parts; lives on the loop of the HTTP server beside it."""
 
 import asyncio
+from collections import Counter
 
 from bridge.engine_http.engine import EngineHttp
 from bridge.supervision import cancel
@@ -36,6 +37,7 @@ class Gateway:
 
     Attributes:
         address: where it answers, as a base URL; "" for nowhere.
+        refused: what its server has refused or ended, by reason.
         catalog, enrollment, fleet, held, placer, prompts: its parts.
         endpoint: answers, as an ASGI application, while it is open.
     """
@@ -52,6 +54,7 @@ class Gateway:
         upstream: Upstream | None = None,
     ) -> None:
         self.address = ""
+        self.refused: Counter[str] = Counter()
         names = EngineNames()
         self.fleet = Fleet(view, names)
         self.catalog = Catalog(self.fleet, names)

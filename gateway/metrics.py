@@ -73,6 +73,12 @@ GATEWAY: Final[tuple[Family["Gateway"], ...]] = (
         lambda gateway: gateway.fleet.given_up,
     ),
     counters(
+        "reprise_gateway_refused",
+        "Requests or connections of clients of the gateway that were refused or ended, by reason.",
+        ("reason",),
+        lambda gateway: by_label(gateway.refused),
+    ),
+    counters(
         "reprise_gateway_placed",
         "Requests that an engine was found for, by what decided: index, or load, with the reason"
         " why the index had no say.",

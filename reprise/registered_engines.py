@@ -1,13 +1,16 @@
-"""The registered engines, as `tokens` asks them."""
+"""The registered engines, as `tokens` asks them, and the tokenizer of a role that does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from bridge.engine_http.client import KeepAlivePool, post
 from query_api.ports import View
-from schemas.clock import Clock
+from schemas.clock import REAL_CLOCK, Clock
+from schemas.conditions import Conditions
 from schemas.identities import DEFAULT_TENANT
 from tokens.interface import Engine, EngineAnswer
+from tokens.tokenizer import Tokenizer
 
 LOOK_S: Final = 1.0  # between two looks at who is registered, of thousands each time
 CONNECTIONS_MAX: Final = 256  # that stay open from one question to the next
@@ -49,3 +52,17 @@ class RegisteredEngines:
             base_url, path, body, wait_s=wait_s, bytes_max=bytes_max, kept=self._kept
         )
         return EngineAnswer(status, answer)
+
+
+def open_tokenizer(paths: Mapping[str, Path], view: View, conditions: Conditions) -> Tokenizer:
+    """The tokenizer of a role, with the files of its models read: a second each.
+
+    Args:
+        paths: the directories of models, by name.
+        view: of the role.
+        conditions: of the same.
+    """
+    engines = RegisteredEngines(view, REAL_CLOCK)
+    tokenizer = Tokenizer(paths, engines, REAL_CLOCK, conditions)
+    tokenizer.read()
+    return tokenizer

@@ -16,11 +16,13 @@ class EngineServer:
     Attributes:
         replies: status and body by path; 404 elsewhere.
         asked: how often, by path.
+        posted: bodies that came, in order.
     """
 
     def __init__(self) -> None:
         self.replies: dict[str, tuple[int, bytes]] = {}
         self.asked: Counter[str] = Counter()
+        self.posted: list[bytes] = []
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -32,6 +34,11 @@ class EngineServer:
                 self.end_headers()
                 with suppress(ConnectionError):  # whoever asked has read enough
                     self.wfile.write(body)
+
+            def do_POST(self) -> None:
+                size = int(self.headers.get("Content-Length", 0))
+                engine.posted.append(self.rfile.read(size))
+                self.do_GET()
 
             def log_message(self, format: str, *args: object) -> None:
                 pass

@@ -33,7 +33,7 @@ def question(prompt: ChatPrompt | TextPrompt, kind: str) -> bytes:
     """The body that an engine of this kind is asked with.
 
     Raises:
-        NoTokensError: ENGINE_REFUSES: it takes no such prompt.
+        NoTokensError: ENGINE_REFUSES: it takes no such prompt; UNSUPPORTED: nor does JSON.
     """
     if isinstance(prompt, TextPrompt):
         return text_question(prompt.model, prompt.text, special=prompt.add_special_tokens)
@@ -57,12 +57,20 @@ def question(prompt: ChatPrompt | TextPrompt, kind: str) -> bytes:
     ):
         if value:
             asked[name] = value
-    return _encoder.encode(asked)
+    return _encoded(asked)
 
 
 def text_question(model: str, text: str, *, special: bool) -> bytes:
     """The body that any engine is asked with for the tokens of a text."""
-    return _encoder.encode({"model": model, "prompt": text, "add_special_tokens": special})
+    return _encoded({"model": model, "prompt": text, "add_special_tokens": special})
+
+
+def _encoded(asked: Mapping[str, Any]) -> bytes:
+    try:
+        return _encoder.encode(asked)
+    except (TypeError, ValueError, RecursionError) as error:  # as of half a surrogate pair
+        text = "expected a prompt that JSON can have, got another one"
+        raise NoTokensError(NoTokens.UNSUPPORTED, text) from error
 
 
 def read_answer(answer: EngineAnswer) -> bytes:

@@ -84,13 +84,8 @@ class LocalModel:
         self.made = dict.fromkeys(Form, 0)
         self.is_slow = False
 
-    @property
-    def is_read(self) -> bool:
-        """Whether its files were looked at."""
-        return self.tokenizer is not None or self.missing is not None
-
     def read(self, clock: Callable[[], float]) -> None:
-        """Reads its files: some hundred milliseconds, on a thread."""
+        """Reads its files."""
         try:
             # Its libraries are an extra, and take a while.
             from tokens.model_tokenizer import ModelTokenizer

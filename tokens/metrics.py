@@ -41,25 +41,26 @@ TOKENS: Final[tuple[Family["Tokenizer"], ...]] = (
     ),
     counters(
         "reprise_tokens_made",
-        "Tokens of these prompts, by who made them.",
+        "Tokens of prompts that came with text, or with token ids in OpenAI's form, by who made the"
+        " tokens: given, local, engine.",
         ("source",),
         lambda one: by_label(one.tokens_made),
     ),
     counter(
         "reprise_tokens_reused",
-        "Tokens of these prompts that were kept from earlier ones, by this process.",
+        "Tokens of prompts with text that this process had kept from earlier prompts.",
         lambda one: one.reused,
     ),
     counters(
         "reprise_tokens_missing",
-        "Prompts of which no tokens could be made, by reason; they are routed by load.",
+        "Prompts without tokens, by reason; POST /route goes by load for each.",
         ("reason",),
         lambda one: by_label(one.missing),
     ),
     counters(
         "reprise_tokens_compared",
-        "Prompts that were compared with what an engine computes, by what came of it: equal,"
-        " different, silent, left_out (too many at once).",
+        "Prompts that were compared with what an engine computes, by result: equal, different,"
+        " silent, left_out (too many at once).",
         ("result",),
         lambda one: by_label(one.compared),
     ),

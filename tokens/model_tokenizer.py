@@ -131,6 +131,9 @@ class ModelTokenizer:
             text: of the prompt.
             prompt: of this model.
             owner: the tenant whose pieces are kept apart.
+
+        Raises:
+            NoTokensError: UNSUPPORTED.
         """
         found, reused = self._encoded(self._pieces(text, owner))
         if prompt.add_special_tokens:
@@ -153,9 +156,12 @@ class ModelTokenizer:
             whole = b"".join(filter(None, found))
             return whole, len(whole) // 4
         # By batch, which leaves other threads the interpreter.
-        made = self._tokenizer.encode_batch_fast(
-            [pieces[n].text for n in missing], add_special_tokens=False
-        )
+        texts = [pieces[n].text for n in missing]
+        try:
+            made = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises no other; half a surrogate pair is one case
+            text = "the model's tokenizer refuses the text"
+            raise NoTokensError(NoTokens.UNSUPPORTED, text) from error
         reused = sum(len(tokens) for tokens in found if tokens is not None) // 4
         for n, encoding in zip(missing, made, strict=True):
             found[n] = array("I", encoding.ids).tobytes()

@@ -169,10 +169,12 @@ class ChatTemplate:
 
 def _metered(tree: nodes.Template, steps: _Steps) -> nodes.Template:
     """The same, with a step in each round of a loop and each call of a macro."""
-    kinds: tuple[type[nodes.For | nodes.Macro | nodes.CallBlock], ...]
-    kinds = (nodes.For, nodes.Macro, nodes.CallBlock)
-    for node in tree.find_all(kinds):
-        node.body.insert(0, steps.statement(node.lineno))
+    for loop in tree.find_all(nodes.For):
+        loop.body.insert(0, steps.statement(loop.lineno))
+    for macro in tree.find_all(nodes.Macro):
+        macro.body.insert(0, steps.statement(macro.lineno))
+    for call in tree.find_all(nodes.CallBlock):
+        call.body.insert(0, steps.statement(call.lineno))
     return tree
 
 

@@ -21,16 +21,18 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
+
 from schemas.causes import cause_of
 from schemas.clock import Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import RepriseError
 from schemas.limits import MIB
-from tokens.bounds import RENDERING_LOOP_S_MAX, RENDERING_S_MAX
+from tokens.bounds import PROMPT_CHARACTERS_MAX, RENDERING_LOOP_S_MAX, RENDERING_S_MAX
 from tokens.conversation import SGLANG
 from tokens.engine_tokenizer import TOKENIZE, question, read_answer, text_question
 from tokens.interface import Engine, Engines, Tokens, TokenSource
-from tokens.local_model import Difference, Form, LocalModel, Standing, form_of
+from tokens.local_model import Difference, LocalModel, Standing, form_of
 from tokens.probes import PROBES
 from tokens.prompt import (
     ChatPrompt,
@@ -55,7 +57,7 @@ TOKENS_THREADS: Final = 2  # that make tokens of large prompts
 PAUSE_S: Final = 2.0  # in which an engine is not asked that has not answered
 PAUSES_MAX: Final = 1024  # engines whose silence is remembered; the oldest goes
 
-LOOP_CHARACTERS_MAX: Final = 65_536  # of a prompt whose text is made on the event loop
+LOOP_BYTES_MAX: Final = 65_536  # of a prompt, as JSON, whose text is made on the event loop
 LOOP_NEW_CHARACTERS_MAX: Final = 4_096  # of them, that are not kept: two milliseconds
 
 COMPARED_FIRST: Final = 5  # requests of a form that are all compared
@@ -115,10 +117,17 @@ class Tokenizer:
         self._probed: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._comparing: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
-        self._reading: dict[str, asyncio.Future[None]] = {}
+
+    def read(self) -> None:
+        """Reads the files of the models. A second each, in which the library lets no other thread
+        run: to be called before anything is served.
+        """
+        for model in self.models.values():
+            model.read(self._clock.monotonic)
+        self._tell()
 
     def begin(self) -> None:
-        """The server serves: reads the files, and looks for engines to compare with."""
+        """The server serves: looks for engines to compare with."""
         if self._watch is None and self.models:
             self._watch = asyncio.create_task(self._probe_engines())
 
@@ -157,35 +166,23 @@ class Tokenizer:
     async def _tokens(self, prompt: Prompt, tenant_id: str) -> Tokens:
         if isinstance(prompt, TokenPrompt):
             return Tokens(cut_off(prompt.content, prompt.truncation), TokenSource.GIVEN)
+        if _size_bytes(prompt) > 4 * PROMPT_CHARACTERS_MAX:
+            text = f"expected at most {PROMPT_CHARACTERS_MAX} characters with tools and documents"
+            raise NoTokensError(NoTokens.TOO_LARGE, f"{text}, got more")
         model = self.models.get(prompt.model)
         if model is not None:
-            tokenizer = await self._tokenizer_of(model, form_of(prompt))
+            tokenizer = model.tokenizer_for(form_of(prompt))
             if tokenizer is not None:
                 kind = self._kind(prompt.model, tenant_id)
                 try:
                     return await self._made_here(model, tokenizer, prompt, tenant_id, kind)
                 except NoTokensError as error:
-                    if error.reason is not NoTokens.UNSUPPORTED:
+                    engines = self._engines.of_model(prompt.model, tenant_id)
+                    if error.reason is not NoTokens.UNSUPPORTED or not engines:
                         raise
         return Tokens(await self._asked_of_any(prompt, tenant_id, model), TokenSource.ENGINE)
 
     # The model's own files
-
-    async def _tokenizer_of(self, model: LocalModel, form: Form) -> "ModelTokenizer | None":
-        if not model.is_read:
-            await self._read(model)
-        return model.tokenizer_for(form)
-
-    async def _read(self, model: LocalModel) -> None:
-        reading = self._reading.get(model.name)
-        if reading is None:
-            loop = asyncio.get_running_loop()
-            clock = self._clock.monotonic
-            reading = loop.run_in_executor(self._pool, model.read, clock)
-            self._reading[model.name] = reading
-        await asyncio.shield(reading)
-        self._reading.pop(model.name, None)
-        self._tell()
 
     def _kind(self, name: str, tenant_id: str) -> str:
         """Of the engines of a model; all are of one kind, or make the same tokens."""
@@ -217,7 +214,7 @@ class Tokenizer:
     ) -> str:
         if isinstance(prompt, TextPrompt):
             return prompt.text
-        if not model.is_slow and _size(prompt) <= LOOP_CHARACTERS_MAX:
+        if not model.is_slow and _size_bytes(prompt) <= LOOP_BYTES_MAX:
             try:
                 return tokenizer.text_of(prompt, kind, RENDERING_LOOP_S_MAX)
             except TemplateSlowError:
@@ -321,6 +318,8 @@ class Tokenizer:
             body = question(prompt, engine.kind)
         answered = await self._ask(engine, body, COMPARED_WAIT_S)
         theirs = cut_off(answered, prompt.truncation)
+        if theirs != ours:
+            ours = await self._made_again(model, prompt, engine.kind, ours)
         if theirs == ours:
             self.compared["equal"] += 1
             model.agrees(form_of(prompt))
@@ -332,6 +331,15 @@ class Tokenizer:
         counts = len(ours) // 4, len(theirs) // 4
         now = self._clock.unix()
         self._note(model, Difference(form_of(prompt), engine.url, *counts, position // 4, now))
+
+    async def _made_again(
+        self, model: LocalModel, prompt: _Text, kind: str, before: bytes
+    ) -> bytes:
+        """The tokens as they are now: a template may tell the date, which has changed meanwhile."""
+        if model.tokenizer is None:
+            return before
+        text = await self._text(model, model.tokenizer, prompt, kind)
+        return model.tokenizer.tokens_of(text, prompt)[0]
 
     def _note(self, model: LocalModel, difference: Difference) -> None:
         self.compared["different"] += 1
@@ -351,12 +359,7 @@ class Tokenizer:
             self._conditions.clear(Part.TOKENS)
 
     async def _probe_engines(self) -> None:
-        """Reads the files, and compares each engine of each model, once it is there and then now
-        and again.
-        """
-        for model in self.models.values():
-            if not model.is_read:
-                await self._read(model)
+        """Compares each engine of each model, once it is there and then now and again."""
         while True:
             for model in self.models.values():
                 for engine in self._engines.of_model(model.name, ""):
@@ -416,12 +419,13 @@ def _trouble(model: LocalModel) -> Sequence[tuple[str, str]]:
     ]
 
 
-def _size(prompt: ChatPrompt) -> int:
-    """About as many characters as the prompt has; what is nested counts for its parts."""
-    size = 0
-    for one in prompt.messages:
-        content = one.get("content")
-        size += len(content) if isinstance(content, str) else 256
-        if isinstance(content, list):
-            size += sum(len(part) if isinstance(part, str) else len(str(part)) for part in content)
-    return size + 1024 * len(prompt.tools or ())
+def _size_bytes(prompt: _Text) -> int:
+    """Of all that a template may take. Raises NoTokensError where it is no JSON."""
+    if isinstance(prompt, TextPrompt):
+        return len(prompt.text)
+    whole = (prompt.messages, prompt.tools, prompt.documents, prompt.template_kwargs)
+    try:
+        return len(msgspec.json.encode(whole))
+    except (TypeError, ValueError, RecursionError) as error:  # what msgpack has, and JSON has not
+        text = "expected messages, tools and documents as JSON has them, got something else"
+        raise NoTokensError(NoTokens.UNSUPPORTED, text) from error

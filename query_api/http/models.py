@@ -46,7 +46,9 @@ _CACHE_SALT = (
 _MODEL = "In JSON, `modelname` says the same."
 _TOKEN_IDS = (
     "Prompt tokens; a trailing partial block does not count. In msgpack preferably a `bin` of "
-    "little-endian int32. A negative token is its 32 bits, so -1 and 4294967295 are the same."
+    "little-endian int32. A negative token is its 32 bits, so -1 and 4294967295 are the same. "
+    "In its place a body may have the `messages` of a chat or the `prompt` of a completion, with "
+    "what else decides their tokens, by OpenAI's names."
 )
 _SEQ_HASHES = (
     "Rolling prefix hashes, u64 (negative numbers are read as the same bits as i64): XXH3-64 with "

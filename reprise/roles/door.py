@@ -60,6 +60,7 @@ class Door:
     ) -> None:
         self.gateway = gateway
         self.connections = Connections(ends_at_eof=True)
+        gateway.refused = self.connections.refused
         self._listening = listening
         self._tls = None if tls is None or listening is None else Tls(tls)
         self._server: _Server | None = None

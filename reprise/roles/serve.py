@@ -46,7 +46,7 @@ from reprise.metrics.roles import (
     replica_collector,
     tracing_collector,
 )
-from reprise.registered_engines import RegisteredEngines
+from reprise.registered_engines import open_tokenizer
 from reprise.roles.door import open_door
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
@@ -56,7 +56,6 @@ from reprise.settings import DEFAULT_SEED, check_act_period, check_audit_rate
 from reprise.tracing.opening import Tracing, tracing_of
 from routing.decisions.router import Router, RouterSettings
 from routing.log.replica import ReplicaRouting
-from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
@@ -67,7 +66,6 @@ from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
 from streams.table.rows.reader import RowReader
-from tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from reprise.rooms import GatewaySettings, ReplicaLmcache
@@ -352,11 +350,8 @@ def _serve(
         )
         service.replica.metrics.register(http_collector(server.connections))
         service.replica.metrics.register(tracing_collector(tracing.counts))
-        tokenizer = Tokenizer(
-            settings.token_files,
-            RegisteredEngines(service.replica, REAL_CLOCK),
-            REAL_CLOCK,
-            service.replica.conditions,
+        tokenizer = open_tokenizer(
+            settings.token_files, service.replica, service.replica.conditions
         )
         door = open_door(
             settings.gateway,

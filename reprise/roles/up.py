@@ -10,17 +10,15 @@ from reprise.application import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.embedded.view import ROLE
 from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
-from reprise.registered_engines import RegisteredEngines
+from reprise.registered_engines import open_tokenizer
 from reprise.roles.door import open_door
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.http_server import Server, guard_of
 from reprise.settings import Settings
 from reprise.tracing.opening import Tracing, tracing_of
-from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError
 from schemas.registration import Registration
 from storage.faults import PID_FILE
-from tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +67,7 @@ def _serve(
     except BaseException:
         server.close()
         raise
-    tokenizer = Tokenizer(
-        settings.token_files,
-        RegisteredEngines(service.view, REAL_CLOCK),
-        REAL_CLOCK,
-        service.conditions,
-    )
+    tokenizer = open_tokenizer(settings.token_files, service.view, service.conditions)
     try:
         door = open_door(
             settings.gateway,

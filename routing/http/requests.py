@@ -60,8 +60,9 @@ class Objectives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `POST /route`. `token_ids` or `block_hashes` as in `/query`, `/query_by_hash`;
-    `modelname` is `model`, where that is not given, as `/register` calls it.
+    """The body of `POST /route`. `token_ids` or `block_hashes` as in `/query`, `/query_by_hash`, or
+    `messages` or a `prompt` in their place; `modelname` is `model`, where that is not given, as
+    `/register` calls it.
     """
 
     block_size: Annotated[int, Meta(ge=1, le=2**63 - 1)]

@@ -21,6 +21,7 @@ from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from tests.building import prefix_hashes
 from tests.contract.deployments import Tenant, tenant_of
+from tests.engine_http import engine_server
 from tests.unit.bridge.publisher.sequencers import Sequencers
 
 pytestmark = pytest.mark.timeout(180)
@@ -68,6 +69,32 @@ def test_hashes_find_what_their_tokens_find(tenant: Tenant, publisher: Publisher
     fields = {"model": "m", "block_size": 16, "tenant_id": tenant.tenant_id}
     found = tenant.api.post("/query_by_hash", fields | {"seq_hashes": prefix_hashes(TOKENS, 16)})
     assert found == tenant.api.post("/query", fields | {"token_ids": TOKENS})
+
+
+def test_text_finds_what_its_tokens_find_and_an_engine_makes_them(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    with engine_server() as engine:
+        engine.starts(1000.0, publisher)
+        engine.replies["/tokenize"] = (200, json.dumps({"tokens": TOKENS}).encode())
+        tenant.connect(publisher, http_endpoint=engine.url)
+        publisher.publish([chain(1, TOKENS)])
+        tenant.await_longest(TOKENS, 64)
+        fields = {"model": "m", "block_size": 16, "tenant_id": tenant.tenant_id}
+        by_tokens = tenant.api.post("/query", fields | {"token_ids": TOKENS})
+        chat = {"messages": [{"role": "user", "content": "Hello"}]}
+        for text, source in ((chat, "engine"), ({"prompt": TOKENS}, "given")):
+            status, answer, headers = tenant.api.exchange("/query", fields | text)
+            assert (status, answer) == by_tokens
+            assert headers["reprise-tokens"] == f"{source}; count=64; reused=0"
+        assert json.loads(engine.posted[0])["messages"] == chat["messages"]
+        routed = tenant.api.post("/route", fields | chat)[1]["prefill"]
+        assert (routed["instance_id"], routed["prompt_tokens"]) == ("a", 64)
+        engine.replies["/tokenize"] = (500, b"")
+        status, answer, headers = tenant.api.exchange("/route", fields | chat)
+        assert (status, headers["reprise-tokens"]) == (200, "none; reason=engine_silent")
+        status, answer = tenant.api.post("/query", fields | chat)
+        assert (status, answer["reason"]) == (503, "tokens_engine_silent")
 
 
 class _SaltedArrays:

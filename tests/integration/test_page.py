@@ -179,6 +179,14 @@ def test_a_question_is_answered_as_a_router_gets_it(
         tab.page.get_by_role("button", name="Ask").click()
         if wrong:
             tab.page.wait_for_selector(f"section .wrong:has-text('{said}')")
+    request = '{"model": "m", "prompt": [100, 101, 102, 103], "temperature": 1}'
+    tab.page.locator("textarea").fill(request)
+    tab.page.get_by_role("button", name="Ask").click()
+    tab.page.wait_for_selector("section p:has-text('tokens given; count=4; reused=0')")
+    tab.page.locator("select[name=as]").select_option("messages")
+    tab.page.locator("textarea").fill("Hello")
+    tab.page.get_by_role("button", name="Ask").click()
+    tab.page.wait_for_selector("section .wrong:has-text('no tokens can be made of the text')")
     decided = service.get("/decisions?limit=1")[1]["decisions"][0]
     tab.page.get_by_label("Decision of a request").fill(decided["request_id"])
     tab.page.get_by_role("button", name="Find").click()

@@ -392,7 +392,7 @@ def test_two_ranks_of_one_server_are_told_apart(tmp_path: Path) -> None:
                 "dp_rank": rank,
             }
             assert service.post("/register", fields)[0] == 200
-            engine.answered({"prompt": "one"}, rank)
+            engine.answered({"prompt": _words(random_, 60)}, rank)  # a rank that has said something
         until(lambda: _states(service) == {"exact"}, what="exact answers")
         cached = 0
         for _ in range(40):

@@ -19,7 +19,7 @@ from schemas.errors import RepriseError
 from tests.model_directories import byte_level, write_model
 from tokens import tokenizer as module
 from tokens.interface import Engine, EngineAnswer, TokenSource
-from tokens.local_model import Form, Standing
+from tokens.local_model import Form, LocalModel, Standing
 from tokens.model_tokenizer import ModelTokenizer
 from tokens.prompt import (
     ChatPrompt,
@@ -105,6 +105,7 @@ class World:
         self.engines = FakeEngines(path, *engines)
         paths = {"m": path} if models else {}
         self.tokenizer = Tokenizer(paths, self.engines, self.time.clock(), self.conditions)
+        self.tokenizer.read()
 
     def run(self, *calls: Callable[[], Awaitable[Any]]) -> list[Any]:
         """Each after the other, and the comparisons that it began."""
@@ -248,6 +249,17 @@ def test_comparisons_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert world.tokenizer.compared == {"equal": 1, "left_out": 2}
 
 
+def test_a_day_that_ends_meanwhile_is_no_difference(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = itertools.chain(["Monday"] * 3, itertools.repeat("Tuesday"))
+    monkeypatch.setattr("tokens.template._strftime_now", lambda form: next(days))
+    dated = write_model(path.parent / "dated", template="{{ strftime_now('%A') }} {{ messages }}")
+    world = World(dated, ENGINE)
+    world.run(world.tokens(HI))  # here on Monday, after two probes of the files; there on Tuesday
+    assert world.tokenizer.compared == {"equal": 1}
+
+
 def test_an_engine_that_is_silent_proves_nothing(path: Path) -> None:
     world = World(path, ENGINE)
     world.engines.answer = silent
@@ -320,7 +332,8 @@ def test_files_that_cannot_be_read_are_a_condition_and_the_engine_is_asked(path:
     (path / "tokenizer.json").write_text("{}")
     good = write_model(path.parent / "good")
     world = World(good, ENGINE)
-    world.tokenizer.models["m"].path = path
+    world.tokenizer.models["m"] = LocalModel("m", path)
+    world.tokenizer.read()
     (found,) = world.run(world.tokens(TEXT))
     assert found.source is TokenSource.ENGINE
     assert world.condition.startswith("unreadable: tokens of the model m: expected a tokenizer")
@@ -332,6 +345,8 @@ def test_a_missing_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     world = World(path)
     monkeypatch.setattr(ModelTokenizer, "read", missing)
+    world.tokenizer.models["m"] = LocalModel("m", path)
+    world.tokenizer.read()
     with pytest.raises(NoTokensError, match=r"pip install 'reprise\[text\]'") as refused:
         world.run(world.tokens(TEXT))
     assert refused.value.reason is NoTokens.NO_LIBRARY
@@ -360,6 +375,7 @@ def test_a_template_that_is_slow_leaves_the_loop(path: Path) -> None:
 
     ticks = itertools.count()
     world.tokenizer._clock = world.time.clock()._replace(monotonic=lambda: next(ticks) * 0.01)
+    world.tokenizer.read()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModelTokenizer, "text_of", noted)
         world.run(world.tokens(HI), world.tokens(HI))
@@ -368,14 +384,34 @@ def test_a_template_that_is_slow_leaves_the_loop(path: Path) -> None:
     assert len(threads) - len(on_loop) >= 2
 
 
-def test_a_template_that_never_ends_is_refused(path: Path) -> None:
+def test_a_template_that_never_ends_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokens.template.RENDERING_STEPS_MAX", 20_000)
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     world = World(write_model(path.parent / "endless", template=endless))
-    ticks = itertools.count()
-    world.tokenizer._clock = world.time.clock()._replace(monotonic=lambda: next(ticks) * 0.01)
     with pytest.raises(NoTokensError, match="does not end in time") as refused:
         world.run(world.tokens(HI))
     assert refused.value.reason is NoTokens.TEMPLATE
+
+
+@pytest.mark.parametrize("engines", [(), (ENGINE,)])
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        (TEXT._replace(text="half a pair: \ud83d"), NoTokens.UNSUPPORTED),
+        (HI._replace(messages=[{"role": "user", "content": "\ud83d"}]), NoTokens.UNSUPPORTED),
+        (HI._replace(tools=[{"function": {"name": object()}}]), NoTokens.UNSUPPORTED),
+        (HI._replace(tools=[{"x": "y" * (33 << 20)}]), NoTokens.TOO_LARGE),
+    ],
+)
+def test_what_no_tokenizer_takes_is_refused(
+    path: Path, prompt: ChatPrompt | TextPrompt, reason: NoTokens, engines: tuple[Engine, ...]
+) -> None:
+    for models in (True, False):
+        if models or engines:
+            world = World(path, *engines, models=models)
+            with pytest.raises(NoTokensError) as refused:
+                world.run(world.tokens(prompt))
+            assert refused.value.reason is reason
 
 
 def test_large_prompts_wait_for_a_thread_and_no_more_of_them_than_there_may_be(
@@ -426,10 +462,7 @@ def test_each_engine_is_probed_once_it_is_there_and_again_later(path: Path) -> N
     async def another() -> None:
         world.engines.engines.append(Engine("http://other", "vLLM"))
 
-    read = world.tokens(TokenPrompt("m", b""))
-    counts = world.run(
-        read, lambda: world.tokenizer._read(model), probe, probe, later, probe, another, probe
-    )
+    counts = world.run(probe, probe, later, probe, another, probe)
     assert [one for one in counts if isinstance(one, int)] == [3, 0, 3, 3]
     assert world.tokenizer.compared == {"equal": 9}
     assert model.standings == dict.fromkeys(Form, Standing.EQUAL)

@@ -17,6 +17,8 @@ from bridge.service import Bridge, BridgeSettings
 from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
 from devtools.broker import free_ports
+from gateway.gateway import Gateway
+from gateway.settings import GatewaySettings
 from lmcache_adapter.settings import Address, LmcacheSettings, TopicSettings
 from query_api.access.access_settings import AccessSettings
 from query_api.access.guard import Guard
@@ -32,6 +34,7 @@ from reprise.metrics.roles import (
     tracing_collector,
     worker_metrics,
 )
+from reprise.registered_engines import open_tokenizer
 from reprise.roles.serve import ReplicaService, ServeSettings
 from reprise.settings import Settings
 from routing.worker.worker import RoutingWorker
@@ -80,7 +83,15 @@ def _embedded(data: Path) -> dict[str, Metric]:
     service.view.metrics.register(http_collector(Connections()))
     service.view.metrics.register(tracing_collector(None))
     try:
-        create_app(service.view, service.registry, guard=_guard(data))
+        tokenizer = open_tokenizer({}, service.view, service.conditions)
+        gateway = Gateway(GatewaySettings(), service.view, service.registry, service.router)
+        create_app(
+            service.view,
+            service.registry,
+            tokenizer=tokenizer,
+            guard=_guard(data),
+            gateway=gateway,
+        )
         service.view.metrics.register(GrpcCounts())
         return _named(service.view.metrics)
     finally:
@@ -126,7 +137,8 @@ def _replica(data: Path) -> dict[str, Metric]:
     )
     service = ReplicaService(settings, when_refused=lambda error: None)
     try:
-        create_app(service.replica, FakeTable(), guard=_guard(data))
+        tokenizer = open_tokenizer({}, service.replica, service.replica.conditions)
+        create_app(service.replica, FakeTable(), tokenizer=tokenizer, guard=_guard(data))
         return _named(service.replica.metrics)
     finally:
         service.stop()
