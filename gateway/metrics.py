@@ -55,7 +55,7 @@ GATEWAY: Final[tuple[Family["Gateway"], ...]] = (
     ),
     counters(
         "reprise_gateway_tries",
-        "Requests of clients, by how many engines were tried for them.",
+        "Requests of clients of the gateway, by how many engines were tried for each request.",
         ("engines",),
         _tries,
     ),
