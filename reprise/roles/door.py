@@ -77,6 +77,7 @@ class Door:
             return
         self._listening.listen(GATEWAY_BACKLOG)  # whoever reads that it serves, may connect at once
         self.connections.count_files()
+        self.connections.bound = max(self.connections.bound // 2, 1)  # each has one to an engine
         config = self.connections.configure(
             self.gateway.endpoint,
             backlog=GATEWAY_BACKLOG,
