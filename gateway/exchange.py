@@ -195,7 +195,10 @@ class Exchange:
                     self._parts.placer.failed(placement, str(error))
         assert last is not None, "the first engine was tried"
         if last.refusal is None:
-            text = f"No engine answered, of {self.tries:d} that were tried; the last one: {last}"
+            # What is wrong with it, and where it is, is for operators: the decision has it.
+            text = (
+                f"No engine answered, of {self.tries:d} that were tried; the last one: {last.kind}"
+            )
             raise GatewayError(502, "engines_failed", text)
         await self._pass_refusal(last.refusal, placement)
 
@@ -306,9 +309,10 @@ class Exchange:
 
     def _break(self, target: EngineTarget, error: Exception) -> None:
         """Raises what becomes of an answer that the engine has broken off."""
-        if self.state is State.PASSING:
-            if self._placement is not None:
-                self._parts.placer.failed(self._placement, cause_of(error))
+        placement = self._placement
+        is_answering = placement is not None and target.key == placement.target.key
+        if self.state is State.PASSING and placement is not None and is_answering:
+            self._parts.placer.failed(placement, cause_of(error))
             self.failures.append("broken_off")
             self.state = State.ENDED
             raise BrokenOffError(cause_of(error)) from error

@@ -61,6 +61,7 @@ class Deed(Enum):
     SLOW_HEAD = "slow_head"
     SLOW_STREAM = "slow_stream"
     DRIP = "drip"
+    LATE_BREAK = "late_break"
     HANG = "hang"
 
 
@@ -239,6 +240,10 @@ class ScriptedEngine:
         if deed in (Deed.SILENCE, Deed.HANG):
             if await reader.read(1) == b"":
                 self.gone += 1
+            return False
+        if deed is Deed.LATE_BREAK:
+            writer.write(_LAST_WORDS[Deed.HALF_BODY])
+            await asyncio.sleep(0.15)
             return False
         if deed is Deed.DRIP:
             writer.write(b"HTTP/1.1 200 OK\r\n")

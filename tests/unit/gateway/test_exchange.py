@@ -123,6 +123,7 @@ def test_request_that_engines_fail_over_is_not_tried_on_all() -> None:
         got = await found.client.post(PROMPT)
         assert got.status == 502
         assert got.document["error"]["code"] == "engines_failed"
+        assert "127.0.0.1" not in got.document["error"]["message"], "where engines are is ours"
         assert found.seen().total() == GATEWAY_BROKEN_MAX
 
     run(scenario)

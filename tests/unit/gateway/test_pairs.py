@@ -161,3 +161,19 @@ def test_second_engine_computes_itself_where_the_first_hands_nothing_over(answer
         assert by_role(found, "d")[0].document == LONG
 
     run(scenario)
+
+
+def test_first_engine_that_breaks_off_late_costs_no_stream_of_the_second() -> None:
+    async def scenario(found: World) -> None:
+        await pair(found, "SGLang")
+        for name in ("p-1", "p-2"):
+            found.engines[name].deeds.append(Deed.LATE_BREAK)
+        for name in ("d-1", "d-2"):
+            found.engines[name].deeds.append(Deed.SLOW_STREAM)
+        got = await found.client.post(LONG | {"stream": True}, "/v1/completions")
+        assert (got.status, got.is_whole, got.events[-1]) == (200, True, "[DONE]")
+        assert not found.gateway.endpoint.failures
+        [recent] = found.router.live.recent(1, lambda tenant: True)
+        assert recent.outcomes[-1].event.value == "completed"
+
+    run(scenario)
