@@ -196,9 +196,7 @@ class Exchange:
         assert last is not None, "the first engine was tried"
         if last.refusal is None:
             # What is wrong with it, and where it is, is for operators: the decision has it.
-            text = (
-                f"No engine answered, of {self.tries:d} that were tried; the last one: {last.kind}"
-            )
+            text = f"No engine answered, of {self.tries:d} that were tried: {last.kind}"
             raise GatewayError(502, "engines_failed", text)
         await self._pass_refusal(last.refusal, placement)
 

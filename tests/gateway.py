@@ -90,6 +90,7 @@ _STREAM = (
 _LAST_WORDS = {
     Deed.HALF_HEAD: b"HTTP/1.1 200 OK\r\ncontent-ty",
     Deed.HALF_BODY: b'HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{"half":',
+    Deed.LATE_BREAK: b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{",
     Deed.HEAD_ALONE: _STREAM,
     Deed.EMPTY_STREAM: _STREAM + b"0\r\n\r\n",
     Deed.GARBAGE: b"\x00\x01\xff SSH-2.0 what\r\n\r\n" * 3,
@@ -241,10 +242,6 @@ class ScriptedEngine:
             if await reader.read(1) == b"":
                 self.gone += 1
             return False
-        if deed is Deed.LATE_BREAK:
-            writer.write(_LAST_WORDS[Deed.HALF_BODY])
-            await asyncio.sleep(0.15)
-            return False
         if deed is Deed.DRIP:
             writer.write(b"HTTP/1.1 200 OK\r\n")
             for number in range(1000):
@@ -254,7 +251,7 @@ class ScriptedEngine:
         if deed is Deed.HALF_STREAM:
             writer.write(_STREAM + _chunk(_event(seen, self.name, "w0")))
         writer.write(_LAST_WORDS.get(deed, b""))
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.15 if deed is Deed.LATE_BREAK else 0.002)
         return False
 
     async def _answer(self, seen: Seen, writer: asyncio.StreamWriter, pause_s: float = 0.0) -> None:
