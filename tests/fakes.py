@@ -58,6 +58,7 @@ def registration(
     additional_salt: str = "",
     block_size: int = 4,
     endpoint: str = "",
+    http_endpoint: str = "",
 ) -> Registration:
     """A registration that differs from the others in what the test says."""
     return Registration(
@@ -70,6 +71,7 @@ def registration(
         tenant_id=tenant_id,
         lora_name=lora_name,
         additional_salt=additional_salt,
+        http_endpoint=http_endpoint,
     )
 
 

@@ -42,7 +42,6 @@ tokens_option: Final = setting(
     "token_files",
     key="tokens",
     is_seldom_set=True,
-    envvar="REPRISE_TOKENS",
     type=_ModelPaths(),
     in_file=dict[str, str],
     default="",

@@ -1,0 +1,60 @@
+"""Engines that may be asked for tokens: the registered ones that have an HTTP server."""
+
+import asyncio
+import json
+
+import pytest
+
+from reprise.registered_engines import LOOK_S, RegisteredEngines
+from schemas.clock import REAL_CLOCK, Clock
+from schemas.errors import RepriseError
+from tests.engine_http import engine_server
+from tests.fakes import FakeTable, registration
+from tokens.interface import Engine
+
+
+class Stopped:
+    """A clock that stands."""
+
+    now = 50.0
+
+    def clock(self) -> Clock:
+        return REAL_CLOCK._replace(monotonic=lambda: self.now)
+
+
+def test_engines_are_found_by_tenant_and_model_and_by_their_adapters(table: FakeTable) -> None:
+    time = Stopped()
+    engines = RegisteredEngines(table, time.clock())
+    assert engines.of_model("m", "") == ()
+    url = "http://10.0.0.7:8000"
+    for one in (
+        registration("a", http_endpoint=url),
+        registration("a", dp_rank=1, http_endpoint=url),
+        registration("b", lora_name="ad", http_endpoint="http://10.0.0.8:8000"),
+        registration("c"),
+        registration("d", tenant_id="t", http_endpoint="http://10.0.0.9:8000"),
+    ):
+        table.add(one)
+    assert engines.of_model("m", "") == ()  # nobody has looked again
+    time.now += LOOK_S
+    first, second = Engine(url, "vLLM"), Engine("http://10.0.0.8:8000", "vLLM")
+    assert engines.of_model("m", "") == engines.of_model("m", "default") == [first, second]
+    assert engines.of_model("ad", "") == [second]
+    assert engines.of_model("m", "t") == [Engine("http://10.0.0.9:8000", "vLLM")]
+    assert engines.of_model("n", "") == ()
+
+
+def test_an_engine_is_asked_with_a_body_and_its_answer_is_bounded(table: FakeTable) -> None:
+    engines = RegisteredEngines(table, REAL_CLOCK)
+
+    async def asked(bytes_max: int) -> tuple[int, bytes]:
+        return await engines.post(
+            server.url, "/tokenize", b'{"a": 1}', wait_s=5.0, bytes_max=bytes_max
+        )
+
+    with engine_server() as server:
+        server.replies["/tokenize"] = (200, b'{"tokens": [1]}')
+        assert asyncio.run(asked(4096)) == (200, b'{"tokens": [1]}')
+        assert [json.loads(one) for one in server.posted] == [{"a": 1}]
+        with pytest.raises(RepriseError, match="more than 50 bytes"):
+            asyncio.run(asked(50))
