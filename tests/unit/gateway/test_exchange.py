@@ -254,8 +254,8 @@ def test_engine_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {one.document["engine"] for one in got} == {"b"}
         assert found.engines["a"].seen
         found.engines["b"].deeds.append(Deed.SLOW_STREAM)
-        got = await found.client.post(STREAM)
-        assert got.events[-1] == "[DONE]", "what has begun may take its time"
+        begun = await found.client.post(STREAM)
+        assert begun.events[-1] == "[DONE]", "what has begun may take its time"
 
     run(scenario)
 
