@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from bridge.bounds import BRIDGE_RETRY_S
 
@@ -37,7 +38,7 @@ async def keep(
         await asyncio.sleep(BRIDGE_RETRY_S)
 
 
-async def cancel(*tasks: "asyncio.Task[None]") -> None:
+async def cancel(*tasks: "asyncio.Task[Any]") -> None:
     """Cancels the tasks and waits for their ends."""
     for task in tasks:
         task.cancel()

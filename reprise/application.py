@@ -18,7 +18,7 @@ from tokens.metrics import tokens_collector
 from tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from reprise.rooms import WorkerCommands, WorkerSource
+    from reprise.rooms import Gateway, WorkerCommands, WorkerSource
 
 
 def create_app(
@@ -31,6 +31,7 @@ def create_app(
     select_service: bool = False,
     workers: "WorkerSource | None" = None,
     commands: "WorkerCommands | None" = None,
+    gateway: "Gateway | None" = None,
     **options: Any,
 ) -> ASGIApp:
     """The application of one table and one set of publishers, with what all rooms add.
@@ -44,6 +45,7 @@ def create_app(
         select_service: see there.
         workers: knows more of LMCache's workers than the view.
         commands: has LMCache's workers execute commands; None where nothing does.
+        gateway: that runs beside the service; None: there is none.
         options: of `query_api.http.app.create_app`.
     """
     features: list[MakeFeature] = []
@@ -53,6 +55,9 @@ def create_app(
     lmcache = rooms.lmcache()
     if lmcache is not None:
         features.append(lmcache.feature(workers, commands))
+    room = rooms.gateway()
+    if room is not None and gateway is not None:
+        features.append(room.feature(gateway))
     features.append(page_feature(router))
     if tokenizer is not None:
         features.append(_tokens_feature(tokenizer))

@@ -1,6 +1,6 @@
-"""The rooms that an installation can leave out: LMCache's, and the lab.
+"""The rooms that an installation can leave out: LMCache's, the gateway, and the lab.
 
-All of `reprise` sees LMCache's room through this module, and none of the service sees the lab.
+All of `reprise` sees the first two through this module, and none of the service sees the lab.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from gateway.gateway import Gateway as Gateway
+    from gateway.room import GatewayRoom
+    from gateway.settings import GatewaySettings as GatewaySettings
     from lmcache_adapter.acting.actor import Actor as Actor
     from lmcache_adapter.distributed import LmcacheBridge as LmcacheBridge
     from lmcache_adapter.embedded import EmbeddedLmcache as EmbeddedLmcache
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from lmcache_adapter.settings import LmcacheSettings as LmcacheSettings
 
 LMCACHE: Final = "lmcache_adapter"
+GATEWAY: Final = "gateway"
 LAB: Final = "lab"
 
 R = TypeVar("R")
@@ -70,6 +74,21 @@ def acting_options(command: Callable[..., R]) -> Callable[..., R]:
     """What acts on advice, handed over as `act_s`; no options without the room."""
     room = lmcache()
     return _without(command, act_s=0.0) if room is None else room.acting_options(command)
+
+
+def gateway() -> "GatewayRoom | None":
+    """The room of the gateway, or None where the installation leaves it out."""
+    if not is_installed(GATEWAY):
+        return None
+    from gateway.room import ROOM
+
+    return ROOM
+
+
+def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
+    """`--gateway` and what belongs to it, handed over as `gateway`; no options without the room."""
+    room = gateway()
+    return _without(command, gateway=None) if room is None else room.options(command)
 
 
 def _without(command: Callable[..., R], **values: Any) -> Callable[..., R]:

@@ -23,7 +23,7 @@ from schemas import limits
 from schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from reprise.rooms import LmcacheSettings
+    from reprise.rooms import GatewaySettings, LmcacheSettings
 
 LOG_SYNC_S: Final = 0.05  # what a power cut may cost
 TABLE_FLUSH_S: Final = 0.25  # between two flushes of a table
@@ -54,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         only_exact: whether queries leave out instances that are not `exact`.
         lmcache: serves LMCache's workers as their controller; None: it does not.
         grpc: where routers ask by gRPC; None: nowhere.
+        gateway: answers OpenAI's API by the engines; None: it does not.
         act_s: how often it acts on its own advice; 0 for never. Needs `lmcache`.
         access: who may ask.
         tls: how HTTP and gRPC are encrypted; None: they are not.
@@ -84,6 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     select_service: bool = False
     scrape_load_s: float = 0.0
     grpc: GrpcSettings | None = None
+    gateway: "GatewaySettings | None" = None
     act_s: float = 0.0
     access: AccessSettings = AccessSettings()
     tls: TlsSettings | None = None

@@ -91,6 +91,7 @@ ELSEWHERE: Final = (
         "needs Kafka's scripts: tests/integration/test_topics_document.py compares the settings",
     ),
     Elsewhere(r"^kcat ", "needs kcat"),
+    Elsewhere(r":8080", "needs engines: tests/contract/test_gateway_contract.py has some"),
 )
 """The first row that fits says why."""
 

@@ -18,6 +18,7 @@ ROOMS: Final = (
     "brokers",
     "console",
     "doctor",
+    "gateway",
     "lmcache_adapter",
     "logs",
     "page",

@@ -29,6 +29,7 @@ MODULES: Final = {
     "audit": "embedded.audit",
     "instances": "embedded.instances",
     "route": "embedded.route",
+    "gateway": "embedded.gateway",
     "recovery": "embedded.recovery",
     "replay": "embedded.replay",
     "fairness": "embedded.fairness",

@@ -31,7 +31,7 @@ class GrpcSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_insecure: bool = False
 
 
-def read_address(text: str) -> tuple[str, int]:
+def read_address(text: str, option: str = "--grpc") -> tuple[str, int]:
     """Host and port of `HOST:PORT`, `[IPv6]:PORT` or `PORT`, which is on loopback.
 
     Raises:
@@ -40,7 +40,7 @@ def read_address(text: str) -> tuple[str, int]:
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > PORT_MAX:
         raise ConfigurationError(
-            "Expected --grpc to be HOST:PORT, [IPV6]:PORT or PORT, got:"
+            f"Expected {option} to be HOST:PORT, [IPV6]:PORT or PORT, got:"
             f" {text[:SETTING_SHOWN_CHARS_MAX]}"
         )
     return (found["host"] or _LOOPBACK).strip("[]"), int(found["port"])

@@ -16,6 +16,11 @@ from query_api.http.wire import header
 CERTIFICATE_NAMES: Final = "reprise.certificate"
 """Where the state of a request has the names of its client's certificate, as a server puts them."""
 
+BREAK_OFF: Final = "reprise.break_off"
+"""Where the state of a request has what ends its connection, as a server puts it: behind an answer
+that will not be whole.
+"""
+
 _ACCESS: Final = "reprise.access"
 """Where the scope of a request has its caller's `Access`."""
 
@@ -66,6 +71,7 @@ RULES: Final[dict[tuple[str, str], Rule]] = {
     ("GET", "advice"): _READ,
     ("GET", "routing"): _READ,
     ("GET", "decisions"): _READ,
+    ("GET", "gateway"): _READ_ALL,
     ("GET", "events"): _READ,
     ("GET", ""): _READ,
     ("GET", "ui"): _READ,

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,13 +24,16 @@ from reprise.cli.process import begin_service
 from reprise.cli.service_command import ServiceCommand, log_level_option, seed_option
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
-from reprise.rooms import acting_options
+from reprise.rooms import acting_options, gateway_options
 from reprise.settings import config_path_from
 from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
 from schemas import limits
 from schemas.errors import RepriseError
 from tokens.settings import tokens_option
+
+if TYPE_CHECKING:
+    from reprise.rooms import GatewaySettings
 
 
 @click.command(cls=ServiceCommand)
@@ -106,6 +110,7 @@ from tokens.settings import tokens_option
 )
 @routing_options
 @acting_options
+@gateway_options
 @grpc_options
 @tokens_option
 @query_options()
@@ -130,6 +135,7 @@ def serve(
     only_exact: bool,
     routing: RouterSettings,
     act_s: float,
+    gateway: "GatewaySettings | None",
     grpc: GrpcSettings | None,
     select_service: bool,
     token_files: dict[str, Path],
@@ -172,6 +178,7 @@ def serve(
             leave=LeaveSettings(to=leave_to, asked_by=leave_for or "", shared=data.shared)
             if leave_to
             else None,
+            gateway=gateway,
             token_files=token_files,
         )
         begin_service(log_level)

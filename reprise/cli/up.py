@@ -32,7 +32,7 @@ from reprise.cli.scrape_options import scrape_load_option
 from reprise.cli.service_command import ServiceCommand, log_level_option, seed_option
 from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
-from reprise.rooms import LAB, acting_options, lmcache_options, need
+from reprise.rooms import LAB, acting_options, gateway_options, lmcache_options, need
 from reprise.settings import Settings, config_path_from
 from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
@@ -41,7 +41,7 @@ from schemas.errors import RepriseError
 from tokens.settings import tokens_option
 
 if TYPE_CHECKING:
-    from reprise.rooms import LmcacheSettings
+    from reprise.rooms import GatewaySettings, LmcacheSettings
 
 
 @click.command(cls=ServiceCommand)
@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The share of answers to keep for `reprise audit verify`, from 0 to 1.",
 )
+@gateway_options
 @lmcache_options
 @memory_options
 @scrape_load_option
@@ -146,6 +147,7 @@ def up(
     access: AccessSettings,
     tls: TlsSettings | None,
     lmcache: "LmcacheSettings | None",
+    gateway: "GatewaySettings | None",
     seed: int,
     log_level: str,
 ) -> None:
@@ -183,6 +185,7 @@ def up(
             act_s=act_s,
             select_service=select_service,
             lmcache=lmcache,
+            gateway=gateway,
             memory=memory,
             scrape_load_s=scrape_load_s,
             grpc=grpc,

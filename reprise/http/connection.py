@@ -31,7 +31,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from query_api.http.caller import CERTIFICATE_NAMES
+from query_api.http.caller import BREAK_OFF, CERTIFICATE_NAMES
 from query_api.http.errors import RequestError
 from query_api.http.plain_listener import PATHS, HandedOver
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
@@ -86,6 +86,11 @@ class _EndedError(Exception):
 
 class ConnectionOwner(Protocol):
     """Who keeps all connections of a server; see `reprise.http.connections`."""
+
+    @property
+    def ends_at_eof(self) -> bool:
+        """Whether a client that sends no more has gone."""
+        ...
 
     def admit(self, connection: "Connection") -> bool:
         """Takes a new one in; False where it has no room."""
@@ -207,6 +212,15 @@ class Connection(HttpToolsProtocol):
         self._ended = True
         self.transport.abort()
 
+    def break_off(self) -> None:
+        """Ends the connection behind what was written of an answer that will not be whole: its
+        client sees that the end is missing.
+        """
+        self._ended = True
+        if self._answering is not None:
+            self._answering.disconnected = True
+        self.transport.close()
+
     # What comes in
 
     def data_received(self, data: bytes) -> None:
@@ -258,9 +272,9 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The client sends no more, and may still read: what came whole is answered. True keeps the
-        connection open for that.
+        connection open for that. Where answers take long, nearly all that send no more have gone.
         """
-        if self.is_idle:
+        if self.is_idle or self._owner.ends_at_eof:
             return None
         if not self._ended:
             if self._in_message and not self._in_head:  # it never becomes whole
@@ -304,6 +318,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade() and not self._is_tunnel:
             return  # the same head comes again; see `_parse`
         super().on_headers_complete()
+        self.scope["state"][BREAK_OFF] = self.break_off  # the app has not begun yet
         self._in_head = False  # whatever was wrong with it until here concerns no other request
         if not self.pipeline:
             self._answering = self.cycle

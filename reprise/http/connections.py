@@ -44,8 +44,10 @@ class Connections:
     Args:
         connections_max: at once; fewer where few files may be opened.
         lifetime_s: of each, whatever it does.
+        ends_at_eof: whether a client that sends no more has gone, and its answer is not wanted.
 
     Attributes:
+        ends_at_eof: likewise.
         refused: what was refused or ended, by reason: see `reprise.http.connection`.
         bound: how many there may be.
         descriptor_max: above it a new one is refused.
@@ -54,8 +56,13 @@ class Connections:
     """
 
     def __init__(
-        self, *, connections_max: int = HTTP_CONNECTIONS_MAX, lifetime_s: float = math.inf
+        self,
+        *,
+        connections_max: int = HTTP_CONNECTIONS_MAX,
+        lifetime_s: float = math.inf,
+        ends_at_eof: bool = False,
     ) -> None:
+        self.ends_at_eof = ends_at_eof
         self.refused: Counter[str] = Counter()
         self.bound = connections_max
         self._lifetime_s = lifetime_s

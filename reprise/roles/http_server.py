@@ -21,6 +21,7 @@ from reprise.http.listening import bind
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
+from reprise.roles.door import Door
 from reprise.roles.leaving import ReplicaLeave
 from reprise.roles.service import Service
 from schemas.limits import OPEN_FILES_MAX
@@ -60,8 +61,10 @@ class _Server(ConnectionsServer):
         tls: Tls | None,
         told: _Moments,
         leaving: ReplicaLeave | None,
+        door: Door | None,
     ) -> None:
         super().__init__(config, connections, plain, tls)
+        self._door = door
         self._told = told
         self._leaving = leaving
 
@@ -80,12 +83,16 @@ class _Server(ConnectionsServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
         await super().startup(sockets)
+        if self._door is not None:
+            await self._door.open()
         if self.started:
             for tell in self._told.serving:
                 tell()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
+        if self._door is not None:
+            await self._door.close(is_forced=lambda: self.force_exit)
         self._told.shutdown()
         await super().shutdown(sockets)
 
@@ -130,6 +137,7 @@ class Server:
         when_serving: Callable[[str], None] = lambda base_url: None,
         when_stopping: Callable[[], None] = lambda: None,
         leaving: ReplicaLeave | None = None,
+        door: Door | None = None,
     ) -> None:
         """Starts the service, serves the app, stops the service.
 
@@ -139,6 +147,7 @@ class Server:
             when_serving: called with the base URL once requests are accepted.
             when_stopping: called as soon as a signal comes, before requests are refused.
             leaving: what SIGTERM waits for; None: for nothing.
+            door: another address on the same loop, whose answers end first; None: there is none.
         """
         self.connections.count_files()
         config = self.connections.configure(
@@ -160,6 +169,7 @@ class Server:
                 shutdown=getattr(app, "end_streams", _tell_nothing),
             ),
             leaving,
+            door,
         )
         service.start()
         # uvicorn re-raises a signal once it has stopped: by then these are the handlers.

@@ -47,6 +47,7 @@ from reprise.metrics.roles import (
     tracing_collector,
 )
 from reprise.registered_engines import open_tokenizer
+from reprise.roles.door import open_door
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
@@ -67,7 +68,7 @@ from streams.kernel.interface import Kernel
 from streams.table.rows.reader import RowReader
 
 if TYPE_CHECKING:
-    from reprise.rooms import ReplicaLmcache
+    from reprise.rooms import GatewaySettings, ReplicaLmcache
 from typing import Final
 
 REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configuration file names
@@ -94,6 +95,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         access: who may ask.
         tls: how HTTP and gRPC are encrypted; None: they are not.
         leave: to whom it leaves its clients on SIGTERM; None: to nobody, at once.
+        gateway: answers OpenAI's API by the engines; None: it does not.
         token_files: directories of models, by name; text is made tokens of by their files.
     """
 
@@ -114,6 +116,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     access: AccessSettings = AccessSettings()
     tls: TlsSettings | None = None
     leave: LeaveSettings | None = None
+    gateway: "GatewaySettings | None" = None
     token_files: Mapping[str, Path] = {}
 
     def __post_init__(self) -> None:
@@ -349,6 +352,19 @@ def _serve(
         )
         service.replica.metrics.register(http_collector(server.connections))
         service.replica.metrics.register(tracing_collector(tracing.counts))
+        tokenizer = open_tokenizer(
+            settings.token_files, service.replica, service.replica.conditions
+        )
+        door = open_door(
+            settings.gateway,
+            service.replica,
+            service.registry,
+            service.router,
+            tokenizer,
+            guard,
+            access=settings.access,
+            tls=settings.tls,
+        )
         beside = beside_grpc(
             service,
             service.replica,
@@ -377,14 +393,15 @@ def _serve(
         history=service.history,
         audit=service.audit_queue,
         router=service.router,
-        tokenizer=open_tokenizer(settings.token_files, service.replica, service.replica.conditions),
+        tokenizer=tokenizer,
         commands=None if lmcache is None else lmcache.commands,
         select_service=settings.select_service,
         acting=None if lmcache is None else lmcache.actor,
+        gateway=None if door is None else door.gateway,
         guard=guard,
         tracer=tracing.tracer,
     )
     leaving = ReplicaLeave(settings.leave, server.port) if settings.leave is not None else None
-    server.run(app, beside, when_serving=when_serving, leaving=leaving)
+    server.run(app, beside, when_serving=when_serving, leaving=leaving, door=door)
     if refusals:
         raise refusals[0]

@@ -11,6 +11,7 @@ from reprise.embedded.service import EmbeddedService
 from reprise.embedded.view import ROLE
 from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
 from reprise.registered_engines import open_tokenizer
+from reprise.roles.door import open_door
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.http_server import Server, guard_of
 from reprise.settings import Settings
@@ -66,7 +67,18 @@ def _serve(
     except BaseException:
         server.close()
         raise
+    tokenizer = open_tokenizer(settings.token_files, service.view, service.conditions)
     try:
+        door = open_door(
+            settings.gateway,
+            service.view,
+            service.registry,
+            service.router,
+            tokenizer,
+            guard,
+            access=settings.access,
+            tls=settings.tls,
+        )
         beside = beside_grpc(
             service,
             service.view,
@@ -102,16 +114,18 @@ def _serve(
             audit=service.audit_queue,
             workers=lmcache,
             router=service.router,
-            tokenizer=open_tokenizer(settings.token_files, service.view, service.conditions),
+            tokenizer=tokenizer,
             commands=None if lmcache is None else lmcache.commands,
             select_service=settings.select_service,
             acting=None if lmcache is None else lmcache.actor,
+            gateway=None if door is None else door.gateway,
             guard=guard,
             tracer=tracing.tracer,
         ),
         beside,
         when_serving=when_serving,
         when_stopping=when_stopping,
+        door=door,
     )
     with suppress(OSError):
         pid_file.unlink()

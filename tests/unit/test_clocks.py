@@ -16,6 +16,7 @@ ROOMS: Final = (
         "brokers",
         "console",
         "doctor",
+        "gateway",
         "lmcache_adapter",
         "logs",
         "page",

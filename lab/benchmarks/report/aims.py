@@ -266,6 +266,24 @@ def _route() -> list[Aim]:
     return [*dear, late]
 
 
+def _gateway() -> list[Aim]:
+    added = "token ids: added at 25 requests/s"
+    return [
+        Aim(
+            what="the gateway beside engines that answer at once, at 25 requests/s: added p50",
+            figure=FigureOf("gateway", f"{added}, p50"),
+            at_most=1.5,
+        ),
+        Aim(what="the same: added p99", figure=FigureOf("gateway", f"{added}, p99"), at_most=5.0),
+        Aim(
+            what="the same, with 64 clients",
+            figure=FigureOf("gateway", "token ids: 64 clients"),
+            at_least=1000.0,
+            ours=FigureOf("gateway", "token ids: 64 clients: CPU of a request"),
+        ),
+    ]
+
+
 def _recovery() -> list[Aim]:
     return [
         Aim(
@@ -483,6 +501,7 @@ AIMS: Final = (
     *_memory(),
     *_instances(),
     *_route(),
+    *_gateway(),
     *_recovery(),
     *_fairness(),
     *_distributed(),

@@ -1,4 +1,4 @@
-"""An installation without LMCache's room, or without the lab, has all of the rest."""
+"""An installation without LMCache's room, the gateway or the lab has all of the rest."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ ROLES = (
     "reprise.roles.replay",
     "reprise.discovery.run",
 )
-LMCACHE, LAB = "lmcache_adapter", "lab"
+LMCACHE, GATEWAY, LAB = "lmcache_adapter", "gateway", "lab"
 
 
 def program(room: str, then: str) -> list[str]:
@@ -52,7 +52,7 @@ def said(room: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("room", [LMCACHE, LAB])
+@pytest.mark.parametrize("room", [LMCACHE, GATEWAY, LAB])
 def test_every_role_is_imported_without_the_room(room: str) -> None:
     imports = "\n".join(f"import {module}" for module in ROLES)
     check = f"\nassert not any(name.partition('.')[0] == {room!r} for name in sys.modules)"
@@ -71,6 +71,15 @@ def test_options_of_a_missing_room_are_not_offered(command: str) -> None:
     assert text.startswith("Usage: ")
     assert "--lmcache" not in text
     assert "--act" not in text
+
+
+@pytest.mark.parametrize("command", ["up", "serve"])
+def test_options_of_a_missing_gateway_are_not_offered(command: str) -> None:
+    assert "--gateway" in said(LAB, command, "--help").stdout
+    text = said(GATEWAY, command, "--help").stdout
+    assert text.startswith("Usage: ")
+    assert "--gateway" not in text
+    assert "--engine" not in text
 
 
 @pytest.mark.parametrize(
@@ -101,7 +110,7 @@ def _status(url: str) -> int:
         return error.code
 
 
-@pytest.mark.parametrize(("room", "workers"), [(LMCACHE, 404), (LAB, 200)])
+@pytest.mark.parametrize(("room", "workers"), [(LMCACHE, 404), (GATEWAY, 200), (LAB, 200)])
 def test_the_service_runs_without_the_room(room: str, workers: int, tmp_path: Path) -> None:
     output = tmp_path / "output"
     with output.open("w") as file:

@@ -17,6 +17,8 @@ from bridge.service import Bridge, BridgeSettings
 from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
 from devtools.broker import free_ports
+from gateway.gateway import Gateway
+from gateway.settings import GatewaySettings
 from lmcache_adapter.settings import Address, LmcacheSettings, TopicSettings
 from query_api.access.access_settings import AccessSettings
 from query_api.access.guard import Guard
@@ -82,7 +84,14 @@ def _embedded(data: Path) -> dict[str, Metric]:
     service.view.metrics.register(tracing_collector(None))
     try:
         tokenizer = open_tokenizer({}, service.view, service.conditions)
-        create_app(service.view, service.registry, tokenizer=tokenizer, guard=_guard(data))
+        gateway = Gateway(GatewaySettings(), service.view, service.registry, service.router)
+        create_app(
+            service.view,
+            service.registry,
+            tokenizer=tokenizer,
+            guard=_guard(data),
+            gateway=gateway,
+        )
         service.view.metrics.register(GrpcCounts())
         return _named(service.view.metrics)
     finally:

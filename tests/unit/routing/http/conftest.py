@@ -2,6 +2,8 @@ import os
 
 import pytest
 
+from gateway.gateway import Gateway
+from gateway.settings import GatewaySettings
 from query_api.access.guard import Guard
 from reprise.application import create_app
 from routing.decisions.live_load import LiveLoad
@@ -60,6 +62,7 @@ class Service:
                 select_service=select_service,
                 guard=guard,
                 tracer=tracer,
+                gateway=Gateway(GatewaySettings(), table, table, self.router),
             )
         )
         self._offset = 0

@@ -1,0 +1,99 @@
+"""A stream of server-sent events on its way to the client. Pure.
+
+What comes is passed on as it came, but for the event that says how many tokens there were, where
+the gateway asked for that event and the client did not. Then an event that has come in part is kept
+until the rest is there.
+"""
+
+from typing import Final
+
+from gateway.usage import Usage, read_usage
+from schemas.limits import KIB
+
+GATEWAY_EVENT_BYTES_MAX: Final = 256 * KIB  # an event that is larger is passed on as it comes
+
+_ENDS: Final = (b"\n\n", b"\r\n\r\n")
+_USAGE: Final = b'"usage"'
+
+
+class EventStream:
+    """See the module.
+
+    Args:
+        leaves_out: whether the event with nothing but usage is left out.
+
+    Attributes:
+        usage: as it was said last; None where it was not.
+    """
+
+    def __init__(self, *, leaves_out: bool) -> None:
+        self.usage: Usage | None = None
+        self._leaves_out = leaves_out
+        self._part = b""  # of an event that has not come whole
+        self._is_large = False  # what comes is the rest of an event above the bound
+        self._last = b""
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the client has whole events, and no part of another one."""
+        return not self._last or self._last.endswith(_ENDS)
+
+    def feed(self, piece: bytes) -> bytes:
+        """What is to be passed on now. Cost O(bytes): two searches, where nothing is said of usage.
+
+        Args:
+            piece: what came.
+        """
+        data = self._part + piece if self._part else piece
+        end = _end_of(data)
+        whole, rest = data[:end], data[end:]
+        passed = self._read(whole) if _USAGE in whole else whole
+        if end:
+            self._is_large = False
+        if self._is_large or len(rest) > GATEWAY_EVENT_BYTES_MAX:
+            self._is_large = True
+            passed, rest = passed + rest, b""
+        self._part = rest
+        return self._note(passed if self._leaves_out else piece)
+
+    def end(self) -> bytes:
+        """What is to be passed on at the end: of an event that has none."""
+        part, self._part = self._part, b""
+        return self._note(part) if self._leaves_out else b""
+
+    def _note(self, passed: bytes) -> bytes:
+        if passed:
+            self._last = passed[-4:]
+        return passed
+
+    def _read(self, events: bytes) -> bytes:
+        """Whole events, one of which speaks of usage."""
+        kept = []
+        for event in _split(events):
+            if _USAGE in event:
+                said = read_usage(_data_of(event))
+                if said is not None:
+                    self.usage = said.usage
+                    if said.is_alone:
+                        continue
+            kept.append(event)
+        return b"".join(kept)
+
+
+def _end_of(data: bytes) -> int:
+    """Where the last whole event ends; 0 where there is none."""
+    if data.endswith(_ENDS):
+        return len(data)
+    return max((at + len(end) for end in _ENDS if (at := data.rfind(end)) >= 0), default=0)
+
+
+def _split(events: bytes) -> list[bytes]:
+    """Each with its end."""
+    end = _ENDS[0] if _ENDS[0] in events else _ENDS[1]
+    return [one + end for one in events.removesuffix(end).split(end)]
+
+
+def _data_of(event: bytes) -> bytes:
+    """What its lines of data say together."""
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)

@@ -1,0 +1,490 @@
+"""One request of a client: engines are tried until one answers, and its answer is passed on.
+
+    placing    an engine is chosen
+    waiting    it has the request, and its client has nothing: another engine can still be tried
+    passing    the client has the first of its answer: nothing else can answer now
+    ended
+
+Until the first byte the request is kept, and of an answer that is no stream all of it, up to a
+bound. So an engine that refuses connections, breaks them off, answers 5xx, or not in HTTP costs its
+client time alone. What an engine may have begun is tried on GATEWAY_BROKEN_MAX of them at most: the
+request may be what they fail over.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+
+from bridge.supervision import cancel as cancel_all
+from gateway.bounds import (
+    GATEWAY_BROKEN_MAX,
+    GATEWAY_TRIED_MAX,
+    GATEWAY_WHOLE_BYTES_MAX,
+)
+from gateway.errors import GatewayError
+from gateway.events import EventStream
+from gateway.fleet import EngineTarget, Fleet, ServedModel
+from gateway.held import HeldBytes
+from gateway.pairs import Handover, are_at_once
+from gateway.placement import PlacedRequest, Placement, Placer
+from gateway.prompts import Prompts
+from gateway.requests import ClientRequest, passed_back
+from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Sent, Upstream
+from gateway.usage import Usage, read_usage
+from schemas.causes import cause_of
+from schemas.clock import REAL_CLOCK, Clock
+from schemas.limits import KIB
+
+GATEWAY_FIRST_BYTE_S: Final = 600.0  # for an engine, however it drips
+GATEWAY_PROGRESS_S: Final = 60.0  # how often it is told that an answer still comes
+GATEWAY_REFUSAL_BYTES_MAX: Final = 64 * KIB  # of an answer that says that there is none
+GATEWAY_INTERVALS_MAX: Final = 4096  # between two pieces of an answer, of which times are learned
+
+Headers = list[tuple[bytes, bytes]]
+SendFn = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_EVENTS: Final = b"text/event-stream"
+_BUSY: Final = frozenset({408, 425, 429})
+"""Of an engine that works, and takes no more now: another one may."""
+
+
+class State(Enum):
+    """See the module."""
+
+    PLACING = "placing"
+    WAITING = "waiting"
+    PASSING = "passing"
+    ENDED = "ended"
+
+
+class ExchangeParts(NamedTuple):
+    """What exchanges share."""
+
+    placer: Placer
+    prompts: Prompts
+    fleet: Fleet
+    upstream: Upstream
+    held: HeldBytes
+    clock: Clock = REAL_CLOCK
+
+
+class _Refusal(NamedTuple):
+    """An engine's answer that is passed on where no other one answers."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class _FailedAttemptError(Exception):
+    """An engine has not answered, and another one may be tried.
+
+    Attributes:
+        is_broken: whether it may have begun.
+        target: the engine.
+        kind: for counts: `unreachable`, `broken`, `refused`.
+    """
+
+    def __init__(
+        self, target: EngineTarget, kind: str, text: str, refusal: _Refusal | None = None
+    ) -> None:
+        self.kind = kind
+        self.target = target
+        self.is_broken = kind == "broken" or (refusal is not None and refusal.status == 500)
+        self.refusal = refusal
+        super().__init__(text)
+
+
+class _RefusedError(Exception):
+    """An engine says that it does not answer, in whole words."""
+
+    def __init__(self, refusal: _Refusal) -> None:
+        self.refusal = refusal
+        super().__init__()
+
+
+class BrokenOffError(Exception):
+    """An answer ends before it is whole, of which the client has a part."""
+
+
+class Exchange:
+    """See the module.
+
+    Args:
+        parts: of the gateway.
+        request: of the client.
+        model: that serves it.
+        send: to the client, as ASGI has it.
+
+    Attributes:
+        state: see the module.
+        tries: how many engines were tried.
+        failures: what became of those that did not answer, by kind.
+    """
+
+    def __init__(
+        self, parts: ExchangeParts, request: ClientRequest, model: ServedModel, send: SendFn
+    ) -> None:
+        self.state = State.PLACING
+        self.tries = 0
+        self.failures: list[str] = []
+        self._parts = parts
+        self._request = request
+        self._model = model
+        self._send = send
+        self._placed: PlacedRequest | None = None
+        self._placement: Placement | None = None
+        self._kept_bytes = 0
+        self._waiting: dict[asyncio.Timeout, str] = {}
+        self._began_at = 0.0
+        self._told_at = 0.0
+        self._intervals: list[float] = []
+
+    async def run(self) -> None:
+        """Answers it.
+
+        Raises:
+            GatewayError: no engine does; the client has nothing.
+            BrokenOffError: the engine broke off; the client has a part.
+        """
+        parts = self._parts
+        self._kept_bytes = len(self._request.body)
+        try:
+            parts.held.take(self._kept_bytes)
+            tokens = await parts.prompts.of(self._request, self._model)
+            if not self._model.has_pairs:
+                self._request = self._request._replace(fields=None)
+            self._placed = PlacedRequest(self._request, self._model, tokens)
+            await self._try_engines(self._placed)
+        finally:
+            self._give_back()
+
+    def gone(self) -> None:
+        """Its client has gone; what is under way was ended."""
+        if self._placement is not None and self.state in (State.WAITING, State.PASSING):
+            self._parts.placer.cancelled(self._placement)
+        self.state = State.ENDED
+
+    async def _try_engines(self, placed: PlacedRequest) -> None:
+        broken = 0
+        last: _FailedAttemptError | None = None
+        while self.tries < GATEWAY_TRIED_MAX and broken < GATEWAY_BROKEN_MAX:
+            if last is not None and not placed.left:
+                break
+            self.state = State.PLACING
+            placement = self._placement = self._parts.placer.place(placed)
+            self.state = State.WAITING
+            self.tries += 1
+            try:
+                await self._attempt(placement)
+                return
+            except _FailedAttemptError as error:
+                last = error
+                broken += error.is_broken
+                self.failures.append(error.kind)
+                placed.tried.add(error.target.key)
+                status = 0 if error.refusal is None else error.refusal.status
+                if 400 <= status < 500:
+                    self._parts.placer.cancelled(placement)
+                    if status not in _BUSY:
+                        break
+                else:
+                    self._parts.placer.failed(placement, str(error))
+        assert last is not None, "the first engine was tried"
+        if last.refusal is None:
+            # What is wrong with it, and where it is, is for operators: the decision has it.
+            text = f"No engine answered, of {self.tries:d} that were tried: {last.kind}"
+            raise GatewayError(502, "engines_failed", text)
+        await self._pass_refusal(last.refusal, placement)
+
+    async def _attempt(self, placement: Placement) -> None:
+        """By one engine, or by two of which one computes the prompt."""
+        prefill, body = placement.prefill, self._request.body
+        if prefill is not None and self._request.fields is not None:
+            handover = Handover(prefill)
+            if are_at_once(prefill):
+                await self._attempt_at_once(placement, prefill, handover.both(body))
+                return
+            first = handover.first(self._request.fields)
+            asked_at = self._parts.clock.monotonic()
+            answer = await self._converse(prefill, first, self._compute)
+            self._parts.placer.began(placement, self._parts.clock.monotonic() - asked_at)
+            body = handover.second(body, answer)
+        await self._answer_by(placement, body)
+
+    async def _answer_by(self, placement: Placement, body: bytes) -> None:
+        asked_at = self._parts.clock.monotonic()
+
+        async def take(answer: aiohttp.ClientResponse) -> bytes:
+            passed = passed_back(answer.raw_headers)
+            if answer.headers.get("Content-Type", "").encode().lower().startswith(_EVENTS):
+                await self._pass_events(placement, answer, passed, asked_at)
+            else:
+                await self._pass_body(placement, answer, passed, asked_at)
+            return b""
+
+        await self._converse(placement.target, body, take)
+
+    async def _attempt_at_once(
+        self, placement: Placement, prefill: EngineTarget, body: bytes
+    ) -> None:
+        """Whichever fails ends the other, which would wait for it."""
+        computing = asyncio.create_task(self._converse(prefill, body, self._compute))
+        answering = asyncio.create_task(self._answer_by(placement, body))
+        try:
+            done, _ = await asyncio.wait(
+                (computing, answering), return_when=asyncio.FIRST_COMPLETED
+            )
+            if computing in done and self.state is not State.PASSING:
+                computing.result()
+            await answering
+        finally:
+            await cancel_all(computing, answering)
+
+    async def _compute(self, answer: aiohttp.ClientResponse) -> bytes:
+        """All of what an engine says that computes a prompt for another one."""
+        body = bytearray()
+        while piece := await answer.content.readany():
+            if len(body) < GATEWAY_WHOLE_BYTES_MAX:
+                body += piece
+        if answer.status >= 400:
+            refusal = _Refusal(answer.status, passed_back(answer.raw_headers), bytes(body))
+            raise _RefusedError(refusal)
+        return bytes(body)
+
+    async def _converse(
+        self,
+        target: EngineTarget,
+        body: bytes,
+        take: Callable[[aiohttp.ClientResponse], Awaitable[bytes]],
+    ) -> bytes:
+        """Sends a body to an engine and has its answer taken; once more where the connection had
+        been closed meanwhile.
+
+        Raises:
+            _FailedAttemptError: the client has nothing yet.
+            BrokenOffError: the client has a part.
+        """
+        under_way = self._parts.fleet.under_way
+        under_way[target.place] += 1
+        try:
+            for is_last in (False, True):
+                sent = Sent()
+                try:
+                    async with asyncio.timeout(GATEWAY_FIRST_BYTE_S) as patience:
+                        self._wait_for(target, patience)
+                        try:
+                            return await self._ask(target, body, sent, take)
+                        finally:
+                            self._stop_waiting(patience)
+                except NOT_REACHED as error:
+                    raise _FailedAttemptError(target, "unreachable", cause_of(error)) from error
+                except _RefusedError as error:
+                    refusal = error.refusal
+                    text = f"it answers HTTP {refusal.status}"
+                    raise _FailedAttemptError(target, "refused", text, refusal) from error
+                except BROKEN as error:
+                    is_stale = isinstance(error, CLOSED_MEANWHILE) and sent.is_reused
+                    if not is_stale or is_last or self.state is State.PASSING:
+                        self._break(target, error)
+            raise AssertionError("the second one returns or raises")
+        finally:
+            under_way[target.place] -= 1
+            if not under_way[target.place]:
+                del under_way[target.place]
+
+    def _wait_for(self, target: EngineTarget, patience: asyncio.Timeout) -> None:
+        self._waiting[patience] = target.base_url
+        self._parts.fleet.wait_for(target.base_url, patience)
+
+    def _stop_waiting(self, patience: asyncio.Timeout) -> None:
+        base_url = self._waiting.pop(patience, None)
+        if base_url is not None:
+            self._parts.fleet.stop_waiting(base_url, patience)
+
+    def _break(self, target: EngineTarget, error: Exception) -> None:
+        """Raises what becomes of an answer that the engine has broken off."""
+        placement = self._placement
+        is_answering = placement is not None and target.key == placement.target.key
+        if self.state is State.PASSING and placement is not None and is_answering:
+            self._parts.placer.failed(placement, cause_of(error))
+            self.failures.append("broken_off")
+            self.state = State.ENDED
+            raise BrokenOffError(cause_of(error)) from error
+        raise _FailedAttemptError(target, "broken", cause_of(error)) from error
+
+    async def _ask(
+        self,
+        target: EngineTarget,
+        body: bytes,
+        sent: Sent,
+        take: Callable[[aiohttp.ClientResponse], Awaitable[bytes]],
+    ) -> bytes:
+        request = self._request
+        headers = [*request.headers, ("Accept-Encoding", "identity")]
+        if target.has_ranks:
+            headers.append(("X-data-parallel-rank", str(target.key[1])))
+        path = request.path
+        if request.url_query:
+            path += "?" + request.url_query.decode("latin-1")
+        async with self._parts.upstream.ask(
+            "POST", target.base_url, path, headers=headers, body=body, sent=sent
+        ) as answer:
+            if answer.status >= 500 or answer.status in _BUSY:
+                raise _RefusedError(await _refusal_of(answer))
+            if answer.status < 200 or 300 <= answer.status < 400:
+                raise ValueError(f"it answers HTTP {answer.status} to a request")
+            return await take(answer)
+
+    # Answers
+
+    async def _pass_events(
+        self,
+        placement: Placement,
+        answer: aiohttp.ClientResponse,
+        headers: Headers,
+        asked_at: float,
+    ) -> None:
+        content = answer.content
+        events = EventStream(leaves_out=self._request.leaves_out)
+        piece = await content.readany()
+        if not piece:
+            raise ValueError("its stream ended before it began")
+        if self._request.leaves_out:
+            headers = [one for one in headers if one[0] != b"content-length"]
+        self._begin(placement, asked_at)
+        await self._send_head(answer.status, headers, placement)
+        at = self._began_at
+        try:
+            while piece:
+                passed = events.feed(piece)
+                if passed:
+                    await self._send({"type": _BODY, "body": passed, "more_body": True})
+                piece = await content.readany()
+                now = self._parts.clock.monotonic()
+                self._note_interval(placement, now, now - at)
+                at = now
+        except BROKEN:
+            if events.is_between:
+                event = _broken_off_event()
+                await self._send({"type": _BODY, "body": event, "more_body": True})
+            raise
+        await self._send({"type": _BODY, "body": events.end()})
+        self._complete(placement, answer.status, events.usage, asked_at)
+
+    async def _pass_body(
+        self,
+        placement: Placement,
+        answer: aiohttp.ClientResponse,
+        headers: Headers,
+        asked_at: float,
+    ) -> None:
+        pieces: list[bytes] = []
+        size = 0
+        content = answer.content
+        while piece := await content.readany():
+            pieces.append(piece)
+            size += len(piece)
+            if size > GATEWAY_WHOLE_BYTES_MAX or not self._parts.held.has_room(size):
+                break
+        self._begin(placement, asked_at)
+        await self._send_head(answer.status, headers, placement)
+        body = b"".join(pieces)
+        pieces.clear()
+        usage = None
+        if piece:
+            await self._send({"type": _BODY, "body": body, "more_body": True})
+            while piece := await content.readany():
+                await self._send({"type": _BODY, "body": piece, "more_body": True})
+            await self._send({"type": _BODY, "body": b""})
+        else:
+            await self._send({"type": _BODY, "body": body})
+            said = read_usage(body)
+            usage = None if said is None else said.usage
+        self._complete(placement, answer.status, usage, asked_at)
+
+    def _begin(self, placement: Placement, asked_at: float) -> None:
+        """The first byte: no other engine can be tried now."""
+        self.state = State.PASSING
+        for patience in list(self._waiting):
+            self._stop_waiting(patience)
+            patience.reschedule(None)
+        self._began_at = self._told_at = self._parts.clock.monotonic()
+        if self._request.is_stream:
+            self._parts.placer.began(placement, self._began_at - asked_at)
+        self._request = self._request._replace(body=b"", fields=None)
+        if self._placed is not None:
+            self._placed.request = self._request
+        self._give_back()
+
+    def _note_interval(self, placement: Placement, now: float, interval_s: float) -> None:
+        if len(self._intervals) < GATEWAY_INTERVALS_MAX:
+            self._intervals.append(interval_s)
+        if now >= self._told_at + GATEWAY_PROGRESS_S:
+            self._told_at = now
+            self._parts.placer.goes_on(placement)
+
+    def _complete(
+        self, placement: Placement, status: int, usage: Usage | None, asked_at: float
+    ) -> None:
+        self.state = State.ENDED
+        placer = self._parts.placer
+        if status >= 400:
+            placer.cancelled(placement)
+            return
+        ttft_s = self._began_at - asked_at if self._request.is_stream else None
+        placer.completed(placement, usage, ttft_s, _tbt_of(self._intervals))
+        if usage is not None and usage.prompt is not None and self._placed is not None:
+            self._parts.prompts.counted(self._placed.tokens, usage.prompt)
+
+    async def _pass_refusal(self, refusal: _Refusal, placement: Placement) -> None:
+        self.state = State.PASSING
+        await self._send_head(refusal.status, refusal.headers, placement)
+        await self._send({"type": _BODY, "body": refusal.body})
+        self.state = State.ENDED
+
+    async def _send_head(self, status: int, headers: Headers, placement: Placement) -> None:
+        headers = list(headers)
+        if placement.decision:
+            headers.append((b"reprise-decision", placement.decision.encode()))
+            headers.append((b"reprise-state", placement.state.encode()))
+        if placement.by_load:
+            headers.append((b"reprise-by-load", placement.by_load.encode()))
+        await self._send({"type": _START, "status": status, "headers": headers})
+
+    def _give_back(self) -> None:
+        self._parts.held.give_back(self._kept_bytes)
+        self._kept_bytes = 0
+
+
+_START: Final = "http.response.start"
+_BODY: Final = "http.response.body"
+
+
+async def _refusal_of(answer: aiohttp.ClientResponse) -> _Refusal:
+    """What an engine says that does not answer now."""
+    body = bytearray()
+    while piece := await answer.content.readany():
+        body += piece
+        if len(body) > GATEWAY_REFUSAL_BYTES_MAX:
+            raise ValueError(f"it answers HTTP {answer.status} without end")
+    return _Refusal(answer.status, passed_back(answer.raw_headers), bytes(body))
+
+
+def _broken_off_event() -> bytes:
+    """What tells a client that its stream is not whole: without it many take it for the end."""
+    return (
+        b'data: {"error":{"message":"The engine broke its answer off","type":"api_error",'
+        b'"param":null,"code":"broken_off"}}\n\n'
+    )
+
+
+def _tbt_of(intervals: list[float]) -> float | None:
+    """The mean of the longest tenth; None where there are none."""
+    if not intervals:
+        return None
+    longest = sorted(intervals)[-max(len(intervals) // 10, 1) :]
+    return sum(longest) / len(longest)

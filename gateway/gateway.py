@@ -1,0 +1,81 @@
+"""The gateway, made of its parts; lives on the loop of the HTTP server beside it."""
+
+import asyncio
+from collections import Counter
+
+from bridge.engine_http.engine import EngineHttp
+from bridge.supervision import cancel
+from gateway.catalog import Catalog
+from gateway.endpoint import GatewayEndpoint
+from gateway.enrollment import Enrollment
+from gateway.exchange import ExchangeParts
+from gateway.fleet import Fleet
+from gateway.held import HeldBytes
+from gateway.names import EngineNames
+from gateway.placement import Placer
+from gateway.prompts import Prompts
+from gateway.settings import GatewaySettings
+from gateway.upstream import Upstream
+from query_api.access.guard import Guard
+from query_api.ports import PublisherRegistry, View
+from routing.decisions.router import Router
+from tokens.interface import PromptTokenizer
+
+
+class Gateway:
+    """See the module.
+
+    Args:
+        settings: of the gateway.
+        view: of the table.
+        registry: takes the engines that are named by their address.
+        router: decides.
+        guard: who may ask; None: everybody.
+        tokenizer: makes token ids; None: requests without them are routed by load.
+
+        upstream: asks the engines; None: one with the usual bounds.
+
+    Attributes:
+        address: where it answers, as a base URL; "" for nowhere.
+        refused: what its server has refused or ended, by reason.
+        catalog, enrollment, fleet, held, placer, prompts: its parts.
+        endpoint: answers, as an ASGI application, while it is open.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        view: View,
+        registry: PublisherRegistry,
+        router: Router,
+        *,
+        guard: Guard | None = None,
+        tokenizer: PromptTokenizer | None = None,
+        upstream: Upstream | None = None,
+    ) -> None:
+        self.address = ""
+        self.refused: Counter[str] = Counter()
+        names = EngineNames()
+        self.fleet = Fleet(view, names)
+        self.catalog = Catalog(self.fleet, names)
+        self.held = HeldBytes()
+        self.placer = Placer(view, router, self.fleet, settings.affinity)
+        self.prompts = Prompts(tokenizer)
+        self.enrollment = Enrollment(settings.engines, view, registry, EngineHttp())
+        self._upstream = Upstream() if upstream is None else upstream
+        parts = ExchangeParts(self.placer, self.prompts, self.fleet, self._upstream, self.held)
+        self.endpoint = GatewayEndpoint(parts, names, guard, session_cookie=settings.session_cookie)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Begins to answer, and to ask engines what they are."""
+        self._upstream.open()
+        self._tasks = [
+            asyncio.create_task(self.enrollment.run()),
+            asyncio.create_task(self.catalog.run()),
+        ]
+
+    async def close(self) -> None:
+        """Ends, whatever is under way."""
+        await cancel(*self._tasks)
+        await self._upstream.close()

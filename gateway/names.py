@@ -1,0 +1,69 @@
+"""What engines call what they serve, as they said last. Pure."""
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+ENGINE_NAMES_MAX: Final = 1024  # of one engine; others are not known by name
+
+
+class _Model(msgspec.Struct):
+    id: str
+    parent: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[msgspec.Raw]
+
+
+_models: Final = msgspec.json.Decoder(_Models)
+_model: Final = msgspec.json.Decoder(_Model)
+
+
+class NamedModel(NamedTuple):
+    """What an engine says of a name.
+
+    Attributes:
+        lora_name: the adapter's; "" for none.
+        document: in the engine's words.
+    """
+
+    lora_name: str
+    document: Any
+
+
+class EngineNames:
+    """By base URL of the engine. One loop."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, dict[str, NamedModel]] = {}
+
+    def note(self, base_url: str, models: bytes) -> None:
+        """What an engine answers to `GET /v1/models`.
+
+        Raises:
+            msgspec.MsgspecError: it is nothing like that.
+        """
+        found = {}
+        for document in _models.decode(models).data[:ENGINE_NAMES_MAX]:
+            one = _model.decode(document)
+            lora_name = one.id if one.parent else ""
+            found[one.id] = NamedModel(lora_name, msgspec.Raw(bytes(document)))
+        self._said[base_url] = found
+
+    def keep(self, base_urls: Collection[str]) -> None:
+        """Forgets all engines but these."""
+        self._said = {url: said for url, said in self._said.items() if url in base_urls}
+
+    def named(self, base_url: str, name: str) -> NamedModel | None:
+        """What an engine calls so; None: nothing."""
+        return self._said.get(base_url, {}).get(name)
+
+    def documents(self, base_urls: Iterable[str]) -> dict[str, Any]:
+        """What these engines say of each model, by its name; the first one's word counts."""
+        found: dict[str, Any] = {}
+        for base_url in base_urls:
+            for name, one in self._said.get(base_url, {}).items():
+                found.setdefault(name, one.document)
+        return found

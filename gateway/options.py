@@ -1,0 +1,101 @@
+"""The options of the commands that have the gateway."""
+
+from collections.abc import Callable
+from functools import reduce, wraps
+from typing import Any, Final, TypeVar
+
+import click
+
+from bridge.engine_http.address import read_base_url
+from console.settings import setting
+from gateway.settings import Affinity, GatewaySettings
+from query_api.grpc.grpc_settings import read_address
+from schemas.errors import RepriseError
+
+R = TypeVar("R")
+
+_OPTIONS: Final = (
+    setting(
+        "--gateway",
+        key="gateway.listen",
+        metavar="[HOST:]PORT",
+        envvar="REPRISE_GATEWAY",
+        help="Answer OpenAI's API there, by the engines; a port alone is on 127.0.0.1."
+        "  [default: off]",
+    ),
+    setting(
+        "--engine",
+        "engines",
+        key="gateway.engines",
+        metavar="URL",
+        multiple=True,
+        envvar="REPRISE_ENGINES",
+        help="An engine's HTTP server, as http://10.0.0.7:8000; once for each. It is asked what it"
+        " is, and registered.",
+    ),
+    setting(
+        "--gateway-affinity",
+        key="gateway.affinity",
+        is_seldom_set=True,
+        type=click.Choice([one.value for one in Affinity]),
+        default=Affinity.SOFT.value,
+        show_default=True,
+        envvar="REPRISE_GATEWAY_AFFINITY",
+        help="Whether a session stays with the engine of its last request: where that is nearly the"
+        " best (soft), or while it works (hard).",
+    ),
+    setting(
+        "--gateway-session-cookie",
+        key="gateway.session_cookie",
+        is_seldom_set=True,
+        metavar="NAME",
+        default="",
+        envvar="REPRISE_GATEWAY_SESSION_COOKIE",
+        help="The cookie that names a session, where no header does.  [default: none]",
+    ),
+    setting(
+        "--gateway-insecure",
+        key="gateway.insecure",
+        is_seldom_set=True,
+        is_flag=True,
+        envvar="REPRISE_GATEWAY_INSECURE",
+        help="Answer at the gateway without keys, also beyond loopback.",
+    ),
+)
+
+
+def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
+    """`--gateway` and what belongs to it, handed over as `gateway`: GatewaySettings or None."""
+
+    @wraps(command)
+    def run(
+        *args: Any,
+        gateway: str | None,
+        engines: tuple[str, ...],
+        gateway_affinity: str,
+        gateway_session_cookie: str,
+        gateway_insecure: bool,
+        **options: Any,
+    ) -> R:
+        settings = None
+        try:
+            host, port = ("", 0)
+            if gateway:
+                host, port = read_address(gateway.removeprefix(":"), option="--gateway")
+            urls = tuple(one for text in engines for one in text.replace(",", " ").split())
+            for one in urls:
+                read_base_url(one)
+        except RepriseError as error:
+            raise click.ClickException(str(error)) from error
+        if gateway or urls:
+            settings = GatewaySettings(
+                host=host,
+                port=port,
+                engines=tuple(one.rstrip("/") for one in urls),
+                affinity=Affinity(gateway_affinity),
+                session_cookie=gateway_session_cookie,
+                is_insecure=gateway_insecure,
+            )
+        return command(*args, gateway=settings, **options)
+
+    return reduce(lambda done, option: option(done), reversed(_OPTIONS), run)

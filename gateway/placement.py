@@ -1,0 +1,307 @@
+"""Which engine gets a request: by the index, or by load where the index has no say.
+
+The decision is the routing room's, in this process, as `POST /route` makes it: booked, kept with
+the last ones, and told what came of it. It leaves out engines that fail, and tries them again
+(`routing.fold.failures`); the gateway has no other circuit breaker. Where it cannot be had, since
+something is wrong here, the engine with the fewest requests of this gateway gets the request.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.bounds import GATEWAY_NAMED_MAX
+from gateway.errors import GatewayError
+from gateway.fleet import EngineKey, EngineTarget, Fleet, ServedModel
+from gateway.prompts import PromptTokens
+from gateway.requests import ClientRequest
+from gateway.settings import Affinity
+from gateway.usage import Usage
+from query_api.http.errors import RequestError
+from query_api.http.wire import Wire
+from query_api.ports import View
+from routing.decisions.interface import Offered, RoutedDecision, RouteRequest
+from routing.decisions.router import ClientReport, Router
+from routing.http.documents import retry_after
+from routing.http.requests import RouteBody, route_request
+from schemas.routing_records import (
+    Decision,
+    FeedbackReport,
+    OutcomeEvent,
+    Phase,
+    Refusal,
+    decision_id,
+)
+from schemas.troubles import shortened
+
+logger = logging.getLogger(__name__)
+
+_OVERLOADED: Final = {
+    Refusal.OVERLOADED: "Every engine of the model has more to do than it may",
+    Refusal.SLO_UNREACHABLE: "No engine is expected to meet the objective of the request",
+    Refusal.DECODE_PREDICTED: "No engine is expected to decode in time",
+}
+
+
+_ORDER: Final = ("combined", "decode", "prefill")
+"""Roles of engines that are to do all of a request, the best ones first."""
+
+
+class Placement(NamedTuple):
+    """Where a request goes.
+
+    Attributes:
+        target: the engine that answers.
+        decision: the decision's id; "" where load decided.
+        state: of the index then; "" likewise.
+        by_load: why the index had no say, in one word; "" where it had.
+        prefill: the engine that computes the prompt for it; None: it does so itself.
+    """
+
+    target: EngineTarget
+    decision: str = ""
+    state: str = ""
+    by_load: str = ""
+    prefill: EngineTarget | None = None
+
+
+class PlacedRequest:
+    """One request while engines are sought for it.
+
+    Attributes:
+        tokens: of its prompt.
+        tried: engines that did not answer it.
+    """
+
+    def __init__(self, request: ClientRequest, model: ServedModel, tokens: PromptTokens) -> None:
+        self.request = request
+        self.model = model
+        self.tokens = tokens
+        self.tried: set[EngineKey] = set()
+        self.asked: RouteRequest | None = None
+
+    @property
+    def left(self) -> list[EngineTarget]:
+        """Engines that may still be tried."""
+        return [one for key, one in self.model.targets.items() if key not in self.tried]
+
+
+class Placer:
+    """See the module. One loop.
+
+    Args:
+        view: of the table.
+        router: decides.
+        fleet: the engines.
+        affinity: of sessions.
+
+    Attributes:
+        placed: requests, by what decided: `index`, or why it had no say.
+        faults: unexpected errors of the router; load decided.
+    """
+
+    def __init__(self, view: View, router: Router, fleet: Fleet, affinity: Affinity) -> None:
+        self.placed: Counter[str] = Counter()
+        self.faults = 0
+        self._view = view
+        self._router = router
+        self._fleet = fleet
+        self._affinity = affinity
+        self._turn = 0
+
+    def place(self, placed: PlacedRequest) -> Placement:
+        """An engine that was not tried. Cost: of a decision.
+
+        Raises:
+            GatewayError: there is none, or none that may take it now.
+        """
+        if not placed.left:
+            raise _no_engine(placed.model)
+        try:
+            routed = self._decide(placed)
+        except Exception:
+            self.faults += 1
+            logger.exception(
+                "Unexpected error while it was decided which engine gets a request; load decides"
+            )
+            return self._count(self._by_load(placed, "internal_error"))
+        decision = routed.decision
+        if decision.refused is not Refusal.NO:
+            self._check_refused(routed, placed)
+            return self._count(self._by_load(placed, decision.refused.value))
+        target = _target(placed.model, decision, decision.chosen)
+        prefill = None
+        if 0 <= decision.decode != decision.chosen:
+            target, prefill = _target(placed.model, decision, decision.decode), target
+        name = decision_id(routed.run, decision.number)
+        if target is None:  # unregistered since
+            self._tell(name, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
+            return self._count(self._by_load(placed, "unregistered"))
+        missing = placed.tokens.missing or ("" if self._view.ready else decision.state)
+        return self._count(Placement(target, name, decision.state, missing, prefill))
+
+    def _count(self, placement: Placement) -> Placement:
+        self.placed[placement.by_load or "index"] += 1
+        return placement
+
+    def _decide(self, placed: PlacedRequest) -> RoutedDecision:
+        asked = placed.asked
+        if asked is None:
+            asked = placed.asked = self._asked(placed)
+        if self._affinity is Affinity.HARD and asked.session_id and not placed.tried:
+            bound = self._bound(placed, asked)
+            if bound is not None:
+                return bound
+        if placed.tried or not placed.model.has_all:
+            asked = asked._replace(candidates=_offered(placed.left))
+        return self._router.route(asked)
+
+    def _bound(self, placed: PlacedRequest, asked: RouteRequest) -> RoutedDecision | None:
+        """To where the session is; None where it is nowhere, or cannot stay."""
+        live, now = self._router.live, self._router.now()
+        last = live.last_of_session(asked.scope.tenant_id, asked.session_id, now)
+        if last is None or live.left_out([last], now):
+            return None
+        target = placed.model.targets.get((last.instance_id, last.dp_rank))
+        if target is None:
+            return None
+        asked = asked._replace(candidates=_offered([target]), is_placed=True)
+        routed = self._router.route(asked)
+        return routed if routed.decision.refused is Refusal.NO else None
+
+    def _asked(self, placed: PlacedRequest) -> RouteRequest:
+        """As `POST /route` is asked."""
+        request, model, tokens = placed.request, placed.model, placed.tokens
+        content = tokens.content
+        body = RouteBody(
+            model=model.name,
+            block_size=model.block_size,
+            token_ids=msgspec.Raw(msgspec.msgpack.encode(content)),
+            tenant_id=model.tenant_id,
+            lora_name=model.lora_name or None,
+            cache_salt=request.cache_salt or None,
+            additional_salt=model.salt or None,
+            priority=request.priority,
+            session_id="" if self._affinity is Affinity.OFF else request.session_id,
+        )
+        kernel, is_ready = self._view.kernel, self._view.ready
+        try:
+            asked = route_request(body, Wire.MSGPACK, [], kernel, is_ready=is_ready)
+        except RequestError as error:  # more tokens than any prompt may have
+            placed.tokens = PromptTokens(b"", tokens.size, error.reason)
+            nothing = msgspec.Raw(msgspec.msgpack.encode(b""))
+            body = msgspec.structs.replace(body, token_ids=nothing)
+            asked = route_request(body, Wire.MSGPACK, [], kernel, is_ready=is_ready)
+        return asked._replace(
+            prompt_tokens=tokens.size,
+            ttft_slo_s=request.ttft_slo_s,
+            context=request.context,
+            phase=Phase.PAIR if model.has_pairs and request.can_be_a_pair else Phase.COMBINED,
+        )
+
+    def _by_load(self, placed: PlacedRequest, why: str) -> Placement:
+        """The one with the fewest requests of this gateway; they take turns where several have."""
+        best = min(_ORDER.index(one.role) for one in placed.left)
+        able = [one for one in placed.left if _ORDER.index(one.role) == best]
+        self._turn += 1
+        under_way = self._fleet.under_way
+        start = self._turn % len(able)
+        target = min(able[start:] + able[:start], key=lambda one: under_way[one.place])
+        return Placement(target, by_load=why)
+
+    def _check_refused(self, routed: RoutedDecision, placed: PlacedRequest) -> None:
+        """Raises GatewayError where there is more to do than may be, or waiting is no use."""
+        text = _OVERLOADED.get(routed.decision.refused)
+        if text is not None:
+            after = retry_after(routed)
+            raise GatewayError(
+                429,
+                routed.decision.refused.value,
+                f"{text}; try again in {after:d} s",
+                headers={"retry-after": str(after)},
+            )
+
+    # What came of it
+
+    def began(self, placement: Placement, ttft_s: float) -> None:
+        """The first of its answer came after so many seconds."""
+        if placement.decision and not placement.by_load:
+            self._tell(
+                placement.decision,
+                FeedbackReport(0, OutcomeEvent.FIRST_TOKEN, 0.0, ttft_s=ttft_s),
+            )
+
+    def goes_on(self, placement: Placement) -> None:
+        """Its answer still comes."""
+        if placement.decision:
+            self._tell(placement.decision, FeedbackReport(0, OutcomeEvent.DISPATCHED, 0.0))
+
+    def completed(
+        self, placement: Placement, usage: Usage | None, ttft_s: float | None, tbt_s: float | None
+    ) -> None:
+        """Its answer came whole.
+
+        Where the gateway does not know the tokens nothing was promised, and what the engine found
+        in its cache is told to nobody: it would look as if the index had not known of it.
+        """
+        if not placement.decision:
+            return
+        report = FeedbackReport(0, OutcomeEvent.COMPLETED, 0.0)
+        if usage is not None:
+            report = msgspec.structs.replace(report, output_tokens=usage.output)
+            if not placement.by_load:
+                report = msgspec.structs.replace(
+                    report,
+                    prompt_tokens=usage.prompt,
+                    cached_tokens=usage.cached,
+                    ttft_s=ttft_s,
+                    tbt_s=tbt_s,
+                )
+        self._tell(placement.decision, report)
+
+    def failed(self, placement: Placement, error: str) -> None:
+        """The engine is why it has no whole answer."""
+        if placement.decision:
+            report = FeedbackReport(0, OutcomeEvent.FAILED, 0.0, error=shortened(error))
+            self._tell(placement.decision, report)
+
+    def cancelled(self, placement: Placement) -> None:
+        """Its client has gone, or the engine refuses it for what it is."""
+        if placement.decision:
+            self._tell(placement.decision, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
+
+    def _tell(self, decision: str, outcome: FeedbackReport) -> None:
+        try:
+            self._router.take([ClientReport(decision, None, outcome, None)])
+        except Exception:
+            self.faults += 1
+            logger.exception("Unexpected error while an outcome was noted; its booking expires")
+
+
+def _target(model: ServedModel, decision: Decision, index: int) -> EngineTarget | None:
+    """A candidate of a decision; None where it is not registered any more."""
+    one = decision.candidates[index]
+    return model.targets.get((one.instance_id, one.dp_rank))
+
+
+def _offered(targets: Collection[EngineTarget]) -> tuple[Offered, ...]:
+    return tuple(Offered(one.key[0], one.key[1]) for one in targets)
+
+
+def _no_engine(model: ServedModel) -> GatewayError:
+    text = f"No engine of {model.name[:80]} can be tried, of {len(model.targets)} there are"
+    return GatewayError(503, "no_engine", text, headers={"retry-after": "1"})
+
+
+def unknown_model(fleet: Fleet, tenant_id: str, name: str) -> GatewayError:
+    """No engine serves a model of that name; or none is registered yet."""
+    known = [one.name for one in fleet.models(frozenset({tenant_id}))]
+    if not known:
+        text = "No engine is registered yet: name them with --engine, or POST /register; try again"
+        return GatewayError(503, "no_engine", text, headers={"retry-after": "1"})
+    expected = "Expected one of the models that engines serve" if name else "Expected a model"
+    text = f"{expected}, {', '.join(known[:GATEWAY_NAMED_MAX])}, got: {name[:80] or 'none'}"
+    return GatewayError(404, "model_not_found", text, param="model")

@@ -1,0 +1,38 @@
+"""Where the gateway listens, and for which engines."""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+class Affinity(StrEnum):
+    """Whether the requests of a session go to one engine."""
+
+    OFF = "off"
+    SOFT = "soft"
+    """Where that engine is nearly the best, as the policy says: `routing`."""
+    HARD = "hard"
+    """As long as it is there, and its requests do not fail."""
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--gateway`, `--engine` and the keys beside them say.
+
+    Attributes:
+        host: the address or name to listen on; "" for nowhere: engines are registered alone.
+        port: 0 for any.
+        engines: base URLs of those that are asked what they are, and registered.
+        affinity: of sessions.
+        session_cookie: the name of the cookie that names a session; "" for none.
+        is_insecure: whether it listens beyond loopback without keys.
+    """
+
+    host: str = ""
+    port: int = 0
+    engines: tuple[str, ...] = ()
+    affinity: Affinity = Affinity.SOFT
+    session_cookie: str = ""
+    is_insecure: bool = False

@@ -1,0 +1,134 @@
+"""The gateway's address, served on the loop of the HTTP server beside it."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from query_api.access.access_settings import AccessSettings
+from query_api.access.guard import Guard
+from query_api.ports import PublisherRegistry, View
+from reprise import rooms
+from reprise.bounds import HTTP_GRACE_S
+from reprise.http.connections import Connections
+from reprise.http.handover import ConnectionsServer
+from reprise.http.listening import bind
+from reprise.http.tls import Tls
+from reprise.http.tls_settings import TlsSettings
+from routing.decisions.router import Router
+from schemas.errors import ConfigurationError
+from schemas.limits import SHUTDOWN_S
+from tokens.interface import PromptTokenizer
+
+if TYPE_CHECKING:
+    from reprise.rooms import Gateway, GatewaySettings
+
+GATEWAY_GRACE_S: Final = 4  # for the answers under way, at the end; whole seconds
+GATEWAY_BACKLOG: Final = 2048  # connections that are not accepted yet; the system refuses more
+
+assert GATEWAY_GRACE_S + HTTP_GRACE_S < SHUTDOWN_S, "both servers end before the process is killed"
+
+logger = logging.getLogger(__name__)
+
+
+class _Server(ConnectionsServer):
+    """A server that leaves signals to the one beside it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See `uvicorn.Server`."""
+        yield
+
+
+class Door:
+    """See the module.
+
+    Args:
+        gateway: that answers.
+        listening: a bound socket; None: it answers nowhere, and registers engines alone.
+        tls: how it is encrypted; None: it is not.
+
+    Attributes:
+        connections: its clients'.
+        gateway: that answers.
+    """
+
+    def __init__(
+        self, gateway: "Gateway", listening: socket.socket | None, tls: TlsSettings | None
+    ) -> None:
+        self.gateway = gateway
+        self.connections = Connections(ends_at_eof=True)
+        gateway.refused = self.connections.refused
+        self._listening = listening
+        self._tls = None if tls is None or listening is None else Tls(tls)
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        if listening is not None:
+            host, port = listening.getsockname()[:2]
+            authority = f"[{host}]" if ":" in host else host
+            gateway.address = f"{'http' if tls is None else 'https'}://{authority}:{port}"
+
+    async def open(self) -> None:
+        """Begins to answer; on the loop."""
+        await self.gateway.open()
+        if self._listening is None:
+            return
+        self._listening.listen(GATEWAY_BACKLOG)  # whoever reads that it serves, may connect at once
+        self.connections.count_files()
+        self.connections.bound = max(self.connections.bound // 2, 1)  # each has one to an engine
+        config = self.connections.configure(
+            self.gateway.endpoint,
+            backlog=GATEWAY_BACKLOG,
+            timeout_graceful_shutdown=GATEWAY_GRACE_S,
+            date_header=False,  # the engine's is passed on
+        )
+        self._server = _Server(config, self.connections, None, self._tls)
+        self._serving = asyncio.create_task(self._server.serve([self._listening]))
+        logger.info("The gateway listens on %s", self.gateway.address)
+
+    async def close(self, *, is_forced: Callable[[], bool]) -> None:
+        """Accepts no more, and ends once what is under way is answered, or GATEWAY_GRACE_S are
+        over; at once, where it is forced.
+        """
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            while not self._serving.done():
+                self._server.force_exit = is_forced()
+                await asyncio.wait([self._serving], timeout=0.1)
+        await self.gateway.close()
+
+
+def open_door(
+    settings: "GatewaySettings | None",
+    view: View,
+    registry: PublisherRegistry,
+    router: Router,
+    tokenizer: PromptTokenizer,
+    guard: Guard,
+    *,
+    access: AccessSettings,
+    tls: TlsSettings | None,
+) -> Door | None:
+    """The gateway of a service, with its address bound; None where there is to be none.
+
+    Raises:
+        ConfigurationError: the address cannot be bound, or strangers would be answered.
+    """
+    room = rooms.gateway()
+    if settings is None or room is None:
+        return None
+    listening = None
+    if settings.host:
+        if not settings.is_insecure:
+            access.check_host(settings.host, "the host of --gateway")
+        listening = bind(settings.host, settings.port, option="--gateway")
+    try:
+        return Door(
+            room.gateway(settings, view, registry, router, tokenizer, guard), listening, tls
+        )
+    except ConfigurationError:
+        if listening is not None:
+            listening.close()
+        raise

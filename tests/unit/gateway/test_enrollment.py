@@ -1,0 +1,155 @@
+"""Engines that are named by their addresses are asked what they are."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from bridge.engine_http.client import NoAnswerError
+from bridge.engine_http.engine import EngineHttp, NoEngineError
+from gateway.enrollment import EngineState, Enrollment
+from schemas.registration import NO_EVENTS, Registration
+from tests.engine_http import EngineServer, engine_server
+from tests.fakes import FakeTable
+
+CACHE = 'vllm:cache_config_info{block_size="32",engine="0",num_gpu_blocks="100"%s} 1.0\n'
+
+
+def vllm(server: EngineServer, *, caching: str = "", events: bool = True) -> None:
+    """It is a vLLM of two ranks."""
+    sources: dict[str, Any] = {}
+    for rank in (0, 1) if events else ():
+        sources[str(rank)] = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{5557 + rank}",
+            "replay_endpoint": None if rank else "tcp://*:6557",
+            "topic": "",
+        }
+    server.replies = {
+        "/version": (200, b'{"version":"0.33.0"}'),
+        "/v1/models": (200, b'{"data":[{"id":"deepseek"},{"id":"lora"}]}'),
+        "/metrics": (200, (CACHE % caching).encode()),
+        "/kv_event_sources": (200, json.dumps(sources).encode()),
+    }
+
+
+def ask(server: EngineServer) -> tuple[Enrollment, list[Registration]]:
+    table = FakeTable()
+    enrollment = Enrollment([server.url], table, table, EngineHttp())
+    table.add = lambda one: table.registrations.update({one.publisher: one})  # type: ignore[method-assign, assignment, return-value]
+    asyncio.run(enrollment.ask(server.url))
+    return enrollment, sorted(table.registered(), key=lambda one: one.dp_rank)
+
+
+def test_vllm_is_registered_as_what_it_says() -> None:
+    with engine_server() as server:
+        vllm(server)
+        enrollment, found = ask(server)
+        assert [one.dp_rank for one in found] == [0, 1]
+        for one in found:
+            assert (one.kind, one.model_name, one.block_size) == ("vLLM", "deepseek", 32)
+            assert one.instance_id == server.url.removeprefix("http://")
+            assert (one.http_url, one.has_url) == (server.url, True)
+            assert one.kv_capacity_tokens == 3200
+        [engine] = enrollment.engines
+        assert (engine.state, engine.lacks) == (EngineState.FOLLOWED, "")
+
+
+def test_sglang_is_registered_as_what_it_says() -> None:
+    with engine_server() as server:
+        events = {
+            "publisher": "zmq",
+            "endpoint_host": "*",
+            "endpoint_port_base": 5557,
+            "replay_endpoint_port_base": None,
+            "dp_size": 1,
+        }
+        said = {"version": "0.5.23", "served_model_name": "qwen", "page_size": 64}
+        said |= {"max_total_num_tokens": 6400, "disable_radix_cache": True, "kv_events": events}
+        server.replies = {"/server_info": (200, json.dumps(said).encode())}
+        enrollment, [one] = ask(server)
+        assert (one.kind, one.model_name, one.block_size) == ("SGLang", "qwen", 64)
+        [engine] = enrollment.engines
+        assert "replay_endpoint" in engine.lacks
+        assert "--disable-radix-cache" in engine.lacks
+
+
+def test_engine_without_events_is_registered_as_one_and_told_the_flag(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with engine_server() as server, caplog.at_level(logging.WARNING):
+        vllm(server, events=False, caching=',enable_prefix_caching="False"')
+        enrollment, [one] = ask(server)
+        assert (one.kind, one.http_url) == (NO_EVENTS, server.url)
+        [engine] = enrollment.engines
+        assert engine.state is EngineState.BY_LOAD
+        assert "--kv-events-config" in engine.lacks
+        assert "--enable-prefix-caching" in engine.lacks
+        assert "--kv-events-config" in caplog.text
+
+
+def test_engine_that_does_not_say_where_it_publishes_is_no_part_of_the_index() -> None:
+    with engine_server() as server:
+        vllm(server)
+        del server.replies["/kv_event_sources"]
+        enrollment, [one] = ask(server)
+        assert one.kind == NO_EVENTS
+        assert "0.31.0" in enrollment.engines[0].lacks
+
+
+def test_engine_without_its_block_size_is_no_part_of_the_index() -> None:
+    with engine_server() as server:
+        vllm(server)
+        server.replies["/metrics"] = (200, b"x 1\n")
+        enrollment, [one] = ask(server)
+        assert one.kind == NO_EVENTS
+        assert "--disable-log-stats" in enrollment.engines[0].lacks
+
+
+def test_another_process_at_the_address_takes_the_place_of_the_first() -> None:
+    with engine_server() as server:
+        vllm(server, events=False)
+        table = FakeTable()
+        enrollment = Enrollment([server.url], table, table, EngineHttp())
+        asyncio.run(enrollment.ask(server.url))
+        server.replies["/v1/models"] = (200, b'{"data":[{"id":"other"}]}')
+        asyncio.run(enrollment.ask(server.url))
+        assert [one.model_name for one in table.registered()] == ["other"]
+
+
+def test_what_is_no_engine_is_refused_by_name() -> None:
+    table = FakeTable()
+    with engine_server() as server:
+        enrollment = Enrollment([server.url], table, table, EngineHttp())
+        with pytest.raises(NoEngineError):
+            asyncio.run(enrollment.ask(server.url))
+        url = server.url
+    with pytest.raises(NoAnswerError):
+        asyncio.run(Enrollment([url], table, table, EngineHttp()).ask(url))
+
+
+def test_engine_that_is_not_there_yet_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(server: EngineServer) -> None:
+        table = FakeTable()
+        enrollment = Enrollment([server.url], table, table, EngineHttp(), retry_s=0.01)
+        asking = asyncio.create_task(enrollment.run())
+        await _until(lambda: enrollment.engines[0].state is EngineState.UNKNOWN)
+        vllm(server, events=False)
+        await _until(lambda: enrollment.engines[0].state is EngineState.BY_LOAD)
+        asking.cancel()
+        assert [one.model_name for one in table.registered()] == ["deepseek"]
+
+    with engine_server() as server:
+        asyncio.run(scenario(server))
+    assert caplog.text.count("is not registered") == 1, "it is said once"
+
+
+async def _until(holds: Any) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never was")

@@ -1,0 +1,316 @@
+"""One request: engines are tried until one answers, and its answer is passed on."""
+
+import asyncio
+
+import pytest
+
+from gateway.bounds import GATEWAY_BROKEN_MAX
+from gateway.catalog import CATALOG_SILENT_ROUNDS
+from tests.gateway import BROKEN_DEEDS, CHAT, EVENTS, Deed, World, until, world
+
+PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
+STREAM = PROMPT | {"stream": True}
+
+
+def run(scenario: object, **options: object) -> None:
+    """Runs a scenario in a world of its own."""
+
+    async def main() -> None:
+        async with world(**options) as found:  # type: ignore[arg-type]
+            await scenario(found)  # type: ignore[operator]
+            await found.until_quiet()
+
+    asyncio.run(main())
+
+
+def test_body_and_answer_are_passed_on_byte_for_byte() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        body = b'{ "model":"m",\n "messages" : [],"x":1.0e2 , "user":"u" }'
+        engine.answers_with = lambda seen: b'{"odd" :  1e0}\n'
+        got = await found.client.post(body, headers={"x-own": "1", "authorization": "Bearer e"})
+        [seen] = engine.seen
+        assert (seen.path, seen.body) == (CHAT, body)
+        assert (seen.headers["x-own"], seen.headers["authorization"]) == ("1", "Bearer e")
+        assert seen.headers["host"] == engine.url.removeprefix("http://")
+        assert (got.status, got.body) == (200, b'{"odd" :  1e0}\n')
+        assert got.header("x-engine") == "yes"
+        assert got.is_whole
+
+    run(scenario)
+
+
+def test_parameters_of_the_address_are_passed_on() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        await found.client.post(PROMPT, f"{CHAT}?a=%20b&c")
+        assert engine.seen[0].path == f"{CHAT}?a=%20b&c"
+
+    run(scenario)
+
+
+def test_stream_is_passed_on_without_what_was_not_asked_for() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        got = await found.client.post(STREAM)
+        assert engine.seen[0].document["stream_options"] == {"include_usage": True}
+        assert engine.seen[0].document | STREAM == engine.seen[0].document
+        assert len(got.events) == EVENTS + 1
+        assert got.events[-1] == "[DONE]"
+        assert b"usage" not in got.body
+        assert got.is_whole
+
+    run(scenario)
+
+
+def test_stream_has_usage_where_its_client_asked_for_it() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        asked = STREAM | {"stream_options": {"include_usage": True}}
+        got = await found.client.post(asked)
+        assert engine.seen[0].document == asked
+        assert len(got.events) == EVENTS + 2
+        assert b'"usage"' in got.body
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("body", [PROMPT, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize("deed", BROKEN_DEEDS)
+def test_engine_that_fails_before_the_first_byte_costs_its_client_nothing(
+    deed: Deed, body: dict[str, object]
+) -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            (await found.add(name)).deeds.append(deed)
+        # The third one works; it is found whichever two are tried first.
+        await found.add("c")
+        got = await found.client.post(body)
+        assert (got.status, got.is_whole) == (200, True)
+        assert sum(one.whole for one in found.engines.values()) == 1
+
+    run(scenario, silence_s=0.2)
+
+
+def test_engine_that_is_gone_is_left_for_another_one() -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b", "c", "d", "e"):
+            await found.add(name)
+        for name in ("a", "b", "c", "d"):
+            await found.engines[name].kill()
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document["engine"]) == (200, "e")
+
+    run(scenario)
+
+
+def test_connection_that_was_closed_meanwhile_is_made_anew() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        await found.client.post(PROMPT)
+        engine.deeds.append(Deed.CLOSE)  # the kept connection: the only engine is asked once more
+        got = await found.client.post(PROMPT)
+        assert got.status == 200
+        assert found.gateway.endpoint.failures.total() == 0
+
+    run(scenario)
+
+
+def test_request_that_engines_fail_over_is_not_tried_on_all() -> None:
+    async def scenario(found: World) -> None:
+        for name in "abcdef":
+            (await found.add(name)).deeds.append(Deed.CLOSE)
+        got = await found.client.post(PROMPT)
+        assert got.status == 502
+        assert got.document["error"]["code"] == "engines_failed"
+        assert "127.0.0.1" not in got.document["error"]["message"], "where engines are is ours"
+        assert found.seen().total() == GATEWAY_BROKEN_MAX
+
+    run(scenario)
+
+
+def test_last_words_of_engines_that_refuse_are_passed_on() -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            (await found.add(name)).deeds.append(Deed.BUSY)
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document) == (429, {"error": {"message": "own words"}})
+        assert found.seen() == {"a": 1, "b": 1}
+
+    run(scenario)
+
+
+def test_refusal_for_what_a_request_is_goes_to_its_client_at_once() -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            (await found.add(name)).deeds.append(Deed.BAD_REQUEST)
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document) == (400, {"error": {"message": "own words"}})
+        assert found.seen().total() == 1
+        assert not found.router.live.failing(found.router.now())
+
+    run(scenario)
+
+
+def test_stream_that_breaks_off_is_seen_to_be_no_whole_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            (await found.add(name)).deeds.append(Deed.HALF_STREAM)
+        got = await found.client.post(STREAM)
+        assert (got.status, got.is_whole) == (200, False)
+        assert len(got.events) == 2
+        assert '"broken_off"' in got.events[-1]
+        assert found.seen().total() == 1
+        assert found.gateway.endpoint.failures == {"broken_off": 1}
+
+    run(scenario)
+    assert not [one for one in caplog.records if one.levelname == "ERROR"], "it is no fault here"
+
+
+@pytest.mark.parametrize("deed", [Deed.EARLY_HINTS, Deed.SLOW_HEAD])
+def test_odd_answers_that_are_whole_are_passed_on(deed: Deed) -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(deed)
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document["engine"]) == (200, "a")
+        assert got.header("link") is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("body", [PROMPT, STREAM], ids=["whole", "stream"])
+def test_client_that_goes_ends_the_request_at_its_engine(body: dict[str, object]) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.deeds.append(Deed.HANG)
+        await found.client.post(body, leaves_after_s=0.05)
+        await found.until_quiet()
+        await until(lambda: engine.gone == 1)
+        assert found.gateway.endpoint.answered == {(CHAT, 499): 1}
+
+    run(scenario)
+
+
+def test_slow_client_holds_its_engine_back() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        size = 40_000_000
+        engine.answers_with = lambda seen: b'"' + b"x" * size + b'"'
+        reader, writer = await asyncio.open_connection("127.0.0.1", found.client._port)
+        body = b'{"model":"m"}'
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.1)
+        assert engine.whole == 0, "all of it would be in the memory of the gateway"
+        total = 0
+        while total < size:
+            total += len(await reader.read(1 << 20))
+        writer.close()
+
+    run(scenario)
+
+
+def test_no_engine_of_the_model_is_an_error_that_names_the_others() -> None:
+    async def scenario(found: World) -> None:
+        await found.add("a")
+        got = await found.client.post(PROMPT | {"model": "other"})
+        assert got.status == 404
+        assert got.document["error"]["code"] == "model_not_found"
+        assert " m," in got.document["error"]["message"]
+
+    run(scenario)
+
+
+def test_engines_that_fail_are_left_out_and_come_back() -> None:
+    async def scenario(found: World) -> None:
+        await found.add("a")
+        await found.add("b")
+        await found.engines["a"].kill()
+        asked = {"model": "m", "messages": []}
+        for _ in range(20):
+            assert (await found.client.post(asked)).status == 200
+        assert found.gateway.endpoint.failures["unreachable"] in range(3, 8)
+        await found.engines["a"].start()
+        async with asyncio.timeout(20):
+            while not found.engines["a"].seen:
+                assert (await found.client.post(asked)).status == 200
+                await asyncio.sleep(0.05)
+
+    run(scenario)
+
+
+def test_engine_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.exchange.GATEWAY_FIRST_BYTE_S", 0.2)
+
+    async def scenario(found: World) -> None:
+        for name in "ab":
+            await found.add(name)
+        found.engines["a"].deeds.extend([Deed.DRIP] * 9)
+        asked = {"model": "m", "messages": []}
+        got = [await found.client.post(asked) for _ in range(6)]
+        assert {one.document["engine"] for one in got} == {"b"}
+        assert found.engines["a"].seen
+        found.engines["b"].deeds.append(Deed.SLOW_STREAM)
+        begun = await found.client.post(STREAM)
+        assert begun.events[-1] == "[DONE]", "what has begun may take its time"
+
+    run(scenario)
+
+
+def test_what_waits_for_a_silent_engine_is_answered_by_another_one() -> None:
+    async def scenario(found: World) -> None:
+        for name in "ab":
+            await found.add(name)
+        found.gateway.catalog.wait_s = 0.05
+        found.engines["a"].is_silent = True
+        asked = {"model": "m", "messages": []}
+        waiting = [asyncio.create_task(found.client.post(asked)) for _ in range(6)]
+        await until(lambda: len(found.engines["b"].seen) + _at(found, "a") == 6)
+        assert _at(found, "a") > 0
+        for _ in range(CATALOG_SILENT_ROUNDS):
+            await found.gateway.catalog.ask()
+        got = await asyncio.gather(*waiting)
+        assert {one.document["engine"] for one in got} == {"b"}
+        assert found.gateway.fleet.given_up > 0
+
+    run(scenario)
+
+
+def _at(found: World, name: str) -> int:
+    place = (found.engines[name].url, 0)
+    return found.gateway.fleet.under_way.get(place, 0)
+
+
+def test_rank_is_named_to_an_engine_that_has_several() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a", ranks=2)
+        for number in range(8):
+            await found.client.post(PROMPT | {"user": f"u-{number}"})
+        ranks = {seen.headers["x-data-parallel-rank"] for seen in engine.seen}
+        assert ranks <= {"0", "1"}
+        other = await found.add("b", model="n")
+        await found.client.post(PROMPT | {"model": "n"})
+        assert "x-data-parallel-rank" not in other.seen[0].headers
+
+    run(scenario)
+
+
+def test_decision_is_named_and_what_came_of_it_is_known() -> None:
+    async def scenario(found: World) -> None:
+        await found.add("a")
+        tokens = list(range(100))
+        got = await found.client.post({"model": "m", "prompt": tokens}, "/v1/completions")
+        name = got.header("reprise-decision")
+        assert name is not None
+        assert got.header("reprise-state") == "exact"
+        assert got.header("reprise-by-load") is None
+        [recent] = found.router.live.recent(1, lambda tenant: True)
+        assert name.endswith(f"-{recent.decision.number}")
+        assert recent.decision.prompt_tokens == 100
+        [outcome] = recent.outcomes
+        assert (outcome.event.value, outcome.cached_tokens) == ("completed", 64)
+
+    run(scenario)
