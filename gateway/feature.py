@@ -1,7 +1,7 @@
 """What the gateway adds to the HTTP service beside it: `GET /gateway`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
@@ -49,9 +49,6 @@ class GatewayDocument(msgspec.Struct, frozen=True):
     addresses: Sequence[AddressDocument]
 
 
-MODELS: Final = (GatewayDocument,)
-
-
 def gateway_feature(gateway: "Gateway") -> MakeFeature:
     """Its route and its metrics."""
 
@@ -64,12 +61,12 @@ def gateway_feature(gateway: "Gateway") -> MakeFeature:
         @routes.get(
             "/gateway",
             summary="The engines that the gateway was given, what they lack, and what is under way",
-            openapi_extra=openapi.view_operation(GatewayDocument, *BOTH_WIRES),
+            openapi_extra=openapi.operation(GatewayDocument, *BOTH_WIRES),
         )
         async def view(request: Request) -> Response:
             return respond(_document(gateway), reply_wire(request.headers.raw, parts.default_wire))
 
-        return Feature(routes, MODELS)
+        return Feature(routes)
 
     return make
 

@@ -23,7 +23,7 @@ from gateway.usage import Usage
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
 from query_api.ports import View
-from routing.decisions.interface import Offered, RoutedDecision, RouteRequest
+from routing.decisions.interface import OfferedCandidate, RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
 from routing.http.documents import retry_after
 from routing.http.requests import RouteBody, route_request
@@ -287,8 +287,8 @@ def _target(model: ServedModel, decision: Decision, index: int) -> EngineTarget 
     return model.targets.get((one.instance_id, one.dp_rank))
 
 
-def _offered(targets: Collection[EngineTarget]) -> tuple[Offered, ...]:
-    return tuple(Offered(one.key[0], one.key[1]) for one in targets)
+def _offered(targets: Collection[EngineTarget]) -> tuple[OfferedCandidate, ...]:
+    return tuple(OfferedCandidate(one.key[0], one.key[1]) for one in targets)
 
 
 def _no_engine(model: ServedModel) -> GatewayError:
