@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bridge.delivery.delivery import Delivery
+from bridge.delivery.lease import Lease
 from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
@@ -76,9 +77,7 @@ class LmcacheBridge:
                 producer=ReplaceableProducer(clients.producer),
                 spool=self._spool,
                 on_written=self._written,
-                may_write=lambda: True,
-                make_heartbeat=lambda partition: self.heartbeats.make(partition),
-                on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
+                lease=Lease(),
                 tracer=tracer,
             )
         )
@@ -194,8 +193,7 @@ class LmcacheBridge:
 
     async def _beat(self) -> None:
         while True:
-            for partition in self.heartbeats.partitions():
-                self.writer.partitions[partition].beat()
+            self.writer.beat(self.heartbeats)
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _check(self) -> None:

@@ -238,6 +238,10 @@ class MemoryWatch:
                     )
                 self._named.add((name, reason))
 
+    def due(self) -> list[SegmentKey]:
+        """The segments of which there is something to write. Cost O(segments)."""
+        return list(self.poller.due(time.monotonic()))
+
     def records(self) -> Sequence[MemoryRecord]:
         """What is to be written now. Cost O(segments)."""
         now, at = time.monotonic(), time.time()
