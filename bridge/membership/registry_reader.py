@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.lease import Lease
+from bridge.supervision import retrieve
 from brokers.availability import describe
 from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Consumer, Message, Partition
@@ -364,11 +365,5 @@ class RegistryReader(Follower):
             _logger.debug("Cannot renew the lease: %r", error)
             return None
         commit = asyncio.ensure_future(consumer.commit({partition: position}))
-        commit.add_done_callback(_retrieve)
+        commit.add_done_callback(retrieve)
         return _Renewal(commit, asked_at, number)
-
-
-def _retrieve(commit: "asyncio.Future[None]") -> None:
-    """Retrieves the error of a commit that is no longer waited for."""
-    if not commit.cancelled():
-        commit.exception()
