@@ -141,6 +141,10 @@ class DecodedBatch(NamedTuple):
         """A batch of which nothing could be used."""
         return cls(sequence, digest, None, 0, False, b"", [error])
 
+    def is_same(self, other: "DecodedBatch") -> bool:
+        """Whether both are one batch, as it came live and as it was replayed."""
+        return (self.sequence, self.digest) == (other.sequence, other.digest)
+
     @property
     def events(self) -> list[BlockEvent]:
         """What could be used, in order. Cost O(events)."""
