@@ -58,7 +58,6 @@ from schemas.limits import (
     BRIDGE_FLUSH_S,
     BRIDGE_LEAVE_S,
     BRIDGE_SESSION_S,
-    HEARTBEAT_S,
     HOUSEKEEPING_S,
     RECORD_WINDOW_MS,
     SESSION_MIN_S,
@@ -272,7 +271,7 @@ class Bridge:
         sending, following = keep_all(until_drained, on_fault=self._count_fault)
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "housekeeping": self._keep_up,
-            "heartbeats": self._beat,
+            "heartbeats": partial(self.writer.beat, self.heartbeats),
             "watch over workers": self.lag_watch.run,
             "watch over registrations": self.registrations_watch.run,
             "unreached engines": partial(watch_unreached, self.pump, self.conditions),
@@ -334,11 +333,6 @@ class Bridge:
             if now >= self._note_at and (self._noting is None or self._noting.done()):
                 self._note_at = now + CURSOR_NOTE_S
                 self._noting = asyncio.create_task(self._write_notes())
-
-    async def _beat(self) -> None:
-        while True:
-            self.writer.beat(self.heartbeats)
-            await asyncio.sleep(HEARTBEAT_S)
 
     async def _write_notes(self) -> None:
         if self.writer.is_late or not self.lease.is_held:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from bridge.delivery.delivery import Delivery
@@ -31,7 +32,7 @@ from lmcache_adapter.parts import LmcacheParts
 from lmcache_adapter.settings import LmcacheSettings
 from logs.producer import ReplaceableProducer
 from schemas.identities import PublisherKey
-from schemas.limits import BRIDGE_FLUSH_S, HEARTBEAT_S, HOUSEKEEPING_S
+from schemas.limits import BRIDGE_FLUSH_S, HOUSEKEEPING_S
 from schemas.metric_family import RoleCollector
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord
 from schemas.tracing import NO_TRACER, Tracer
@@ -169,11 +170,11 @@ class LmcacheBridge:
 
     async def run(self) -> None:
         """Writes what is told of the workers until it is cancelled; then what has been told."""
-        count = self._count_fault
+        count, beat = self._count_fault, partial(self.writer.beat, self.heartbeats)
         sending = asyncio.create_task(keep("writer for LMCache", self.writer.run, on_fault=count))
         tasks = [
             asyncio.create_task(keep("LMCache", self.parts.run, on_fault=count)),
-            asyncio.create_task(keep("heartbeats for LMCache", self._beat, on_fault=count)),
+            asyncio.create_task(keep("heartbeats for LMCache", beat, on_fault=count)),
             asyncio.create_task(keep("checks for LMCache", self._check, on_fault=count)),
             asyncio.create_task(
                 keep("registrations of LMCache", self.registrations_watch.run, on_fault=count)
@@ -190,11 +191,6 @@ class LmcacheBridge:
             if not await self.writer.flush(BRIDGE_FLUSH_S):
                 _logger.warning("Cannot write all that LMCache's workers have sent; they are asked")
             await cancel(sending)
-
-    async def _beat(self) -> None:
-        while True:
-            self.writer.beat(self.heartbeats)
-            await asyncio.sleep(HEARTBEAT_S)
 
     async def _check(self) -> None:
         while True:

@@ -37,6 +37,7 @@ from brokers.clients import partition_of
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
+    HEARTBEAT_S,
     KAFKA_BATCH_BYTES,
     MIB,
     RECORD_SEND_BYTES_MAX,
@@ -179,10 +180,14 @@ class Writer:
             self._losing[outbox] = None
         outbox.loss.add(record)
 
-    def beat(self, heartbeats: Heartbeats) -> None:
-        """Sends a heartbeat where there may be something to say. Cost O(publishers)."""
-        for partition in heartbeats.partitions():
-            self.partitions[partition].beat(heartbeats)
+    async def beat(self, heartbeats: Heartbeats) -> None:
+        """Sends a heartbeat every HEARTBEAT_S where there may be something to say, until it is
+        cancelled. Cost O(publishers).
+        """
+        while True:
+            for partition in heartbeats.partitions():
+                self.partitions[partition].beat(heartbeats)
+            await asyncio.sleep(HEARTBEAT_S)
 
     def tell_memory(self, memory: MemorySource) -> None:
         """Sends what is to be said of segments of memory. Cost O(segments)."""
