@@ -49,7 +49,7 @@ def carried_out(
             owner.change(1, BEFORE, OTHER)  # no longer ours
         assert owner._running is not None
         await owner._running
-        assert not owner._changes
+        assert not list(owner._changes)
 
     monkeypatch.setattr(Ownership, "_changed", change)
     asyncio.run(run())
