@@ -103,7 +103,7 @@ class Pump:
         if engines is None:
             self._facts = FactsWatch(
                 EngineHttp(requests=self.engine_http.requests),
-                lambda: self.followed.values(),
+                self.followed.values,
                 on_fault=self._count_fault,
             )
         self._clock = clock

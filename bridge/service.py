@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ import msgspec
 
 from bridge.delivery.delivery import Delivery
 from bridge.delivery.lag_watch import LagWatch
+from bridge.delivery.lease import Lease
 from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
@@ -32,7 +33,7 @@ from bridge.engine_http.load_watch import (
     scraped,
 )
 from bridge.heartbeats import Heartbeats
-from bridge.membership.cursors import UNREGISTERED, Cursors
+from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import RegistryReader
 from bridge.memory.watch import MemorySettings, MemoryStatus, MemoryWatch
@@ -57,13 +58,11 @@ from schemas.limits import (
     BRIDGE_FLUSH_S,
     BRIDGE_LEAVE_S,
     BRIDGE_SESSION_S,
-    HEARTBEAT_S,
     HOUSEKEEPING_S,
     RECORD_WINDOW_MS,
     SESSION_MIN_S,
     SPOOL_BYTES_MAX,
 )
-from schemas.memory_segments import MemoryRecord
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
 
@@ -167,21 +166,14 @@ class Bridge:
         self.cursors = Cursors(clients, settings.kafka.topics)
         self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
         producer = self._producer = ReplaceableProducer(clients.producer)
+        self.lease = Lease()
         self.writer = Writer(
             Delivery(
                 topic=settings.kafka.topics.events,
                 producer=producer,
                 spool=self.spool,
                 on_written=self.cursors.written,
-                may_write=lambda: (
-                    self.registry.has_lease and not self.ownership.handovers.is_overdue
-                ),
-                make_heartbeat=lambda partition: self.heartbeats.make(partition),
-                on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
-                make_memory=self._make_memory,
-                on_memory=lambda record: (
-                    None if self.memory is None else self.memory.written(record)
-                ),
+                lease=self.lease,
                 tracer=tracer,
             )
         )
@@ -194,22 +186,13 @@ class Bridge:
             GroupOffsets(clients, settings.kafka.group("streams"), events),
             on_released=self._let_go_on,
         )
-        self.registrations_watch = RegistrationsWatch(
-            settings.options,
-            events,
-            self.writer.partition_of,
-            logged=self._logged,
-            register_again=self._register_again,
-        )
         self.heartbeats = Heartbeats(self.pump.follower, self.writer.partition_of)
         self.memory: MemoryWatch | None = None
         if settings.memory is not None:
             name = self.heartbeats.bridge
             self.memory = MemoryWatch(settings.memory, bridge=name, conditions=self.conditions)
-        self.load: LoadWatch | None = None
-        if settings.scrape_load_s:
-            self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load)
         self.ownership = Ownership(
+            lease=self.lease,
             follower=self.pump.follower,
             writer=self.writer,
             producer=producer,
@@ -217,9 +200,19 @@ class Bridge:
             registry_partitions=settings.kafka.registry_partitions,
             name=self.heartbeats.bridge,
         )
-        self.registry = RegistryReader(
-            clients, settings.kafka, self.ownership, session_s=settings.session_s
+        self.registrations_watch = RegistrationsWatch(
+            settings.options,
+            events,
+            self.writer.partition_of,
+            logged=self.ownership.registered_at,
+            register_again=self.ownership.register_again,
         )
+        self.registry = RegistryReader(
+            clients, settings.kafka, self.ownership, self.lease, session_s=settings.session_s
+        )
+        self.load: LoadWatch | None = None
+        if settings.scrape_load_s:
+            self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load)
         self._has_followed = False
         self._check_conditions()
         self._noting: asyncio.Task[None] | None = None
@@ -242,16 +235,6 @@ class Bridge:
     def _let_go_on(self, publishers: Sequence[PublisherKey]) -> None:
         self.writer.let_go_on(publishers)
         self.pump.appender.let_go_on(publishers)
-
-    def _logged(self) -> Iterator[tuple[PublisherKey, int]]:
-        for publisher in self.pump.followed if self.registry.has_lease else ():
-            state = self.cursors.state(publisher)
-            if state is not None and state.registered != UNREGISTERED:
-                yield publisher, state.registered_at
-
-    def _register_again(self, publishers: Sequence[PublisherKey]) -> None:
-        for publisher in publishers:
-            self.ownership.write_registered(self.pump.followed[publisher].registration)
 
     # Start and end
 
@@ -288,13 +271,14 @@ class Bridge:
         sending, following = keep_all(until_drained, on_fault=self._count_fault)
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "housekeeping": self._keep_up,
-            "heartbeats": self._beat,
+            "heartbeats": partial(self.writer.beat, self.heartbeats),
             "watch over workers": self.lag_watch.run,
             "watch over registrations": self.registrations_watch.run,
             "unreached engines": partial(watch_unreached, self.pump, self.conditions),
         }
         if self.memory is not None:
-            parts["watch over memory segments"] = partial(self.memory.run, self._tell_memory)
+            tell_memory = partial(self.writer.tell_memory, self.memory)
+            parts["watch over memory segments"] = partial(self.memory.run, tell_memory)
         if self.load is not None:
             parts["load"] = self.load.run
         first = keep_all(parts, on_fault=self._count_fault)
@@ -320,7 +304,7 @@ class Bridge:
         is_shared = 0 < len(self.registry.partitions) < self._settings.kafka.registry_partitions
         if not is_shared or not self.registry.is_settled or self.writer.is_late:
             return
-        if self.registry.has_lease and await self.ownership.give_up():
+        if self.lease.is_held and await self.ownership.give_up():
             await cancel(following)
             self.registry.leave()
             await self.ownership.handovers.depart_all()
@@ -350,24 +334,8 @@ class Bridge:
                 self._note_at = now + CURSOR_NOTE_S
                 self._noting = asyncio.create_task(self._write_notes())
 
-    async def _beat(self) -> None:
-        while True:
-            for partition in self.heartbeats.partitions():
-                self.writer.partitions[partition].beat()
-            await asyncio.sleep(HEARTBEAT_S)
-
-    def _tell_memory(self) -> None:
-        assert self.memory is not None, "somebody has looked"
-        due = self.memory.poller.due(time.monotonic())
-        for partition in set(map(self.writer.partition_of_segment, due)):
-            self.writer.partitions[partition].tell_memory()
-
-    def _make_memory(self, partition: int) -> list[MemoryRecord]:
-        records = () if self.memory is None else self.memory.records()
-        return [one for one in records if self.writer.partition_of_segment(one.key) == partition]
-
     async def _write_notes(self) -> None:
-        if self.writer.is_late or not self.registry.has_lease:
+        if self.writer.is_late or not self.lease.is_held:
             return
         self.cursors.advance(self.writer.ends())
         for publisher, followed in self.pump.followed.items():
@@ -393,7 +361,7 @@ class Bridge:
         if self.writer.is_dropping:
             message = "the spool is full: records are dropped"
             conditions.set(Part.SPOOL, "full", message, Level.UNAVAILABLE, logged=False)
-        elif self.writer.is_late or not self.registry.has_lease:
+        elif self.writer.is_late or not self.lease.is_held:
             message = "records wait in the spool: Kafka is away or slow"
             conditions.set(Part.SPOOL, "spooling", message, logged=False)
         else:

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from bridge.bounds import BRIDGE_RETRY_S
 
+T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
@@ -43,3 +44,15 @@ async def cancel(*tasks: "asyncio.Task[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def outlasting(work: "asyncio.Future[T]") -> T:
+    """Waits for work that goes on where its caller waits no longer."""
+    work.add_done_callback(retrieve)
+    return await asyncio.shield(work)
+
+
+def retrieve(ended: "asyncio.Future[Any]") -> None:
+    """Retrieves the error of work that nobody may wait for any more: asyncio would log it."""
+    if not ended.cancelled():
+        ended.exception()

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from bridge.delivery.delivery import Delivery
+from bridge.delivery.lease import Lease
 from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
@@ -30,7 +32,7 @@ from lmcache_adapter.parts import LmcacheParts
 from lmcache_adapter.settings import LmcacheSettings
 from logs.producer import ReplaceableProducer
 from schemas.identities import PublisherKey
-from schemas.limits import BRIDGE_FLUSH_S, HEARTBEAT_S, HOUSEKEEPING_S
+from schemas.limits import BRIDGE_FLUSH_S, HOUSEKEEPING_S
 from schemas.metric_family import RoleCollector
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord
 from schemas.tracing import NO_TRACER, Tracer
@@ -76,9 +78,7 @@ class LmcacheBridge:
                 producer=ReplaceableProducer(clients.producer),
                 spool=self._spool,
                 on_written=self._written,
-                may_write=lambda: True,
-                make_heartbeat=lambda partition: self.heartbeats.make(partition),
-                on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
+                lease=Lease(),
                 tracer=tracer,
             )
         )
@@ -170,11 +170,11 @@ class LmcacheBridge:
 
     async def run(self) -> None:
         """Writes what is told of the workers until it is cancelled; then what has been told."""
-        count = self._count_fault
+        count, beat = self._count_fault, partial(self.writer.beat, self.heartbeats)
         sending = asyncio.create_task(keep("writer for LMCache", self.writer.run, on_fault=count))
         tasks = [
             asyncio.create_task(keep("LMCache", self.parts.run, on_fault=count)),
-            asyncio.create_task(keep("heartbeats for LMCache", self._beat, on_fault=count)),
+            asyncio.create_task(keep("heartbeats for LMCache", beat, on_fault=count)),
             asyncio.create_task(keep("checks for LMCache", self._check, on_fault=count)),
             asyncio.create_task(
                 keep("registrations of LMCache", self.registrations_watch.run, on_fault=count)
@@ -191,12 +191,6 @@ class LmcacheBridge:
             if not await self.writer.flush(BRIDGE_FLUSH_S):
                 _logger.warning("Cannot write all that LMCache's workers have sent; they are asked")
             await cancel(sending)
-
-    async def _beat(self) -> None:
-        while True:
-            for partition in self.heartbeats.partitions():
-                self.writer.partitions[partition].beat()
-            await asyncio.sleep(HEARTBEAT_S)
 
     async def _check(self) -> None:
         while True:

@@ -20,16 +20,7 @@ def routing_feature(
 
     def make(parts: HttpParts) -> Feature:
         view, wire = parts.view, parts.default_wire
-        endpoint = RoutingEndpoint(
-            view,
-            router,
-            parts.bodies,
-            wire,
-            parts.metrics,
-            parts.unknown,
-            tracer=parts.tracer,
-            text=parts.text,
-        )
+        endpoint = RoutingEndpoint(parts, router)
         found = routes.routing_routes(endpoint, router, wire)
         found.include(views.routing_views(view, router, wire, acting))
         found.include(decisions.decision_routes(router, wire))

@@ -4,17 +4,17 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from bridge.delivery.complaints import Complaints
+from bridge.delivery.lease import Lease
 from bridge.delivery.spool import Spool, SpooledRecord
 from logs.producer import ReplaceableProducer
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey
-from schemas.memory_segments import MemoryRecord
-from schemas.records import HeartbeatRecord, Record
+from schemas.records import Record
 from schemas.topics import TopicSpec
 from schemas.tracing import NO_TRACER, Tracer
 
@@ -31,11 +31,7 @@ class Delivery:
         producer: of the bridge.
         spool: of these writers alone.
         on_written: called for each acknowledged record, with its offset.
-        may_write: False while another bridge may own our publishers: nothing is sent then.
-        make_heartbeat: for a partition, where there is something to say; made as it is sent.
-        on_heartbeat: called for each acknowledged heartbeat, with its partition.
-        make_memory: of segments of memory in a partition, what is to be said; made as it is sent.
-        on_memory: called for each acknowledged one.
+        lease: without it nothing is sent: another bridge may own our publishers.
         tracer: of the bridge.
         dropped: records, by publisher and reason.
         written_records, written_bytes: that were acknowledged.
@@ -48,11 +44,7 @@ class Delivery:
     producer: ReplaceableProducer
     spool: Spool
     on_written: Callable[[PublisherKey, Record, int], None]
-    may_write: Callable[[], bool]
-    make_heartbeat: Callable[[int], HeartbeatRecord | None] = lambda partition: None
-    on_heartbeat: Callable[[int, HeartbeatRecord], None] = lambda partition, record: None
-    make_memory: Callable[[int], Sequence[MemoryRecord]] = lambda partition: ()
-    on_memory: Callable[[MemoryRecord], None] = lambda record: None
+    lease: Lease
     tracer: Tracer = NO_TRACER
     dropped: Counter[tuple[PublisherKey, str]] = field(default_factory=Counter)
     written_records: int = 0

@@ -73,11 +73,6 @@ class LogSink:
         self._free = asyncio.Event()
         self._free.set()
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether records wait for the disk."""
-        return bool(self._waiting)
-
     def append(self, records: Iterable[LogRecord]) -> None:
         """See `RecordSink`. Cost: one write. What is of no publisher is dropped where
         others wait: it will be said again.
@@ -120,7 +115,7 @@ class LogSink:
 
     @property
     def is_ready(self) -> bool:
-        """See `RecordSink`: whether nothing waits."""
+        """See `RecordSink`: whether nothing waits for the disk."""
         return not self._waiting
 
     async def ready(self) -> None:

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from bridge.bounds import BRIDGE_RETRY_S, WRITER_PAUSE_S
 from bridge.delivery.delivery import Delivery
@@ -15,14 +15,16 @@ from bridge.delivery.partition_lag import PartitionLag
 from bridge.delivery.spool import SpooledRecord
 from bridge.delivery.traced_batch import TracedBatch
 from bridge.delivery.unreadable_records import drop_unreadable
+from bridge.heartbeats import Heartbeats
 from brokers.availability import describe
 from brokers.client_types import Batch, Producer
+from brokers.clients import partition_of
 from brokers.errors import MessageSizeTooLargeError
 from logs.batch_writer import BatchWriter
 from logs.producer import ProducerReplacedError
 from schemas.errors import StorageError
 from schemas.limits import KAFKA_BATCH_BYTES
-from schemas.memory_segments import MemoryRecord, encode_segment
+from schemas.memory_segments import MemoryRecord, SegmentKey, encode_segment
 from schemas.records import (
     EventsRecord,
     HeartbeatRecord,
@@ -45,6 +47,22 @@ class PendingRecord(NamedTuple):
     record: Record
     encoded: bytes
     number: int = -1
+
+
+class MemorySource(Protocol):
+    """What is to be said of segments of memory; `MemoryWatch`."""
+
+    def due(self) -> Iterable[SegmentKey]:
+        """The segments of which there is something to write."""
+        ...
+
+    def records(self) -> Sequence[MemoryRecord]:
+        """What is to be written of them now."""
+        ...
+
+    def written(self, record: MemoryRecord) -> None:
+        """The record is in the log."""
+        ...
 
 
 def _every(outbox: Outbox) -> bool:
@@ -79,11 +97,14 @@ class PartitionWriter(BatchWriter):
         self._since = 0.0  # when the oldest record that is not acknowledged came
         self._has_drained = False  # the last batch came from the spool: the next is the queue's
         self._is_failing = False  # logged already
-        self._is_beat_due = self._is_memory_due = False
         self._changed = asyncio.Event()  # there may be something to send
         self._span = NO_SPAN
+        self._beating: Heartbeats | None = None  # whose heartbeat was sent last, or is to be
+        self._is_beat_due = False
         self._heartbeat: HeartbeatRecord | None = None  # in the batch
-        self._memory: list[MemoryRecord] = []  # in the batch
+        self._memory: MemorySource | None = None  # likewise
+        self._is_memory_due = False
+        self._segments: list[MemoryRecord] = []  # in the batch
 
     @property
     def is_idle(self) -> bool:
@@ -115,18 +136,18 @@ class PartitionWriter(BatchWriter):
         """There may be something to send."""
         self._changed.set()
 
-    def beat(self) -> None:
-        """A heartbeat is to be sent behind all that waits. One that cannot be written is never
-        written later.
+    def beat(self, heartbeats: Heartbeats) -> None:
+        """A heartbeat is to be sent behind all that waits, made as it is sent. One that cannot be
+        written is never written later.
         """
-        self._is_beat_due = True
+        self._beating, self._is_beat_due = heartbeats, True
         self._changed.set()
 
-    def tell_memory(self) -> None:
-        """What is to be said of segments is to be sent; what cannot be written now is made anew
-        when this is called again.
+    def tell_memory(self, memory: MemorySource) -> None:
+        """What is to be said of segments is to be sent, made as it is sent; what cannot be written
+        now is made again when this is called again.
         """
-        self._is_memory_due = True
+        self._memory, self._is_memory_due = memory, True
         self._changed.set()
 
     # What is not to be written now
@@ -199,25 +220,25 @@ class PartitionWriter(BatchWriter):
 
     async def prepare(self) -> None:
         """See `BatchWriter`: while another bridge may own our publishers nothing is sent."""
-        while not self._delivery.may_write():  # noqa: ASYNC110 -- a clock ends it, too
+        while not self._delivery.lease.may_write:  # noqa: ASYNC110 -- a clock ends it, too
             await asyncio.sleep(WRITER_PAUSE_S)
 
     async def wait(self) -> None:
         """See `BatchWriter`."""
-        if self._delivery.may_write():
+        if self._delivery.lease.may_write:
             await self._changed.wait()
             self._changed.clear()
 
     def fill(self, batch: Batch) -> bool:
         """See `BatchWriter`: records, what is to be said of memory, then a heartbeat."""
-        if not self._delivery.may_write():  # any more: a start takes as long as Kafka is away
+        if not self._delivery.lease.may_write:  # any more: a start takes as long as Kafka is away
             return False
         traced = TracedBatch(batch, self._delivery.tracer)
         is_filled = self._fill(traced)
         self._span = traced.span
-        self._memory = self._add_memory(batch)
+        self._segments = self._add_memory(batch)
         self._heartbeat = self._add_heartbeat(batch)
-        return is_filled or bool(self._memory) or self._heartbeat is not None
+        return is_filled or bool(self._segments) or self._heartbeat is not None
 
     def _fill(self, batch: Batch) -> bool:
         """Fills the batch with what is next; False where there is nothing."""
@@ -281,23 +302,25 @@ class PartitionWriter(BatchWriter):
 
     def _add_heartbeat(self, batch: Batch) -> HeartbeatRecord | None:
         """Behind all that waits; where the batch has no room for that, with the next one."""
-        if not self._is_beat_due or self.waiting:
+        if self._beating is None or not self._is_beat_due or self.waiting:
             return None
         self._is_beat_due = False
-        heartbeat = self._delivery.make_heartbeat(self.partition)
+        heartbeat = self._beating.make(self.partition)
         if heartbeat is None:
             return None
         added = batch.append(key=None, value=encode_record(heartbeat), timestamp=None)
         return None if added is None else heartbeat
 
     def _add_memory(self, batch: Batch) -> list[MemoryRecord]:
-        if not self._is_memory_due:
+        if self._memory is None or not self._is_memory_due:
             return []
         self._is_memory_due = False
-        added = []
-        for record in self._delivery.make_memory(self.partition):
-            key, value = encode_segment(record.key), encode_record(record)
-            if batch.append(key=key, value=value, timestamp=None) is None:
+        added, partitions = [], self._delivery.topic.partitions
+        for record in self._memory.records():
+            key = encode_segment(record.key)
+            if partition_of(key, partitions) != self.partition:
+                continue
+            if batch.append(key=key, value=encode_record(record), timestamp=None) is None:
                 self._is_memory_due = True  # the rest with the next one
                 break
             added.append(record)
@@ -333,12 +356,13 @@ class PartitionWriter(BatchWriter):
         self.end = max(self.end, offset + len(written))
         for outbox, records in spooled.items():
             delivery.unspool(outbox.publisher, records)
-        self.end += len(self._memory)
-        for told in self._memory:
-            delivery.on_memory(told)
-        if self._heartbeat is not None:
+        if self._memory is not None:
+            self.end += len(self._segments)
+            for segment in self._segments:
+                self._memory.written(segment)
+        if self._beating is not None and self._heartbeat is not None:
             self.end += 1
-            delivery.on_heartbeat(self.partition, self._heartbeat)
+            self._beating.written(self.partition, self._heartbeat)
 
     def away(self, error: Exception) -> None:
         """See `BatchWriter`."""

@@ -30,12 +30,14 @@ from bridge.bounds import WRITER_PAUSE_S
 from bridge.delivery.delivery import Delivery
 from bridge.delivery.dropped_records import DISK_ERROR, SPOOL_FULL, Loss
 from bridge.delivery.outbox import Outbox, is_control
-from bridge.delivery.partition_writer import PartitionWriter, PendingRecord
+from bridge.delivery.partition_writer import MemorySource, PartitionWriter, PendingRecord
+from bridge.heartbeats import Heartbeats
 from bridge.publisher.anchor import Anchor
 from brokers.clients import partition_of
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
+    HEARTBEAT_S,
     KAFKA_BATCH_BYTES,
     MIB,
     RECORD_SEND_BYTES_MAX,
@@ -178,6 +180,20 @@ class Writer:
             self._losing[outbox] = None
         outbox.loss.add(record)
 
+    async def beat(self, heartbeats: Heartbeats) -> None:
+        """Sends a heartbeat every HEARTBEAT_S where there may be something to say, until it is
+        cancelled. Cost O(publishers).
+        """
+        while True:
+            for partition in heartbeats.partitions():
+                self.partitions[partition].beat(heartbeats)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def tell_memory(self, memory: MemorySource) -> None:
+        """Sends what is to be said of segments of memory. Cost O(segments)."""
+        for partition in set(map(self.partition_of_segment, memory.due())):
+            self.partitions[partition].tell_memory(memory)
+
     # What the owner of the publishers decides
 
     def release(self, publisher: PublisherKey) -> None:
@@ -279,7 +295,7 @@ class Writer:
         """Spools what is late, and takes back what may no longer be written; to be called now and
         then, since nothing may arrive that does it.
         """
-        if not self.may_write:
+        if not self.delivery.lease.may_write:
             await self.withdraw(withhold=False)
         now = time.monotonic()
         self.delivery.end_complaints(now)
@@ -296,11 +312,6 @@ class Writer:
                 self.partitions[self._outbox(publisher).partition].look()
 
     # State
-
-    @property
-    def may_write(self) -> bool:
-        """Whether no other bridge may own our publishers."""
-        return self.delivery.may_write()
 
     @property
     def is_late(self) -> bool:
@@ -375,7 +386,7 @@ class Writer:
         """
         end = time.monotonic() + timeout_s
         while not all(partition.is_idle for partition in self.partitions):
-            if not self.may_write:
+            if not self.delivery.lease.may_write:
                 await self.withdraw(withhold=False)
                 return False
             if time.monotonic() >= end:

@@ -371,10 +371,7 @@ async def _address_of(url: BaseUrl) -> str:
         except AddressRefusedError as error:
             raise OSError(str(error)) from error
         return url.host
-    looking_up = asyncio.wrap_future(LOOKUPS.look_up(endpoint))
-    # Others may wait for the same name; asyncio logs an error of which nobody ever asked.
-    looking_up.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    addresses = await asyncio.shield(looking_up)
+    addresses = await LOOKUPS.addresses(endpoint)
     if not addresses:
         raise OSError(f"`{url.host[:80]}` has no address")
     return split_endpoint(addresses[0])[0].strip("[]")

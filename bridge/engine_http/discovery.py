@@ -29,9 +29,12 @@ class UnplacedPublisher(Protocol):
     """What is to be found out of a publisher; see `bridge.publisher.publisher.Publisher`."""
 
     registration: Registration
-    replay_endpoint: str
     has_no_endpoint: bool
     rests_until: float
+
+    def locate(self, replay_endpoint: str) -> None:
+        """Its engine has said where it publishes, and replays."""
+        ...
 
 
 class _SoughtEngine:
@@ -139,8 +142,7 @@ class Discovery:
                 registration.endpoint,
             )
         sought.endpoint, sought.refusal = source.endpoint, ""
-        followed.replay_endpoint = replay_endpoint
-        followed.has_no_endpoint = False
+        followed.locate(replay_endpoint)
         await self._connect(found)
 
     def _refuse(self, sought: _SoughtEngine, error: RegistrationError) -> None:

@@ -67,6 +67,3 @@ class Changes:
 
     def __iter__(self) -> Iterator[tuple[PublisherKey, Change]]:
         return iter(self._waiting.items())
-
-    def __len__(self) -> int:
-        return len(self._waiting)

@@ -23,7 +23,6 @@ received itself is not lost, what nobody received is a gap.
 
 import asyncio
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -32,6 +31,7 @@ from typing import Final
 import msgspec
 
 from bridge.bounds import BRIDGE_RETRY_S
+from bridge.delivery.lease import Lease
 from bridge.delivery.writer import Writer
 from bridge.membership.bounds import HANDOVER_FINISH_S, HANDOVER_S, HANDOVER_WAIT_S
 from bridge.membership.cursors import Cursors, fingerprint
@@ -61,6 +61,7 @@ class Handovers:
 
     Args:
         name: of this bridge; no other run has it.
+        lease: of this bridge.
         when_changed: called once something is ready (`take_ready`), or has departed.
         unfollow: forgets publishers that were handed over.
 
@@ -73,6 +74,7 @@ class Handovers:
         self,
         *,
         name: str,
+        lease: Lease,
         follower: Follower,
         writer: Writer,
         producer: ReplaceableProducer,
@@ -83,6 +85,7 @@ class Handovers:
         self.ended: Counter[str] = Counter()
         self.faults = 0
         self._name = name
+        self._lease = lease
         self._follower = follower
         self._writer = writer
         self._producer = producer
@@ -94,7 +97,6 @@ class Handovers:
         self._reader: Consumer | None = None
         self._reads: tuple[int, ...] = ()
         self._running: asyncio.Task[None] | None = None
-        self._until = math.inf  # what departs may be written
 
     def _departures(self, *, departing: bool = True) -> list[tuple[PublisherKey, Departure]]:
         """Those that depart; or those of which it is not known yet who is whose."""
@@ -137,7 +139,7 @@ class Handovers:
                 describe(error),
             )
             return
-        if not self._writer.may_write or any(offset < 0 for offset in offsets.values()):
+        if not self._lease.may_write or any(offset < 0 for offset in offsets.values()):
             return  # another bridge may have begun without having read it
         self._read_from |= offsets
         for publisher, home in homes.items():
@@ -150,16 +152,14 @@ class Handovers:
             kept.is_departing = publisher in theirs and now < kept.until - HANDOVER_FINISH_S
             if not kept.is_departing:
                 del self._passing[publisher]
-        departures = dict(self._departures())
-        self._until = min((one.until for one in departures.values()), default=math.inf)
         self._go_on()
-        return set(departures)
+        return set(self.departing)
 
     def reclaim(self, partitions: Collection[int]) -> None:
         """These are ours again: nothing of them departs."""
         for publisher, departure in self._departures():
             if departure.home in partitions:
-                del self._passing[publisher]
+                self._end([publisher])
 
     @property
     def has_kept(self) -> bool:
@@ -176,12 +176,11 @@ class Handovers:
         one = self._passing.get(publisher)
         return isinstance(one, Departure) and one.is_departing
 
-    @property
-    def is_overdue(self) -> bool:
-        """Whether something of a publisher may not be written any more, and may wait to be."""
-        if time.monotonic() < self._until:
-            return False
-        return any(one.successor for _, one in self._departures())
+    def _end(self, departures: Iterable[PublisherKey]) -> None:
+        """These depart no more: they are gone, or ours again."""
+        for publisher in departures:
+            del self._passing[publisher]
+            self._lease.give_up(publisher)
 
     async def depart_all(self) -> None:
         """Everything that is kept departs; returns once it has."""
@@ -265,6 +264,7 @@ class Handovers:
         running, self._running = self._running, None
         if running is not None:
             await cancel(running)
+        self._end(dict(self._departures()))
         self._passing.clear()
 
     async def _run(self) -> None:
@@ -336,6 +336,7 @@ class Handovers:
         """Step 3: the successor has linked."""
         departure.successor, departure.linked_at = noted.successor, time.monotonic()
         departure.messages = self._stream(publisher).heard
+        self._lease.keep(publisher, departure.until)
         self._cursors.set_handover(publisher, noted)
         self._follower.go_on(self._follower.followed[publisher])
 
@@ -420,8 +421,8 @@ class Handovers:
                     describe(error),
                 )
         gone = kept()
+        self._end(gone)
         for publisher in gone:
-            del self._passing[publisher]
             self._cursors.drop(publisher)
         await self._unfollow(gone)
         self._when_changed()  # what is spooled of them has waited for it

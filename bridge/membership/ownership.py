@@ -27,12 +27,13 @@ after a hole.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.dropped_records import SPOOL_FULL
+from bridge.delivery.lease import Lease
 from bridge.delivery.writer import Writer
 from bridge.membership.changes import Change, Changes
 from bridge.membership.cursors import UNREGISTERED, Cursors, LogState, fingerprint
@@ -71,6 +72,7 @@ class Ownership:
     def __init__(
         self,
         *,
+        lease: Lease,
         follower: Follower,
         writer: Writer,
         producer: ReplaceableProducer,
@@ -81,12 +83,14 @@ class Ownership:
         self.takeovers = 0
         self.refused = 0
         self.faults = 0
+        self._lease = lease
         self._follower = follower
         self._writer = writer
         self._producer = producer
         self._cursors = cursors
         self.handovers = Handovers(
             name=name,
+            lease=lease,
             follower=follower,
             writer=writer,
             producer=producer,
@@ -411,7 +415,7 @@ class Ownership:
         self._cursors.set_handover(publisher, None)
         writer = self._writer
         if state.registered != fingerprint(registration):
-            self.write_registered(registration)
+            self._write_registered(registration)
         writer.place(publisher, anchor)
         writer.release(publisher)
         ours = followed.sequencer.stream.anchor
@@ -424,9 +428,22 @@ class Ownership:
         writer.place(publisher, anchor)
         self._follower.begin(followed, anchor, process=state.process, joint=joint)
 
-    def write_registered(self, registration: Registration) -> None:
-        """Writes into the log that the publisher is registered."""
+    def _write_registered(self, registration: Registration) -> None:
         self._writer.append([RegisteredRecord.of(registration, time.time())])
+
+    def registered_at(self) -> Iterator[tuple[PublisherKey, int]]:
+        """Of each publisher that is followed and registered in the log, the offset of the last
+        record that says so, or one below it. Cost O(publishers).
+        """
+        for publisher in self._follower.followed if self._lease.is_held else ():
+            state = self._cursors.state(publisher)
+            if state is not None and state.registered != UNREGISTERED:
+                yield publisher, state.registered_at
+
+    def register_again(self, publishers: Sequence[PublisherKey]) -> None:
+        """Writes again that these are registered: the log has dropped the records that say so."""
+        for publisher in publishers:
+            self._write_registered(self._follower.followed[publisher].registration)
 
     # Losses
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from bridge.bounds import BRIDGE_RETRY_S
+from bridge.delivery.lease import Lease
+from bridge.supervision import retrieve
 from brokers.availability import describe
 from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Consumer, Message, Partition
@@ -128,6 +130,7 @@ class RegistryReader(Follower):
         clients: of the deployment.
         kafka: its topics and groups.
         owner: given every change, in order.
+        lease: of this bridge.
         session_s: after this long without a heartbeat our partitions go to other bridges.
 
     Attributes:
@@ -135,7 +138,13 @@ class RegistryReader(Follower):
     """
 
     def __init__(
-        self, clients: Clients, kafka: KafkaSettings, owner: Owner, *, session_s: float
+        self,
+        clients: Clients,
+        kafka: KafkaSettings,
+        owner: Owner,
+        lease: Lease,
+        *,
+        session_s: float,
     ) -> None:
         super().__init__(
             poll_ms=REGISTRY_POLL_MS,
@@ -151,12 +160,12 @@ class RegistryReader(Follower):
         self._group = kafka.group("bridge")
         self._session_s = session_s
         self._owner = owner
+        self._lease = lease
         self._take = self.skipped.guarded(self._topic, self._follow, self._refused)
         self._consumer: Consumer | None = None
         self._owned: dict[int, RegistryPartition] = {}
         self._ends: dict[int, int] | None = None  # the offsets to read up to; None: not known yet
         self._assigned = self._revoked = False
-        self._lease_until = 0.0
         self._renew_at = 0.0
         self._renewal: _Renewal | None = None
         self._failing = False  # logged already
@@ -183,11 +192,7 @@ class RegistryReader(Follower):
     def leave(self) -> None:
         """Our run was cancelled: we are no member any more, and nothing is ours."""
         self._owned, self._assigned = {}, False
-
-    @property
-    def has_lease(self) -> bool:
-        """Whether no other bridge can own what is ours; also where nothing is."""
-        return not self._owned or time.monotonic() < self._lease_until
+        self._lease.end()
 
     # Follower: a member of the group
 
@@ -266,12 +271,13 @@ class RegistryReader(Follower):
         self._revoked = True  # nothing more is told of these, though this takes a while
         await self._owner.revoke()
         self._owned = {}
-        self._lease_until = 0.0
+        self._lease.end()
 
     async def on_partitions_assigned(self, assigned: set[Partition]) -> None:
         """See `RebalanceListener`."""
         assert self._consumer is not None
         self._owned = {partition.partition: RegistryPartition() for partition in assigned}
+        self._lease.begin(owns=bool(assigned))
         self._ends = None
         self._assigned = self._revoked = False
         self._renew_at = 0.0
@@ -343,7 +349,7 @@ class RegistryReader(Follower):
         if commit.cancelled() or commit.exception() is not None:
             _logger.debug("Cannot renew the lease: %r", commit)
         elif number in self._owned:
-            self._lease_until = asked_at + self._session_s
+            self._lease.renew(asked_at + self._session_s)
 
     async def _ask(self, consumer: Consumer) -> _Renewal | None:
         """Starts a commit; None where it is too early for one, or it cannot be started."""
@@ -359,11 +365,5 @@ class RegistryReader(Follower):
             _logger.debug("Cannot renew the lease: %r", error)
             return None
         commit = asyncio.ensure_future(consumer.commit({partition: position}))
-        commit.add_done_callback(_retrieve)
+        commit.add_done_callback(retrieve)
         return _Renewal(commit, asked_at, number)
-
-
-def _retrieve(commit: "asyncio.Future[None]") -> None:
-    """Retrieves the error of a commit that is no longer waited for."""
-    if not commit.cancelled():
-        commit.exception()

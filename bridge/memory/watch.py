@@ -131,9 +131,7 @@ class MemoryWatch:
         self._read = read or (
             lambda known: read_segments(settings.directory, settings.prefix, known=known)
         )
-        self._stopping = threading.Event()
         self._found: tuple[Scan, float] | None = None  # the latest look, and when it ended
-        self._thread: threading.Thread | None = None
         self._named: set[tuple[str, str]] = set()
 
     def remember(self, segments: Mapping[SegmentKey, SegmentState]) -> None:
@@ -152,11 +150,11 @@ class MemoryWatch:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(found.set)
 
-        self._stopping = stopping = threading.Event()
-        self._thread = threading.Thread(
+        stopping = threading.Event()
+        thread = threading.Thread(
             target=self._look_often, args=(stopping, tell), name="memory", daemon=True
         )
-        self._thread.start()
+        thread.start()
         try:
             while True:
                 try:
@@ -237,6 +235,10 @@ class MemoryWatch:
                         *(name, self.settings.directory, reason),
                     )
                 self._named.add((name, reason))
+
+    def due(self) -> list[SegmentKey]:
+        """The segments of which there is something to write. Cost O(segments)."""
+        return list(self.poller.due(time.monotonic()))
 
     def records(self) -> Sequence[MemoryRecord]:
         """What is to be written now. Cost O(segments)."""

@@ -33,7 +33,7 @@ from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
 from bridge.sockets.endpoints import check_replay_endpoint
 from bridge.sockets.inbox import Inbox
-from bridge.supervision import cancel
+from bridge.supervision import cancel, outlasting
 from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Doubt
 from schemas.arrays import ArrayPacker
@@ -185,9 +185,8 @@ class Follower:
 
         A publisher that is followed but was never connected to would stay silent for good.
         """
-        calling = asyncio.get_running_loop().run_in_executor(self._calls, call, argument)
-        calling.add_done_callback(_retrieve)  # the caller may be gone by then
-        await asyncio.shield(calling)
+        loop = asyncio.get_running_loop()
+        await outlasting(loop.run_in_executor(self._calls, call, argument))
 
     def hold(self, publisher: Publisher) -> None:
         """Lets what the publisher sends wait again, until `begin` or `go_on`."""
@@ -594,9 +593,3 @@ class Follower:
             behind_s=stream.lateness.behind_s(self._clock.unix() - self._clock.monotonic()),
             troubles=stream.counters.troubles(self.receiver.trouble(key)),
         )
-
-
-def _retrieve(calling: "asyncio.Future[None]") -> None:
-    """Retrieves the error of a call that nobody waits for any more."""
-    if not calling.cancelled():
-        calling.exception()

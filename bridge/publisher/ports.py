@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from bridge.engine_http.inquiries import LinkStates
 from bridge.publisher.publisher import PublisherDoubt, PublisherStatement
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit, ReplaySocket
@@ -60,7 +61,7 @@ class RecordSink(Protocol):
         ...
 
 
-class Receiver(Protocol):
+class Receiver(LinkStates, Protocol):
     """Receives from publishers into the inbox; see `Subscriber` for all of it."""
 
     unexpected_errors: int
@@ -81,14 +82,6 @@ class Receiver(Protocol):
 
     def unfollow(self, publisher: PublisherKey) -> None:
         """Disconnects from the publisher; nothing of it arrives afterwards."""
-        ...
-
-    def connected(self, publisher: PublisherKey) -> bool:
-        """Whether the link is up."""
-        ...
-
-    def links(self, publisher: PublisherKey) -> int:
-        """How often it has come up."""
         ...
 
     def is_silent(self, publisher: PublisherKey) -> bool:

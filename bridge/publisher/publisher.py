@@ -299,16 +299,9 @@ class Publisher:
         """
         return not self._seen.links and 0.0 < self.acting.since < before
 
-    @property
-    def replay_endpoint(self) -> str:
-        """Where its engine replays: of its registration, or what its engine has said; "" where
-        there is none.
-        """
-        return self.replay.endpoint
-
-    @replay_endpoint.setter
-    def replay_endpoint(self, endpoint: str) -> None:
-        self.replay.endpoint = endpoint
+    def locate(self, replay_endpoint: str) -> None:
+        """Its engine has said where it publishes, and replays; "" where it does not."""
+        self.replay.endpoint, self.has_no_endpoint = replay_endpoint, False
 
     # What waits
 

@@ -522,11 +522,11 @@ class Repair:
         while (
             waiting is not None
             and waiting.sequence == batch.sequence
-            and not _is_same(batch, waiting)
+            and not batch.is_same(waiting)
             and self._sequencer.drop_earlier(self._live_link)
         ):
             waiting = self._sequencer.first_waiting()
-        if waiting is not None and _is_same(batch, waiting):
+        if waiting is not None and batch.is_same(waiting):
             return RepairStep.DONE if batch.sequence == last + 1 else self._miss(last, batch)
         if waiting is not None and last < waiting.sequence < batch.sequence:
             # What the engine no longer has, waits here; but for what is missing before it.
@@ -548,11 +548,3 @@ class Repair:
             return RepairStep.DONE
         self._hole = hole
         return RepairStep.ASK
-
-
-def _is_same(replayed: DecodedBatch, waiting: DecodedBatch) -> bool:
-    return (replayed.sequence, replayed.digest, replayed.engine_time) == (
-        waiting.sequence,
-        waiting.digest,
-        waiting.engine_time,
-    )

@@ -246,13 +246,9 @@ class Replayer:
         """
         if not names_host(endpoint):
             return endpoint
-        looking_up = asyncio.wrap_future(LOOKUPS.look_up(endpoint))
-        # Others may wait for the same name, so it goes on when we do not wait any longer; asyncio
-        # logs an error of which nobody ever asked.
-        looking_up.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         try:
             async with asyncio.timeout(self._idle_s):
-                addresses = await asyncio.shield(looking_up)
+                addresses = await LOOKUPS.addresses(endpoint)
         except OSError as error:
             _logger.debug("Cannot look up %s: %s", endpoint, error)
             raise TimeoutError from error

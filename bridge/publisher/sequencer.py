@@ -280,7 +280,9 @@ class Sequencer:
     def differs_from_waiting(self, batch: DecodedBatch, link: int) -> bool:
         """The same, of the first batch that waits."""
         first = self._held.first
-        return first is not None and 0 < first.link == link and _is_other(batch, first.batch)
+        if first is None or not 0 < first.link == link:
+            return False
+        return batch.sequence == first.batch.sequence and not batch.is_same(first.batch)
 
     def compare(self, batch: DecodedBatch, *, is_anchored: bool) -> None:
         """A batch of a reply that is taken, or could be; see `Pairing.show`."""
@@ -290,7 +292,7 @@ class Sequencer:
         waiting = self.first_waiting()
         if pairing.live is not None and pairing.live.recognises(batch):
             pairing.show(is_anchored=True)
-        elif waiting is not None and _is_same(batch, waiting):
+        elif waiting is not None and batch.is_same(waiting):
             pairing.show(is_anchored=is_anchored)
 
     def refuse(self, batch: DecodedBatch, now: float, *, link: int) -> list[SequencedRecord]:
@@ -699,14 +701,6 @@ class Intake:
         for sequencer in turns.values():
             records += sequencer.end_turn()
         return records, at
-
-
-def _is_same(one: DecodedBatch, other: DecodedBatch) -> bool:
-    return (one.sequence, one.digest) == (other.sequence, other.digest)
-
-
-def _is_other(one: DecodedBatch, other: DecodedBatch) -> bool:
-    return one.sequence == other.sequence and one.digest != other.digest
 
 
 def _after(cursor: Cursor) -> Cursor:

@@ -5,6 +5,7 @@ not answer would hold up every link for as long as the system waits, some ten se
 sockets are given addresses. The threads are daemons, since nothing can end a lookup.
 """
 
+import asyncio
 import socket
 import threading
 from collections import deque
@@ -13,6 +14,7 @@ from typing import Final
 
 from bridge.sockets.allowed_engines import ALLOWED
 from bridge.sockets.endpoints import split_endpoint
+from bridge.supervision import outlasting
 from schemas.errors import AddressRefusedError
 
 LOOKUPS_AT_ONCE_MAX: Final = 8  # of host names; a silent name server holds a place each
@@ -47,6 +49,15 @@ class Lookups:
                 self._threads += 1
                 threading.Thread(target=self._run, name="reprise-names", daemon=True).start()
         return looked_up
+
+    async def addresses(self, endpoint: str) -> Addresses:
+        """The same, for a coroutine; the lookup goes on where it is cancelled, for others may wait
+        for that name.
+
+        Raises:
+            OSError: see there.
+        """
+        return await outlasting(asyncio.wrap_future(self.look_up(endpoint)))
 
     def _run(self) -> None:
         while True:

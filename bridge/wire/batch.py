@@ -130,16 +130,36 @@ class DecodedBatch(NamedTuple):
 
     @classmethod
     def of_events(
-        cls, sequence: int, digest: int, engine_time: float, events: Sequence[BlockEvent]
+        cls, sequence: int, payload: bytes, engine_time: float, events: Sequence[BlockEvent]
     ) -> "DecodedBatch":
-        """A batch with these events, all of which can be used."""
+        """A batch with these events, all of which can be used.
+
+        Raises:
+            BatchError: they are too large packed.
+        """
+        run = encode_run(events)
+        if len(run) > PACKED_BATCH_BYTES_MAX:
+            detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(run)}"
+            raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
         clears = any(isinstance(event, ClearedBlocks) and event.medium is None for event in events)
-        return cls(sequence, digest, engine_time, len(events), clears, encode_run(events), [])
+        digest = xxh3_64_intdigest(payload)
+        return cls(sequence, digest, engine_time, len(events), clears, run, [])
 
     @classmethod
     def unusable(cls, sequence: int, digest: int, error: BatchError) -> "DecodedBatch":
         """A batch of which nothing could be used."""
         return cls(sequence, digest, None, 0, False, b"", [error])
+
+    def in_parts(self, packer: ArrayPacker) -> "DecodedBatch":
+        """The same batch, in parts where it is larger than a record. Cost O(bytes) then."""
+        if len(self.run) <= RECORD_BYTES_MAX:
+            return self
+        parts = parts_of(self.run, self.event_count, RECORD_BYTES_MAX, packer)
+        return self._replace(run=b"", parts=parts) if len(parts) > 1 else self
+
+    def is_same(self, other: "DecodedBatch") -> bool:
+        """Whether both are one batch, as it came live and as it was replayed."""
+        return (self.sequence, self.digest) == (other.sequence, other.digest)
 
     @property
     def events(self) -> list[BlockEvent]:
@@ -235,13 +255,10 @@ class BatchDecoder:
         try:
             values = self._check_size(payload)
             batch = self._pack(payload, sequence) or self._decode(payload, sequence, values)
-            if len(batch.run) <= RECORD_BYTES_MAX:
-                return batch
-            parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, self._origin.packer)
-            return batch._replace(run=b"", parts=parts) if len(parts) > 1 else batch
+            return batch.in_parts(self._origin.packer)
         except _OtherRank as other:
             passed = PassedOverError(DropReason.OTHER_RANK, other.detail)
-            batch = DecodedBatch.of_events(sequence, xxh3_64_intdigest(payload), other.time, [])
+            batch = DecodedBatch.of_events(sequence, payload, other.time, [])
             return batch._replace(dropped=[passed], other_ranks=(other.rank,))
         except BatchError as error:
             return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), _alone(error))
@@ -312,11 +329,7 @@ class BatchDecoder:
                 media |= self._media_of(wire_event, kept)
                 named = LeftOutError(error.reason, error.detail) if is_named else error
                 dropped.append(_alone(named))
-        digest = xxh3_64_intdigest(payload)
-        batch = DecodedBatch.of_events(sequence, digest, engine_time, events)
-        if len(batch.run) > PACKED_BATCH_BYTES_MAX:
-            detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
-            raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
+        batch = DecodedBatch.of_events(sequence, payload, engine_time, events)
         ids = self._ids_of(wire_events)
         return batch._replace(dropped=dropped, ids=ids, media=media, settled=settled)
 

@@ -13,7 +13,6 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX
 from bridge.wire.batch import DecodedBatch
-from bridge.wire.batch_parts import parts_of
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds, Numbers
 from bridge.wire.known_part import KnownPart
@@ -31,8 +30,6 @@ from schemas.limits import (
     BATCH_EVENTS_MAX,
     EVENT_BLOCKS_MAX,
     MIB,
-    PACKED_BATCH_BYTES_MAX,
-    RECORD_BYTES_MAX,
 )
 
 SINGLE_EVENTS_BYTES_MAX: Final = 4 * MIB  # of JSON and envelopes, read in Python: 30 ms of its lock
@@ -159,18 +156,11 @@ def _decode(
             if bad > BATCH_ERRORS_MAX:
                 detail = f"Expected at most {BATCH_ERRORS_MAX} bad events; the last: {error}"
                 raise BatchError(DropReason.UNDECODABLE, detail) from error
-    digest = xxh3_64_intdigest(payload)
-    batch = DecodedBatch.of_events(sequence, digest, engine_time, events)
-    if len(batch.run) > PACKED_BATCH_BYTES_MAX:
-        detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
-        raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
+    batch = DecodedBatch.of_events(sequence, payload, engine_time, events)
     batch.dropped.extend(errors)
     ranks = tuple(sorted(others))
     batch = batch._replace(ids=ids, other_ranks=ranks, media=media, settled=settled)
-    if len(batch.run) <= RECORD_BYTES_MAX:
-        return batch
-    parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, packer)
-    return batch._replace(run=b"", parts=parts) if len(parts) > 1 else batch
+    return batch.in_parts(packer)
 
 
 def _of_other(rank: int) -> PassedOverError:

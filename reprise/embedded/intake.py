@@ -182,9 +182,9 @@ class Intake:
             await self.lmcache.end()
         if self.failure is not None:
             raise self.failure
-        if self.sink.is_blocked:
+        if not self.sink.is_ready:
             self.sink.retry()
-        if self.sink.is_blocked:
+        if not self.sink.is_ready:
             logger.error(
                 "Stopping with a log that cannot be written: records not appended are lost"
             )
@@ -220,7 +220,7 @@ class Intake:
         self.commands.refuse_waiting()
 
     def _refusal(self) -> str:
-        if not self.sink.is_blocked:
+        if self.sink.is_ready:
             return ""
         return self.conditions.problem or "the log cannot be written"
 

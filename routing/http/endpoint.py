@@ -4,16 +4,13 @@ from collections.abc import Callable
 from typing import Final
 
 from query_api.http.errors import RequestError
-from query_api.http.metrics import HttpMetrics
+from query_api.http.feature import HttpParts
 from query_api.http.origins import check_origin
 from query_api.http.post_endpoint import TYPE_HEADERS, PostAnswer, PostEndpoint, PostRequest
-from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.queries import is_known
-from query_api.http.text_bodies import TextBodies
 from query_api.http.traces import context_of
-from query_api.http.wire import Wire, encode
-from query_api.ports import View
-from query_api.unknown_scopes import HEADER, UnknownScopes
+from query_api.http.wire import encode
+from query_api.unknown_scopes import HEADER
 from routing.decisions.router import Router
 from routing.http.documents import (
     LoadDocument,
@@ -27,7 +24,7 @@ from routing.http.traces import note_route, take_traced
 from routing.policies.table import PolicyError
 from schemas.clock import REAL_CLOCK
 from schemas.routing_records import Refusal
-from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
+from schemas.tracing import Span, SpanName
 
 ROUTE: Final = "/route"
 FEEDBACK: Final = "/feedback"
@@ -43,32 +40,23 @@ class RoutingEndpoint(PostEndpoint):
 
     def __init__(
         self,
-        view: View,
+        parts: HttpParts,
         router: Router,
-        bodies: Bodies,
-        default_wire: Wire,
-        metrics: HttpMetrics,
-        unknown: UnknownScopes,
         *,
-        tracer: Tracer = NO_TRACER,
-        text: TextBodies | None = None,
         monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
-        view: of the table.
+        parts: of the service.
         router: that decides.
-        unknown: says of scopes that nobody has what there is instead.
-        tracer: of the service.
-        text: makes tokens of text; None: nothing does.
         monotonic: seconds since some moment.
         """
-        super().__init__(bodies, default_wire, metrics, text)
-        self._view = view
+        super().__init__(parts.bodies, parts.default_wire, parts.metrics, parts.text)
+        self._view = parts.view
         self._router = router
-        self._unknown = unknown
-        self._tracer = tracer
+        self._unknown = parts.unknown
+        self._tracer = parts.tracer
         self._monotonic = monotonic
-        self._decided = metrics.queries(ROUTE)
+        self._decided = parts.metrics.queries(ROUTE)
         self._answers: dict[str, Callable[[PostRequest], PostAnswer]] = {
             ROUTE: self._route,
             FEEDBACK: self._feedback,

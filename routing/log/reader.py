@@ -38,7 +38,6 @@ class RoutingReader(FoldFollower):
         *,
         make_consumer: Callable[[], Consumer] | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
-        recover: Callable[[], Awaitable[RecoveredFold]] | None = None,
         read_past: Callable[[int], Awaitable[list[LogEntry]]] | None = None,
         clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
@@ -48,7 +47,7 @@ class RoutingReader(FoldFollower):
         live: what is kept up to date.
         queue: of what is to be written.
         condition: set while the log cannot be read.
-        make_consumer, prepare, recover, read_past: in place of Kafka.
+        make_consumer, prepare, read_past: in place of Kafka.
         clock: Unix seconds.
         """
         topics = settings.routing
@@ -70,14 +69,19 @@ class RoutingReader(FoldFollower):
         self._live = live
         self._queue = queue
         self._folded = live.folded
-        self._recover = recover or (lambda: recover_fold(options, topics))
+        self._options = options
+        self._topics = topics
         self._clock = clock
 
     async def recover(self) -> tuple[int, int]:
         """See `FoldFollower`."""
-        recovered = await self._recover()
+        recovered = await self.recovered()
         self._live.rebase(recovered.fold)
         return recovered.start, recovered.end
+
+    async def recovered(self) -> RecoveredFold:
+        """The fold as of its checkpoint, and what of the log is behind it."""
+        return await recover_fold(self._options, self._topics)
 
     async def fold(self, entries: Iterable[LogEntry]) -> None:
         """See `FoldFollower`."""

@@ -14,6 +14,7 @@ from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[import-untyped]
 
 from bridge.delivery.delivery import Delivery
+from bridge.delivery.lease import Lease
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from brokers.broker_settings import KafkaSettings
@@ -215,7 +216,7 @@ class KafkaUnderTest:
                 producer=self._producer,
                 spool=self._spool,
                 on_written=self._note,
-                may_write=lambda: True,
+                lease=Lease(),
             )
         )
         self._writing = asyncio.create_task(self._writer.run())

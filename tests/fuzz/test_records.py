@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from bridge.delivery.lease import Lease
 from bridge.membership.cursors import Cursors
 from bridge.membership.registry_reader import RegistryPartition, RegistryReader
 from brokers.clients import Clients
@@ -169,7 +170,9 @@ class Owner:
 
 def test_registry_for_a_bridge(seed: int, scaled: Callable[[int], int]) -> None:
     with Bounded(seed) as bound:
-        reader = RegistryReader(cast(Clients, None), SETTINGS, cast(Any, Owner()), session_s=10.0)
+        reader = RegistryReader(
+            cast(Clients, None), SETTINGS, cast(Any, Owner()), Lease(), session_s=10.0
+        )
         partition = reader._owned[0] = RegistryPartition()
         good = GOOD_KEY, encode_registration(GOOD)
         for message in messages(mixed(scaled(RECORDS), bound.records.registry, lambda _: good)):

@@ -133,7 +133,7 @@ class BridgeWorld:
             return
         with suppress(RecordError):
             record = decode_record(value)
-            owned = record.publisher in bridge.pump.followed and bridge.registry.has_lease
+            owned = record.publisher in bridge.pump.followed and bridge.lease.is_held
             if isinstance(record, EventsRecord) and not owned:
                 self.disputed.add(record.publisher)
 

@@ -450,7 +450,7 @@ class EmbeddedWorld:
         self.registrations[number] += register
         while (number in self.registered) == register:
             service = self.service
-            if service is None or not service.ready or service.sink.is_blocked:
+            if service is None or not service.ready or not service.sink.is_ready:
                 await asyncio.sleep(0.1)
                 continue
             work = service.commands.submit(partial(self._try, service, number, register=register))

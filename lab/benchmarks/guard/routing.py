@@ -13,10 +13,11 @@ from starlette.types import Message
 
 from lab.benchmarks.guard.operation import Operation
 from lab.benchmarks.sizes import BLOCK_SIZE
+from query_api.http.feature import HttpParts
 from query_api.http.metrics import HttpMetrics
 from query_api.http.requests.bodies import Bodies
 from query_api.http.wire import Wire
-from query_api.ports import SegmentView, ServiceView, View
+from query_api.ports import PublisherRegistry, SegmentView, ServiceView, View
 from query_api.unknown_scopes import UnknownScopes
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
@@ -36,6 +37,7 @@ from schemas.routing_records import (
     Phase,
     PrefixMark,
 )
+from schemas.tracing import NO_TRACER
 from streams.kernel.interface import Kernel
 
 CANDIDATES: Final = (8, 64)
@@ -92,9 +94,10 @@ class _Service:
         self.router = Router(view, self.queue, self.live)
         bodies = Bodies()
         metrics = HttpMetrics(CollectorRegistry(), bodies)
-        self._endpoint = RoutingEndpoint(
-            view, self.router, bodies, Wire.JSON, metrics, UnknownScopes(view)
-        )
+        registry = cast(PublisherRegistry, None)  # no registration is asked for
+        service = (Wire.JSON, NO_TRACER, "")
+        parts = HttpParts(view, registry, bodies, metrics, UnknownScopes(view), *service)
+        self._endpoint = RoutingEndpoint(parts, self.router)
         self._offset = 0
 
     def post(self, path: str, body: bytes) -> bytes:

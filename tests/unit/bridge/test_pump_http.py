@@ -95,7 +95,7 @@ def test_an_engine_is_connected_to_where_it_says_and_its_replay_socket_is_its_ow
         await look(bench)
         assert bench.receiver.at[one.publisher] == HERE.endpoint
         followed = bench.pump.followed[one.publisher]
-        assert followed.replay_endpoint == (replay_endpoint or HERE.replay_endpoint)
+        assert followed.replay.endpoint == (replay_endpoint or HERE.replay_endpoint)
         assert bench.pump.followed[one.publisher].sequencer.stream.pairing.is_trusted == (
             not replay_endpoint
         )

@@ -10,7 +10,6 @@ from tests.messages import ROOMS, ROOT
 PARAMETERS_MAX: Final = 8
 
 EXCEPTIONS: Final = {
-    "bridge.delivery.writer.Writer": 10,
     "bridge.pump.Pump": 9,
     "routing.log.reader.RoutingReader": 9,
     "streams.table.driver.FoldDriver": 11,

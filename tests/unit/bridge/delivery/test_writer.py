@@ -13,6 +13,7 @@ import pytest
 from bridge.delivery import complaints, delivery, partition_lag, partition_writer, writer
 from bridge.delivery.delivery import Delivery
 from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_UNREADABLE
+from bridge.delivery.lease import Lease
 from bridge.delivery.partition_lag import LAG_BYTES_FIRST, LAG_RECORD_BYTES
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
@@ -25,7 +26,7 @@ from schemas.errors import DiskError
 from schemas.events import RemovedBlocks, encode_events
 from schemas.identities import PublisherKey
 from schemas.limits import KAFKA_BATCH_BYTES, KAFKA_MESSAGE_MAX_BYTES
-from schemas.memory_segments import MemoryRecord
+from schemas.memory_segments import MemoryRecord, SegmentKey
 from schemas.positions import Cursor, Proof
 from schemas.records import (
     BridgeRecord,
@@ -141,15 +142,31 @@ class FakeProducer:
         return Sent(len(log) - len(values))
 
 
+class Memory:
+    """What is to be said of segments of memory, and what of that has been written."""
+
+    def __init__(self) -> None:
+        self.said: list[MemoryRecord] = []
+        self.in_log: list[MemoryRecord] = []
+
+    def due(self) -> list[SegmentKey]:
+        return [one.key for one in self.records()]
+
+    def records(self) -> list[MemoryRecord]:
+        return [one for one in self.said if one not in self.in_log]
+
+    def written(self, record: MemoryRecord) -> None:
+        self.in_log.append(record)
+
+
 class Run:
     """A writer that runs."""
 
     def __init__(self, path: Path, *, spool_bytes: int = 2**20, tracer: Tracer = NO_TRACER) -> None:
         self.broker = FakeBroker()
-        self.leased = True
+        self.lease = Lease()
         self.written: list[tuple[PublisherKey, Record, int]] = []
-        self.memory: list[MemoryRecord] = []
-        self.memory_written: list[MemoryRecord] = []
+        self.memory = Memory()
         self.spool = Spool(path, bytes_max=spool_bytes)
         self.writer = Writer(
             Delivery(
@@ -157,22 +174,11 @@ class Run:
                 producer=ReplaceableProducer(self.broker.producer),
                 spool=self.spool,
                 on_written=lambda *written: self.written.append(written),
-                may_write=lambda: self.leased,
-                make_memory=self.make_memory,
-                on_memory=self.memory_written.append,
+                lease=self.lease,
                 tracer=tracer,
             )
         )
         self.task = asyncio.create_task(self.writer.run())
-
-    def make_memory(self, partition: int) -> list[MemoryRecord]:
-        """What has not been written yet."""
-        return [
-            one
-            for one in self.memory
-            if one not in self.memory_written
-            and self.writer.partition_of_segment(one.key) == partition
-        ]
 
     async def stop(self) -> None:
         self.task.cancel()
@@ -387,12 +393,12 @@ def test_an_unregistering_is_never_lost(tmp_path: Path) -> None:
 
 def test_without_a_lease_nothing_is_written(tmp_path: Path) -> None:
     async def scenario(run: Run) -> None:
-        run.leased = False
+        run.lease.begin(owns=True)
         for number in range(20):
             run.writer.append([events(number)])
         await asyncio.sleep(0.1)
         assert not run.broker.partitions
-        run.leased = True
+        run.lease.end()
         await run.drained()
 
     run = play(tmp_path, scenario)
@@ -500,7 +506,7 @@ def test_what_becomes_unreadable_while_it_waits_is_a_gap_in_its_place(tmp_path: 
     async def scenario(run: Run) -> None:
         run.writer.append([events(0)])
         await run.drained()
-        run.leased = False
+        run.lease.begin(owns=True)
         run.broker.away.clear()
         for number in range(1, 5):
             run.writer.append([events(number)])
@@ -511,7 +517,7 @@ def test_what_becomes_unreadable_while_it_waits_is_a_gap_in_its_place(tmp_path: 
         *_, last = run.spool.read(ONE)
         run.spool.replace(ONE, [(last.number, b"?")])
         run.broker.away.set()
-        run.leased = True
+        run.lease.end()
         await run.drained()
 
     run = play(tmp_path, scenario)
@@ -727,27 +733,26 @@ def test_what_is_too_large_for_the_topic_counts_as_the_gap_that_it_becomes(
 
 
 def tell(run: Run) -> None:
-    for partition in range(TOPIC.partitions):
-        run.writer.partitions[partition].tell_memory()
+    run.writer.tell_memory(run.memory)
 
 
 async def written(run: Run, count: int) -> None:
     for _ in range(500):
-        if len(run.memory_written) >= count:
+        if len(run.memory.in_log) >= count:
             return
         await asyncio.sleep(0.01)
-    pytest.fail(f"{len(run.memory_written)} of {count} were written")
+    pytest.fail(f"{len(run.memory.in_log)} of {count} were written")
 
 
 def test_what_is_said_of_segments_is_made_as_it_is_sent_in_the_partition_of_each(
     tmp_path: Path,
 ) -> None:
     async def scenario(run: Run) -> None:
-        run.memory = [memory_record(f"s-{number}") for number in range(20)]
+        run.memory.said = [memory_record(f"s-{number}") for number in range(20)]
         tell(run)
         await written(run, 20)
-        assert sorted(one.segment for one in run.memory_written) == sorted(
-            one.segment for one in run.memory
+        assert sorted(one.segment for one in run.memory.in_log) == sorted(
+            one.segment for one in run.memory.said
         )
         for partition, log in run.broker.partitions.items():
             for value in log:
@@ -768,13 +773,13 @@ def test_of_segments_nothing_waits_while_kafka_is_away_and_the_end_is_told(
     async def scenario(run: Run) -> None:
         run.broker.failures = [KafkaError("no")] * (3 * TOPIC.partitions)
         for used in range(50):
-            run.memory = [memory_record(used=used)]
+            run.memory.said = [memory_record(used=used)]
             tell(run)
             await asyncio.sleep(0.001)
-        while run.broker.failures or not run.memory_written:
+        while run.broker.failures or not run.memory.in_log:
             tell(run)
             await asyncio.sleep(0.01)
-        assert run.memory_written[-1].used == 49
+        assert run.memory.in_log[-1].used == 49
         assert not run.spool.records
         assert run.writer.delivery.queue_bytes == 0
 
@@ -790,9 +795,9 @@ def test_events_and_segments_share_a_partition_and_offsets_stay_right(tmp_path: 
             if run.writer.partition_of_segment(one.key) == partition
         )
         for sequence in range(20):
-            run.memory = [segment]
+            run.memory.said = [segment]
             run.writer.append([events(sequence)])
-            run.writer.partitions[partition].tell_memory()
+            run.writer.partitions[partition].tell_memory(run.memory)
             assert await run.writer.flush(5)
         await written(run, 1)
         assert sequences(run.broker.records(ONE)) == list(range(20))
@@ -805,12 +810,12 @@ def test_events_and_segments_share_a_partition_and_offsets_stay_right(tmp_path: 
 
 def test_without_a_lease_nothing_of_segments_is_written_either(tmp_path: Path) -> None:
     async def scenario(run: Run) -> None:
-        run.leased = False
-        run.memory = [memory_record()]
+        run.lease.begin(owns=True)
+        run.memory.said = [memory_record()]
         tell(run)
         await asyncio.sleep(0.05)
         assert run.broker.partitions == {}
-        run.leased = True
+        run.lease.end()
         await written(run, 1)
 
     play(tmp_path, scenario)
@@ -863,7 +868,7 @@ def test_without_tracing_and_of_what_is_no_record_there_is_no_span(tmp_path: Pat
     assert run.broker.headers == [[None]]
 
     async def memory(run: Run) -> None:
-        run.memory = [memory_record()]
+        run.memory.said = [memory_record()]
         tell(run)
         await written(run, 1)
 

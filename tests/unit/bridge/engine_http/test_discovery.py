@@ -97,7 +97,7 @@ def test_it_is_connected_to_where_its_engine_says(caplog: pytest.LogCaptureFixtu
         URL, endpoint=HERE.endpoint, replay_endpoint=HERE.replay_endpoint
     )
     assert found.followed.can_replay
-    assert found.followed.replay_endpoint == HERE.replay_endpoint
+    assert found.followed.replay.endpoint == HERE.replay_endpoint
     (record,) = caplog.records
     assert record.message == (
         f"{URL.service_key} ({URL.model_name}) publishes at tcp://10.0.0.7:41001 and replays at"
@@ -121,7 +121,7 @@ def test_a_replay_socket_that_was_registered_is_the_one_that_counts() -> None:
         await scene.look()
 
     one = msgspec.structs.replace(URL, replay_endpoint="tcp://10.0.0.9:1")
-    assert play(scene, one).followed.replay_endpoint == "tcp://10.0.0.9:1"
+    assert play(scene, one).followed.replay.endpoint == "tcp://10.0.0.9:1"
 
 
 def test_while_its_link_is_up_it_is_not_asked() -> None:

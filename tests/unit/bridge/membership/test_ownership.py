@@ -36,7 +36,12 @@ def carried_out(
     async def run() -> None:
         nobody: Any = None
         owner = Ownership(
-            follower=nobody, writer=nobody, producer=nobody, cursors=nobody, registry_partitions=1
+            lease=nobody,
+            follower=nobody,
+            writer=nobody,
+            producer=nobody,
+            cursors=nobody,
+            registry_partitions=1,
         )
         owner._owned = {0}
         for publisher, wanted in changes:
@@ -44,7 +49,7 @@ def carried_out(
             owner.change(1, BEFORE, OTHER)  # no longer ours
         assert owner._running is not None
         await owner._running
-        assert not owner._changes
+        assert not list(owner._changes)
 
     monkeypatch.setattr(Ownership, "_changed", change)
     asyncio.run(run())
@@ -87,7 +92,12 @@ def test_what_has_been_forgotten_is_not_forgotten_again_for_a_later_change(
     async def run() -> None:
         nobody: Any = None
         owner = Ownership(
-            follower=nobody, writer=nobody, producer=nobody, cursors=nobody, registry_partitions=1
+            lease=nobody,
+            follower=nobody,
+            writer=nobody,
+            producer=nobody,
+            cursors=nobody,
+            registry_partitions=1,
         )
         owner._owned = {0}
         owner.change(0, ONE, None)
@@ -106,7 +116,12 @@ def test_what_the_registry_still_brings_after_the_stop_begins_no_takeover() -> N
     async def run() -> None:
         nobody: Any = None
         owner = Ownership(
-            follower=nobody, writer=nobody, producer=nobody, cursors=nobody, registry_partitions=1
+            lease=nobody,
+            follower=nobody,
+            writer=nobody,
+            producer=nobody,
+            cursors=nobody,
+            registry_partitions=1,
         )
         owner._owned = {0}
         await owner.stop()
@@ -133,7 +148,12 @@ def test_a_rebalance_waits_until_it_is_noted_who_is_kept(monkeypatch: pytest.Mon
     async def run() -> None:
         nobody: Any = None
         owner = Ownership(
-            follower=nobody, writer=nobody, producer=nobody, cursors=nobody, registry_partitions=1
+            lease=nobody,
+            follower=nobody,
+            writer=nobody,
+            producer=nobody,
+            cursors=nobody,
+            registry_partitions=1,
         )
         await asyncio.gather(owner.revoke(flush_s=1.0), owner.revoke(flush_s=3.0))
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from bridge.delivery.lease import Lease
 from bridge.membership import registry_reader
 from bridge.membership.registry_reader import RegistryPartition, RegistryReader
 from brokers.broker_settings import KafkaSettings
@@ -94,7 +95,8 @@ class Reading:
         self.owner = Owner()
         self.consumer = FakeConsumer()
         clients = cast(Clients, SimpleNamespace())
-        self.registry = RegistryReader(clients, SETTINGS, self.owner, session_s=10.0)
+        self.lease = Lease()
+        self.registry = RegistryReader(clients, SETTINGS, self.owner, self.lease, session_s=10.0)
         self.registry._consumer = cast(Consumer, self.consumer)
         asyncio.run(self.registry.on_partitions_assigned({Partition(TOPIC, 0)}))
 
@@ -150,6 +152,19 @@ def test_while_partitions_are_being_revoked_nothing_more_is_told_of_them(
     reading.owner.assigned.clear()
     asyncio.run(reading.registry.on_partitions_assigned({Partition(TOPIC, 0)}))
     assert reading.turn().publishers == {ONE.publisher: ONE}
+
+
+def test_what_is_ours_may_be_written_once_a_commit_has_proven_it_until_it_is_revoked(
+    reading: Reading,
+) -> None:
+    assert not reading.lease.is_held, "the group may have given it to another bridge since"
+    reading.turn()
+    assert reading.lease.is_held
+    asyncio.run(reading.registry.on_partitions_revoked({Partition(TOPIC, 0)}))
+    asyncio.run(reading.registry.on_partitions_assigned({Partition(TOPIC, 0)}))
+    assert not reading.lease.is_held
+    reading.registry.leave()
+    assert reading.lease.is_held, "nothing is ours that another bridge could own"
 
 
 def test_a_publisher_whose_entry_cannot_be_read_is_not_taken_for_forgotten(
@@ -259,7 +274,9 @@ def test_what_is_ours_is_given_up_where_the_registry_cannot_be_read_and_not_at_t
 
     async def run() -> None:
         clients = SimpleNamespace(member=lambda group, session_s: Member(failures, seen))
-        registry = RegistryReader(cast(Clients, clients), SETTINGS, Noting(), session_s=10.0)
+        registry = RegistryReader(
+            cast(Clients, clients), SETTINGS, Noting(), Lease(), session_s=10.0
+        )
         reading = asyncio.create_task(registry.run())
         async with asyncio.timeout(5):
             while "read" not in seen and not reading.done():  # noqa: ASYNC110 -- it has no event

@@ -25,7 +25,8 @@ def batch(
     sequence: int, time: float | None = TIME + 1, digest: int = 1, *, clears: bool = False
 ) -> DecodedBatch:
     events: list[BlockEvent] = [ClearedBlocks(sequence=sequence)] if clears else []
-    return DecodedBatch.of_events(sequence, digest, 0.0, events)._replace(engine_time=time)
+    made = DecodedBatch.of_events(sequence, b"", 0.0, events)
+    return made._replace(digest=digest, engine_time=time)
 
 
 def new_stream(cursor: Cursor = CURSOR, *, repairs: bool = False) -> BatchStream:

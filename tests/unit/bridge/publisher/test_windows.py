@@ -192,7 +192,7 @@ def test_an_engine_that_begins_again_at_once_is_another_cache(engine: Engine) ->
 def test_parts_of_a_large_batch_say_the_same(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge.wire.single_events.RECORD_BYTES_MAX", 200)
+    monkeypatch.setattr("bridge.wire.batch.RECORD_BYTES_MAX", 200)
     assert limits.RECORD_BYTES_MAX > 200
     engine.send((512, CREATED))
     many = tuple(range(10, 40))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX
+from bridge.wire import batch as batch_module
 from bridge.wire import single_events
 from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
@@ -237,13 +238,13 @@ def test_bounds_are_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = Publisher().decode(b"[" + b" " * SINGLE_EVENTS_BYTES_MAX + b"]")
     assert [error.reason for error in batch.dropped] == [DropReason.MESSAGE_TOO_LARGE]
     two = [event({"type": "removed", "block_hashes": [7, 8]})] * 2
-    for name, bound, reason in (
-        ("BATCH_EVENTS_MAX", 1, DropReason.TOO_MANY_EVENTS),
-        ("PACKED_BATCH_BYTES_MAX", 50, DropReason.BATCH_TOO_LARGE),
-        ("EVENT_BLOCKS_MAX", 1, DropReason.TOO_MANY_BLOCKS),
+    for module, name, bound, reason in (
+        (single_events, "BATCH_EVENTS_MAX", 1, DropReason.TOO_MANY_EVENTS),
+        (batch_module, "PACKED_BATCH_BYTES_MAX", 50, DropReason.BATCH_TOO_LARGE),
+        (single_events, "EVENT_BLOCKS_MAX", 1, DropReason.TOO_MANY_BLOCKS),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(single_events, name, bound)
+            patch.setattr(module, name, bound)
             batch = Publisher().decode(two)
             assert {error.reason for error in batch.dropped} == {reason}
             assert batch.events == []

@@ -106,7 +106,7 @@ def test_a_full_disk_refuses_commands_folds_nothing_and_loses_nothing(write: Wri
     log.full = True
     end = log.end_offset
     receive(write, 5, 6)
-    until(lambda: write.intake.sink.is_blocked, what="a failed append")
+    until(lambda: not write.intake.sink.is_ready, what="a failed append")
     receive(write, 7, 9)
     assert "no space left" in write.conditions.problem
     for refused in (write.intake.register(TWO), write.intake.unregister(lambda _: True, "key")):
@@ -135,7 +135,7 @@ def test_a_registration_that_waits_for_the_disk_is_made_when_there_is_room(
 ) -> None:
     log_of(write).full = True
     waiting = write.intake.register(ONE)
-    until(lambda: write.intake.sink.is_blocked, what="a failed append")
+    until(lambda: not write.intake.sink.is_ready, what="a failed append")
     with pytest.raises(StorageError, match="no space left"):
         write.intake.register(TWO).result(WAIT_S)
     log_of(write).full = False

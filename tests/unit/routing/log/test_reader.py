@@ -106,6 +106,15 @@ class Log:
         return {PART: [SimpleNamespace(offset=offset, value=self.values[offset])]}
 
 
+class Reader(RoutingReader):
+    """Of that log."""
+
+    log: Log
+
+    async def recovered(self) -> RecoveredFold:
+        return await self.log.recover()
+
+
 class Following:
     """A reader, what it keeps up to date, and its log."""
 
@@ -114,7 +123,7 @@ class Following:
         self.live, self.queue = LiveLoad(), RoutingQueue()
         self.folded = self.live.folded
         self.conditions = Conditions(lambda: 0.0)
-        self.reader = RoutingReader(
+        self.reader = Reader(
             SETTINGS,
             cast(Any, {}),
             self.live,
@@ -122,10 +131,10 @@ class Following:
             SharedCondition(self.conditions, Part.ROUTING),
             make_consumer=lambda: cast(Any, self.log),
             prepare=self.log.prepare,
-            recover=self.log.recover,
             read_past=self.log.read_past,
             clock=lambda: NOW,
         )
+        self.reader.log = self.log
 
     @property
     def digest(self) -> str:
