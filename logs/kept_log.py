@@ -18,7 +18,7 @@ from schemas.identities import Offset
 from schemas.limits import LOG_RETENTION_CHECK_S
 from storage.salvage import move_aside
 
-WINDOW_LOG_RETRY_S: Final = 10.0  # after it could not be written; what comes meanwhile is dropped
+KEPT_LOG_RETRY_S: Final = 10.0  # after it could not be written; what comes meanwhile is dropped
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class KeptLogOptions(NamedTuple):
     bytes_max: int
     age_max_s: float
     part: Part | None = None
-    retry_s: float = WINDOW_LOG_RETRY_S
+    retry_s: float = KEPT_LOG_RETRY_S
 
 
 class KeptLog:

@@ -368,7 +368,7 @@ class Repair:
             self._sequencer.stream.adopt_link(self._up_link, heard=self._link)
 
     def _is_of_another(self, batch: DecodedBatch) -> bool:
-        """Step 0: whether a batch of this number came live over the link that was up, and was
+        """Before all steps: whether a batch of this number came live over its link, and was
         another one.
         """
         link = self._up_link

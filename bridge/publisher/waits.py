@@ -1,15 +1,16 @@
 """For what the frames of a publisher wait between its socket and the log: every place, why a frame
 is there, and what ends that.
 
-A frame is a message in the inbox until its turn, and a batch from then on. So it waits in one of
-two places: as a message in the inbox, or decoded, as a batch in `held_batches`. What frames of a
-publisher wait for now is `Publisher.waits_for`. Its batches wait for exactly one thing:
+A frame is a message in the inbox until its turn, then a batch, then records. So it waits in one of
+four places: as a message in the inbox; as a batch in `held_batches`; as a large message in
+`Publisher.bulk`; as large records in `Publisher.paced`. What frames of a publisher wait for now is
+`Publisher.waits_for`. Its batches wait for exactly one thing:
 
     Wait            because                                              until
     NOTHING         they do not wait
     PLACE           where the log ends with the publisher is not known   `Follower.begin`, `go_on`
     GAP             batches before them are missing, or may be           `Follower.repair`
-    CHECK           the engine is asked whether any are missing          it says, or CHECK_HOLD_S
+    CHECK           the engine is asked whether any are missing          it does, or `patience_s`
     REPAIR          the engine is asked for those that are               it has said all it has
     HELD_BATCHES    what was held follows, a turn's worth at a time      all of that has followed
     ENDING          they do not wait, and nothing is asked: the end      -
@@ -20,7 +21,7 @@ Its messages wait for any of these:
     HELD_RECORDS    the records of what was held are being handed on     the last one is
     LARGE_MESSAGE   one that came before is decoded beside the turns     its records are written
     LARGE_RECORDS   records go to the sink one at a time                 the last one has
-    WORKERS         the sink holds the publisher back: workers lag       `Appender.let_go_on`
+    WORKERS         the sink holds the publisher back               workers follow; a full inbox
 
 What lets all publishers wait is not named here: the socket, while a turn of its thread is full
 (`bridge.sockets.subscriber`); the inbox, until the sink is ready and the turn comes

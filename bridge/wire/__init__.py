@@ -6,7 +6,8 @@ entry in `SOURCES`:
     KIND          how `/register` names it
     open_source   makes the decoder of one publisher's messages
 
-Nothing else has to be changed; docs/compatibility.md shows how, by an example.
+A kind that publishes tokens by ZMQ takes no more; CONTRIBUTING.md names what others take, and
+docs/compatibility.md shows how, by an example.
 """
 
 from collections.abc import Callable, Mapping, Sequence

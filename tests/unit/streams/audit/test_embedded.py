@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from logs.kept_log import WINDOW_LOG_RETRY_S
+from logs.kept_log import KEPT_LOG_RETRY_S
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
 from schemas.answer_records import encode_answer
@@ -106,7 +106,7 @@ def test_a_full_disk_drops_answers_counts_them_and_ends(
     audit.answers.queue.push(ANSWER, 0.0, "exact")
     audit.write()  # too soon to try again
     assert (answers.written, answers.dropped) == (0, 2)
-    clock[0] = WINDOW_LOG_RETRY_S
+    clock[0] = KEPT_LOG_RETRY_S
     audit.answers.queue.push(ANSWER, 0.0, "exact")
     audit.write()
     assert (answers.written, answers.dropped) == (1, 2)
