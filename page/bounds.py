@@ -2,4 +2,4 @@
 
 from typing import Final
 
-TOP_PROMISES_S: Final = 60.0  # the hits that `reprise top` shows are of decisions since then
+TOP_PROMISES_S: Final = 60.0  # the hits of an instance are those of decisions since then

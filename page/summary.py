@@ -145,7 +145,7 @@ class SummarySource:
         return found
 
     def rows(self) -> list[InstanceRow]:
-        """One for each instance. Cost as all documents of `reprise top` together."""
+        """One for each instance. Cost as the documents together that it joins."""
         view, router = self._view, self.router
         position = positions_text(view.positions())
         routing = promises = None
