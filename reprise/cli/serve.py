@@ -38,7 +38,7 @@ from schemas.errors import RepriseError
     key="history.on",
     envvar="REPRISE_HISTORY",
     is_flag=True,
-    help="Keep the table's past in --data, for queries with `as_of` and for `reprise explain`. This"
+    help="Keep the table's past in --data, for queries with `as_of` and for `/explain`. This"
     " replica then folds the log itself, too.",
 )
 @setting(
