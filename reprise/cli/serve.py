@@ -25,8 +25,8 @@ from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
 from reprise.rooms import acting_options
 from reprise.settings import config_path_from
-from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
+from routing.options import routing_options
 from schemas import limits
 from schemas.errors import RepriseError
 

@@ -155,5 +155,5 @@ def test_a_service_that_is_killed_is_said_and_what_was_known_stays(
         service.kill()
         until(lambda: "Is the service up?" in terminal.text, what="that it is away")
         assert terminal.row("left"), "what was known stays"
-        terminal.press("\x03")
+        terminal.process.send_signal(signal.SIGINT)
         assert terminal.ended() == 130
