@@ -19,8 +19,8 @@ ASK_AGAIN_S: Final = 0.01
 class PublisherOutput(Protocol):
     """The standard output of a process of publishers."""
 
-    def readline(self) -> str:
-        """A line, "" at the end."""
+    def readline(self) -> bytes:
+        """A line, b"" at the end."""
         ...
 
 
