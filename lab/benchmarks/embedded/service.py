@@ -222,6 +222,12 @@ def thread_cpu_seconds(pid: int) -> float:
     return spent / 1e9
 
 
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in use and in RAM."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def until(holds: Callable[[], bool], *, poll_s: float, timeout_s: float = START_S) -> None:
     """Waits until it holds.
 

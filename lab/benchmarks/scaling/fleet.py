@@ -31,7 +31,7 @@ from typing import Final
 import click
 import msgspec
 
-from lab.benchmarks.embedded.service import Service, until
+from lab.benchmarks.embedded.service import Service, resident_bytes, until
 from lab.benchmarks.job_process import JobProcess
 from lab.benchmarks.report.machine import describe_machine
 from lab.benchmarks.scaling.busy_loops import BusyLoops, Counts
@@ -49,7 +49,6 @@ from lab.benchmarks.scaling.probing import (
     ProbeResult,
     instance_name,
     open_files,
-    resident_bytes,
 )
 from lab.benchmarks.sizes import SEED
 from reprise.http.open_files import raise_open_files_limit
