@@ -10,7 +10,7 @@ import msgspec
 
 from bridge.engine_http.client import NoAnswerError
 from console.addresses import DEFAULT_HOST, DEFAULT_PORT
-from console.bounds import EXPLAIN_S
+from console.bounds import ANSWER_S
 from console.service_client import AUTHORITY_VARIABLE, RefusedError, ServiceClient
 from console.terminal import printable
 from schemas.causes import cause_of
@@ -44,7 +44,7 @@ def asked(
     kind: type[DocumentT],
     *,
     body: bytes | None = None,
-    wait_s: float = EXPLAIN_S,
+    wait_s: float = ANSWER_S,
 ) -> DocumentT:
     """The document that a service answers.
 

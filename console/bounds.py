@@ -2,4 +2,4 @@
 
 from typing import Final
 
-EXPLAIN_S: Final = 60.0  # that commands wait for a whole answer, as of `reprise explain`
+ANSWER_S: Final = 60.0  # that commands wait for a whole answer, as of `/explain`

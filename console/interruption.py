@@ -87,6 +87,7 @@ class Commands(click.Group):
         *,
         modules: Mapping[str, str] = _NONE,
         before: Callable[[str], None] = lambda name: None,
+        replaced: Mapping[str, str] = _NONE,
         **attributes: Any,
     ) -> None:
         """A command is the function of its name, with _ for -.
@@ -95,11 +96,13 @@ class Commands(click.Group):
             modules: where each is, by its name as it is typed.
             before: called with the name before a command is imported; raises ClickException
                 where it cannot be used.
+            replaced: what to type in place of a command that there is no more, by its name.
             attributes: see `click.Group`.
         """
         super().__init__(**attributes)
         self._modules = modules
         self._before = before
+        self._replaced = replaced
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See `click.Group`."""
@@ -126,6 +129,10 @@ class Commands(click.Group):
         if name == "help" and not ctx.resilient_parsing:
             raise click.UsageError(
                 f"Expected a command, got: help. Try `{ctx.command_path} -h`", ctx
+            )
+        if name in self._replaced:
+            raise click.UsageError(
+                f"Expected a command, got: {name}. `{self._replaced[name]}` took its place", ctx
             )
         near = get_close_matches(name, self.list_commands(ctx))
         if near and not name.startswith("-"):

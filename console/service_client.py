@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from bridge.engine_http.client import ask
-from console.bounds import EXPLAIN_S
+from console.bounds import ANSWER_S
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import MIB, SETTINGS_FILE_BYTES_MAX
@@ -56,9 +56,7 @@ class ServiceClient:
         self.url = url.rstrip("/")
         self._tls = _tls_context() if self.url.lower().startswith("https:") else None
 
-    async def ask(
-        self, path: str, body: bytes | None = None, *, wait_s: float = EXPLAIN_S
-    ) -> bytes:
+    async def ask(self, path: str, body: bytes | None = None, *, wait_s: float = ANSWER_S) -> bytes:
         """What it answers.
 
         Args:

@@ -1,6 +1,4 @@
-"""What is known of each instance, joined from several documents of the API: for `reprise top`,
-which asks for them, and for the live page, whose service has them.
-"""
+"""What is known of each instance, joined from several documents of the API."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -59,15 +57,12 @@ class InstanceRow(msgspec.Struct, kw_only=True):
     pressure: float | None = None
     lost_batches: int | None = None
 
-    @property
-    def hit_rate(self) -> float | None:
-        """Of the last minute, 0 to 1."""
-        return _share(self.cached_tokens, self.prompt_tokens)
 
-    @property
-    def promised_rate(self) -> float | None:
-        """What was said of it."""
-        return _share(self.promised_tokens, self.prompt_tokens)
+class InstancesDocument(msgspec.Struct, kw_only=True):
+    """All of them, by tenant and name."""
+
+    count: int
+    instances: list[InstanceRow]
 
 
 class FleetDocuments(NamedTuple):
@@ -175,7 +170,3 @@ def _add_pressures(rows: dict[InstanceKey, InstanceRow], segments: Iterable[Memo
             row = rows.get((one.tenant_id, one.instance_id))
             if row is not None:
                 row.pressure = max(row.pressure or 0.0, segment.pressure)
-
-
-def _share(part: int | None, whole: int | None) -> float | None:
-    return part / whole if part is not None and whole else None

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from page.events import EventProducer, event_routes
+from page.fleet import InstancesDocument
 from page.heatmap import HeatmapDocument, heatmap_document
 from page.summary import SummarySource
 from query_api.http import openapi
@@ -54,14 +55,14 @@ def page_feature(router: Router | None) -> MakeFeature:
         producer = EventProducer(source)
         parts.view.metrics.register(producer)
         routes = event_routes(producer)
-        routes.include(_page_routes(router, parts.default_wire))
+        routes.include(_page_routes(source, router, parts.default_wire))
         return Feature(routes, streams=(producer,))
 
     return make
 
 
-def _page_routes(router: Router | None, default_wire: Wire) -> Routes:
-    """The page; `router` knows the last decisions."""
+def _page_routes(source: SummarySource, router: Router | None, default_wire: Wire) -> Routes:
+    """The page; `source` has its instances, `router` knows the last decisions."""
     routes = Routes(tags=["page"])
     large = LargeAnswers()
     kept = page_files()
@@ -88,6 +89,21 @@ def _page_routes(router: Router | None, default_wire: Wire) -> Routes:
         admits = access_of(request).admits
         found = [] if router is None else router.live.recent(RECENT_DECISIONS_MAX, admits)
         return await large.make(lambda: respond(heatmap_document(found), wire))
+
+    @routes.get(
+        "/ui/instances",
+        summary="Every instance on a line: how far it can be trusted, what it holds, carries, lost",
+        openapi_extra=openapi.operation(InstancesDocument, *BOTH_WIRES),
+    )
+    async def instances(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        admits = access_of(request).admits
+
+        def answer() -> Response:
+            found = [one for one in source.rows() if admits(one.tenant_id)]
+            return respond(InstancesDocument(count=len(found), instances=found), wire)
+
+        return await large.make(answer)
 
     @routes.get("/ui/{name}", include_in_schema=False)
     async def file(name: str) -> Response:

@@ -6,12 +6,11 @@ nothing is counted twice, they are those of `/metrics`.
 
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from page.bounds import TOP_PROMISES_S
 from page.fleet import FleetDocuments, InstanceRow, instance_rows
 from query_api.gaps import PublisherFilter, gaps_document
 from query_api.http.answers import services_document
@@ -24,6 +23,8 @@ from routing.decisions.router import Router
 from routing.http.documents import routing_document
 from routing.http.views_documents import promises_document
 from routing.observed.promise_totals import GroupBy
+
+RECENT_PROMISES_S: Final = 60.0  # the hits of an instance are those of decisions since then
 
 
 class RouteCounts(msgspec.Struct, kw_only=True):
@@ -145,13 +146,13 @@ class SummarySource:
         return found
 
     def rows(self) -> list[InstanceRow]:
-        """One for each instance. Cost as all documents of `reprise top` together."""
+        """One for each instance. Cost as the documents together that it joins."""
         view, router = self._view, self.router
         position = positions_text(view.positions())
         routing = promises = None
         if router is not None:
             routing = routing_document(router)
-            since = self._clock() - TOP_PROMISES_S
+            since = self._clock() - RECENT_PROMISES_S
             promises = router.folded.read_all(
                 lambda fold: promises_document(fold.observations, GroupBy.INSTANCE, since)
             )

@@ -47,7 +47,6 @@ PRELOADED: Final = (
     "reprise.roles.streams",
     "reprise.roles.up",
     "lab.engines.engine",
-    "lab.traffic.event_load",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.httptools_impl",
 )

@@ -21,7 +21,8 @@ import click
 import zmq
 from zmq.auth import load_certificate
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+from lab.benchmarks.embedded.service import cpu_seconds
+
 _SETTLE_S = 1.0
 
 
@@ -65,9 +66,9 @@ def _line(directory: Path, size_bytes: int, messages: int, rate: float) -> str:
         while not encrypted.poll(100):
             engine.send_multipart([b"", b"", b""])
         time.sleep(_SETTLE_S)
-        before = _cpu_s(relay.pid)
+        before = cpu_seconds(relay.pid)
         later, arrived = _run(engine, plain, encrypted, size_bytes, messages, rate)
-        cpu_us = 1e6 * (_cpu_s(relay.pid) - before) / messages
+        cpu_us = 1e6 * (cpu_seconds(relay.pid) - before) / messages
         p50, p99 = statistics.median(later), statistics.quantiles(later, n=100)[98]
         return (
             f"{size_bytes:18,}   {cpu_us:20.1f}   {1e6 * p50:17.0f}   {1e6 * p99:.0f}   {arrived:,}"
@@ -126,12 +127,6 @@ def _make_key(name: Path) -> str:
         check=True,
     )
     return done.stdout.strip()
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU of all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

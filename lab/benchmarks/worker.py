@@ -48,7 +48,6 @@ MODULES: Final = {
     "partition": "distributed.fairness",
     "kernel": "index.kernels",
     "stages": "embedded.stages",
-    "codec": "distributed.codecs",
 }
 """Where each measurement is, of which one imports no other's needs. In the order in which they are
 made: what has aims comes before what explains it.

@@ -1,9 +1,7 @@
 """A large deterministic stream of block events, as fast as a subscriber takes it: for benchmarks.
 
-`python -m lab.traffic.event_load` binds one publisher, prints a JSON line with its endpoint,
-encodes the whole stream, waits for a subscriber, sends, and prints a second JSON line
-(`LoadStats`). Encoding first makes sending cheap; it costs about 80 bytes of memory a block of 16
-tokens.
+The whole stream is encoded before it is sent. That makes sending cheap, and costs about 80 bytes of
+memory a block of 16 tokens.
 
 The stream is made of chains: `chain_events` stored events in a row, each hanging on the one before.
 
@@ -17,13 +15,11 @@ Equal `LoadPlan`s give equal bytes except for the hashes' meaning: they are rand
 hashes, as a follower may not look into them anyway.
 """
 
-import argparse
-import signal
 import sys
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from random import Random
 from typing import Final, Literal
 
@@ -42,7 +38,6 @@ from lab.engines.wire import (
 )
 
 Pattern = Literal["stored", "mixed", "removed", "cleared"]
-PATTERNS: Final[tuple[Pattern, ...]] = ("stored", "mixed", "removed", "cleared")
 _TOKEN_BITS: Final = 17  # 131,072 token ids: the size of today's vocabularies
 _PACE_BATCHES: Final = 32
 
@@ -88,28 +83,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     def size_bytes(self) -> int:
         """Of the payloads."""
         return sum(map(len, self.payloads))
-
-
-class LoadStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What was sent, and how fast the publisher got rid of it.
-
-    Attributes:
-        seconds: from the first batch to the last one's hand-over to ZeroMQ.
-        blocks_per_s: stored and removed ones.
-        sustained: False where a rate was asked for and not kept: the figures of such a run say
-            something about this program or the subscriber's pressure, not about the rate.
-    """
-
-    batches: int
-    events: int
-    stored_blocks: int
-    removed_blocks: int
-    size_bytes: int
-    encode_seconds: float
-    seconds: float
-    blocks_per_s: float
-    bytes_per_s: float
-    sustained: bool
 
 
 def plan_events(plan: LoadPlan) -> Iterator[EngineEvent]:
@@ -265,80 +238,3 @@ def _random_tokens(random: Random, count: int) -> list[int]:
     if sys.byteorder == "big":
         tokens.byteswap()
     return tokens.tolist()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lab.traffic.event_load", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--endpoint", default="tcp://127.0.0.1:0")
-    parser.add_argument("--topic", default="")
-    for field in msgspec.structs.fields(LoadPlan):
-        if field.type in (int, str):
-            name = "--" + field.name.replace("_", "-")
-            kind = int if field.type is int else str
-            parser.add_argument(name, type=kind, default=field.default)
-    parser.add_argument("--pattern", default="stored", choices=PATTERNS)
-    parser.add_argument("--rate", type=float, default=0, help="blocks/s; 0: as fast as possible")
-    parser.add_argument("--allow-drops", action="store_true", help="drop as an engine does")
-    parser.add_argument("--high-water-mark", type=int, default=HIGH_WATER_MARK)
-    parser.add_argument("--wait-s", type=float, default=60, help="for a subscriber")
-    parser.add_argument("--delay-s", type=float, default=0, help="after it subscribed")
-    parser.add_argument("--linger-s", type=float, default=30, help="to deliver what is queued")
-    parser.add_argument("--hold", action="store_true", help="stay until standard input ends")
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Publish one load."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # a background shell has SIGINT ignored
-    given = _parser().parse_args(arguments)
-    names = LoadPlan.__struct_fields__
-    plan = LoadPlan(**{name: getattr(given, name) for name in names})
-    publisher = LoadPublisher(
-        given.endpoint,
-        topic=given.topic,
-        dp_rank=plan.dp_rank,
-        high_water_mark=given.high_water_mark,
-        allow_drops=given.allow_drops,
-    )
-    _print_json({"endpoint": publisher.endpoint, "plan": plan})
-    encode_start = time.perf_counter()
-    load = encode_load(plan)
-    encode_seconds = time.perf_counter() - encode_start
-    if not publisher.wait_for_subscriber(given.wait_s):
-        print(f"lab.traffic.event_load: no subscriber in {given.wait_s:g} s", file=sys.stderr)
-        publisher.close(0)
-        return 1
-    time.sleep(given.delay_s)
-    seconds, sustained = publisher.send(
-        load, rate_blocks_per_s=given.rate, sequence_step=plan.sequence_step
-    )
-    _print_json(_stats(load, encode_seconds, seconds, sustained=sustained))
-    if given.hold:
-        sys.stdin.read()
-    publisher.close(given.linger_s)
-    return 0
-
-
-def _stats(load: Load, encode_seconds: float, seconds: float, *, sustained: bool) -> LoadStats:
-    return LoadStats(
-        batches=len(load.payloads),
-        events=load.events,
-        stored_blocks=load.stored_blocks,
-        removed_blocks=load.removed_blocks,
-        size_bytes=load.size_bytes,
-        encode_seconds=encode_seconds,
-        seconds=seconds,
-        blocks_per_s=(load.stored_blocks + load.removed_blocks) / seconds,
-        bytes_per_s=load.size_bytes / seconds,
-        sustained=sustained,
-    )
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.encode(value).decode(), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

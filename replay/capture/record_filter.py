@@ -10,7 +10,7 @@ from replay.capture.errors import CaptureError
 from replay.capture.format import CaptureEntry, CaptureSelection, PartitionSource
 from schemas.codec import decode_log_record
 from schemas.errors import RecordError
-from schemas.identities import PublisherKey, StreamKey
+from schemas.identities import PublisherKey
 from schemas.memory_segments import MemoryRecord
 from schemas.positions import LogBounds
 from schemas.records import (
@@ -21,6 +21,7 @@ from schemas.records import (
     UnregisteredRecord,
     encode_record,
 )
+from streams.log.record_lines import StreamFilter
 
 OUTSIDE: Final = "outside_the_range"
 FILTERED: Final = "other_streams"
@@ -86,7 +87,8 @@ class RecordFilter:
         self._first = (asked.first or {}).get(partition, bounds.start)
         self._last = (asked.last or {}).get(partition, bounds.end - 1)
         self._left_out = left_out
-        self._is_filtered = (asked.tenant, asked.model, asked.instance) != (None, None, None)
+        self._streams = StreamFilter(asked.tenant, asked.model, asked.instance)
+        self._is_filtered = self._streams != StreamFilter()
         self._live: dict[PublisherKey, CaptureEntry] = {}
         self._time = 0.0
 
@@ -158,18 +160,10 @@ class RecordFilter:
             return None
         if not isinstance(record, HeartbeatRecord):
             return self._wanted_record(record)
-        reports = tuple(report for report in record.reports if self._matches(report.stream))
+        reports = tuple(report for report in record.reports if self._streams.matches(report.stream))
         if reports == record.reports:
             return record
         return msgspec.structs.replace(record, reports=reports) if reports else None
 
     def _wanted_record(self, record: Record) -> Record | None:
-        return record if self._matches(record.stream) else None
-
-    def _matches(self, stream: StreamKey) -> bool:
-        asked = self._asked
-        return (
-            asked.tenant in (None, stream.tenant_id)
-            and asked.model in (None, stream.model_name)
-            and asked.instance in (None, stream.instance_id)
-        )
+        return record if self._streams.matches(record.stream) else None

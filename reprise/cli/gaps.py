@@ -1,31 +1,23 @@
 """`reprise gaps`."""
 
 import os
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from brokers.broker_settings import KafkaSettings
 from console.asking import DEFAULT_URL, URL_VARIABLE, asked
-from console.terminal import printable, say_json
+from console.documents import document_lines, terminal_width
+from console.terminal import say_json
 from reprise.cli.kafka_options import kafka_options
 from reprise.settings import seed_from
 from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
-    from query_api.gaps import (
-        AccountDocument,
-        GapsDocument,
-        IncarnationDocument,
-        PublisherFilter,
-        PublisherGapsDocument,
-    )
-
-_KINDS = ("lost", "repaired", "incomplete")
+    from query_api.gaps import GapsDocument, PublisherFilter
 
 
 @click.command()
@@ -92,8 +84,8 @@ def gaps(
     if as_json:
         say_json(document)
     else:
-        for line in lines_of(document):
-            click.echo(printable(line))
+        for line in document_lines(msgspec.to_builtins(document), width=terminal_width()):
+            click.echo(line)
     if not is_whole:
         context.exit(1)
 
@@ -146,66 +138,3 @@ def _of_capture(file: Path, wanted: "PublisherFilter") -> "tuple[GapsDocument, b
         ]
         document = gaps_document(views, positions_text(table.positions), wanted)
         return document, capture.damage is None
-
-
-def lines_of(document: "GapsDocument") -> Iterator[str]:
-    """The document for people."""
-    yield f"position {document.position or 'none'}"
-    for publisher in document.publishers:
-        yield from _publisher_lines(publisher)
-    totals = {kind: 0 for kind in _KINDS}
-    for publisher in document.publishers:
-        for kind in _KINDS:
-            totals[kind] += sum(getattr(publisher.totals, kind).values())
-    counts = "  ".join(f"{kind} {batches}" for kind, batches in totals.items())
-    yield f"publishers {len(document.publishers)}  {counts}"
-
-
-def _publisher_lines(publisher: "PublisherGapsDocument") -> Iterator[str]:
-    names = (
-        *(publisher.tenant_id, publisher.model_name, publisher.block_size),
-        *(publisher.additional_salt, publisher.instance_id),
-    )
-    yield f"{' / '.join(str(name) or '-' for name in names)}  rank {publisher.dp_rank}"
-    if publisher.forgotten_incarnations:
-        yield f"  {publisher.forgotten_incarnations} earlier incarnations are not listed"
-    for incarnation in publisher.incarnations:
-        yield from _incarnation_lines(incarnation)
-
-
-def _incarnation_lines(one: "IncarnationDocument") -> Iterator[str]:
-    accounts = {kind: getattr(one, kind) for kind in _KINDS}
-    counts = "  ".join(f"{kind} {account.batches}" for kind, account in accounts.items())
-    reason = f" ({one.reason})" if one.reason else ""
-    batches = "none"
-    if one.last_sequence >= one.first_sequence:
-        batches = f"{one.first_sequence} to {one.last_sequence}"
-    yield (
-        f"  incarnation {one.incarnation}{reason} since {_time(one.began_at)}, batches {batches}:"
-        f" seen {one.seen.batches}  {counts}"
-    )
-    for kind, account in accounts.items():
-        yield from _account_lines(kind, account)
-
-
-def _account_lines(kind: str, account: "AccountDocument") -> Iterator[str]:
-    forgotten = account.forgotten
-    if forgotten.intervals:
-        yield (
-            f"    {kind:<10}  {forgotten.batches} batches in {forgotten.intervals} earlier"
-            " intervals, which are not listed"
-        )
-    for one in account.intervals:
-        numbers = f"{one.first}" if one.first == one.last else f"{one.first} to {one.last}"
-        until = f" to {_time(one.until)}" if one.until != one.at else ""
-        yield f"    {kind:<10}  {numbers} ({one.batches})  {one.cause}  {_time(one.at)}{until}"
-
-
-def _time(seconds: float) -> str:
-    if not seconds:
-        return "a time that is not known"
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{seconds:.3f}"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -15,20 +15,26 @@ from reprise.rooms import LAB, MissingRoomError, need
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _OWN: Final = (
-    *("up", "verify", "audit", "tail", "gaps", "explain", "memory", "repair", "backup", "restore"),
+    *("up", "verify", "audit", "tail", "get", "gaps", "repair", "backup", "restore"),
     *("keys", "capture", "replay", "load", "simulate", "miss-ratio", "export"),
     *("bridge", "streams", "serve", "config", "discover", "relay", "curve-key"),
 )
 
 COMMANDS: Final = {
     **{name: f"{__package__}.{name.replace('-', '_')}" for name in _OWN},
-    "top": "page.top.command",
     "doctor": "doctor.command",
-    "promises": "routing.commands.promises",
-    "prefixes": "routing.commands.prefixes",
-    "advice": "routing.commands.advice",
 }
 """The module of each, by its name as it is typed."""
+
+_REPLACED: Final = {
+    "top": "reprise get /ui/instances --every 2",
+    "memory": "reprise get /memory",
+    "promises": "reprise get /promises",
+    "prefixes": "reprise get /prefixes",
+    "advice": "reprise get /advice",
+    "explain": "reprise get /explain --body FILE",
+}
+"""Commands that showed one document, and what shows it now."""
 
 _OF_THE_LAB: Final = frozenset({"simulate", "miss-ratio", "export"})
 
@@ -41,7 +47,13 @@ def _check_room(name: str) -> None:
             raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=Commands, modules=COMMANDS, before=_check_room, context_settings=_CONTEXT)
+@click.group(
+    cls=Commands,
+    modules=COMMANDS,
+    before=_check_room,
+    replaced=_REPLACED,
+    context_settings=_CONTEXT,
+)
 @click.version_option(__version__, prog_name="reprise")
 def main() -> None:
     """Tells an LLM router which engine holds the longest prefix of a prompt.
@@ -60,14 +72,9 @@ def main() -> None:
     reprise audit verify --data DIR    prove the answers that were kept, and all decisions
     reprise tail --data DIR            print the log as JSON lines
     reprise doctor                     say what is wrong with a service and its engines
+    reprise get PATH                   print what a service answers of PATH as a table, or follow it
     reprise gaps                       say what became of every batch: seen, repaired or lost
-    reprise explain --instance NAME    say what ended the prefix that an instance held, and when
-    reprise promises                   say what decisions promised, and where lost tokens went
-    reprise prefixes                   list the prefixes that are asked for most
-    reprise advice                     say which of them should be copied, or pinned
     reprise keys add ID --right RIGHT  make a key, which requests must have beyond loopback
-    reprise top                        show every instance: state, blocks, hits, load, losses
-    reprise memory list                show what engines' KV caches take of their memory
     reprise repair --data DIR          say what is damaged in DIR, and repair it
     reprise backup --out BACKUP        copy a data directory while a service uses it
     reprise restore BACKUP --data DIR  make a data directory of a backup, proven by its digests

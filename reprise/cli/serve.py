@@ -26,8 +26,8 @@ from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
 from reprise.rooms import acting_options, gateway_options
 from reprise.settings import config_path_from
-from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
+from routing.options import routing_options
 from schemas import limits
 from schemas.errors import RepriseError
 from tokens.settings import tokens_option
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     key="history.on",
     envvar="REPRISE_HISTORY",
     is_flag=True,
-    help="Keep the table's past in --data, for queries with `as_of` and for `reprise explain`. This"
+    help="Keep the table's past in --data, for queries with `as_of` and for `/explain`. This"
     " replica then folds the log itself, too.",
 )
 @setting(

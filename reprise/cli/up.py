@@ -34,8 +34,8 @@ from reprise.cli.tls_options import tls_options
 from reprise.http.tls_settings import TlsSettings
 from reprise.rooms import LAB, acting_options, gateway_options, lmcache_options, need
 from reprise.settings import Settings, config_path_from
-from routing.commands.options import routing_options
 from routing.decisions.router import RouterSettings
+from routing.options import routing_options
 from schemas import limits
 from schemas.errors import RepriseError
 from tokens.settings import tokens_option

@@ -1,5 +1,6 @@
 """The past of a running service: what it answered is what it says, later, that it answered then."""
 
+import json
 import subprocess
 import sys
 import time
@@ -169,18 +170,27 @@ def test_explain_names_the_record_that_ended_a_prefix(tmp_path: Path) -> None:
                 lambda: b'"longest_matched":64' not in ask(service, body).body,
                 what="it is evicted",
             )
-            (tmp_path / "query.json").write_bytes(body)
-            command = [sys.executable, "-m", "reprise", "explain", "--url", service.base_url]
-            command += ["--instance", "a", str(tmp_path / "query.json")]
-            now = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-            assert "a held 0 of 64 tokens" in now.stdout
-            assert "ended it: removed" in now.stdout
-            assert "stored" in now.stdout
-            then = subprocess.run(
-                [*command, "--as-of", held], capture_output=True, text=True, check=True, timeout=60
+            (tmp_path / "query.json").write_text(
+                json.dumps(json.loads(body) | {"instance_id": "a"})
             )
-            assert f"a held 64 of 64 tokens at position {held}" in then.stdout
-            assert "It held the whole prompt" in then.stdout
+
+            def told(path: str) -> dict[str, str]:
+                command = [sys.executable, "-m", "reprise", "get", "--url", service.base_url]
+                command += [path, "--body", str(tmp_path / "query.json")]
+                ran = subprocess.run(
+                    command, capture_output=True, text=True, check=True, timeout=60
+                )
+                assert path.endswith(held) or "stored" in ran.stdout
+                lines = [line.split() for line in ran.stdout.splitlines()]
+                return {line[0]: " ".join(line[1:]) for line in lines if line}
+
+            now = told("/explain")
+            assert (now["longest_matched"], now["prompt_tokens"]) == ("0", "64")
+            assert now["ended_by.reason"] == "removed"
+            then = told(f"/explain?as_of={held}")
+            assert (then["longest_matched"], then["prompt_tokens"]) == ("64", "64")
+            assert then["position"] == held
+            assert then["ended_by"] == ""
             url = "/explain?model=m&block_size=16&instance_id=a&token_ids="
             with urllib.request.urlopen(
                 service.base_url + url + ",".join(map(str, prompt)), timeout=60

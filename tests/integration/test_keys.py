@@ -107,7 +107,7 @@ def unreadable(asked: Asked, key: str) -> float:
 
 def test_commands_ask_with_the_key_of_the_environment(asked: Asked, operator: str) -> None:
     url = asked.service.base_url.replace("0.0.0.0", "127.0.0.1")
-    for command in (("gaps",), ("promises",), ("top", "--once"), ("memory", "list")):
+    for command in (("gaps",), ("get", "/promises"), ("get", "/ui/instances"), ("get", "/memory")):
         refused = reprise(*command, "--url", url, REPRISE_KEY="")
         assert refused.returncode != 0
         assert "set REPRISE_KEY" in refused.stdout + refused.stderr

@@ -112,7 +112,7 @@ def test_the_log_has_its_records_and_a_capture_of_it_too(
     capture = tmp_path / "c.capture"
     reprise("capture", "--data", str(service.data), "--out", str(capture))
     assert reprise("replay", str(capture))
-    listed = json.loads(reprise("memory", "list", "--json", "--url", service.base_url))
+    listed = json.loads(reprise("get", "/memory", "--json", "--url", service.base_url))
     assert [one["segment"] for one in listed["segments"]] == ["kvcached_a"]
 
 
@@ -148,7 +148,10 @@ def test_kvcacheds_own_tracker_is_read_as_its_own_tools_read_it(tmp_path: Path) 
             theirs = kvcached.listed(tmp_path, tracker.name)
             assert theirs == {"limit_bytes": 40 * GIB, "used_bytes": used}
             [ours] = json.loads(
-                reprise("memory", "list", "--json", "--dir", str(kvcached.DIRECTORY), tracker.name)
+                reprise(
+                    *("get", "/memory", "--json", "--url", service.base_url),
+                    *("--filter", tracker.name),
+                )
             )["segments"]
             assert expected.items() <= ours.items()
         kvcached.limit(tmp_path, tracker.name, "16G")

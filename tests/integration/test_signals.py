@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -114,15 +114,6 @@ def test_tail_ends(tmp_path: Path, number: signal.Signals, code: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(
-    ("arguments", "codes"),
-    [
-        (["lab.engines.engine", "--instance-id", "e"], {0}),
-        (["lab.traffic.event_load"], {-signal.SIGINT, -signal.SIGTERM}),
-    ],
-)
-def test_a_simulated_engine_ends(
-    tmp_path: Path, arguments: Sequence[str], codes: set[int], number: signal.Signals
-) -> None:
-    with started(tmp_path, *arguments, says="tcp://") as process:
-        assert ended_by(process, number, tmp_path) in codes
+def test_a_simulated_engine_ends(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path, "lab.engines.engine", "--instance-id", "e", says="tcp://") as process:
+        assert ended_by(process, number, tmp_path) == 0

@@ -22,7 +22,7 @@ from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import Broker
-from lab.benchmarks.embedded.service import MODEL, cpu_seconds, parse_metrics, until
+from lab.benchmarks.embedded.service import MODEL, WatchedService, cpu_seconds, until
 from lab.benchmarks.sizes import BLOCK_SIZE, KernelName
 
 ROLES: Final = ("bridge", "streams", "serve")
@@ -38,27 +38,7 @@ _PATIENT: Final = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interv
 _ADDRESS: Final = re.compile(r"(?:Reprise answers on|Metrics on) (http://[^\s/]+)")
 
 
-class _Publisher(msgspec.Struct, rename={"instance_id": "InstanceID", "sequence": "Sequence"}):
-    instance_id: str
-    sequence: int
-
-
-class _Services(msgspec.Struct):
-    services: list[_Publisher]
-
-
-class _Context(msgspec.Struct):
-    entries: int
-
-
-class _Digest(msgspec.Struct):
-    contexts: list[_Context]
-
-
-_services = msgspec.json.Decoder(_Services)
-
-
-class Role:
+class Role(WatchedService):
     """`reprise bridge|streams|serve` as a process with a directory of its own."""
 
     def __init__(self, command: list[str], output: Path) -> None:
@@ -113,7 +93,7 @@ class Role:
     # HTTP
 
     def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body, over a connection that is kept where the server keeps it."""
+        """See `WatchedService`; the connection is kept where the server keeps it."""
         headers = {"Content-Type": "application/json"} if body else {}
         try:
             self._connection.request(method, path, body, headers)
@@ -124,27 +104,9 @@ class Role:
             response = self._connection.getresponse()
         return response.status, response.read()
 
-    def metrics(self) -> dict[str, float]:
-        """`/metrics`, summed over labels."""
-        return parse_metrics(self.request("GET", "/metrics")[1].decode())
-
     def is_ready(self) -> bool:
         """Of a replica."""
         return self.request("GET", "/ready")[0] == 200
-
-    def register(self, endpoint: str, instance_id: str) -> None:
-        """At a replica: has the bridges follow one publisher."""
-        fields: dict[str, str | int] = {
-            "endpoint": endpoint,
-            "type": "vLLM",
-            "modelname": MODEL,
-            "instance_id": instance_id,
-            "block_size": BLOCK_SIZE,
-            "dp_rank": 0,
-        }
-        status, answer = self.request("POST", "/register", msgspec.json.encode(fields))
-        if status != 200:
-            raise RuntimeError(f"Expected a registration, got {status}: {answer.decode()}")
 
     def unregister(self, instance_id: str) -> None:
         """At a replica: has nobody follow the instance any more, and its blocks forgotten."""
@@ -153,16 +115,6 @@ class Role:
         status, answer = self.request("POST", "/unregister", body)
         if status != 200:
             raise RuntimeError(f"Expected no registration, got {status}: {answer.decode()}")
-
-    def sequences(self) -> dict[str, int]:
-        """At a replica: the last sequence that is visible of each publisher, by instance."""
-        known = _services.decode(self.request("GET", "/services")[1])
-        return {one.instance_id: one.sequence for one in known.services}
-
-    def entries(self) -> int:
-        """At a replica: entries of all contexts, from `/digest`."""
-        known = msgspec.json.decode(self.request("GET", "/digest")[1], type=_Digest)
-        return sum(context.entries for context in known.contexts)
 
 
 class Cluster:

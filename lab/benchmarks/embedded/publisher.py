@@ -1,24 +1,21 @@
 """The handle of `publisher_process`."""
 
-import subprocess
-import sys
-from typing import Self, TypeVar
-
-import msgspec
+from typing import Self
 
 from lab.benchmarks.embedded.publisher_process import Job, SentPhase
 from lab.benchmarks.embedded.service import WatchedService
+from lab.benchmarks.job_process import JobProcess
 from lab.traffic.event_load import LoadPlan
 
-T = TypeVar("T")
 
-
-class Publisher:
+class Publisher(JobProcess):
     """Publishers of one stream, in a process that ends with the block.
 
     Attributes:
         endpoints: of each.
     """
+
+    module = "lab.benchmarks.embedded.publisher_process"
 
     def __init__(
         self,
@@ -29,31 +26,17 @@ class Publisher:
         blocks_per_s: float = 0.0,
     ) -> None:
         """`blocks_per_s`: of each, stored and removed; 0 for as fast as they can."""
-        self._job = Job(
-            plan=plan, publishers=publishers, subscribers=subscribers, blocks_per_s=blocks_per_s
+        super().__init__(
+            Job(
+                plan=plan, publishers=publishers, subscribers=subscribers, blocks_per_s=blocks_per_s
+            )
         )
         self.endpoints: list[str] = []
 
     def __enter__(self) -> Self:
-        job = msgspec.json.encode(self._job).decode()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lab.benchmarks.embedded.publisher_process", job],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self.endpoints = self._hear(list[str])
+        super().__enter__()
+        self.endpoints = self.hear(list[str])
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def _hear(self, kind: type[T]) -> T:
-        assert self._process.stdout is not None
-        return msgspec.json.decode(self._process.stdout.readline(), type=kind)
 
     def connect(self, service: WatchedService, *, first: int = 0) -> None:
         """Has the service follow every publisher, as instances `i0`, `i1`... from the first number
@@ -66,15 +49,13 @@ class Publisher:
 
     def when_encoded(self) -> None:
         """Returns once it waits for its subscribers."""
-        self._hear(str)
+        self.hear(str)
 
     def when_subscribed(self) -> None:
         """Returns once all of them are there."""
-        self._hear(str)
+        self.hear(str)
 
     def send(self) -> SentPhase:
         """Sends the next phase; returns when ZeroMQ has all of it."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
-        return self._hear(SentPhase)
+        self.tell()
+        return self.hear(SentPhase)

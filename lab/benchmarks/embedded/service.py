@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -43,19 +44,43 @@ class _Digest(msgspec.Struct):
     contexts: list[_Context]
 
 
-class WatchedService(Protocol):
+class WatchedService(ABC):
     """A service, or a replica of the distributed form."""
 
+    @abstractmethod
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Status and body, over a connection that is kept."""
+
     def register(self, endpoint: str, instance_id: str) -> None:
-        """Has the publisher followed."""
-        ...
+        """Follows one publisher."""
+        fields: dict[str, str | int] = {
+            "endpoint": endpoint,
+            "type": "vLLM",
+            "modelname": MODEL,
+            "instance_id": instance_id,
+            "block_size": BLOCK_SIZE,
+            "dp_rank": 0,
+        }
+        status, answer = self.request("POST", "/register", msgspec.json.encode(fields))
+        if status != 200:
+            raise RuntimeError(f"Expected a registration, got {status}: {answer.decode()}")
 
     def sequences(self) -> dict[str, int]:
-        """The last sequence of each instance that answers show."""
-        ...
+        """The last sequence of each publisher, by instance; -1 before the first."""
+        known = msgspec.json.decode(self.request("GET", "/services")[1], type=_Services)
+        return {publisher.instance_id: publisher.sequence for publisher in known.services}
+
+    def entries(self) -> int:
+        """Entries of all contexts, from `/digest`."""
+        known = msgspec.json.decode(self.request("GET", "/digest")[1], type=_Digest)
+        return sum(context.entries for context in known.contexts)
+
+    def metrics(self) -> dict[str, float]:
+        """`/metrics`, summed over labels."""
+        return parse_metrics(self.request("GET", "/metrics")[1].decode())
 
 
-class Service:
+class Service(WatchedService):
     """One data directory and, between `start` and `kill`, a process on it."""
 
     def __init__(self, kernel: KernelName, *options: str) -> None:
@@ -99,7 +124,7 @@ class Service:
         url = urlsplit(line.split()[3])
         self.address = (str(url.hostname), url.port or 0)
         self._connection = http.client.HTTPConnection(*self.address, timeout=60)
-        until(lambda: self._request("GET", "/ready")[0] == 200, poll_s=READY_POLL_S)
+        until(lambda: self.request("GET", "/ready")[0] == 200, poll_s=READY_POLL_S)
         return time.monotonic() - started, self.cpu_s()
 
     def kill(self) -> None:
@@ -137,7 +162,8 @@ class Service:
 
     # HTTP, over one connection that is kept
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """See `WatchedService`."""
         assert self._connection is not None
         headers = {"Content-Type": "application/json"} if body else {}
         if time.monotonic() > self._idle_since + KEPT_ALIVE_S:
@@ -149,43 +175,15 @@ class Service:
 
     def get(self, path: str) -> bytes:
         """The body of an answer to a `GET`."""
-        return self._request("GET", path)[1]
-
-    def register(self, endpoint: str, instance_id: str) -> None:
-        """Follows one publisher."""
-        fields: dict[str, str | int] = {
-            "endpoint": endpoint,
-            "type": "vLLM",
-            "modelname": MODEL,
-            "instance_id": instance_id,
-            "block_size": BLOCK_SIZE,
-            "dp_rank": 0,
-        }
-        status, answer = self._request("POST", "/register", msgspec.json.encode(fields))
-        if status != 200:
-            raise RuntimeError(f"Expected a registration, got {status}: {answer.decode()}")
+        return self.request("GET", path)[1]
 
     def folded_sequence(self) -> int:
         """The lowest last sequence of all publishers; -1 before the first."""
         return min(self.sequences().values())
 
-    def sequences(self) -> dict[str, int]:
-        """The last sequence of each publisher, by instance; -1 before the first."""
-        known = msgspec.json.decode(self._request("GET", "/services")[1], type=_Services)
-        return {publisher.instance_id: publisher.sequence for publisher in known.services}
-
     def wait_folded(self, instance_id: str, sequence: int) -> None:
         """Until the publisher's batches up to this one are folded."""
         until(lambda: self.sequences()[instance_id] >= sequence, poll_s=0.1)
-
-    def entries(self) -> int:
-        """Entries of all contexts, from `/digest`."""
-        known = msgspec.json.decode(self._request("GET", "/digest")[1], type=_Digest)
-        return sum(context.entries for context in known.contexts)
-
-    def metrics(self) -> dict[str, float]:
-        """`/metrics`, summed over labels."""
-        return parse_metrics(self._request("GET", "/metrics")[1].decode())
 
     def wait_flushed(self) -> None:
         """Until the table covers all that is folded, and so the log is synced."""
@@ -222,6 +220,12 @@ def thread_cpu_seconds(pid: int) -> float:
         with suppress(FileNotFoundError):  # it has ended meanwhile
             spent += int((task / "schedstat").read_text().split()[0])
     return spent / 1e9
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in use and in RAM."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def until(holds: Callable[[], bool], *, poll_s: float, timeout_s: float = START_S) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+from lab.benchmarks.embedded.service import resident_bytes
 from lab.benchmarks.index.blocks import (
     SCOPE,
     Chain,
@@ -28,7 +29,6 @@ from lab.benchmarks.index.blocks import (
     stream_of,
 )
 from lab.benchmarks.peers.approximate_tree import PAGE_TOKENS, ApproximateTree
-from lab.benchmarks.peers.memory import resident_bytes
 from lab.benchmarks.report.figures import Figure, thread_seconds
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from lab.engines.cache import BlockChain, CacheSizes, EngineCache

@@ -5,16 +5,14 @@ It is read before the first block and once all of them are visible and nothing i
 has the log and its inbox in it; `memory` has the index alone, of a larger table.
 """
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from lab.benchmarks.embedded.publisher import Publisher
 from lab.benchmarks.embedded.query import Server
-from lab.benchmarks.embedded.service import MODEL, Service, until
+from lab.benchmarks.embedded.service import MODEL, Service, resident_bytes, until
 from lab.benchmarks.peers.dynamo import DynamoIndexer, describe, missing
 from lab.benchmarks.peers.ingest import checked_prompts
 from lab.benchmarks.peers.queries import Contender, dynamo_contender, our_contender
@@ -93,9 +91,3 @@ def _run_once(
         until(lambda: all(map(is_held, prompts)), poll_s=0.2, timeout_s=VISIBLE_S)
         time.sleep(SETTLE_S)
         return (resident_bytes(watched.pid) - before) / (plan.blocks * holders)
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in use and in RAM."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

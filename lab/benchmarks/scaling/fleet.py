@@ -19,7 +19,6 @@ import math
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,15 +26,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import click
 import msgspec
 
-from lab.benchmarks.embedded.service import Service, until
+from lab.benchmarks.embedded.service import Service, resident_bytes, until
+from lab.benchmarks.job_process import JobProcess
 from lab.benchmarks.report.machine import describe_machine
 from lab.benchmarks.scaling.busy_loops import BusyLoops, Counts
-from lab.benchmarks.scaling.fleet_process import SUBSCRIBED, FleetSent, PublishersJob, ScheduleStart
+from lab.benchmarks.scaling.fleet_process import FleetSent, PublishersJob, ScheduleStart
 from lab.benchmarks.scaling.fleet_report import (
     FleetPlan,
     Sample,
@@ -49,7 +49,6 @@ from lab.benchmarks.scaling.probing import (
     ProbeResult,
     instance_name,
     open_files,
-    resident_bytes,
 )
 from lab.benchmarks.sizes import SEED
 from reprise.http.open_files import raise_open_files_limit
@@ -94,50 +93,25 @@ def shares(total: int, parts: int) -> list[range]:
     return [range(first, end) for first, end in pairwise(cuts)]
 
 
-class Publishers:
+class Publishers(JobProcess):
     """The handle of one `fleet_process`, which ends with the block."""
 
-    def __init__(self, job: PublishersJob) -> None:
-        self.job = job
-
-    def __enter__(self) -> Self:
-        job = msgspec.json.encode(self.job).decode()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lab.benchmarks.scaling.fleet_process", job],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+    module = "lab.benchmarks.scaling.fleet_process"
 
     def endpoints(self) -> list[str]:
         """Of its publishers, in order."""
-        assert self._process.stdout is not None
-        return msgspec.json.decode(self._process.stdout.readline() or "[]", type=list[str])
+        return self.hear(list[str])
 
     def wait_subscribed(self) -> None:
         """Until each has a subscriber."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if line.strip() != f'"{SUBSCRIBED}"':
-            raise RuntimeError("Expected all publishers to be followed, their process has ended")
+        self.hear(str)
 
     def begin(
         self, begin: ScheduleStart, addresses: list[tuple[str, int]], found_s: float
     ) -> Prober:
         """Starts the schedule; returns who asks for what is sent."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(msgspec.json.encode(begin).decode() + "\n")
-        self._process.stdin.flush()
-        prober = Prober(self.job, self._process.stdout, addresses, found_s)
+        self.tell(begin)
+        prober = Prober(self.job, self.lines, addresses, found_s)
         prober.start()
         return prober
 

@@ -1,6 +1,5 @@
 """Whether answers have what was just published, and how soon: asked for samples of all messages."""
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -19,8 +18,8 @@ ASK_AGAIN_S: Final = 0.01
 class PublisherOutput(Protocol):
     """The standard output of a process of publishers."""
 
-    def readline(self) -> str:
-        """A line, "" at the end."""
+    def readline(self) -> bytes:
+        """A line, b"" at the end."""
         ...
 
 
@@ -129,12 +128,6 @@ def _matches(client: Client, tokens: list[int]) -> dict[str, int]:
     by_instance = instances_of("JSON", answer) if answer != b"{}" else {}
     found = {name: match["longest_matched"] for name, match in by_instance.items()}
     return {name: tokens for name, tokens in found.items() if tokens}
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in RAM."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def open_files(pid: int) -> int:

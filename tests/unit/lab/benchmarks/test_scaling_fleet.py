@@ -85,10 +85,10 @@ class Lines:
     """What a process of publishers says."""
 
     def __init__(self, *said: object) -> None:
-        self._lines = [msgspec.json.encode(one).decode() for one in said]
+        self._lines = [msgspec.json.encode(one) for one in said]
 
-    def readline(self) -> str:
-        return self._lines.pop(0) if self._lines else ""
+    def readline(self) -> bytes:
+        return self._lines.pop(0) if self._lines else b""
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, *answers: object, sequence: int = 0) -> Prober:

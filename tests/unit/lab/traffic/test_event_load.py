@@ -1,14 +1,9 @@
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
 import zmq
 
 from lab.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
-from lab.traffic.event_load import LoadPlan, LoadPublisher, LoadStats, encode_load
+from lab.traffic.event_load import LoadPlan, LoadPublisher, encode_load
 from tests.unit.lab.demo.stub_service import NaiveFollower
 
 WAIT_MS = 10_000
@@ -89,32 +84,6 @@ def test_without_a_subscriber_nothing_is_awaited_for_ever() -> None:
     publisher = LoadPublisher()
     assert not publisher.wait_for_subscriber(0.01)
     publisher.close(0)
-
-
-def test_command_prints_its_endpoint_and_then_its_figures() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lab.traffic.event_load", "--blocks=640", "--pattern=removed"],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[4],
-    )
-    assert process.stdout is not None
-    try:
-        endpoint = json.loads(process.stdout.readline())["endpoint"]
-        with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
-            subscriber.set(zmq.LINGER, 0)
-            subscriber.subscribe(b"")
-            subscriber.connect(endpoint)
-            for _ in range(20):
-                assert subscriber.poll(WAIT_MS)
-                assert len(subscriber.recv_multipart()) == 3
-        stats = msgspec.json.decode(process.stdout.readline(), type=LoadStats)
-        assert (stats.batches, stats.stored_blocks, stats.removed_blocks) == (20, 640, 640)
-        assert stats.sustained
-        assert process.wait() == 0
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def test_adapters_are_named_chain_by_chain_and_cleared_now_and_then() -> None:

@@ -215,6 +215,7 @@ def test_views_show_the_keys_tenants_alone(service: Service) -> None:
         "/routing",
         "/decisions",
         "/ui/heatmap",
+        "/ui/instances",
     ):
         reply = call(service.client, "GET", path, "acme")
         assert reply.status == 200, (path, reply.body)
@@ -230,6 +231,7 @@ def test_views_show_the_keys_tenants_alone(service: Service) -> None:
     assert len(call(service.client, "GET", "/services", "acme").document()["services"]) == 1
     assert len(call(service.client, "GET", "/gaps", "acme").document()["publishers"]) == 1
     assert call(service.client, "GET", "/memory", "acme").document()["count"] == 1
+    assert call(service.client, "GET", "/ui/instances", "acme").document()["count"] == 1
     assert len(call(service.client, "GET", "/digest", "acme").document()["contexts"]) == 1
     assert call(service.client, "GET", "/global_view", "acme").document()["context_count"] == 1
 

@@ -51,6 +51,7 @@ PATHS = {
     "/metrics": "get",
     "/events": "get",
     "/ui/heatmap": "get",
+    "/ui/instances": "get",
 }
 
 

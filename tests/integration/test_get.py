@@ -1,12 +1,12 @@
-"""`reprise top` in a terminal beside the API of a service as a process."""
+"""`reprise get --every` in a terminal beside the API of a service as a process."""
 
 import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -59,9 +59,6 @@ class Terminal:
             self.process.wait()
         os.close(self._master)
 
-    def press(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
     @property
     def text(self) -> str:
         """What it shows now."""
@@ -74,7 +71,7 @@ class Terminal:
 
     def row(self, name: str) -> str:
         """The line of an instance, "" for none."""
-        lines = [line for line in self.text.splitlines() if re.match(rf"\S+ +{name} ", line)]
+        lines = [line for line in self.text.splitlines() if re.match(rf" *\S+ +{name} ", line)]
         return lines[0] if lines else ""
 
     def ended(self) -> int:
@@ -119,46 +116,44 @@ def entries(service: Service, name: str) -> int:
     return sum(one["entries"] for one in service.digest()["contexts"] if one["instance_id"] == name)
 
 
+def following(service: Service, *arguments: str) -> Terminal:
+    command = (sys.executable, "-m", "reprise", "get", "--url", service.base_url)
+    names = ("tenant_id", "instance_id", "state", "blocks", "pressure")
+    columns = (word for name in names for word in ("-c", name))
+    return Terminal(*command, "/ui/instances", "--every", "0.25", *columns, *arguments)
+
+
 def test_what_a_terminal_shows_is_what_the_api_says(
     service: Service, engines: list[EngineProcess], tmp_path: Path
 ) -> None:
     until(lambda: entries(service, "left") > 0 and entries(service, "right") > 0, what="blocks")
     writer = SegmentProcess(tmp_path / "shm")
-    command = (sys.executable, "-m", "reprise", "top", "--url", service.base_url, "-n", "0.25")
     try:
         writer.write(1000, 250, 250)
-        with Terminal(*command) as terminal:
+        with following(service) as terminal:
             until(lambda: "exact" in terminal.row("right"), what="the second engine is shown")
             listed = {one["InstanceID"]: one for one in service.get("/services")[1]["services"]}
             for name in ("left", "right"):
                 words = terminal.row(name).split()
                 assert words[:3] == ["default", name, listed[name]["State"]]
-                assert f"{entries(service, name):,}" in words
-            until(lambda: "50.0 %" in terminal.row("left"), what="the pressure of its memory")
-            assert f"[{'#' * 8}{'=' * 8}{'-' * 16}]" in terminal.text
-            terminal.press("/right\n")
-            until(lambda: not terminal.row("left"), what="the other is filtered")
-            assert terminal.row("right")
-            terminal.press("\x1b")
-            until(lambda: terminal.row("left"), what="all are shown")
-            writer.kill()
-            until(lambda: "orphaned" in terminal.text, what="its writer is gone")
-            terminal.press("q")
-            assert terminal.ended() == 0
+                assert str(entries(service, name)) in words
+            until(lambda: "0.5" in terminal.row("left").split(), what="the pressure of its memory")
+            terminal.process.send_signal(signal.SIGINT)
+            assert terminal.ended() == 130
+        with following(service, "--filter", "right") as terminal:
+            until(lambda: terminal.row("right"), what="the one that is wanted")
+            assert not terminal.row("left")
     finally:
         writer.kill()
 
 
-def test_a_service_that_is_killed_is_said_with_the_age_of_what_is_shown(
+def test_a_service_that_is_killed_is_said_and_what_was_known_stays(
     service: Service, engines: list[EngineProcess]
 ) -> None:
-    command = (sys.executable, "-m", "reprise", "top", "--url", service.base_url, "-n", "0.25")
-    with Terminal(*command) as terminal:
+    with following(service) as terminal:
         until(lambda: terminal.row("left"), what="an engine is shown")
         service.kill()
         until(lambda: "Is the service up?" in terminal.text, what="that it is away")
-        time.sleep(1.2)
-        assert re.search(r"This is [1-9]\d* s old", terminal.text)
         assert terminal.row("left"), "what was known stays"
-        terminal.press("q")
-        assert terminal.ended() == 0
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.ended() == 130

@@ -1,1 +1,0 @@
-"""What the command line shows of routing, and its options."""
