@@ -40,11 +40,10 @@ from routing.decisions.interface import RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
 from routing.worker.worker import RoutingWorker
 from schemas.answer_states import AnswerState
-from schemas.codec import decode_cursor_entry, decode_log_record, decode_routing
+from schemas.codec import decode_routing
 from schemas.errors import ConfigurationError
 from schemas.identities import ModelContext, PrefixScope, StreamKey
 from schemas.limits import STALE_S
-from schemas.records import EventsRecord, GapRecord, ResetRecord
 from schemas.routing_records import (
     DecisionsRecord,
     FeedbackReport,
@@ -551,33 +550,12 @@ class ClusterWorld(BridgeWorld):
         self.broker.refused_ratio = 0.0
 
     def _retire(self) -> None:
-        """Retention, which is of hours where bridges note each second how far the log is: what no
-        note has is there still.
-        """
+        """Retention, be it of what no bridge has noted yet."""
         self.observer.look()
-        unnoted = self._unnoted()
+        self.retired += 1
         for log in self.broker.topics[_EVENTS.name]:
-            most = unnoted.get(log.number, log.end)
-            log.retire(self.rng.randint(log.start, max(log.start, most)))
+            log.retire(self.rng.randint(log.start, log.end))
             self.history.note(f"events {log.number} begin at {log.start}")
-
-    def _unnoted(self) -> dict[int, int]:
-        """By partition, the offset of the first batch that is behind the note of its publisher."""
-        notes = {
-            message.key: decode_cursor_entry(message.key, message.value)
-            for log in self.broker.topics[KAFKA.topics.cursors.name]
-            for message in log.records
-        }
-        noted = {one.publisher: one.note.offset for one in notes.values()}
-        found: dict[int, int] = {}
-        for number, messages in enumerate(self.observer.messages):
-            for message in messages:
-                record = decode_log_record(message.value or b"")
-                if not isinstance(record, EventsRecord | GapRecord | ResetRecord):
-                    continue
-                if message.offset >= noted.get(record.publisher, 0):
-                    found.setdefault(number, message.offset)
-        return found
 
     def _poison_table(self) -> None:
         self.history.note("poison in the table topic")
@@ -761,7 +739,6 @@ class ClusterWorld(BridgeWorld):
         self._take_writes()
         if self.has_damaged_rows:
             self.lose_table_topic()  # the disks have it, or the events do
-        self._register_somebody()
         for worker in self.workers_hosts:
             worker.disk.full, worker.disk.strains_left = False, 0
             self.loop.resume(worker.process)
@@ -771,15 +748,6 @@ class ClusterWorld(BridgeWorld):
         if self.losing:  # who is registered is written again once the log begins behind it
             await asyncio.sleep(LOG_START_LOOK_S + HEARTBEAT_COMPLETE_S)
             await self._until_quiet()
-
-    def _register_somebody(self) -> None:
-        """In each partition: a worker finds that the table topic was lost as it writes, and it has
-        nothing to write where no bridge sends heartbeats.
-        """
-        homes = {_home(engine.publisher.stream): engine.number for engine in self.engines}
-        used = {_home(self.engines[number].publisher.stream) for number in self.registered}
-        for home in sorted(homes.keys() - used):
-            self.register(homes[home])
 
     def _restart(self) -> None:
         for worker in self.workers_hosts:
@@ -866,6 +834,8 @@ class ClusterWorld(BridgeWorld):
         self.is_cleared = True
 
     def _check_spooled(self) -> None:
+        if self.retired:
+            return  # nobody knows how the log has gone on: what a spool had is told to be lost
         records = self._records()
         for number in sorted(self.registered):
             engine = self.engines[number]
