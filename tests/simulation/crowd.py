@@ -178,11 +178,16 @@ class Crowd:
         """An engine dies, and comes back after a while."""
         engine = self.rng.choice(self.engines)
         if engine.up:
-            self.history.note(f"engine {engine.number} stops at {engine.sequence}")
-            engine.stop()
-            self.later(3.0, f"engine {engine.number} is back", lambda: self._start(engine))
+            self.stop(engine)
+            self.later(3.0, f"engine {engine.number} is back", lambda: self.start(engine))
 
-    def _start(self, engine: SimulatedEngine) -> None:
+    def stop(self, engine: SimulatedEngine) -> None:
+        """The engine dies, and what it holds with it."""
+        self.history.note(f"engine {engine.number} stops at {engine.sequence}")
+        engine.stop()
+
+    def start(self, engine: SimulatedEngine) -> None:
+        """The engine is back, and links come up one by one."""
         engine.start()
         for link in [link for one in engine.ranks for link in one.links]:
             self.later(1.0, "", link.set_up_with_engine)

@@ -408,6 +408,7 @@ class ClusterWorld(BridgeWorld):
     def _losing_steps(self) -> list[tuple[int, Step]]:
         return [
             (1, self._retire),
+            (1, self._retire_unnoted),
             (1, self._poison_table),
             (1, self._damage_rows),
             (1, self._lose_routing_log),
@@ -549,13 +550,34 @@ class ClusterWorld(BridgeWorld):
     def _take_writes(self) -> None:
         self.broker.refused_ratio = 0.0
 
-    def _retire(self) -> None:
+    def _retire(self, *, all_of_it: bool = False) -> None:
         """Retention, be it of what no bridge has noted yet."""
         self.observer.look()
         self.retired += 1
         for log in self.broker.topics[_EVENTS.name]:
-            log.retire(self.rng.randint(log.start, log.end))
+            log.retire(log.end if all_of_it else self.rng.randint(log.start, log.end))
             self.history.note(f"events {log.number} begin at {log.start}")
+
+    def _retire_unnoted(self) -> None:
+        """Engines begin again, and so they do when all bridges have died before they had noted it
+        and the log has dropped it.
+        """
+        self._restart_engines()
+
+        def end() -> None:
+            for host in self.hosts.values():
+                self._kill(host)
+            self._retire(all_of_it=True)
+            self._restart_engines()
+
+        self.loop.call_later(1.0, self.crowd.send_last)  # links are up
+        self.loop.call_later(1.0 + self.rng.random(), end)
+
+    def _restart_engines(self) -> None:
+        for engine in self.engines:
+            if engine.up:
+                self.crowd.stop(engine)
+                self.crowd.start(engine)
 
     def _poison_table(self) -> None:
         self.history.note("poison in the table topic")
