@@ -410,7 +410,7 @@ class ClusterWorld(BridgeWorld):
             (1, self._retire),
             (1, self._retire_unnoted),
             (1, self._poison_table),
-            (1, self._damage_rows),
+            (2, self._damage_rows),
             (1, self._lose_routing_log),
         ]
 
@@ -586,15 +586,18 @@ class ClusterWorld(BridgeWorld):
         self.broker.append(part, [(kind + self.rng.randbytes(12), self.rng.randbytes(20))])
 
     def _damage_rows(self) -> None:
-        """Some rows that count, before a replica reads them."""
+        """Some rows that count, or all that have blocks, before a replica reads them."""
         log = max(self.broker.topics[_TABLE.name], key=operator.attrgetter("end"))
         rows = {one.key: one for one in log.records if one.visible and one.key != COVERED_KEY}
         found = [row for row in rows.values() if row.value]
-        for row in self.rng.sample(found, min(len(found), 3)):
+        blocks = [row for row in found if (row.key or b"").startswith(CONTEXT)]
+        for row in self.rng.choice((blocks, self.rng.sample(found, min(len(found), 3)))):
             self.history.note(f"row {row.offset} of the table is damaged")
             row.value = self.rng.randbytes(20)
             self.has_damaged_rows = True
-        self.kill_replica()
+        host = self.rng.choice(self.replicas)
+        self._kill_machine(host)
+        self.start_replica(host)  # soon, so that much of the history is left with what it has read
 
     def _lose_routing_log(self) -> None:
         self.lost_routing = True
