@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make run` (the service with a demo) and `make test`.
 # PYTHON=... chooses the interpreter (3.11 to 3.13), ARGS=... passes options to `reprise up` or pytest,
 # PORT=... is where `make run` answers.
+# MINUTES=... bounds `make soak`: what has not begun by then is skipped.
 # JOBS=... says how many tests run side by side (0 for one after the other; more than cores: most wait).
 
 SHELL := /bin/bash
@@ -33,6 +34,7 @@ LITELLM ?= litellm==1.110.2
 RAY ?= ray[serve]==2.60.0
 SBOM ?= cyclonedx-bom==7.5.0
 JOBS ?=
+MINUTES ?= 480
 
 # One that does not run, or was made by half, is made again.
 $(if $(wildcard $(VENV)),$(shell $(BIN)/python -c 'import pip' 2>/dev/null || \
@@ -92,8 +94,8 @@ faults: .make/dev ## all other tests of real processes: kills, cuts, outages, up
 	$(PYTEST) --lane faults -n $(or $(JOBS),3) $(ARGS)
 
 # ARGS="-k zmq --seed 4711" is what a failure names; ARGS="tests/fuzz" is one half of it.
-soak: .make/dev ## a million seeds of the simulated worlds, and hostile bytes in full: hours
-	$(PYTEST) --lane soak -n $(or $(JOBS),2) --seeds 1000000 --fuzz-scale 1 $(ARGS)
+soak: .make/dev ## up to a million seeds of the simulated worlds, and hostile bytes in full, for MINUTES: a night
+	$(PYTEST) --lane soak --minutes $(MINUTES) -n $(or $(JOBS),2) --seeds 1000000 --fuzz-scale 1 $(ARGS)
 
 check: .make/dev ## formatting, lint, types, import rules, each test in one lane; the kernel's own lint and tests where Rust is found
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""Which lane a test is in, and `--lane`, which runs one of them.
+"""Which lane a test is in, and `--lane`, which runs one of them, for up to `--minutes`.
 
     test     what decides without a process of its own, by seeds and by contracts of the embedded
              form; and one test of each fault with real processes and a real broker
@@ -9,6 +9,8 @@ The folder decides; a marker (`smoke`, `faults`) moves a test into the lane that
 that is in no lane, or in two, is an error of every run, and so of `make check`, which collects all.
 """
 
+import time
+from collections import Counter
 from typing import Final
 
 import pytest
@@ -24,6 +26,8 @@ FOLDERS: Final = {
     "fuzz": "faults",
 }
 MARKERS: Final = {"smoke": "test", "faults": "faults"}
+
+_BEGUN_AT: Final = pytest.StashKey[float]()
 
 SEEDED: Final = ("simulation", "fuzz")
 """Folders whose tests try as many seeds as they are given: those of the lane `soak`."""
@@ -54,10 +58,13 @@ def lane_of(nodeid: str, markers: set[str]) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """See the module."""
     parser.addoption("--lane", choices=LANES, default=None, help="run the tests of this lane only")
+    told = "skip what has not begun after so many minutes; what is seeded takes turns until then"
+    parser.addoption("--minutes", type=float, default=None, help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The markers are part of what decides."""
+    config.stash[_BEGUN_AT] = time.monotonic()
     for name, lane in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: in the lane `{lane}`, see tests/lanes.py")
 
@@ -79,3 +86,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = kept
+    if config.getoption("--minutes") is not None:
+        items[:] = in_turns(items)
+
+
+def in_turns(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The first seeds of each test before the second ones of any."""
+    turns: Counter[str] = Counter()
+    found: list[tuple[int, pytest.Item]] = []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        found.append((turns[name], item))
+        turns[name] += 1
+    return [item for _, item in sorted(found, key=lambda one: one[0])]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begins nothing once the time is over."""
+    minutes: float | None = item.config.getoption("--minutes")
+    if minutes is not None and time.monotonic() - item.config.stash[_BEGUN_AT] >= 60 * minutes:
+        pytest.skip(f"the {minutes:g} minutes are over")

@@ -10,6 +10,10 @@ rest. Two rules keep that short and correct:
 - The note of a publisher that is silent is written again before the events have gone on by
   CURSOR_NOTE_BEHIND_RECORDS_MAX.
 
+Where retention has dropped records behind a note, and no batch of the publisher is left, tables may
+have folded incarnations of which no bridge knows. Each takes a record at least: the publisher goes
+on in an incarnation that so many records cannot have reached.
+
 Incarnations keep rising when a publisher is unregistered and registered again, so a late record of
 an earlier registration is never taken for one of the next.
 """
@@ -36,7 +40,7 @@ from schemas.codec import (
 from schemas.errors import EntryError
 from schemas.identities import PublisherKey
 from schemas.limits import PUBLISHERS_MAX, REGISTRY_ENTRIES_MAX
-from schemas.positions import NO_CURSOR, Cursor, ProcessMark, Proof
+from schemas.positions import NO_CURSOR, Cursor, ProcessMark, Proof, media_of_next
 from schemas.records import (
     BridgeRecord,
     EventsRecord,
@@ -152,10 +156,22 @@ class LogState:
         log had it.
         """
         if self.cursor.sequence >= 0 or self.begun is not None:
-            self.cursor = Cursor(self.cursor.incarnation + 1, -1)
-            self.engine_time, self.proof = 0.0, None
+            self._begin_incarnation(self.cursor.incarnation + 1)
         self.begun = self.heard = self.window = None
         self.media = 0
+
+    def begin_behind(self, retired: int) -> None:
+        """So many records behind what is known are gone unread, and no batch came behind them.
+
+        Each may have been of the publisher, and have begun an incarnation.
+        """
+        self._begin_incarnation(self.cursor.incarnation + retired + 1)
+        self.begun = self.heard = self.window = None
+        self.media, self.is_due = media_of_next(self.media), True
+
+    def _begin_incarnation(self, number: int) -> None:
+        self.cursor = Cursor(number, -1)
+        self.engine_time, self.proof = 0.0, None
 
     def note(self) -> CursorNote:
         """What the next bridge needs to know."""
@@ -309,28 +325,29 @@ class Cursors:
             KafkaError: the broker went away.
         """
         wanted: dict[PublisherKey, LogState] = {}
-        starts: dict[int, int | None] = {}
+        recorded: list[PublisherKey] = []  # where there is no note, there is no record
         for publisher, home in homes.items():
             state = self._states.get(publisher)
             if state is None:
-                state = self._states[publisher] = LogState(self.partition(publisher), home=home)
-                if home not in self._never_written | self._incomplete:
-                    starts.setdefault(state.partition, None)  # no note, no record
-                    wanted[publisher] = state
-                    continue
+                state = self._states[publisher] = LogState(self.partition(publisher))
+                if home in self._never_written | self._incomplete:
+                    recorded.append(publisher)
+            else:
+                recorded.append(publisher)
             state.home = home
             wanted[publisher] = state
-            start = starts.get(state.partition)
-            starts[state.partition] = state.offset if start is None else min(start, state.offset)
         if wanted:
-            await self._read_events(wanted, starts)
+            await self._read_events(wanted, recorded)
         return wanted
 
     async def _read_events(
-        self, wanted: Mapping[PublisherKey, LogState], starts: Mapping[int, int | None]
+        self, wanted: Mapping[PublisherKey, LogState], recorded: Iterable[PublisherKey]
     ) -> None:
         topic = self._topics.events.name
-        starts = dict(starts)
+        starts: dict[int, int | None] = dict.fromkeys(one.partition for one in wanted.values())
+        known: dict[
+            PublisherKey, int
+        ] = {}  # before which offset no batch of the publisher is missed
 
         def take(message: Message) -> None:
             record = decode_log_record(message.value or b"")
@@ -342,20 +359,33 @@ class Cursors:
                     # The fold skips a record whose events do not decode: its batches are missing.
                     decode_record_events(record)
                 state.take(record, message.offset)
+                if not isinstance(record, RegisteredRecord | UnregisteredRecord):
+                    known[record.publisher] = message.offset + 1
 
         def corrupt(partition: int, offset: int) -> None:
             self.skipped.note(topic, partition, offset, CHECKSUM, "wrong checksum")
 
         async with started_consumer(self.open_reader()) as reader:
-            found = await reader.end_offsets([Partition(topic, number) for number in starts])
-            for state in wanted.values():
+            parts = [Partition(topic, number) for number in starts]
+            found = await reader.end_offsets(parts)
+            for publisher in recorded:
+                state = wanted[publisher]
                 if state.offset > found[Partition(topic, state.partition)]:
-                    # It is of another topic of that name: nothing in this one is known.
-                    state.offset = starts[state.partition] = 0
+                    state.offset = 0  # of another topic of that name: nothing in this one is known
+                start = starts[state.partition]
+                known[publisher] = state.offset
+                starts[state.partition] = min(
+                    state.offset, state.offset if start is None else start
+                )
             guarded = self.skipped.guarded(topic, take)
             ends = await read_to_end(reader, topic, starts, guarded, corrupt)
+            begins = await reader.beginning_offsets(parts)
         for state in wanted.values():
             state.offset = ends[state.partition]
+        for publisher, offset in known.items():
+            begin = begins[Partition(topic, wanted[publisher].partition)]
+            if offset < begin:
+                wanted[publisher].begin_behind(begin - offset)
 
     # Following
 

@@ -139,6 +139,9 @@ class RoutingTable:
         """See `PartitionOwner`."""
         return None if self._fold is None or partition != ROUTING_PARTITION else self._kept + 1
 
+    async def check(self) -> None:
+        """See `PartitionOwner`: nothing, for whoever finds no checkpoint reads the log."""
+
     async def fold(self, records: Mapping[int, Sequence[LogEntry]]) -> None:
         """Folds records, and keeps a checkpoint now and then.
 

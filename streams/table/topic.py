@@ -108,6 +108,11 @@ class KafkaTableTopic:
         self._next = -1
         self._taken_at = 0.0
 
+    @property
+    def end(self) -> int:
+        """Up to where this object knows the partition to be written; -1 before it was taken."""
+        return self._next
+
     # Ownership
 
     async def take(self) -> bool:

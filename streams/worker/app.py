@@ -62,7 +62,8 @@ transaction ends in a record that no consumer is given; nor do they fence, or wr
 as one.
 
 A partition that stands still although its log has more ends the app (`stall_watch`): that nothing
-comes is what every fault between the broker and the agent looks like.
+comes is what every fault between the broker and the agent looks like. So does a table topic that
+was lost meanwhile, which a partition of which nothing comes would never write to.
 
 A stopped app cannot be started again: each attempt makes a new one.
 """
@@ -488,8 +489,12 @@ class WorkerApp(faust.App):
             try:
                 places = self._places()
                 logs = await log_bounds(self._options, self.events_topic, places) if places else {}
+                await self.owner.check()
             except (KafkaError, OSError):
                 continue  # Kafka is away, which others tell
+            except Exception as error:  # noqa: BLE001 -- raised by `run`
+                self.outcome.fail(error)
+                return
             if (stalled := watch.note(places, logs, loop.time())) is not None:
                 self.outcome.fail(stalled)
 

@@ -33,6 +33,16 @@ class PartitionOwner(Protocol):
         """Folds records of each partition, and writes what they changed."""
         ...
 
+    async def check(self) -> None:
+        """Looks whether what was written is there still; to be called now and then: where nothing
+        is to be folded, nothing is written that would tell.
+
+        Raises:
+            TableLostError: it is not; the tables have to be opened again.
+            KafkaError: that cannot be seen now.
+        """
+        ...
+
     async def close(self) -> None:
         """Gives everything up for good, after what is under way; after the app."""
         ...

@@ -242,6 +242,21 @@ class PartitionTables:
         owned = self.owned.get(partition)
         return None if owned is None else owned.table.flushed + 1
 
+    async def check(self) -> None:
+        """See `PartitionOwner`: a table topic that was made again, while nothing comes."""
+        topics = {one: owned.topic for one, owned in self.owned.items() if owned.topic is not None}
+        ends = {one: topic.end for one, topic in topics.items()}
+        if self._table_topic is None or not ends:
+            return
+        logs = await log_bounds(self._options, self._table_topic, ends)
+        for partition, end in ends.items():
+            found = logs[partition].end
+            if found < end == topics[partition].end:  # else a write tells by itself
+                raise TableLostError(
+                    f"expected partition {partition} of {self._table_topic} to reach {end}, but it"
+                    f" ends at {found}: it is another topic of that name"
+                )
+
     # Records
 
     async def fold(self, records: Mapping[int, Sequence[LogEntry]]) -> None:

@@ -1,5 +1,11 @@
-"""Every process of the distributed form killed with -9 in random order, under a steady load: each
-once. Orders, and moments within a step, are what seeds of the cluster try.
+"""Every process of the distributed form killed with -9 in random order, under a steady load.
+
+Each of them once. What a death costs by its moment and order is tried by the simulated cluster: its
+bridges, workers and replicas die between any two awaits and any two writes to a disk. Mutants of
+what the next process begins with (a spool forgotten, an incarnation begun twice, damaged rows that
+are trusted) are found by its seeds. What no seed shows is that real processes come back at all: by
+their locks, files, sockets and group sessions, and Kafka by its own recovery. A second death of the
+same process adds nothing to that; REPRISE_TEST_KILLS asks for more.
 """
 
 import os

@@ -178,11 +178,16 @@ class Crowd:
         """An engine dies, and comes back after a while."""
         engine = self.rng.choice(self.engines)
         if engine.up:
-            self.history.note(f"engine {engine.number} stops at {engine.sequence}")
-            engine.stop()
-            self.later(3.0, f"engine {engine.number} is back", lambda: self._start(engine))
+            self.stop(engine)
+            self.later(3.0, f"engine {engine.number} is back", lambda: self.start(engine))
 
-    def _start(self, engine: SimulatedEngine) -> None:
+    def stop(self, engine: SimulatedEngine) -> None:
+        """The engine dies, and what it holds with it."""
+        self.history.note(f"engine {engine.number} stops at {engine.sequence}")
+        engine.stop()
+
+    def start(self, engine: SimulatedEngine) -> None:
+        """The engine is back, and links come up one by one."""
         engine.start()
         for link in [link for one in engine.ranks for link in one.links]:
             self.later(1.0, "", link.set_up_with_engine)
@@ -275,19 +280,22 @@ def check_engine(
     covered: bool,
     counters: Mapping[str, Sequence[PublisherCounters]],
     known: bool = True,
+    retired: int = 0,
 ) -> bool | None:
     """What a fold of the records says of an engine is the truth, or that it may not be; where the
     engine is `covered`, the truth. And no more is withdrawn than has to be: each incarnation in the
     log has a cause, which is a life of the engine of which something was received, or one of its
-    `registrations` but the first. The ledger equals the loss; `known`: the records are all that
-    there have ever been.
+    `registrations` but the first, or that the log was `retired` before bridges had noted all of it.
+    The ledger equals the loss; `known`: the records are all that there have ever been.
 
     Returns:
         Whether the log has all batches from the last one on that cleared its cache; None where that
         cannot be known.
     """
     own = [one for one in records if one.publisher == engine.publisher]
-    incarnations = max((one.incarnation for one in own if hasattr(one, "incarnation")), default=0)
+    numbers = {one.incarnation for one in own if hasattr(one, "incarnation")}
+    # Those behind a retirement go on from a higher number.
+    incarnations = len(numbers) - retired if retired else max(numbers, default=0)
     assert incarnations <= max(engine.lives_heard, 1) + max(registrations - 1, 0), (
         f"of engine {engine.number} {engine.lives_heard} lives were heard and {registrations}"
         f" registrations made, but the log has {incarnations} incarnations"

@@ -101,6 +101,7 @@ class FaustPart(Generic[OwnerT]):
         found = {number: owner.next_offset(number) for number in assigned}
         places = {number: place for number, place in found.items() if place is not None}
         logs = await log_bounds(self._options, self._topic, places) if places else {}
+        await owner.check()
         self._failure = self._failure or watch.note(places, logs, asyncio.get_running_loop().time())
 
     def _seek(self, owner: OwnerT, part: Partition) -> None:

@@ -115,6 +115,7 @@ class BridgeWorld:
         self.registrations: Counter[int] = Counter()  # how often, by engine
         self.disputed: set[PublisherKey] = set()
         self.observer = Observer(self)
+        self.retired = 0  # how often retention has taken some of the events
         self.whole: dict[PublisherKey, bool | None] = {}  # see `check_engine`, by the last `check`
         history.note(
             f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
@@ -451,6 +452,7 @@ class BridgeWorld:
                 registrations=self.registrations[engine.number],
                 counters=self.crowd.counters,
                 covered=self.crowd.covered,
+                retired=self.retired,
             )
             if engine.publisher in registered:
                 whole[engine.publisher] = found

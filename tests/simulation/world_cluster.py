@@ -40,11 +40,10 @@ from routing.decisions.interface import RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
 from routing.worker.worker import RoutingWorker
 from schemas.answer_states import AnswerState
-from schemas.codec import decode_cursor_entry, decode_log_record, decode_routing
+from schemas.codec import decode_routing
 from schemas.errors import ConfigurationError
-from schemas.identities import ModelContext, PrefixScope, StreamKey
+from schemas.identities import ModelContext, PrefixScope, PublisherKey, StreamKey
 from schemas.limits import STALE_S
-from schemas.records import EventsRecord, GapRecord, ResetRecord
 from schemas.routing_records import (
     DecisionsRecord,
     FeedbackReport,
@@ -59,6 +58,7 @@ from streams.table import table as tables
 from streams.table.fold import Fold
 from streams.table.rows.format import CONTEXT, COVERED_KEY, FACT, MARK, PUBLISHER, REGISTRATION
 from streams.table.rows.reader import RowReader
+from streams.table.scope_states import ConfirmationSource
 from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
 from streams.worker.worker import StreamsSettings, Worker
@@ -110,6 +110,7 @@ class ReplicaHost:
         self.service: ReplicaService | None = None
         self.oracle: StateOracle | None = None
         self.covered: dict[int, int] = {}  # what it has answered from, by partition
+        self.late_s: dict[ConfirmationSource, float] = {}  # the soonest heartbeat that it has seen
 
 
 @dataclass
@@ -323,7 +324,7 @@ class ClusterWorld(BridgeWorld):
         """Starts the replica, where it does not run."""
         if host.process.state is State.DEAD:
             self.history.note(f"{host.name} starts")
-            host.process, host.covered = Process(host.name), {}
+            host.process, host.covered, host.late_s = Process(host.name), {}, {}
             self.loop.spawn(host.process, self._run_replica(host))
             looking = self.loop.create_task(self._look_at_first(host, host.process))
             looking.add_done_callback(self._note_end)
@@ -409,8 +410,9 @@ class ClusterWorld(BridgeWorld):
     def _losing_steps(self) -> list[tuple[int, Step]]:
         return [
             (1, self._retire),
+            (1, self._retire_unnoted),
             (1, self._poison_table),
-            (1, self._damage_rows),
+            (2, self._damage_rows),
             (1, self._lose_routing_log),
         ]
 
@@ -550,34 +552,34 @@ class ClusterWorld(BridgeWorld):
     def _take_writes(self) -> None:
         self.broker.refused_ratio = 0.0
 
-    def _retire(self) -> None:
-        """Retention, which is of hours where bridges note each second how far the log is: what no
-        note has is there still.
-        """
+    def _retire(self, *, all_of_it: bool = False) -> None:
+        """Retention, be it of what no bridge has noted yet."""
         self.observer.look()
-        unnoted = self._unnoted()
+        self.retired += 1
         for log in self.broker.topics[_EVENTS.name]:
-            most = unnoted.get(log.number, log.end)
-            log.retire(self.rng.randint(log.start, max(log.start, most)))
+            log.retire(log.end if all_of_it else self.rng.randint(log.start, log.end))
             self.history.note(f"events {log.number} begin at {log.start}")
 
-    def _unnoted(self) -> dict[int, int]:
-        """By partition, the offset of the first batch that is behind the note of its publisher."""
-        notes = {
-            message.key: decode_cursor_entry(message.key, message.value)
-            for log in self.broker.topics[KAFKA.topics.cursors.name]
-            for message in log.records
-        }
-        noted = {one.publisher: one.note.offset for one in notes.values()}
-        found: dict[int, int] = {}
-        for number, messages in enumerate(self.observer.messages):
-            for message in messages:
-                record = decode_log_record(message.value or b"")
-                if not isinstance(record, EventsRecord | GapRecord | ResetRecord):
-                    continue
-                if message.offset >= noted.get(record.publisher, 0):
-                    found.setdefault(number, message.offset)
-        return found
+    def _retire_unnoted(self) -> None:
+        """Engines begin again, and so they do when all bridges have died before they had noted it
+        and the log has dropped it.
+        """
+        self._restart_engines()
+
+        def end() -> None:
+            for host in self.hosts.values():
+                self._kill(host)
+            self._retire(all_of_it=True)
+            self._restart_engines()
+
+        self.loop.call_later(1.0, self.crowd.send_last)  # links are up
+        self.loop.call_later(1.0 + self.rng.random(), end)
+
+    def _restart_engines(self) -> None:
+        for engine in self.engines:
+            if engine.up:
+                self.crowd.stop(engine)
+                self.crowd.start(engine)
 
     def _poison_table(self) -> None:
         self.history.note("poison in the table topic")
@@ -586,15 +588,18 @@ class ClusterWorld(BridgeWorld):
         self.broker.append(part, [(kind + self.rng.randbytes(12), self.rng.randbytes(20))])
 
     def _damage_rows(self) -> None:
-        """Some rows that count, before a replica reads them."""
+        """Some rows that count, or all that have blocks, before a replica reads them."""
         log = max(self.broker.topics[_TABLE.name], key=operator.attrgetter("end"))
         rows = {one.key: one for one in log.records if one.visible and one.key != COVERED_KEY}
         found = [row for row in rows.values() if row.value]
-        for row in self.rng.sample(found, min(len(found), 3)):
+        blocks = [row for row in found if (row.key or b"").startswith(CONTEXT)]
+        for row in self.rng.choice((blocks, self.rng.sample(found, min(len(found), 3)))):
             self.history.note(f"row {row.offset} of the table is damaged")
             row.value = self.rng.randbytes(20)
             self.has_damaged_rows = True
-        self.kill_replica()
+        host = self.rng.choice(self.replicas)
+        self._kill_machine(host)
+        self.start_replica(host)  # soon, so that much of the history is left with what it has read
 
     def _lose_routing_log(self) -> None:
         self.lost_routing = True
@@ -717,11 +722,13 @@ class ClusterWorld(BridgeWorld):
             f"{host.name} is cut off and {state}"
         )
         self._check_goes_on(host, table)
+        self._note_heartbeats(host, table)
         oracle.look(
             sorted(registered - self.disputed),
             replica.standing,
             lambda engine: held_by(table, engine),
             registered=registered,
+            late_s=partial(self._late_s, host, table),
         )
         if state is not AnswerState.EXACT:
             return
@@ -734,6 +741,20 @@ class ClusterWorld(BridgeWorld):
                 f"{host.name} is exact and covers {number}:{covered}, but {last} was there"
                 f" {STALE_S:g} s ago"
             )
+
+    def _note_heartbeats(self, host: ReplicaHost, table: RowReader) -> None:
+        for number in range(_EVENTS.partitions):
+            for bridge, heartbeat in table.bridges(number).items():
+                source = ConfirmationSource(number, bridge)
+                late_s = EPOCH_S + self.loop.now - heartbeat.time
+                host.late_s[source] = min(host.late_s.get(source, late_s), late_s)
+
+    def _late_s(self, host: ReplicaHost, table: RowReader, publisher: PublisherKey) -> float:
+        confirmation = table.publishers[publisher].confirmation
+        if confirmation is None:
+            return 0.0
+        source = ConfirmationSource(_home(publisher.stream), confirmation.bridge)
+        return host.late_s.get(source, 0.0)
 
     def _check_goes_on(self, host: ReplicaHost, table: RowReader) -> None:
         for number in range(_EVENTS.partitions):
@@ -761,7 +782,6 @@ class ClusterWorld(BridgeWorld):
         self._take_writes()
         if self.has_damaged_rows:
             self.lose_table_topic()  # the disks have it, or the events do
-        self._register_somebody()
         for worker in self.workers_hosts:
             worker.disk.full, worker.disk.strains_left = False, 0
             self.loop.resume(worker.process)
@@ -771,15 +791,6 @@ class ClusterWorld(BridgeWorld):
         if self.losing:  # who is registered is written again once the log begins behind it
             await asyncio.sleep(LOG_START_LOOK_S + HEARTBEAT_COMPLETE_S)
             await self._until_quiet()
-
-    def _register_somebody(self) -> None:
-        """In each partition: a worker finds that the table topic was lost as it writes, and it has
-        nothing to write where no bridge sends heartbeats.
-        """
-        homes = {_home(engine.publisher.stream): engine.number for engine in self.engines}
-        used = {_home(self.engines[number].publisher.stream) for number in self.registered}
-        for home in sorted(homes.keys() - used):
-            self.register(homes[home])
 
     def _restart(self) -> None:
         for worker in self.workers_hosts:
@@ -866,6 +877,8 @@ class ClusterWorld(BridgeWorld):
         self.is_cleared = True
 
     def _check_spooled(self) -> None:
+        if self.retired:
+            return  # nobody knows how the log has gone on: what a spool had is told to be lost
         records = self._records()
         for number in sorted(self.registered):
             engine = self.engines[number]

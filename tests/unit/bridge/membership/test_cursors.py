@@ -360,6 +360,63 @@ def test_a_note_beyond_the_end_or_before_the_beginning_reads_what_there_is() -> 
     assert states[ONE.publisher].offset == 1
 
 
+@pytest.mark.parametrize(
+    ("begin", "behind", "due"),
+    [
+        (5, [], Cursor(1, 4)),  # nothing of it can be gone
+        (6, [], Cursor(3, -1)),  # one record, which can have begun one incarnation
+        (20, [], Cursor(17, -1)),
+        (20, [events(ONE, 3, 0, 7)], Cursor(3, 7)),  # tells what came before it
+        (20, [registered(ONE)], Cursor(17, -1)),
+        (20, [UnregisteredRecord(**envelope(ONE)), registered(ONE)], Cursor(18, -1)),
+    ],
+)
+def test_an_incarnation_that_retention_has_dropped_is_never_begun_again(
+    begin: int, behind: list[Record], due: Cursor
+) -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    noted: list[Record] = [registered(ONE), *(events(ONE, 1, n, n) for n in range(1, 5))]
+    for offset, record in enumerate(noted):
+        topics.record(record)
+        made.written(ONE.publisher, record, offset)
+    write_notes(topics, made)
+    topics.record(*(events(TWO, 1, n, n) for n in range(15)), *behind)
+    topics.begins[TOPICS.events.name, 0] = begin
+    _, states = recover(topics, 0, 1)
+    assert (states[ONE.publisher].cursor, states[ONE.publisher].offset) == (due, 20 + len(behind))
+
+
+def test_an_incarnation_behind_what_retention_has_dropped_is_noted_at_once() -> None:
+    topics = Topics()
+    write_note(topics, ONE, 4)
+    topics.record(*(events(TWO, 1, n, n) for n in range(9)))
+    topics.begins[TOPICS.events.name, 0] = 9
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(11, -1)
+    write_notes(topics, made)
+    _, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(11, -1), "no further one"
+
+
+def test_where_no_note_was_ever_written_no_incarnation_of_a_retired_log_is_begun_again() -> None:
+    topics = Topics()
+    topics.record(*(events(ONE, 1, n, n) for n in range(9)), events(TWO, 4, 0, 0))
+    topics.begins[TOPICS.events.name, 0] = 9
+    _, states = recover(topics, 0, 1)
+    assert states[ONE.publisher].cursor == Cursor(10, -1)
+    assert states[TWO.publisher].cursor == Cursor(4, 0)
+
+
+def test_a_publisher_that_has_no_record_begins_with_the_first_incarnation() -> None:
+    topics = Topics()
+    write_note(topics, TWO, 4, offset=9)
+    topics.record(*(events(TWO, 1, n, n) for n in range(9)))
+    topics.begins[TOPICS.events.name, 0] = 9
+    _, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == NO_CURSOR
+
+
 def test_the_note_of_a_silent_publisher_is_written_again_before_it_is_far_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

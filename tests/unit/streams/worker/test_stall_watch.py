@@ -3,10 +3,12 @@
 import asyncio
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import AsyncMock
 
 import pytest
 
 from brokers.errors import KafkaTimeoutError
+from schemas.errors import TableLostError
 from schemas.positions import LogBounds
 from streams.worker import app, stall_watch
 from streams.worker.outcome import AttemptOutcome
@@ -75,11 +77,34 @@ def test_an_app_that_stands_still_ends_whatever_else_goes_on(
 
     async def scene() -> None:
         attempt = SimpleNamespace(
-            outcome=AttemptOutcome(), _options=None, events_topic="events", _places=lambda: {0: 40}
+            outcome=AttemptOutcome(),
+            _options=None,
+            events_topic="events",
+            _places=lambda: {0: 40},
+            owner=SimpleNamespace(check=AsyncMock()),
         )
         watching = asyncio.create_task(app.WorkerApp._watch(cast("app.WorkerApp", attempt)))
         async with asyncio.timeout(20):
             with pytest.raises(StalledError, match="stood still at offset 40"):
+                await attempt.outcome.failed
+            await watching
+
+    asyncio.run(scene())
+
+
+def test_an_app_whose_tables_are_lost_ends_though_nothing_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks = AsyncMock(side_effect=[KafkaTimeoutError(), None, TableLostError("another topic")])
+    monkeypatch.setattr(app, "WORKER_STALL_CHECK_S", 0.0)
+
+    async def scene() -> None:
+        attempt = SimpleNamespace(
+            outcome=AttemptOutcome(), _places=dict, owner=SimpleNamespace(check=checks)
+        )
+        watching = asyncio.create_task(app.WorkerApp._watch(cast("app.WorkerApp", attempt)))
+        async with asyncio.timeout(20):
+            with pytest.raises(TableLostError, match="another topic"):
                 await attempt.outcome.failed
             await watching
 

@@ -1,6 +1,7 @@
 """A worker's tables where no broker is asked."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ from schemas.errors import TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from schemas.tracing import NO_TRACER, Tracer
-from streams.worker import gaps
+from streams.worker import gaps, tables
 from streams.worker.tables import OwnedPartition, PartitionTables
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
@@ -126,3 +127,36 @@ def test_a_batch_of_a_partition_has_one_span(tmp_path: Path) -> None:
         "reprise.log": "events",
         "reprise.position": "3:8",
     }
+
+
+@pytest.mark.parametrize(
+    ("end", "later", "is_lost"),
+    [(7, 7, False), (9, 7, False), (6, 7, True), (0, 7, True), (6, 9, False)],
+    ids=["there", "others write", "shorter", "made again", "written meanwhile"],
+)
+def test_a_table_topic_that_was_lost_is_seen_though_nothing_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int, later: int, is_lost: bool
+) -> None:
+    topic = SimpleNamespace(end=7)
+
+    async def bounds(_: object, name: str, partitions: object) -> dict[int, LogBounds]:
+        assert (name, list(cast("Any", partitions))) == ("table", [3])
+        topic.end = later
+        return {3: LogBounds(Offset(0), Offset(end))}
+
+    monkeypatch.setattr(tables, "log_bounds", bounds)
+
+    async def scenario() -> None:
+        owner = make(tmp_path)
+        await owner.check()
+        owner.owned[3] = OwnedPartition(
+            cast("Any", None), cast("Any", None), cast("Any", topic), asyncio.Lock()
+        )
+        with (
+            pytest.raises(TableLostError, match="3 of table to reach 7, but it ends at")
+            if is_lost
+            else nullcontext()
+        ):
+            await owner.check()
+
+    asyncio.run(scenario())
