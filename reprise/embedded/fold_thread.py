@@ -18,7 +18,7 @@ from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import FOLD_TURN_BYTES_MAX, KIB, SHUTDOWN_S
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
-from streams.table.driver import FoldDriver
+from streams.table.driver import FlushPace, FoldDriver
 from streams.table.table import Table
 from streams.table.threads import run_without_loop
 
@@ -87,9 +87,9 @@ class FoldThread:
     def _new_driver(self) -> FoldDriver:
         return FoldDriver(
             self._table,
-            flush_s=self._flush_s,
-            sync_s=TABLE_SYNC_S,
-            flush_contexts_max=FOLD_FLUSH_CONTEXTS_MAX,
+            pace=FlushPace(
+                flush_s=self._flush_s, sync_s=TABLE_SYNC_S, contexts_max=FOLD_FLUSH_CONTEXTS_MAX
+            ),
             on_flush=self._note_flush,
         )
 

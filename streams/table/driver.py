@@ -23,6 +23,26 @@ REWRITE_AFTER_BYTES: Final = 64 * KIB  # folded; then MAINTAINED_ENTRIES are rew
 _NEVER: Final = float("inf")
 
 
+class FlushPace(NamedTuple):
+    """When a table is flushed.
+
+    Attributes:
+        flush_s: the flush time; without one, whoever calls `flush` keeps it.
+        sync_s: how often a flush is made durable; for a table whose log drops what it covers.
+        changes_max: changes that may wait.
+        contexts_max: contexts with any: some 15 us each to write.
+    """
+
+    flush_s: float = _NEVER
+    sync_s: float = _NEVER
+    changes_max: int = TABLE_FLUSH_CHANGES_MAX
+    contexts_max: int = sys.maxsize
+
+
+NO_PACE: Final = FlushPace()
+"""By changes alone."""
+
+
 class FoldDriver:
     """Folds into one table, logs what is skipped, and flushes when that is due.
 
@@ -39,10 +59,7 @@ class FoldDriver:
         table: Table,
         *,
         place: object = "",
-        flush_s: float = _NEVER,
-        sync_s: float = _NEVER,
-        flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX,
-        flush_contexts_max: int = sys.maxsize,
+        pace: FlushPace = NO_PACE,
         counters: Counter[str] | None = None,
         skip_log: SkipLog | None = None,
         on_flush: Callable[[StorageError | None], None] | None = None,
@@ -51,10 +68,7 @@ class FoldDriver:
     ) -> None:
         """Args:
         place: what offsets are of, for people: a partition, or "".
-        flush_s: the flush time; without one, whoever calls `flush` keeps it.
-        sync_s: how often a flush is made durable; for a table whose log drops what it covers.
-        flush_changes_max: changes that may wait.
-        flush_contexts_max: contexts with any: some 15 us each to write.
+        pace: when it flushes by itself.
         counters, skip_log: shared with other drivers.
         on_flush: called after each flush with None or its error; a failed one is retried later.
             Without it the error is raised.
@@ -64,16 +78,13 @@ class FoldDriver:
         self.table = table
         self.counters = Counter() if counters is None else counters
         self._place = place
-        self._flush_s = flush_s
-        self._sync_s = sync_s
-        self._flush_changes_max = flush_changes_max
-        self._flush_contexts_max = flush_contexts_max
+        self._pace = pace
         self._skip_log = SkipLog() if skip_log is None else skip_log
         self._on_flush = on_flush
         self._clock = clock
         self._unix = unix
-        self._flush_at = clock() + flush_s
-        self._sync_at = clock() + sync_s
+        self._flush_at = clock() + pace.flush_s
+        self._sync_at = clock() + pace.sync_s
         self._failing = False
         self._folded_bytes = 0
 
@@ -133,8 +144,8 @@ class FoldDriver:
             return False
         table = self.table
         return (
-            table.pending_changes >= self._flush_changes_max
-            or table.pending_contexts >= self._flush_contexts_max
+            table.pending_changes >= self._pace.changes_max
+            or table.pending_contexts >= self._pace.contexts_max
         )
 
     def _count(self, records: int, skipped: Iterable[SkippedRecord]) -> None:
@@ -193,13 +204,13 @@ class FoldDriver:
         table = self.table
         if not table.is_flushing:
             await self._begin_flush()
-        elif table.pending_changes < 2 * self._flush_changes_max:
+        elif table.pending_changes < 2 * self._pace.changes_max:
             await self._flush(table.flush_some)
         else:
             await self.flush()
 
     async def _begin_flush(self) -> None:
-        self._flush_at = self._clock() + self._flush_s
+        self._flush_at = self._clock() + self._pace.flush_s
         await self._flush(self.table.flush_some)
 
     async def flush(self) -> None:
@@ -208,14 +219,14 @@ class FoldDriver:
         Raises:
             StorageError, TableLostError: it failed, and there is no `on_flush`.
         """
-        self._flush_at = self._clock() + self._flush_s
+        self._flush_at = self._clock() + self._pace.flush_s
         await self._flush(self.table.flush)
 
     async def _flush(self, flush: Callable[..., Coroutine[object, None, object]]) -> None:
         try:
             await flush(now=self._unix())
             if self._clock() >= self._sync_at and not self.table.is_flushing:
-                self._sync_at = self._clock() + self._sync_s
+                self._sync_at = self._clock() + self._pace.sync_s
                 self.table.sync()
         except StorageError as error:
             self._note_failure(error)
@@ -254,10 +265,7 @@ def recover(
     """
     plan = run_without_loop(table.open(log.bounds, now=clock.unix()))
     driver = FoldDriver(
-        table,
-        flush_changes_max=flush_changes_max,
-        clock=clock.monotonic,
-        unix=clock.unix,
+        table, pace=FlushPace(changes_max=flush_changes_max), clock=clock.monotonic, unix=clock.unix
     )
     run_without_loop(driver.fold(log.read(plan.start)))
     if table.fold.offset != NO_OFFSET:

@@ -27,7 +27,7 @@ from schemas.positions import LogBounds
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
-from streams.table.driver import FoldDriver
+from streams.table.driver import FlushPace, FoldDriver
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
 from streams.table.table import Table
@@ -116,7 +116,7 @@ def test_events_for_a_worker(seed: int, scaled: Callable[[int], int], tmp_path: 
     with Bounded(seed) as bound:
         table = Table(tmp_path / "table", make_fold)
         run_without_loop(table.open(LogBounds(0, 0), now=0.0))
-        driver = FoldDriver(table, flush_s=0.05)
+        driver = FoldDriver(table, pace=FlushPace(flush_s=0.05))
         values = mixed(count, bound.records.event, good_record)
         for offset, value in enumerate(values):
             run_without_loop(driver.fold([LogEntry(Offset(offset), value)]))

@@ -39,7 +39,7 @@ from schemas.records import BridgeRecord
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.table import store
-from streams.table.driver import FoldDriver, recover
+from streams.table.driver import FlushPace, FoldDriver, recover
 from streams.table.fold import Fold
 from streams.table.scope_states import ConfirmationSource, FreshUntil
 from streams.table.table import Table
@@ -96,8 +96,7 @@ class Service:
                         database.reopen()
         self.driver = FoldDriver(
             self.table,
-            flush_s=self.flush_s,
-            sync_s=1.0,
+            pace=FlushPace(flush_s=self.flush_s, sync_s=1.0),
             on_flush=lambda _: None,
             clock=self.loop.time,
         )

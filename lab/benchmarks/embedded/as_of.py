@@ -40,7 +40,7 @@ from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
-from streams.table.driver import FoldDriver, recover
+from streams.table.driver import FlushPace, FoldDriver, recover
 from streams.table.fold import Fold
 from streams.table.history_interface import NO_HISTORY, RowHistory
 from streams.table.table import Table
@@ -151,7 +151,7 @@ def _live(path: Path, kernel: KernelName, sizes: Sizes, *, with_history: bool) -
         path / "table", lambda: Fold(open_kernel(1337, name=kernel)), log=log, history=history
     )
     recover(table, log)
-    driver = FoldDriver(table, flush_s=0.05, clock=clock)
+    driver = FoldDriver(table, pace=FlushPace(flush_s=0.05), clock=clock)
     for instance in range(INSTANCES):
         record = registered(f"instance-{instance}")
         run_without_loop(driver.fold([LogEntry(log.append([record]), record)]))

@@ -12,7 +12,6 @@ PARAMETERS_MAX: Final = 8
 EXCEPTIONS: Final = {
     "bridge.pump.Pump": 9,
     "routing.log.reader.RoutingReader": 9,
-    "streams.table.driver.FoldDriver": 11,
 }
 """Constructors that still take more; entries go, and none comes."""
 

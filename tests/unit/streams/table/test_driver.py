@@ -8,7 +8,7 @@ from logs.interface import LogEntry
 from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
-from streams.table.driver import FoldDriver
+from streams.table.driver import FlushPace, FoldDriver
 from streams.table.fold import DUPLICATE, Fold
 from streams.table.store import TableStore
 from streams.table.table import Table
@@ -42,7 +42,7 @@ def entry(number: int) -> LogEntry:
 
 def test_a_flush_is_due_once_its_time_has_passed(table: Table) -> None:
     clock = Clock()
-    driver = FoldDriver(table, flush_s=5.0, clock=clock)
+    driver = FoldDriver(table, pace=FlushPace(flush_s=5.0), clock=clock)
     run_without_loop(driver.fold([entry(0)]))
     clock.now = 4.0
     run_without_loop(driver.flush_if_due())
@@ -54,7 +54,7 @@ def test_a_flush_is_due_once_its_time_has_passed(table: Table) -> None:
 
 
 def test_a_flush_is_due_at_once_where_many_changes_wait(table: Table) -> None:
-    driver = FoldDriver(table, flush_changes_max=3)
+    driver = FoldDriver(table, pace=FlushPace(changes_max=3))
     run_without_loop(driver.fold([entry(0), entry(1)]))
     assert table.flushed == -1
     run_without_loop(driver.fold([entry(2), entry(3)]))
@@ -69,7 +69,7 @@ def test_a_flush_is_due_at_once_where_changes_of_many_contexts_wait(table: Table
         ]
         return LogEntry(Offset(offset), events_record(offset, offset, events))
 
-    driver = FoldDriver(table, flush_contexts_max=3)
+    driver = FoldDriver(table, pace=FlushPace(contexts_max=3))
     run_without_loop(driver.fold([adapter(0, "a", "b"), adapter(1, "b", "a")]))
     assert table.flushed == -1
     run_without_loop(driver.fold([adapter(2, "c")]))
@@ -78,7 +78,7 @@ def test_a_flush_is_due_at_once_where_changes_of_many_contexts_wait(table: Table
 
 def test_a_flush_that_is_due_is_made_in_steps_beside_what_is_folded(table: Table) -> None:
     clock = Clock()
-    driver = FoldDriver(table, flush_s=5.0, flush_changes_max=3, sync_s=1.0, clock=clock)
+    driver = FoldDriver(table, pace=FlushPace(flush_s=5.0, changes_max=3, sync_s=1.0), clock=clock)
     clock.now = 1.0
     with sliced(1):
         run_without_loop(driver.fold(map(entry, range(3))))
@@ -93,7 +93,7 @@ def test_a_flush_that_is_due_is_made_in_steps_beside_what_is_folded(table: Table
 
 
 def test_where_nobody_goes_on_with_a_flush_folding_does(table: Table) -> None:
-    driver = FoldDriver(table, flush_changes_max=3)
+    driver = FoldDriver(table, pace=FlushPace(changes_max=3))
     with sliced(1):
         run_without_loop(driver.fold(map(entry, range(5))))
         assert (table.flushed, table.is_flushing, table.pending_changes) == (-1, True, 2)
@@ -103,7 +103,7 @@ def test_where_nobody_goes_on_with_a_flush_folding_does(table: Table) -> None:
 
 
 def test_changes_do_not_gather_faster_than_a_flush_is_made(table: Table) -> None:
-    driver = FoldDriver(table, flush_changes_max=3)
+    driver = FoldDriver(table, pace=FlushPace(changes_max=3))
     with sliced(1):
         run_without_loop(driver.fold(map(entry, range(3))))
         assert table.is_flushing
@@ -113,7 +113,7 @@ def test_changes_do_not_gather_faster_than_a_flush_is_made(table: Table) -> None
 
 
 def test_folding_in_threads_flushes_and_counts_as_folding_here_does(table: Table) -> None:
-    driver = FoldDriver(table, flush_changes_max=3)
+    driver = FoldDriver(table, pace=FlushPace(changes_max=3))
     repeated = entry(1)._replace(offset=Offset(2))
     later = [entry(number)._replace(offset=Offset(number + 1)) for number in range(2, 5)]
     asyncio.run(driver.fold_in_thread([entry(0), entry(1), repeated, *later]))
@@ -123,7 +123,7 @@ def test_folding_in_threads_flushes_and_counts_as_folding_here_does(table: Table
 
 def test_a_flush_is_made_durable_once_the_sync_time_has_passed(table: Table) -> None:
     clock = Clock()
-    driver = FoldDriver(table, sync_s=10.0, clock=clock)
+    driver = FoldDriver(table, pace=FlushPace(sync_s=10.0), clock=clock)
     durable = []
     for number, now in enumerate((0.0, 9.0, 10.0, 19.0, 20.0)):
         clock.now = now
@@ -138,7 +138,9 @@ def test_while_flushes_fail_only_time_makes_one_due_and_folding_goes_on(
 ) -> None:
     clock = Clock()
     told: list[StorageError | None] = []
-    driver = FoldDriver(table, flush_s=5.0, flush_changes_max=1, clock=clock, on_flush=told.append)
+    driver = FoldDriver(
+        table, pace=FlushPace(flush_s=5.0, changes_max=1), clock=clock, on_flush=told.append
+    )
     with monkeypatch.context() as patch:
         patch.setattr(TableStore, "commit", fails)
         run_without_loop(driver.fold(map(entry, range(4))))
@@ -161,7 +163,7 @@ def test_without_anybody_to_tell_the_error_of_a_flush_is_raised(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TableStore, "commit", fails)
-    driver = FoldDriver(table, flush_changes_max=1)
+    driver = FoldDriver(table, pace=FlushPace(changes_max=1))
     with pytest.raises(DiskError):
         run_without_loop(driver.fold([entry(0)]))
 

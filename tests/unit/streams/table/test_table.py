@@ -15,7 +15,7 @@ from schemas.positions import LogBounds, PublisherState
 from streams.kernel import open_kernel
 from streams.kernel.changes import Change, Op
 from streams.table import table as tables
-from streams.table.driver import FoldDriver, recover
+from streams.table.driver import FlushPace, FoldDriver, recover
 from streams.table.fold import ALL_PROVEN, Fold
 from streams.table.recovery import EVERY_OFFSET, RecoveryAction, RecoveryPlan
 from streams.table.rows import format as rows
@@ -711,7 +711,7 @@ def test_a_generation_goes_on_though_records_come_between_the_steps_of_each_flus
     disk: Disk,
 ) -> None:
     """Only where all that was folded is flushed may one begin, or become the current one."""
-    driver = FoldDriver(disk.table, flush_s=0.0)
+    driver = FoldDriver(disk.table, pace=FlushPace(flush_s=0.0))
     is_level = []
     with sliced(3):
         for number in range(60):
