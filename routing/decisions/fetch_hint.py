@@ -66,6 +66,8 @@ def fetch_hint(
     if decision.chosen < 0:
         return None
     chosen = decision.candidates[decision.chosen]
+    if not chosen.fetch_from:
+        return None
     sources = [
         place
         for place, one in enumerate(decision.candidates)

@@ -266,10 +266,12 @@ class Router:
         return RoutedDecision(self.run, decision, after, age, endpoints, plan, hint)
 
     def _rules_of(self, asked: RouteRequest) -> Rules:
-        """What leaves candidates out; for a request that is there already, nothing they carry."""
+        """What leaves candidates out; for a request that is there already, nothing they carry, and
+        for one that is to be refused first, less.
+        """
         rules = self._settings.rules
         if not asked.is_placed:
-            return rules
+            return rules if asked.priority >= 0 else rules.shed()
         return rules._replace(kv_usage_max=NEVER, wait_max_s=NEVER, waiting_max=int(NEVER))
 
     def _placed(
