@@ -39,6 +39,7 @@ MODULES: Final = {
     "tracing": "index.tracing",
     "text": "index.text",
     "conversations": "embedded.conversations",
+    "short-prompts": "embedded.short_prompts",
     "policies": "embedded.policies",
     "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",

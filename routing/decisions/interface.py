@@ -5,6 +5,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from routing.decisions.fetch_hint import KvHints
 from routing.policies.chunk_plan import ChunkPlan
 from schemas.identities import PrefixScope, Rank, Text
 from schemas.positions import Seconds
@@ -94,6 +95,7 @@ class RoutedDecision(NamedTuple):
         load_age_s: since the load of the chosen one was observed; None where nobody said it.
         endpoints: of the candidates, in their order.
         plan: how several instances would compute a very long prompt; None for nearly all.
+        hint: what the chosen one is to be told, where it is to fetch.
     """
 
     run: int
@@ -102,3 +104,4 @@ class RoutedDecision(NamedTuple):
     load_age_s: float | None
     endpoints: tuple[str, ...]
     plan: ChunkPlan | None = None
+    hint: KvHints | None = None

@@ -18,6 +18,7 @@ import msgspec
 from routing.by_target import ByTarget
 from routing.decisions.folded_routing import FoldedRouting
 from routing.decisions.held_reports import HeldName, HeldReport, HeldReports
+from routing.decisions.late_work import LateWork
 from routing.decisions.mean_work import MeanWork
 from routing.decisions.recent_decisions import RecentDecision, RecentDecisions
 from routing.decisions.unbooked_load import TypicalRequest, UnbookedLoads
@@ -116,6 +117,7 @@ class LiveLoad:
         self._samples = OverlaidSamples()
         # What this process has come to know, whoever decided it; no log has it.
         self._beside = UnbookedLoads(self._bookings)
+        self._late_work = LateWork()
         self._mean_work = MeanWork()
         self._recent_work: ByTarget[RecentWork] = ByTarget()
         self._recent = RecentDecisions()
@@ -318,10 +320,12 @@ class LiveLoad:
         for booking, outcome in found:
             self._recent.report(booking.run, outcome)
             self._beside.begun(booking, outcome.event)
+            self._late_work.begun(booking, outcome.event)
 
     def _forget(self, engines: Iterable[UnregisteredEngine]) -> None:
         for one in engines:
             self._beside.forget(one.target)
+            self._late_work.forget(one.target)
             self._recent_work.pop(one.target)
 
     # What is asked
@@ -419,9 +423,16 @@ class LiveLoad:
         work = self._recent_work.get(target)
         if sample is None and work is None and booked is NO_LOAD:
             return NOTHING
-        if sample is not None:
+        beside = None if sample is None else self._beside.of(sample)
+        if booked.pending:
+            # Of those that were late when a sample was taken, it says how many wait.
+            since = 0.0 if beside is None or not beside.waiting else beside.at
+            queued = self._bookings.queued(target)
+            late_s = self._late_work.seconds(target, queued, now, since)
+            booked = booked._replace(wait_s=booked.wait_s + late_s)
+        if beside is not None:
             # Those that are booked are known better: what each takes, and when it is done.
-            booked = self._beside.of(sample).added_to(booked, now, usual)
+            booked = beside.added_to(booked, now, usual)
         return _carried_of(booked, sample, 0.0 if work is None else work.others(now))
 
     def recent(self, limit: int, admits: Callable[[str], bool]) -> list[RecentDecision]:

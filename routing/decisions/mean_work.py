@@ -42,4 +42,8 @@ class MeanWork:
     def usual(self, tenant_id: str, model_name: str, default: TypicalRequest) -> TypicalRequest:
         """A request; the default before the first decision."""
         known = self._means.get((tenant_id, model_name))
-        return default if known is None else default._replace(compute_s=known[1], tokens=known[2])
+        if known is None:
+            return default
+        _, seconds, tokens = known
+        token_s = seconds / tokens if tokens else default.token_s
+        return default._replace(compute_s=seconds, tokens=tokens, token_s=token_s)

@@ -20,6 +20,7 @@ from routing.decisions.candidates import (
     usual_of,
 )
 from routing.decisions.decoding import DecodeTask, choose_decoder
+from routing.decisions.fetch_hint import fetch_hint
 from routing.decisions.held_reports import HeldName, HeldReport
 from routing.decisions.interface import RoutedDecision, RouteRequest
 from routing.decisions.live_load import LiveLoad, OwnReport, ReportKind, TargetLoad
@@ -261,13 +262,16 @@ class Router:
             sample = candidates.carried[place].sample
             age = None if sample is None else max(now - sample.observed_at, 0.0)
         after, endpoints = decided.retry_after_s, candidates.endpoints
-        return RoutedDecision(self.run, decision, after, age, endpoints, plan)
+        hint = fetch_hint(self.run, decision, candidates.known, self._view.kernel, asked.prefixes)
+        return RoutedDecision(self.run, decision, after, age, endpoints, plan, hint)
 
     def _rules_of(self, asked: RouteRequest) -> Rules:
-        """What leaves candidates out; for a request that is there already, nothing they carry."""
+        """What leaves candidates out; for a request that is there already, nothing they carry, and
+        for one that is to be refused first, less.
+        """
         rules = self._settings.rules
         if not asked.is_placed:
-            return rules
+            return rules if asked.priority >= 0 else rules.shed()
         return rules._replace(kv_usage_max=NEVER, wait_max_s=NEVER, waiting_max=int(NEVER))
 
     def _placed(

@@ -50,7 +50,7 @@ class UnbookedLoad(msgspec.Struct):
         at: when that was observed, Unix seconds.
         requests: that wait or run there; `waiting`: of those, the first.
         tokens: that are to be computed.
-        per_s: of those that wait, how many went each second of late.
+        per_s: of those that wait, how many went each second of late; `tokens_per_s`: of the tokens.
         gone: of those that wait, how many have begun, as clients report.
         sample: that says so.
     """
@@ -61,6 +61,7 @@ class UnbookedLoad(msgspec.Struct):
     tokens: int
     sample: LoadSample
     per_s: float = 0.0
+    tokens_per_s: float = 0.0
     gone: int = 0
 
     def waiting_at(self, now: float) -> float:
@@ -74,7 +75,8 @@ class UnbookedLoad(msgspec.Struct):
         if sample.prefill_tokens is None:
             computing, pending = waiting * usual.compute_s, round(waiting * usual.tokens)
         else:
-            computing = max(self.tokens * usual.token_s - (now - self.at), 0.0)
+            gone = self.tokens_per_s * max(now - self.at, 0.0)
+            computing = max(self.tokens - gone, 0.0) * usual.token_s
             pending = max(sample.prefill_tokens - booked.pending, 0)
         requests = max(self.requests - self.waiting, 0) + round(waiting)
         active = round(requests * usual.tokens)
@@ -127,7 +129,9 @@ class UnbookedLoads:
             return
         found = beside(sample, self._bookings)
         if before is not None and 0.0 < found.at - before.at <= LOAD_SAMPLE_S:
-            found.per_s = max(before.waiting - found.waiting, 0) / (found.at - before.at)
+            seconds = found.at - before.at
+            found.per_s = max(before.waiting - found.waiting, 0) / seconds
+            found.tokens_per_s = max(before.tokens - found.tokens, 0) / seconds
         self._known.pop(sample.target, None)
         self._known[sample.target] = found
         if len(self._known) > LOAD_TARGETS_MAX:

@@ -11,6 +11,7 @@ import msgspec
 
 from query_api.unknown_scopes import ScopeMismatch
 from routing.bounds import RETRY_AFTER_MAX_S
+from routing.decisions.fetch_hint import KvHints
 from routing.decisions.interface import RoutedDecision
 from routing.decisions.live_load import TargetLoad
 from routing.decisions.router import FeedbackCounts, Router
@@ -41,11 +42,12 @@ class TtftDocument(msgspec.Struct, frozen=True):
 
 
 class FetchDocument(msgspec.Struct, frozen=True, rename={"source": "from"}):
-    """What is to be fetched from another instance first."""
+    """What is to be fetched from another instance first; `kv_hints` is for the engine's request."""
 
     source: str
     tokens: int
     ms: float
+    kv_hints: KvHints | None
 
 
 class PrefillDocument(msgspec.Struct, frozen=True):
@@ -237,7 +239,7 @@ def _prefill(routed: RoutedDecision) -> PrefillDocument | None:
     fetched = one.prefix - one.cached
     fetch = None
     if one.fetch_from and fetched > 0:
-        fetch = FetchDocument(one.fetch_from, fetched, 1000.0 * one.transfer_s)
+        fetch = FetchDocument(one.fetch_from, fetched, 1000.0 * one.transfer_s, routed.hint)
     return PrefillDocument(
         one.instance_id,
         one.dp_rank,

@@ -575,7 +575,7 @@ class OverlaidBookings:
         if computed is not None:
             at, _, before = computed
             begun = {key: one for key, one in begun.items() if key not in before}
-            rest = [one for one in self._queued(target) if one.key not in begun]
+            rest = [one for one in self.queued(target) if one.key not in begun]
             free_at = at + rest_of(rest, len(rest), at)
         elif self._unregistered and any(one.target == target for one in self._unregistered):
             free_at = 0.0
@@ -589,7 +589,7 @@ class OverlaidBookings:
         """Whether what is booked here of it is a copy of the base's."""
         return key in self._hidden and key not in self._kept
 
-    def _queued(self, target: Target) -> Iterator[Booking]:
+    def queued(self, target: Target) -> Iterator[Booking]:
         """Those whose prompts are not computed yet, in the order in which they begin."""
         base, here = self.base.places.get(target), self._places.get(target)
         copies = _NO_BOOKINGS if here is None else here.queued
@@ -612,7 +612,7 @@ class OverlaidBookings:
         """
         there = [
             one.uncached
-            for one in islice(self._queued(target), QUEUED_SUMMED_MAX)
+            for one in islice(self.queued(target), QUEUED_SUMMED_MAX)
             if one.time <= time < one.time + LATE * (one.end_at - one.time)
         ]
         return len(there), sum(there)

@@ -21,6 +21,7 @@ from routing.bounds import RETRY_AFTER_MAX_S
 from routing.costs import Costs
 from routing.interface import Candidate, Choice, Rank, Request
 from routing.observed.sessions import with_affinity
+from routing.policies.refusal import SHED_LOAD
 from schemas.routing_records import CandidateRecord, CostModel, Reason, Refusal, Target
 
 QUEUE_WAIT_MAX_S: Final = 30.0  # a candidate that would begin later is left out: `queue_full`
@@ -51,6 +52,14 @@ class Rules(NamedTuple):
     kv_usage_max: float = KV_USAGE_MAX
     wait_max_s: float = QUEUE_WAIT_MAX_S
     waiting_max: int = QUEUE_WAITING_MAX
+
+    def shed(self) -> "Rules":
+        """For requests of a priority below 0: the room above it is for others."""
+        return self._replace(
+            kv_usage_max=SHED_LOAD * self.kv_usage_max,
+            wait_max_s=SHED_LOAD * self.wait_max_s,
+            waiting_max=int(SHED_LOAD * self.waiting_max),
+        )
 
 
 class DecisionResult(NamedTuple):

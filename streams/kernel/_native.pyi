@@ -99,6 +99,9 @@ class Kernel:
     def query_by_engine_hash(
         self, tenant_id: str, model_name: str | None, hashes: bytes, /
     ) -> list[EngineMatch]: ...
+    def engine_hashes(
+        self, scope: PrefixScope, hashes: bytes, instance_id: str, dp_rank: int, /
+    ) -> bytes: ...
     def publisher(self, publisher: PublisherId, /) -> PublisherKey | None: ...
     def hash_blocks(
         self, tokens: bytes, block_size: int, first_key: bytes, pairs: bool, /

@@ -265,6 +265,15 @@ class ReadOnlyKernel(Protocol):
         """
         ...
 
+    def engine_hashes(
+        self, scope: PrefixScope, hashes: bytes, instance_id: str, dp_rank: int, /
+    ) -> bytes:
+        """What a publisher calls the blocks of these prefix hashes; both (n,) u64 LE. As far as it
+        holds them itself without a gap, on any tier. It may end where others have announced a block
+        first, and by another name. Cost O(blocks).
+        """
+        ...
+
     def publisher(self, publisher: PublisherId, /) -> PublisherKey | None:
         """Who has this handle; None for nobody any more. A handle never becomes another's. Cost
         O(1).

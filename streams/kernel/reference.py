@@ -1092,6 +1092,22 @@ class ReferenceKernel:
         return sorted(match for match in matches if match.blocks)
 
     @_locked
+    def engine_hashes(
+        self, scope: PrefixScope, hashes: bytes, instance_id: str, dp_rank: int, /
+    ) -> bytes:
+        names: dict[int, int] = {}
+        for owner in self._publishers.values():
+            if (owner.stream.instance_id, owner.dp_rank) == (instance_id, dp_rank):
+                own = (key for key in owner.entries if owner.holds(key))
+                names |= {
+                    owner.entries[key].prefix: key
+                    for key in own
+                    if owner.entries[key].scope == scope
+                }
+        held = takewhile(names.__contains__, _u64s(hashes))
+        return b"".join(names[prefix].to_bytes(8, "little") for prefix in held)
+
+    @_locked
     def publisher(self, publisher: PublisherId, /) -> PublisherKey | None:
         owner = self._publishers.get(publisher)
         return None if owner is None else PublisherKey(owner.stream, owner.dp_rank)

@@ -168,3 +168,40 @@ def test_hashes_of_tokens_become_prefix_hashes(kernel: Kernel) -> None:
     )
     assert kernel.chain_hashes(locals_) == prefixes
     assert kernel.chain_hashes(b"") == b""
+
+
+def named(kernel: Kernel, instance: str, *, rank: int = 0, lora_name: str = "") -> list[int]:
+    """What a publisher calls the blocks of the prompt."""
+    tokens = u32s([token for block in PROMPT for token in (block, block)])
+    scope = PrefixScope("default", "m", lora_name, BLOCK_SIZE, "")
+    hashes = u64s(list(prefix_hashes(tokens, BLOCK_SIZE, seed=SEED)))
+    names = kernel.engine_hashes(scope, hashes, instance, rank)
+    return [int.from_bytes(names[at : at + 8], "little") for at in range(0, len(names), 8)]
+
+
+def test_what_a_publisher_calls_the_blocks_of_a_prompt(kernel: Kernel) -> None:
+    store(kernel, stream("a"), PROMPT, NAMES)
+    store(kernel, stream("b"), PROMPT[:3], NAMES[:3], medium=Medium.CPU)
+    store(kernel, stream("b"), PROMPT[:2], NAMES[:2], rank=1)
+    assert named(kernel, "a") == NAMES
+    assert named(kernel, "b") == NAMES[:3]
+    assert named(kernel, "b", rank=1) == NAMES[:2]
+    assert named(kernel, "c") == named(kernel, "a", rank=1) == []
+    assert named(kernel, "a", lora_name="adapter") == []
+
+
+def test_no_block_has_the_name_that_others_call_it_by(kernel: Kernel) -> None:
+    others = [name ^ 1 for name in NAMES]
+    store(kernel, stream("a"), PROMPT, NAMES)
+    store(kernel, stream("b"), PROMPT, others)
+    assert named(kernel, "a") == NAMES
+    assert named(kernel, "b") in ([], others)
+
+
+def test_what_is_in_a_pool_or_gone_has_no_name(kernel: Kernel) -> None:
+    store(kernel, stream("a"), PROMPT, NAMES)
+    store(kernel, stream("b"), PROMPT, NAMES, shared=True)
+    assert named(kernel, "b") == []
+    publisher = kernel.open_publisher(stream("a"), 0)
+    kernel.apply(publisher, encode_events([ClearedBlocks(sequence=2)]), -1)
+    assert named(kernel, "a") == []

@@ -218,7 +218,12 @@ class RepriseCallback(CustomLogger):
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
-        """Tells how many tokens were cached, where the engine says it."""
+        """Tells how many tokens were cached, where the engine says it. An answer of LiteLLM's own
+        cache was asked of no engine, and says nothing of one.
+        """
+        if kwargs.get("cache_hit"):
+            self._ended(str(kwargs.get("litellm_call_id")), "cancelled")
+            return
         usage = getattr(response_obj, "usage", None)
         self._ended(str(kwargs.get("litellm_call_id")), "completed", **_tokens_of(usage))
 

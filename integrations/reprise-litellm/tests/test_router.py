@@ -449,3 +449,33 @@ def test_a_synchronous_call_is_litellms_own(routed: Routed) -> None:
     answer: Awaitable[Any] | Any = routed.router().completion(model="m", messages=MESSAGES)
     assert answer.choices[0].message.content.startswith("engine-")
     assert routed.reprise.bodies("/route") == []
+
+
+@pytest.mark.parametrize(("cache_hit", "event"), [(True, "cancelled"), (None, "completed")])
+def test_an_answer_of_litellms_own_cache_is_no_outcome(
+    routed: Routed, cache_hit: bool | None, event: str
+) -> None:
+    """LiteLLM looks into its cache behind the hook, and tells of a hit as of any success. (Its
+    cache needs more than is installed here.)
+    """
+
+    async def story() -> Any:
+        deployments = [
+            {
+                "model_name": "m",
+                "litellm_params": {"model": "hosted_vllm/meta/llama", "api_base": f"{one.url}/v1"},
+                "model_info": {**info, "id": one.name},
+            }
+            for one, info in zip(routed.engines, routed.info, strict=True)
+        ]
+        request: dict[str, Any] = {"messages": MESSAGES, "litellm_trace_id": "t"}
+        [left] = await routed.callback.async_filter_deployments("m", deployments, None, request)
+        call = {"model_info": left["model_info"], "litellm_call_id": "c", "litellm_trace_id": "t"}
+        await routed.callback.async_pre_call_deployment_hook(call, None)
+        answer = litellm.ModelResponse(usage=litellm.Usage(prompt_tokens=40, completion_tokens=2))
+        told = {"litellm_call_id": "c", "cache_hit": cache_hit}
+        await routed.callback.async_log_success_event(told, answer, None, None)
+        return await to_thread(routed.reprise.outcome, event)
+
+    told = asyncio.run(story())
+    assert ("prompt_tokens" in told) is (event == "completed")

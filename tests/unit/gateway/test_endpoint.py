@@ -16,6 +16,7 @@ from query_api.access.keys import Key, digest_of, make_secret, spell
 from query_api.access.rights import Access, Right
 from schemas.limits import BODY_BYTES_MAX
 from schemas.registration import NO_EVENTS, Registration
+from schemas.routing_records import LoadSample, LoadSource, Target
 from tests.gateway import Deed, World, until
 from tests.unit.gateway.test_exchange import PROMPT, STREAM, run
 
@@ -246,6 +247,21 @@ def test_objective_that_no_engine_meets_is_refused_with_a_time() -> None:
         assert (got.status, got.document["error"]["code"]) == (429, "slo_unreachable")
         assert int(got.header("retry-after") or 0) >= 1
         assert not engine.seen
+
+    run(scenario)
+
+
+def test_priority_is_the_engines_and_decides_who_is_refused_first() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        target = Target("default", "a", 0)
+        sample = LoadSample(target, found.router.now(), LoadSource.POSTED, kv_usage=0.8)
+        found.router.observe([sample])
+        got = await found.client.post(PROMPT | {"priority": 5})
+        assert (got.status, got.document["error"]["code"]) == (429, "overloaded")
+        assert not engine.seen
+        assert (await found.client.post(PROMPT | {"priority": -5})).status == 200
+        assert engine.seen[0].document["priority"] == -5
 
     run(scenario)
 

@@ -387,6 +387,25 @@ impl Kernel {
         Classes::get(py)?.engine_matches(&found, py)
     }
 
+    #[pyo3(signature = (scope, hashes, instance_id, dp_rank, /))]
+    fn engine_hashes<'py>(
+        &self,
+        scope: &Bound<'py, PyAny>,
+        hashes: &Bound<'py, PyAny>,
+        instance_id: &str,
+        dp_rank: u32,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let py = hashes.py();
+        let hashes = bytes_of(hashes)?;
+        let (hashes, _) = hashes.as_bytes().as_chunks();
+        with_scope(scope, |scope| {
+            let names = detached_if(hashes.len() > DETACHED_HASHES, py, || {
+                engine_hashes::names(&self.core.state.read(), scope, instance_id, dp_rank, hashes)
+            });
+            Ok(PyBytes::new(py, &names))
+        })
+    }
+
     #[pyo3(signature = (publisher, /))]
     fn publisher<'py>(
         &self,

@@ -178,6 +178,24 @@ def test_tokens_that_nobody_has_booked_come_on_top() -> None:
     assert load.pending == 3000
 
 
+def test_tokens_go_as_they_were_seen_to_go() -> None:
+    live = LiveLoad()
+    for at, tokens in ((100.0, 5000), (102.0, 4000)):
+        live.note([LoadSample(A, at, LoadSource.POSTED, waiting=1, prefill_tokens=tokens)])
+        assert wait_s(live, at) == tokens * USUAL.token_s
+    assert wait_s(live, 104.0) == pytest.approx(3.0)
+    assert wait_s(live, 112.0) == 0.0
+    live.note([LoadSample(A, 103.0, LoadSource.POSTED, waiting=1, prefill_tokens=4000)])
+    assert wait_s(live, 112.0) == 4.0, "none went"
+
+
+def test_tokens_take_what_those_of_the_last_decisions_do() -> None:
+    live = LiveLoad()
+    live.asked(work_of(0.25))
+    usual = live.usual("default", "m", USUAL)
+    assert usual.token_s == 0.25 / usual.tokens
+
+
 def test_what_runs_there_counts_as_requests() -> None:
     live = live_with(0)
     live.note([LoadSample(A, 100.0, LoadSource.POSTED, running=7, waiting=2)])

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.unit.routing.http.conftest import Service
+from tests.unit.routing.http.simulated_engines import SimulatedEngines
 from tests.unit.routing.http.test_endpoint import register, route
 
 ENGINES = "abcd"
@@ -14,36 +15,9 @@ TOKENS_PER_S = 20_000.0
 """Faster than what a service takes them for that has learned nothing."""
 
 
-class Engines:
-    """Each computes one prompt after another; first tokens are reported when they come."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._free_at: dict[str, float] = {}
-        self._reports: list[tuple[float, str, float]] = []
-
-    def take(self, instance: str, decision_id: str, tokens: int) -> None:
-        now = self._service.clock.now
-        self._free_at[instance] = max(self._free_at.get(instance, 0.0), now) + tokens / TOKENS_PER_S
-        ttft_ms = 1000 * (self._free_at[instance] - now)
-        self._reports.append((self._free_at[instance], decision_id, ttft_ms))
-
-    def pass_time(self, seconds: float) -> None:
-        until = self._service.clock.now + seconds
-        for at, decision_id, ttft_ms in sorted(self._reports):
-            if at > until:
-                break
-            self._service.clock.now = max(at, self._service.clock.now)
-            told = {"decision_id": decision_id, "event": "completed", "ttft_ms": ttft_ms}
-            assert self._service.client.post_json("/feedback", told).status == 202
-        self._reports = [one for one in self._reports if one[0] > until]
-        self._service.clock.now = until
-        self._service.write()
-
-
 def chosen(service: Service, load: float, seed: int) -> Counter[str]:
     """How many cold prompts each engine is sent, at a share of what all can compute."""
-    chance, engines = random.Random(seed), Engines(service)
+    chance, engines = random.Random(seed), SimulatedEngines(service)
     sent: Counter[str] = Counter(dict.fromkeys(ENGINES, 0))
     for number in range(REQUESTS):
         tokens = chance.randint(500, 1500)
@@ -51,7 +25,7 @@ def chosen(service: Service, load: float, seed: int) -> Counter[str]:
         answer = route(service, token_ids=prompt)
         instance = answer["prefill"]["instance_id"]
         sent[instance] += 1
-        engines.take(instance, answer["decision_id"], tokens)
+        engines.take(instance, answer["decision_id"], tokens / TOKENS_PER_S)
         engines.pass_time(chance.expovariate(load * len(ENGINES) * TOKENS_PER_S / 1000))
     return sent
 

@@ -5,7 +5,7 @@
 //! a name is good for all of them: it gives the block's holder set, which says who else holds it.
 
 use crate::entry_table::Entry;
-use crate::names::SHARED;
+use crate::names::{SHARED, ScopeRef};
 use crate::publisher::Publisher;
 use crate::state::{Index, State};
 
@@ -35,6 +35,40 @@ pub fn query(
     }
     found.sort_unstable();
     found
+}
+
+/// What a publisher calls the first blocks of a prompt, u64 LE: as far as it holds them itself, under
+/// the names that they were announced by first.
+pub fn names(
+    state: &State,
+    scope: ScopeRef<'_>,
+    instance_id: &str,
+    dp_rank: u32,
+    prefixes: &[[u8; 8]],
+) -> Vec<u8> {
+    let index = &state.index;
+    let mut names = Vec::new();
+    let Some(&number) = index.scope_ids.get(&scope) else { return names };
+    let known = &index.scopes[number as usize];
+    let publisher = known
+        .publishers()
+        .filter_map(|id| state.publishers.get(&id))
+        .find(|one| *one.stream.instance_id == *instance_id && one.dp_rank == dp_rank);
+    let Some(publisher) = publisher else { return names };
+    let keys = index.keys(publisher);
+    for prefix in prefixes {
+        let slot = known.find(u64::from_le_bytes(*prefix), index.placement);
+        let Some(slot) = slot else { break };
+        let name = known.slots.key(slot);
+        let entry = publisher.entries.find(name, keys);
+        let is_own = entry
+            .is_some_and(|entry| entry.slot == slot && scope_of(publisher, &entry) == Some(number));
+        if !is_own {
+            break;
+        }
+        names.extend(name.to_le_bytes());
+    }
+    names
 }
 
 /// The blocks that the first names were found to mean in one scope each, as far as the names are
