@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire import dynamo, sglang, vllm
+from bridge.wire import dynamo, mooncake, sglang, vllm
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import MEDIA, TIERS, media_bit, media_of, medium_of
 from schemas.answer_states import Doubt
@@ -289,6 +289,18 @@ def test_a_flush_of_sglang_leaves_its_storage(packer: ArrayPacker, medium: str) 
     assert (engine.doubt, engine.state.media) == (Doubt.TIERS_CLEARED, DISK_CLEARED)
     engine.send([SETTLING["tier"](medium)])
     assert engine.doubt == ""
+
+
+def test_a_pool_that_clears_or_ends_has_nothing_left(packer: ArrayPacker) -> None:
+    pool = Engine(packer, registration(kind=mooncake.KIND))
+    event = {"event_id": 1, "tenant_id": "default", "backend_id": "b", "medium": "disk"}
+    stored = {**event, "event_type": "stored", "object_key": "17"}
+    cleared = {"event_type": "cleared", "event_id": 2, "tenant_id": "default"}
+    for number, time_ms in ((1, 1000), (1, 2000)):
+        pool.send_payloads(msgspec.msgpack.encode([time_ms, [stored], 0]), at=number)
+        assert pool.state.media == 0
+    pool.send_payloads(msgspec.msgpack.encode([3000, [cleared], 0]), at=2)
+    assert (pool.state.incarnation, pool.doubt) == (2, "")
 
 
 def test_names_of_storage_are_known_by_their_bits() -> None:
