@@ -119,6 +119,7 @@ class _OfObject(_Event, forbid_unknown_fields=True):
     def shard(self) -> int:
         """The number of the shard that its objects are; 0 of the first."""
         tp_rank = self.head_or_tp_rank if self.tp_rank is None else self.tp_rank
+        places: dict[str, int | str | None]
         places = {"tp": tp_rank, "pcp": self.pcp_rank, "dcp": self.dcp_rank, "pp": self.pp_rank}
         places |= {"layer": self.layer_id, "prefix": self.cache_prefix}
         told = shard_of({name: str(one) for name, one in places.items() if one is not None})
