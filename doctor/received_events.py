@@ -119,8 +119,8 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
         ),
         Doubt.TIERS_CLEARED: _Words(
             Code.TIERS_CLEARED,
-            "it has cleared its cache, and had blocks on CPU or DISK: its event says nothing of"
-            " those, so they may be there yet, and no answer counts them",
+            "it has cleared its cache or restarted, and had blocks on CPU or DISK: its events say"
+            " nothing of those, so they may be there yet, and no answer counts them",
             "restart it, where it had them on the CPU alone; else clear these tiers, too (vLLM:"
             " POST /reset_prefix_cache?reset_external=true, and delete what is on disk), unregister"
             " it, and register it again",

@@ -59,6 +59,7 @@ class Doubt(StrEnum):
     NO_ENDPOINT = "no_endpoint"  # its HTTP address does not say where it publishes
     ENGINE_AWAY = "engine_away"  # its link is up, and its HTTP address does not answer
     PROCESS_CHANGED = "process_changed"  # its HTTP address names another process over the same link
+    ASLEEP = "asleep"  # it was put to sleep, and nothing has come since it was
     SPOOLED = "spooled"  # its records wait on the bridge's disk
     NOT_SYNCED = "not_synced"  # what an LMCache worker holds is not known, or not known any more
     WORKER_SILENT = "worker_silent"  # an LMCache worker's heartbeats stay away

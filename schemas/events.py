@@ -57,7 +57,8 @@ class StoredBlocks(
         medium: where the blocks are.
         shared: True where the medium is a pool that every instance of the scope can read.
         lora_name: adapter, "" for the base model.
-        group: the engine's cache group. The same hash in two groups is two blocks.
+        group: the engine's cache group. The same hash in two groups is two blocks. Of an object
+            the shard of its block, 0 for the first: objects of several shards have several names.
         spec_kind: the group's kind of attention, see `SPARSE_SPEC_KINDS`.
         by_hash: True where each hash is the prefix hash of its block: the publisher names blocks by
             a chain of hashes that queries by hash use too. Such an event has a block size and no

@@ -38,8 +38,8 @@ CPU_CLEARED: Final = 1 << 10
 DISK_CLEARED: Final = 1 << 11
 """So was what it had on this tier of its own, at a clear that may have been of its GPU alone."""
 
-OUTLIVING: Final = 1 << 3 | 1 << 4 | 1 << 5
-"""`STORAGE`, `FS` and `OBJ`: what is there outlives the process that stored it."""
+OUTLIVING: Final = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6
+"""The names of DISK: what is there may outlive the process that stored it."""
 
 
 def media_of_next(media: int) -> int:

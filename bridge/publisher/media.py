@@ -10,8 +10,9 @@ So is whether it has stored blocks for all instances, in a pool. A clear of an e
 of those, nor does its end: they are dropped with what is its own, since it no longer vouches for
 them, and that is known from then on.
 
-So it is with the tiers of a vLLM engine. `POST /reset_prefix_cache` clears the GPU, and the CPU
-where it is asked for that, and what is in storage never; the event is the same (vLLM 0.9 to 0.33).
+So it is with DISK, by each of its names: neither a clear nor the end of a process empties it. And
+with the CPU of a vLLM engine: `POST /reset_prefix_cache` clears the GPU, and the CPU where it is
+asked for that; the event is the same (vLLM 0.9 to 0.33).
 """
 
 from typing import Final
@@ -20,7 +21,14 @@ from bridge.wire import DecodedBatch, vllm
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import TIER_CLEARED, TIERS, media_of
 from schemas.errors import EventError
-from schemas.positions import CPU_CLEARED, DISK_CLEARED, POOL_CLEARED, SHARES, media_of_next
+from schemas.positions import (
+    CPU_CLEARED,
+    DISK_CLEARED,
+    OUTLIVING,
+    POOL_CLEARED,
+    SHARES,
+    media_of_next,
+)
 from schemas.registration import Registration
 
 _CLEARED: Final = (CPU_CLEARED, DISK_CLEARED)
@@ -36,11 +44,12 @@ class Media:
         names: by which blocks were stored since the last clear, see `bridge.wire.fields.media_bit`.
     """
 
-    __slots__ = ("_is_gpu_cleared", "names")
+    __slots__ = ("_lasting", "names")
 
     def __init__(self, registration: Registration) -> None:
         self.names = 0
-        self._is_gpu_cleared = registration.kind == vllm.KIND  # alone, perhaps, at a clear
+        # What a clear may leave.
+        self._lasting = sum(TIERS) if registration.kind == vllm.KIND else OUTLIVING
 
     def forget(self) -> None:
         """What comes next is of another incarnation."""
@@ -55,7 +64,7 @@ class Media:
             self.names = kept | (names & _LASTING) | (POOL_CLEARED if names & SHARES else 0)
         for tier, cleared in zip(TIERS, _CLEARED, strict=True):
             used, settled = names & tier, batch.settled & tier
-            if used and batch.clears and self._is_gpu_cleared:
+            if used & self._lasting and batch.clears:
                 self.names |= cleared
             elif settled and batch.settled & TIER_CLEARED:
                 self.names &= ~cleared

@@ -183,7 +183,6 @@ class Publisher:
         interrupted: whether a repair was ended before its engine had said all.
         said: what was last written of it into the log.
         engine: what its HTTP address says; None where it has none.
-        facts: what its engine says of its settings; None where that is not known.
         has_dead_replay: whether its replay socket was asked, and has never answered.
         http_trouble: what its HTTP address answers that no engine does, or "".
         has_no_endpoint: whether its engine was asked where it publishes, and does not say.
@@ -200,12 +199,14 @@ class Publisher:
         "_asked_at",
         "_asked_link",
         "_asked_unplaced",
+        "_asleep_at",
         "_began_at",
         "_compare_at",
         "_confirmed_link",
         "_distrusted_at",
         "_doubt",
         "_doubted",
+        "_facts",
         "_failures",
         "_has_answered",
         "_heard_as_of",
@@ -223,7 +224,6 @@ class Publisher:
         "bulk",
         "clock_s",
         "engine",
-        "facts",
         "has_dead_replay",
         "has_no_endpoint",
         "held_since",
@@ -263,7 +263,8 @@ class Publisher:
         self.http_trouble = ""
         has_http = bool(registration.http_url) and can_ask(registration.kind)
         self.engine = EngineWatch() if has_http else None
-        self.facts: EngineFacts | None = None
+        self._facts: EngineFacts | None = None
+        self._asleep_at: int | None = None  # what had been heard when it was last asleep
         self.clock_s = 0.0
         self.acting = PublisherActivity(Activity.DISCONNECTED, 0.0)
         self.rests_until = 0.0
@@ -302,6 +303,29 @@ class Publisher:
     def locate(self, replay_endpoint: str) -> None:
         """Its engine has said where it publishes, and replays; "" where it does not."""
         self.replay.endpoint, self.has_no_endpoint = replay_endpoint, False
+
+    @property
+    def facts(self) -> EngineFacts | None:
+        """What its engine says of its settings; None where that is not known."""
+        return self._facts
+
+    @facts.setter
+    def facts(self, facts: EngineFacts | None) -> None:
+        """Its engine was asked. One that is put to sleep gives up its cache, and says so with the
+        first step after it is woken: until then only this tells.
+        """
+        self._facts = facts
+        if facts is not None and facts.is_asleep:
+            self._asleep_at = self.sequencer.stream.heard
+            self.rests_until = 0.0
+
+    @property
+    def _is_emptied(self) -> bool:
+        """Whether its engine has slept, and nothing has come of it since."""
+        if self._asleep_at is None:
+            return False
+        is_asleep = self._facts is not None and self._facts.is_asleep is True
+        return is_asleep or self.sequencer.stream.heard == self._asleep_at
 
     # What waits
 
@@ -484,6 +508,7 @@ class Publisher:
         yield self.is_catching_up, Doubt.CATCHING_UP
         yield engine is not None and engine.is_changed, Doubt.PROCESS_CHANGED
         yield self._is_away(now), Doubt.ENGINE_AWAY
+        yield self._is_emptied, Doubt.ASLEEP
         is_asked = self._asked_link == look.links
         is_unproven = self._confirmed_link != look.links or look.is_doubted
         yield is_unproven, self._doubt if is_asked else self._first_doubt

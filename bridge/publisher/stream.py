@@ -418,7 +418,9 @@ class BatchStream:
             # A link ends with the process at its other end: no restart. A replay was faster.
             self.note_again(batch, link)
             return False
-        outcome, gap = self.tracker.observe(batch.sequence, batch.digest)
+        outcome, gap = self.tracker.observe(
+            batch.sequence, batch.digest, is_of_one_run=self._is_of_one_run(batch)
+        )
         is_proven = link == proven_link or self.proof is not None
         if outcome is not _NEXT or before == -1 or not is_proven:  # else its place is NEXT
             place = place_of(outcome, is_first=before == -1, is_proven=is_proven)
@@ -538,17 +540,30 @@ class BatchStream:
         later.
 
         The number alone could be that of a new incarnation; the engine's clock tells them apart.
-        Where that was set back, the publisher is not confirmed until its replay has told. What was
-        replayed may be another publisher's: there, what is not the same is not older. One that
-        cannot be read has no time: its link tells, where it is known to be the log's incarnation's.
+        Where that was set back, the publisher is not confirmed until its replay has told. What has
+        other bytes than the batch of its number is not older: it is of a new incarnation, or what
+        was replayed is another publisher's. One that cannot be read has no time: its link tells,
+        where it is known to be the log's incarnation's.
         """
         if batch.sequence > self.tracker.sequence:
             return False
         if batch.engine_time is None:
             return 0 < link == self._proven_link and self.recognises(batch) is not False
-        return batch.engine_time <= self.engine_time and (
-            not self.pairing.is_open or self.recognises(batch) is not False
-        )
+        return batch.engine_time <= self.engine_time and self._repeats(batch) is not False
+
+    def _repeats(self, batch: DecodedBatch) -> bool | None:
+        """Whether this is the batch of its number in the log, and of its incarnation; None where
+        that cannot be told. An engine never sends other bytes under a number once more.
+        """
+        known = self.recognises(batch)
+        return known and self._is_of_one_run(batch)
+
+    def _is_of_one_run(self, batch: DecodedBatch) -> bool:
+        """Whether no other incarnation sends these bytes: they have a time. Without one it may have
+        begun with the same, unless a replay has brought them, or they are the last ones again.
+        """
+        is_last = batch.sequence == self.tracker.sequence
+        return batch.engine_time != 0.0 or self.repairs or is_last
 
     def note_again(self, batch: DecodedBatch, link: int) -> None:
         """A batch came that the log has: live, where it had been replayed before, as a rule."""

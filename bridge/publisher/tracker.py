@@ -5,7 +5,8 @@ incarnation a batch is from. So a number that is not above the last one means on
 batch was delivered twice, or the process has restarted. It is taken for a duplicate only on
 evidence: the same number with the same payload was seen in this incarnation, within the last
 `DUPLICATE_WINDOW` numbers. Payloads begin with the engine's clock, so no two incarnations send the
-same one.
+same one. Some kinds send no time: there two incarnations that do the same first send the same
+bytes, which prove nothing.
 
 Without evidence it is a restart, which withdraws all that the publisher announced. That is the safe
 direction: a duplicate mistaken for a restart costs an under-report until the blocks are announced
@@ -106,12 +107,13 @@ class SequenceTracker:
         self.sequence = -1
         self._fingerprints = array("q", bytes(8 * DUPLICATE_WINDOW))
 
-    def observe(self, sequence: int, payload_digest: int) -> Verdict:
+    def observe(self, sequence: int, payload_digest: int, *, is_of_one_run: bool = True) -> Verdict:
         """The batch's place in the stream; moves the cursor to it unless it is a duplicate.
 
         Args:
             sequence: 0..SEQUENCE_MAX.
             payload_digest: 64 bits; equal payloads have equal digests.
+            is_of_one_run: whether no other incarnation sends this payload.
         """
         fingerprint = hash((sequence, payload_digest))
         slot = sequence % DUPLICATE_WINDOW
@@ -121,7 +123,7 @@ class SequenceTracker:
         elif sequence > expected:
             verdict = Verdict(SequenceOutcome.GAP, Gap(expected, sequence - 1))
             self._forget(expected, sequence)
-        elif self._fingerprints[slot] == fingerprint:
+        elif is_of_one_run and self._fingerprints[slot] == fingerprint:
             return _DUPLICATE
         else:
             verdict = self._restart(sequence)

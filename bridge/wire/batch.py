@@ -336,10 +336,9 @@ class BatchDecoder:
     def _media_of(self, wire_event: WireEvent, made: Sequence[BlockEvent]) -> int:
         """By which names of media it stores blocks, and whether for all instances."""
         stores = [event for event in made if isinstance(event, StoredBlocks)]
-        if not stores:
+        if not stores or self._origin.registration.is_pool:  # whose clear is of all, and so its end
             return 0
-        is_for_all = stores[0].shared and not self._origin.registration.is_pool
-        return media_bit(wire_event.medium_name) | (SHARES if is_for_all else 0)
+        return media_bit(wire_event.medium_name) | (SHARES if stores[0].shared else 0)
 
     def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:
         """The numbers of the events; None where such engines give them none."""

@@ -11,6 +11,11 @@ Frames are those of the engines, but numbers begin at 1. A batch is `[ms, events
 in whole milliseconds, its events as maps, tagged by `event_type`. `type`, `block_hashes` and
 `parent_block_hash` repeat others in older words; `block_hashes` may be signed.
 
+An object is of one rank of those that share a model, and an engine finds a block where each has
+its own, under the prefix (`cache_prefix`) that it was started with, which nothing here says. So
+rank and prefix stand in place of a cache group: where a block is held in some of these and not in
+all, the pool is not confirmed.
+
 What an object is called (`backend_id` and `object_key`) is its hash here, and the hash by which an
 engine announces its block is its alias (`schemas.events.StoredBlocks.aliases`). Where no field
 tells that hash, the key may (`mooncake_keys`).
@@ -35,11 +40,12 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventId, EventIds, Numbers
 from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of
 from bridge.wire.forms import UnknownStore, WireEvent, forms_of
-from bridge.wire.mooncake_keys import NamedBlock, block_of, low64
+from bridge.wire.mooncake_keys import NamedBlock, block_of, low64, shard_of
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError, FrameError, PassedOverError, WireError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
+from schemas.limits import GROUP_NUMBER_MAX
 from schemas.registration import PublisherKind, Registration
 
 KIND: Final = PublisherKind("Mooncake")
@@ -105,6 +111,21 @@ class _OfObject(_Event, forbid_unknown_fields=True):
     block_hashes: msgspec.Raw = NIL
     base_block_idx: int | None = None
 
+    @property
+    def named(self) -> NamedBlock | None:
+        """What its key says."""
+        return block_of(self.object_key) if self.object_key else None
+
+    def shard(self) -> int:
+        """The number of the shard that its objects are; 0 of the first."""
+        tp_rank = self.head_or_tp_rank if self.tp_rank is None else self.tp_rank
+        places: dict[str, int | str | None]
+        places = {"tp": tp_rank, "pcp": self.pcp_rank, "dcp": self.dcp_rank, "pp": self.pp_rank}
+        places |= {"layer": self.layer_id, "prefix": self.cache_prefix}
+        told = shard_of({name: str(one) for name, one in places.items() if one is not None})
+        shard = (self.named.shard if self.named is not None else "") or told
+        return 1 + xxh3_64_intdigest(shard.encode()) % GROUP_NUMBER_MAX if shard else 0
+
     def objects(self, origin: Origin) -> tuple[bytes, bytes]:
         """What the objects are called, and the engines' hashes of their blocks, (n,) u64 LE each;
         no hash where nothing tells it.
@@ -113,7 +134,7 @@ class _OfObject(_Event, forbid_unknown_fields=True):
             EventError: its fields contradict one another.
             PassedOverError: it is none of the stream.
         """
-        named = block_of(self.object_key) if self.object_key else None
+        named = self.named
         self.check_stream(origin, named)
         group = (named.group if named else "") or str(self.group_id or "")
         # Other words are of groups by which the store evicts.
@@ -194,6 +215,7 @@ class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
             medium=self.tier(),
             shared=True,
             lora_name=lora_name_of(self.lora_name, None, origin),
+            group=self.shard(),
         )
 
 

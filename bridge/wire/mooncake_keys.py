@@ -9,6 +9,10 @@ Source: Mooncake, `mooncake-store/include/kv_event/key_util.h` of its branches `
     model@pcp0@dcp0@head_or_tp_rank:0@HEX@0                         the same, by layer
     [[tag_]model_]HEX_0[_0]_k, ..._v, HEX__k                        SGLang's HiCache
 
+Where several ranks share a model each has an object of its own, a shard of the block; so have the
+layers, and keys and values. An engine finds the block where all of them are there, under the prefix
+(`namespace`) that it was started with.
+
 HEX is the engine's whole digest. vLLM announces its last 8 bytes, SGLang the first; of SGLang's
 side pools (drafts, sliding windows, Mamba), whose keys have a word more, nothing is found.
 
@@ -16,26 +20,31 @@ Source of SGLang's: `sglang/srt/mem_cache/storage/mooncake_store/mooncake_store.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 _NUMBER: Final = re.compile(r"0[xX]([0-9a-fA-F]+)|([0-9]+)", re.ASCII)
 _HEX: Final = re.compile(r"(?:0[xX])?([0-9a-fA-F]{16,})", re.ASCII)
 _VLLM: Final = re.compile(
-    r"(?:.*@)?(?P<model>[^@]+)@tp_rank:[0-9]+@pcp[0-9]+@dcp[0-9]+@pp_rank:[0-9]+"
+    r"(?:(?P<prefix>.*)@)?(?P<model>[^@]+)@tp_rank:(?P<tp>[0-9]+)@pcp(?P<pcp>[0-9]+)@dcp(?P<dcp>[0-9]+)"
+    r"@pp_rank:(?P<pp>[0-9]+)"
     r"(?:@group:(?P<group>[0-9]+))?@(?P<hash>[^@]+)",
     re.ASCII | re.DOTALL,
 )
 _ASCEND: Final = re.compile(
-    r"(?P<model>.+?)@pcp[0-9]+@dcp[0-9]+@head_or_tp_rank:[0-9]+@"
-    r"(?:pp_rank:[0-9]+@(?P<hash>[^@]+)|(?P<layered>[^@]+)@[0-9]+)",
+    r"(?P<model>.+?)@pcp(?P<pcp>[0-9]+)@dcp(?P<dcp>[0-9]+)@head_or_tp_rank:(?P<tp>[0-9]+)@"
+    r"(?:pp_rank:(?P<pp>[0-9]+)@(?P<hash>[^@]+)|(?P<layered>[^@]+)@(?P<layer>[0-9]+))",
     re.ASCII | re.DOTALL,
 )
 
 
 _SGLANG: Final = re.compile(
-    r"(?:(?P<tag>.+)_)?(?P<high>[0-9a-f]{16})[0-9a-f]{48}_(?:[0-9]+(?:_[0-9]+)?)?_[kv]",
+    r"(?:(?P<tag>.+)_)?(?P<high>[0-9a-f]{16})[0-9a-f]{48}"
+    r"_(?:(?P<tp>[0-9]+)(?:_(?P<pp>[0-9]+))?)?_(?P<half>[kv])",
     re.ASCII | re.DOTALL,
 )
+_PLACES: Final = ("tp", "pcp", "dcp", "pp", "layer", "half", "prefix")
+_FIRST: Final = ("", "k")
 
 
 class NamedBlock(NamedTuple):
@@ -47,12 +56,15 @@ class NamedBlock(NamedTuple):
         group: the cache group, as text; "" where the key has none.
         tag: the model, with `-` for `/`, behind whatever else SGLang was told to put there; ""
             where the key has none.
+        shard: which part of the block the object has, as the ranks that share the model say, and
+            for engines of which prefix; "" for the first one, without a prefix.
     """
 
     hash: int
     model_name: str = ""
     group: str = ""
     tag: str = ""
+    shard: str = ""
 
     def is_of(self, model_name: str) -> bool:
         """Whether it may be a block of the model."""
@@ -69,7 +81,8 @@ def block_of(object_key: str) -> NamedBlock | None:
         value = int(in_hex, 16) if in_hex else _decimal(decimal)
         return NamedBlock(value) if value < 2**64 else None
     if found := _SGLANG.fullmatch(object_key):
-        return NamedBlock(int(found["high"], 16), tag=found["tag"] or "")
+        parts = found.groupdict()
+        return NamedBlock(int(found["high"], 16), tag=found["tag"] or "", shard=shard_of(parts))
     found = _VLLM.fullmatch(object_key) or _ASCEND.fullmatch(object_key)
     if found is None:
         return None
@@ -77,7 +90,13 @@ def block_of(object_key: str) -> NamedBlock | None:
     digest = low64(parts["hash"] or parts["layered"])
     if digest is None:
         return None
-    return NamedBlock(digest, parts["model"], parts.get("group") or "")
+    return NamedBlock(digest, parts["model"], parts.get("group") or "", shard=shard_of(parts))
+
+
+def shard_of(places: Mapping[str, str | None]) -> str:
+    """Which part of a block an object has, and for which engines; "" for the first one."""
+    told = ((name, places.get(name) or "") for name in _PLACES)
+    return ",".join(f"{name}:{place}" for name, place in told if place.lstrip("0") not in _FIRST)
 
 
 def low64(digest: str) -> int | None:

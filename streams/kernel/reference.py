@@ -480,9 +480,12 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, moves: Moves
     ) -> None:
         hashes = _u64s(event.hashes)
-        keys = [engine_key(value, event.group) for value in hashes]
+        # Objects have names of their own: their group is the shard of a block that they are.
+        group = 0 if event.aliases else event.group
+        keys = [engine_key(value, group) for value in hashes]
         refusal = _refusal(owner, event, len(hashes), self.seed)
         if _shows_group(event, refusal):
+            owner.has_base |= bool(event.aliases)  # there is a first shard, though it is not here
             self._note_group(publisher, owner, event.group)
         if refusal:
             self._counters[refusal] += len(hashes)
@@ -1314,7 +1317,7 @@ def _shows_group(event: StoredBlocks, refusal: str | None) -> bool:
     one whose tokens do not cover its blocks, as those of a sparse group may not.
     """
     is_sparse = refusal in ("skipped_group", "token_count_mismatch")
-    return not (is_sparse or is_placeholder(event) or event.aliases)
+    return not (is_sparse or is_placeholder(event))
 
 
 def _refusal(owner: _Publisher, event: StoredBlocks, blocks: int, seed: int) -> str | None:

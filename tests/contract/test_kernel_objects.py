@@ -6,7 +6,14 @@ import pytest
 
 from schemas.errors import EventsFormatError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
-from schemas.identities import OBJECTS_WAIT, Medium, StreamKey, aliases_scope, waiting_scope
+from schemas.identities import (
+    GROUPS_DIFFER,
+    OBJECTS_WAIT,
+    Medium,
+    StreamKey,
+    aliases_scope,
+    waiting_scope,
+)
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.changes import CHANGE_BYTES
 from streams.kernel.hashing import prefix_hashes
@@ -557,6 +564,33 @@ def test_an_object_with_tokens_or_of_another_size_is_left_out(pooled: Pooled) ->
     assert pooled.counted() == {
         "token_count_mismatch": 3, "block_size_mismatch": 3, "skipped_group": 3,
     }  # fmt: skip
+
+
+def differing(pooled: Pooled) -> int:
+    return dict(pooled.kernel.left_out(pooled.publisher(POOL))).get(GROUPS_DIFFER, 0)
+
+
+def test_a_block_of_which_a_shard_is_gone_is_counted_and_told(pooled: Pooled) -> None:
+    pooled.apply("engine", announced())
+    for number, tp_rank in enumerate((0, 77)):
+        pooled.apply(POOL, objects(backend=number, group=tp_rank))
+    pooled.apply("engine", evicted())
+    assert (differing(pooled), pooled.longest().get("engine", 0)) == (0, 3)
+    pooled.apply(POOL, dropped((0,), backend=1))
+    assert (differing(pooled), pooled.longest().get("engine", 0)) == (1, 3)
+    pooled.apply(POOL, objects((0,), backend=1, group=77))
+    assert differing(pooled) == 0
+    pooled.apply(POOL, dropped(backend=0), dropped(backend=1))
+    assert (differing(pooled), pooled.longest().get("engine", 0)) == (0, 0)
+
+
+def test_an_object_that_is_not_of_the_first_shard_lacks_that(pooled: Pooled) -> None:
+    """As one that engines with a prefix have stored, where nothing says which these are."""
+    pooled.apply("engine", announced())
+    pooled.apply(POOL, objects(group=77))
+    assert differing(pooled) == 3
+    pooled.apply(POOL, objects(backend=1))
+    assert differing(pooled) == 0
 
 
 def test_the_key_of_an_object_is_its_own(pooled: Pooled) -> None:

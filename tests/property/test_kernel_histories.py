@@ -480,7 +480,7 @@ def test_both_kernels_show_the_same_of_few_blocks(number: int) -> None:
 @pytest.mark.parametrize("number", range(20, 26))
 def test_both_kernels_show_the_same_of_long_prompts(number: int) -> None:
     at_once = (4096, 0, 100)[number % 3]
-    bounds = Bounds(TOKEN_HASH_SEED, at_once, 150, 300, longest=200, prompts=12, steps=60)
+    bounds = Bounds(TOKEN_HASH_SEED, at_once, 150, 300, longest=200, prompts=12, steps=80)
     history = History(number, bounds)
     history.run()
     assert history.left_most or at_once == 4096

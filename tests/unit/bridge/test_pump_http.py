@@ -13,6 +13,7 @@ from bridge.publisher import publisher as followed_module
 from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
+from schemas.engine_facts import EngineFacts
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, ProcessMark
 from schemas.registration import Registration
@@ -290,6 +291,50 @@ def test_an_address_that_names_two_processes_over_one_link_is_a_doubt(
         await bench.receive(over(1, 3))
 
     assert play(scene).sink.told() == numbers(0, 3)
+
+
+# Sleep
+
+
+def test_an_engine_that_sleeps_is_doubted_until_it_is_awake_and_something_has_come() -> None:
+    """It gives up its cache, and says so with its first step after it was woken."""
+
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        followed = bench.pump.followed[ONE]
+        assert doubt(bench) is None
+        for is_asleep in (None, False):
+            followed.facts = EngineFacts(is_asleep=is_asleep)
+            await look(bench)
+            assert doubt(bench) is None
+        followed.facts = EngineFacts(is_asleep=True)
+        await look(bench)
+        assert doubt(bench) is Doubt.ASLEEP
+        for facts in (EngineFacts(is_asleep=False), None):
+            followed.facts = facts
+            await look(bench)
+            assert doubt(bench) is Doubt.ASLEEP, "what it gave up is not known to be told"
+        await bench.receive(over(1, 3))
+        await look(bench)
+        assert doubt(bench) is None
+
+    play(scene)
+
+
+def test_what_came_before_an_engine_was_seen_asleep_says_nothing_of_its_waking() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        followed = bench.pump.followed[ONE]
+        followed.facts = EngineFacts(is_asleep=True)
+        await bench.receive(over(1, 3))
+        await look(bench)
+        assert doubt(bench) is Doubt.ASLEEP, "it may sleep again"
+        followed.facts = EngineFacts(is_asleep=True)
+        followed.facts = EngineFacts(is_asleep=False)
+        await look(bench)
+        assert doubt(bench) is Doubt.ASLEEP
+
+    play(scene)
 
 
 # Silence

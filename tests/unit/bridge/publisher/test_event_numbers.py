@@ -14,7 +14,7 @@ from bridge.wire.drop_reasons import DropReason
 from schemas.codec import decode_record_events
 from schemas.events import ClearedBlocks
 from schemas.positions import Cursor
-from schemas.records import EventsRecord, GapRecord, SequencedRecord
+from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 from tests.unit.bridge.messages import registration
 from tests.unit.bridge.publisher.sequencers import Sequencers
 
@@ -225,6 +225,30 @@ def test_a_batch_that_comes_twice_says_nothing() -> None:
     assert publisher.sends(trtllm(1), at=1) == []
     assert not is_incomplete(publisher.sends(trtllm(2)))
     assert publisher.dropped == {}
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["the same first bytes", "others"])
+def test_without_a_time_numbers_that_begin_again_are_of_another_incarnation(is_same: bool) -> None:
+    """What an engine does first is the same in each of its lives."""
+    publisher = Publisher()
+    stream = publisher.sequencer[publisher.key].stream
+    for event_id, kind in enumerate(("created", "removed", "removed")):
+        publisher.sends(trtllm(event_id, kind))
+    publisher.sends(trtllm(0, "created" if is_same else "removed"), at=0)
+    assert stream.cursor == Cursor(2, 0)
+    publisher.sends(trtllm(1), at=1)
+    assert stream.cursor == Cursor(2, 1)
+    assert (stream.counters.restarts, stream.counters.duplicates) == (1, 0)
+
+
+def test_without_a_time_other_bytes_under_a_number_are_of_another_incarnation() -> None:
+    publisher = Publisher()
+    for event_id in range(3):
+        publisher.sends(trtllm(event_id))
+    reset, gap, events = publisher.sends(trtllm(1, "created"), at=1)
+    assert isinstance(reset, ResetRecord)
+    assert isinstance(gap, GapRecord), "the first batch of that one has not come"
+    assert isinstance(events, EventsRecord)
 
 
 def test_events_without_numbers_are_as_before() -> None:

@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire import dynamo, sglang
+from bridge.wire import dynamo, mooncake, sglang, vllm
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import MEDIA, TIERS, media_bit, media_of, medium_of
 from schemas.answer_states import Doubt
@@ -27,7 +27,7 @@ from schemas.positions import (
     PublisherState,
 )
 from schemas.records import encode_record
-from schemas.registration import Registration
+from schemas.registration import PublisherKind, Registration
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from streams.table.scope_states import ConfirmationSource, ScopeStates
@@ -249,16 +249,20 @@ def test_what_it_had_beside_its_gpu_may_be_there_behind_a_clear(
     ("medium", "clears", "is_told"),
     [
         ("CPU", True, False),
-        ("DISK", False, False),
+        ("CPU", False, False),
+        ("DISK", False, True),
         ("DISK", True, True),
         ("STORAGE", False, True),
         ("fs", False, True),
         ("OBJ:0", False, True),
+        ("EXTERNAL", False, True),
     ],
 )
-def test_what_is_in_storage_outlives_the_process(
-    engine: Engine, medium: str, clears: bool, is_told: bool
+@pytest.mark.parametrize("kind", [vllm.KIND, sglang.KIND])
+def test_what_is_in_storage_may_outlive_the_process(
+    packer: ArrayPacker, kind: PublisherKind, medium: str, clears: bool, is_told: bool
 ) -> None:
+    engine = Engine(packer, registration(kind=kind))
     engine.send([stored()], [stored(medium)], *([[ALL]] * clears))
     for at in (9.5, 10.5):
         engine.send_payloads(msgspec.msgpack.encode([at, [stored()], 0]), at=0)
@@ -272,14 +276,35 @@ def test_an_engine_that_has_used_its_gpu_alone_has_cleared_all(engine: Engine) -
     assert (engine.doubt, engine.state.media) == ("", media_bit("CPU"))
 
 
-def test_other_engines_clear_all_their_tiers(packer: ArrayPacker) -> None:
+def test_other_engines_clear_their_cpu_with_all_else(packer: ArrayPacker) -> None:
     engine = Engine(packer, registration(kind=sglang.KIND))
     engine.send([stored("CPU")], [ALL])
     assert (engine.doubt, engine.state.media) == ("", 0)
 
 
+@pytest.mark.parametrize("medium", ["DISK", "EXTERNAL"])
+def test_a_flush_of_sglang_leaves_its_storage(packer: ArrayPacker, medium: str) -> None:
+    engine = Engine(packer, registration(kind=sglang.KIND))
+    engine.send([stored()], [stored("CPU")], [stored(medium)], [ALL])
+    assert (engine.doubt, engine.state.media) == (Doubt.TIERS_CLEARED, DISK_CLEARED)
+    engine.send([SETTLING["tier"](medium)])
+    assert engine.doubt == ""
+
+
+def test_a_pool_that_clears_or_ends_has_nothing_left(packer: ArrayPacker) -> None:
+    pool = Engine(packer, registration(kind=mooncake.KIND))
+    event = {"event_id": 1, "tenant_id": "default", "backend_id": "b", "medium": "disk"}
+    stored = {**event, "event_type": "stored", "object_key": "17"}
+    cleared = {"event_type": "cleared", "event_id": 2, "tenant_id": "default"}
+    for number, time_ms in ((1, 1000), (1, 2000)):
+        pool.send_payloads(msgspec.msgpack.encode([time_ms, [stored], 0]), at=number)
+        assert pool.state.media == 0
+    pool.send_payloads(msgspec.msgpack.encode([3000, [cleared], 0]), at=2)
+    assert (pool.state.incarnation, pool.doubt) == (2, "")
+
+
 def test_names_of_storage_are_known_by_their_bits() -> None:
-    assert sum(map(media_bit, ("STORAGE", "FS", "OBJ"))) == OUTLIVING
+    assert TIERS[1] == OUTLIVING
     assert not (CPU_CLEARED | DISK_CLEARED | SHARES | POOL_CLEARED) & ((1 << len(MEDIA)) - 1)
 
 

@@ -216,6 +216,16 @@ def test_also_over_a_proven_link_a_later_batch_with_a_number_from_before_is_a_re
     assert (stream.counters.duplicates, stream.counters.restarts) == (0, 1)
 
 
+@pytest.mark.parametrize("time", [TIME + 1, TIME, 0.0], ids=["the same", "earlier", "none"])
+def test_also_over_a_proven_link_other_bytes_under_a_number_are_a_restart(
+    stream: BatchStream, time: float
+) -> None:
+    stream.prove(7)
+    accept(stream, batch(10), batch(11))
+    accept(stream, batch(10, time, 2))
+    assert (stream.counters.duplicates, stream.counters.restarts) == (0, 1)
+
+
 def test_over_an_unproven_link_an_older_batch_is_a_restart(stream: BatchStream) -> None:
     accept(stream, batch(0, TIME - 1))
     assert (stream.counters.duplicates, stream.counters.restarts) == (0, 1)

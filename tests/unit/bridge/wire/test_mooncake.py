@@ -129,6 +129,46 @@ def test_where_no_field_names_the_block_the_key_does(key: str, value: int) -> No
     assert (is_at(one)[:2], reasons) == ((name_of(key), u64(value)), [])
 
 
+def shard(key: str, **fields: object) -> int:
+    (one,), reasons = decoded(stored(object_key=key, seq_hashes=[], **fields))
+    assert isinstance(one, StoredBlocks)
+    assert not reasons
+    (gone,), _ = decoded(removed(object_key=key, seq_hashes=[], **fields))
+    assert (gone.hashes, gone.group) == (one.hashes, 0)  # type: ignore[union-attr]
+    return one.group
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "17", KEY, f"m@tp_rank:00@pcp0@dcp0@pp_rank:0@group:0@{DIGEST}",
+        f"m@pcp0@dcp0@head_or_tp_rank:0@{DIGEST}@0", f"{DIGEST}_0_k", f"m_{DIGEST}__k",
+    ],
+)  # fmt: skip
+def test_the_first_object_of_a_block_has_no_number(key: str) -> None:
+    assert shard(key) == shard(key, tp_rank=0, pp_rank=0, cache_prefix="") == 0
+
+
+def test_each_rank_layer_half_and_prefix_is_another_shard() -> None:
+    vllm = [f"m@tp_rank:{n}@pcp{i}@dcp{j}@pp_rank:{k}@{DIGEST}" for n, i, j, k in (
+        (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 0, 0, 1), (11, 0, 0, 0),
+    )]  # fmt: skip
+    others = [
+        f"teamB@{KEY}", f"teamA@{KEY}", f"m@pcp0@dcp0@head_or_tp_rank:0@{DIGEST}@31",
+        f"{DIGEST}_0_v", f"{DIGEST}_7_v", f"{DIGEST}_7_k",
+    ]  # fmt: skip
+    found = [shard(key) for key in (*vllm, *others)]
+    assert 0 not in found
+    assert len({*found}) == len(found)
+
+
+def test_where_the_key_does_not_say_the_shard_fields_do() -> None:
+    assert shard("17", tp_rank=1) == shard(KEY.replace("tp_rank:0", "tp_rank:1"))
+    assert shard("17", head_or_tp_rank=1, pp_rank=0) == shard("17", tp_rank=1) > 0
+    assert shard("17", cache_prefix="teamB") == shard(f"teamB@{KEY}")
+    assert shard("17", pp_rank=1) != shard("17", tp_rank=1)
+
+
 @pytest.mark.parametrize(
     "key",
     [

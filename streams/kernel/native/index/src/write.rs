@@ -116,7 +116,7 @@ impl<'a> WriteTurn<'a> {
     fn touch(&mut self, id: u64, event: &Event) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
         let (hashes, group) = match event {
-            Event::Stored(event) => (event.hashes, event.group),
+            Event::Stored(event) => (event.hashes, group_of_names(event)),
             Event::Removed(event) => (event.hashes, event.group),
             Event::Cleared { .. } => return Ok(()),
         };
@@ -133,6 +133,8 @@ impl<'a> WriteTurn<'a> {
         let blocks = event.hashes.len();
         let refusal = refusal(publisher, event, seed);
         if shows_group(event, refusal) {
+            // Of an object there is a first shard, though it is not here.
+            publisher.has_base |= !event.aliases.is_empty();
             index.note_group(publisher, event.group);
         }
         if let Some(refusal) = refusal {
@@ -145,7 +147,7 @@ impl<'a> WriteTurn<'a> {
             index.count(refusal, blocks);
             return self.leave_out(id, event, reason_of(refusal, event));
         }
-        let mask = group_mask(event.group);
+        let mask = group_mask(group_of_names(event));
         if event.is_placeholder() {
             return self.store_placeholders(id, event, mask, moves);
         }
@@ -175,7 +177,7 @@ impl<'a> WriteTurn<'a> {
     #[cold]
     fn leave_out(&mut self, id: u64, event: &Stored, reason: Option<String>) -> Result<()> {
         let Some(reason) = reason else { return Ok(()) };
-        let mask = group_mask(event.group);
+        let mask = group_mask(group_of_names(event));
         for hashes in event.hashes.chunks(TURN_BLOCKS) {
             let (publisher, index) = self.publisher(id)?;
             for &hash in hashes {
@@ -593,11 +595,17 @@ fn start_chain(
     Some(Chain { membership: parent.membership, prefix: Some(prefix), slot: Some(parent.slot) })
 }
 
+/// The cache group whose names its blocks have: objects have names of their own, and their group is
+/// the shard of a block that they are.
+fn group_of_names(event: &Stored) -> u32 {
+    if event.aliases.is_empty() { event.group } else { 0 }
+}
+
 /// Whether a stored event shows that its group forms prefixes, though it may not be usable: not one
 /// whose tokens do not cover its blocks, as those of a sparse group may not.
 fn shows_group(event: &Stored, refusal: Option<Counter>) -> bool {
     let is_sparse = matches!(refusal, Some(Counter::SkippedGroup | Counter::TokenCountMismatch));
-    !(is_sparse || event.is_placeholder() || !event.aliases.is_empty())
+    !(is_sparse || event.is_placeholder())
 }
 
 /// The counter under which a stored event is left out, if it is.
