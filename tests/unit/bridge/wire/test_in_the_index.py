@@ -1,6 +1,7 @@
 """What vLLM and SGLang send of blocks that are not plain, and what a query finds of it then."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -210,7 +211,7 @@ SCOPES: dict[str, list[object]] = {
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("place", [{"medium": "CPU"}, {"medium": "CPU", "locality": "REMOTE"}])
 def test_what_offloading_describes_without_its_keys_is_the_block_of_its_name(
-    packer: ArrayPacker, scope: str, has_copy: bool, place: Event
+    packer: ArrayPacker, scope: str, has_copy: bool, place: dict[str, Any]
 ) -> None:
     """As vLLM (0.32) does with `self_describing_kv_events`, of salts and images, too: it was taken
     for a plain prompt's block.
