@@ -195,10 +195,12 @@ def test_it_is_not_shown_by_an_engine_that_has_stored_elsewhere(fold: Fold) -> N
     assert doubt_of(fold) is None, "its CPU is another one"
 
 
-def test_nor_behind_a_further_loss(fold: Fold) -> None:
+@pytest.mark.parametrize("lost", [4, TIERS_SHOWN_BATCHES + 1])
+def test_nor_behind_a_further_loss(fold: Fold, lost: int) -> None:
     lose_and_clear(fold, 1)
     last = 4 + TIERS_SHOWN_BATCHES
-    feed(fold, events_record(5, last, [stored(last, [3], range(4))]))
+    before = [events_record(4, lost - 1, [])] * (lost > 4)
+    feed(fold, *before, events_record(lost + 1, last, [stored(last, [3], range(4))]))
     feed(fold, events_record(last + 1, last + 1, [cleared(last + 1)]))
     assert doubt_of(fold) == Doubt.TIERS_CLEARED
 
