@@ -119,9 +119,11 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
         ),
         Doubt.TIERS_CLEARED: _Words(
             Code.TIERS_CLEARED,
-            "it has cleared its cache or restarted, and had blocks on CPU or DISK: its events say"
-            " nothing of those, so they may be there yet, and no answer counts them",
-            "restart it, where it had them on the CPU alone; else clear these tiers, too (vLLM:"
+            "it has cleared its cache or restarted, and had blocks on CPU or DISK, or may have"
+            " stored some in batches that were lost: its events say nothing of those, so they may"
+            " be there yet, and no answer counts them",
+            "register it with `kv_offloading` `none`, where it has no other tier than its GPU;"
+            " restart it, where it had them on the CPU alone; else clear these tiers, too (vLLM:"
             " POST /reset_prefix_cache?reset_external=true, and delete what is on disk), unregister"
             " it, and register it again",
         ),

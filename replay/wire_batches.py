@@ -24,7 +24,7 @@ from replay.capture.reader import Capture
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError, WireError
 from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, split_key
-from schemas.identities import PublisherKey
+from schemas.identities import Medium, PublisherKey
 from schemas.records import EventsRecord, ResetRecord
 from schemas.registration import service_key
 
@@ -252,6 +252,9 @@ def _stored(event: StoredBlocks) -> dict[str, object]:
         behind.append(token)
     if any(keys):
         shaped["extra_keys"] = [_keys(key, event.lora_name) for key in keys]
+    elif event.tokens and (event.shared or event.medium is not Medium.GPU):
+        # Without them such a map says nothing of what else its blocks are of (`bridge.wire.vllm`).
+        shaped["extra_keys"] = [None] * (len(event.hashes) // 8)
     if behind and all(behind):
         shaped["token_ids"] = _pairs(_numbers("I", event.tokens), _numbers("I", b"".join(behind)))
     if event.spec_kind:

@@ -100,6 +100,7 @@ class ArrayPacker(Protocol):
         dp_rank: int,
         lora_name: str,
         roots: str,
+        scopeless_tiers: bool,
     ) -> BatchPacker | None:
         """A packer of whole batches; None where there is none for events with these fields.
 
@@ -109,6 +110,8 @@ class ArrayPacker(Protocol):
             dp_rank: of the publisher.
             lora_name: of its registration.
             roots: which field marks chains that begin a prompt, as `bridge.wire.hit_reports` says.
+            scopeless_tiers: whether maps without extra keys name their blocks alone, where these
+                are not on the GPU of their instance.
         """
         ...
 
@@ -192,5 +195,6 @@ class PythonArrayPacker:
         dp_rank: int,
         lora_name: str,
         roots: str,
+        scopeless_tiers: bool,
     ) -> None:
         """See `ArrayPacker`: there is none."""

@@ -53,7 +53,7 @@ class StoredBlocks(
             `token_hashes`, and for a placeholder, which names blocks that the publisher already
             holds on another medium, or has removed from it in the same batch.
         parent: engine hash of the block before the first; None at the root.
-        block_size: tokens per block; 0 for a placeholder.
+        block_size: tokens per block; a placeholder may have 0.
         medium: where the blocks are.
         shared: True where the medium is a pool that every instance of the scope can read.
         lora_name: adapter, "" for the base model.

@@ -180,6 +180,9 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
             a bit for each. With SHARES others depend on it, too; that and POOL_CLEARED last until
             it is registered anew. CPU_CLEARED and DISK_CLEARED until that tier is cleared, the
             former until its next incarnation, too.
+        tiers_unheard: the last clear, which was of its GPU and ended a loss: what was lost may have
+            been of other tiers, and be there yet. None where there is none, or it has shown since
+            that it has none (`streams.bounds.TIERS_SHOWN_BATCHES`).
     """
 
     incarnation: IncarnationNumber = 0
@@ -198,6 +201,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     media: MediaNames = 0
     base_group: bool = False
     sparse_blocks: BlockCount | None = None
+    tiers_unheard: SequenceNumber | None = None
 
     @property
     def uncounted(self) -> dict[str, int]:

@@ -68,6 +68,11 @@ MANY_RANKS: Final = frozenset({PublisherKind("Dynamo"), PublisherKind("TensorRT-
 ReportMode = Literal["", "incremental", "full"]
 """vLLM's `kv_cache_report_mode`; "" where it is not said."""
 
+KvOffloading = Literal["", "none", "lmcache"]
+"""What keeps blocks elsewhere than on an engine's GPU: nothing; LMCache, by hashes of its own; ""
+where it is not said.
+"""
+
 Role = Literal["combined", "prefill", "decode"]
 """What an instance does with the requests that it is sent: both phases, or one of them."""
 
@@ -149,6 +154,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
             cached blocks that a request uses again as stored, with `incremental` never; "" for
             what it is seen to do.
+        kv_offloading: with `none` it has no other tier than its GPU, and stores in no pool, so that
+            a clear of the GPU is one of all that it holds.
         url: what routers call the engine, byte for byte, where they ask by gRPC; "" where that is
             `http_url`.
         pool: the instance that was registered, where this is one of its members (`pool_members`).
@@ -174,6 +181,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     replay_endpoint: Text = ""
     http_endpoint: Text = ""
     kv_cache_report_mode: ReportMode = ""
+    kv_offloading: KvOffloading = ""
     hash_profile: HashProfile | None = None
     peer_url: Text = ""
     registered_at: Seconds = 0.0

@@ -7,6 +7,10 @@ STORE_GENERATION_DELTAS: Final = 2.0  # times the live state, of deltas before i
 BRIDGES_REMEMBERED_MAX: Final = 32  # by their last heartbeat; publishers of others are unconfirmed
 
 LEFT_OUT_BLOCKS_MAX: Final = 65_536  # of a publisher, that the index cannot use; 60 bytes each
+TIERS_SHOWN_BATCHES: Final = 1_000
+"""After so many batches without a gap, none of which has stored elsewhere than on the GPU, an
+engine is taken to have no other tier: offloading stores what is computed within moments.
+"""
 WAITING_MAX: Final = 2**20
 """Objects of one pool, by adapter, that may wait for an engine to announce their blocks: some 70
 bytes each; reprise_kernel_blocks_total{outcome="waiting_overflow"}.

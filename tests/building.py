@@ -122,6 +122,7 @@ def events_record(
     part: Part | None = None,
     repaired: str = "",
     other_ranks: tuple[int, ...] = (),
+    media: int = 0,
 ) -> bytes:
     return encode_record(
         EventsRecord(
@@ -134,6 +135,7 @@ def events_record(
             engine_time=float(last),
             events=msgspec.Raw(encode_events(list(events))),
             doubted=doubted or msgspec.UNSET,
+            media=media or msgspec.UNSET,
             incomplete=msgspec.UNSET if incomplete is None else incomplete,
             part=msgspec.UNSET if part is None else part,
             repaired=repaired or msgspec.UNSET,

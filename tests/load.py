@@ -60,6 +60,7 @@ class Engine:
             "instance_id": self.instance_id,
             "block_size": self.cache.sizes.block_size,
             "dp_rank": self.publisher.dp_rank,
+            "kv_offloading": "" if self.cache.sizes.cpu_blocks else "none",
         }
 
 

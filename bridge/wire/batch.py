@@ -222,13 +222,19 @@ class BatchDecoder:
         registration: adds what events leave out; its rank must be that of the batches.
         packer: of hashes and tokens.
         forms: what the engine's versions may send, the likeliest first.
+        scopeless_tiers: see `ArrayPacker.batch_packer`; the forms do the same.
 
     Attributes:
         forms: as given.
     """
 
     def __init__(
-        self, registration: Registration, packer: ArrayPacker, *, forms: WireForms
+        self,
+        registration: Registration,
+        packer: ArrayPacker,
+        *,
+        forms: WireForms,
+        scopeless_tiers: bool = False,
     ) -> None:
         self._origin = Origin(packer, registration, set())
         self._dp_rank = registration.dp_rank
@@ -243,6 +249,7 @@ class BatchDecoder:
             dp_rank=registration.dp_rank,
             lora_name=registration.lora_name,
             roots=self._roots,
+            scopeless_tiers=scopeless_tiers,
         )
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:

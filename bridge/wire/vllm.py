@@ -11,6 +11,11 @@ which no query tells in time: it is left out. What is not listed here: `bridge.w
     0.26.0  + locality (maps only, as all that follow)
     0.29.0  + ownership       0.30.0  + session_id       0.33.0  + lookahead_token_ids
 
+Offloading names the tokens of a block on another tier (`self_describing_kv_events`, since 0.24),
+and never its extra keys: what has a salt or an image looks like a plain prompt's block. So such a
+map names blocks as one without tokens does. Its block size is kept. LMCache within vLLM names its
+blocks by hashes of its own: where the registration says so, tokens are all that they are known by.
+
 `remaining_copy_counts` of a removal, which is proposed (vllm-project/vllm#48933), says of each
 block how many copies are left: so many are held, however many were announced.
 
@@ -45,6 +50,7 @@ from bridge.wire.opaque import DECODING_ERRORS, is_empty
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError
 from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, extra_key
+from schemas.identities import Medium
 from schemas.limits import HOLD_COUNT_MAX
 from schemas.registration import PublisherKind, Registration
 
@@ -155,6 +161,16 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
     lookahead_token_ids: msgspec.Raw = NIL
     origin: str | None = None
 
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`: beyond the GPU the blocks of their names, where nothing else is said."""
+        stored = super().canonical(sequence, origin)
+        assert isinstance(stored, StoredBlocks)
+        is_on_gpu = stored.medium is Medium.GPU and not stored.shared
+        by_tokens = origin.registration.kv_offloading == "lmcache"
+        if is_on_gpu or by_tokens or not is_nil(self.extra_keys):
+            return stored
+        return msgspec.structs.replace(stored, tokens=b"", parent=None)
+
     def check(self) -> None:
         """See `_Stored`."""
         if not is_empty(self.lookahead_token_ids):
@@ -254,4 +270,5 @@ _FORMS: Final = forms_of(
 
 def open_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
     """The decoder of a vLLM publisher's messages."""
-    return BatchDecoder(registration, packer, forms=_FORMS)
+    is_named = registration.kv_offloading != "lmcache"
+    return BatchDecoder(registration, packer, forms=_FORMS, scopeless_tiers=is_named)

@@ -19,6 +19,7 @@ from schemas.limits import (
 )
 from schemas.registration import (
     CurveServerKey,
+    KvOffloading,
     KvTokenBytes,
     KvTokens,
     LabelName,
@@ -207,6 +208,15 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
             " blocks again that are held, which are not counted twice then; with `incremental` it"
             " does not. Where vLLM's is not said, its answers are unconfirmed while it may hold a"
             " block or not."
+        ),
+    ] = ""
+    kv_offloading: Annotated[
+        KvOffloading,
+        Meta(
+            description="With `none` the engine keeps no blocks elsewhere than on its GPU; with"
+            " `lmcache` LMCache does within it, whose blocks are known by their tokens. JSON only."
+            " Where vLLM's is not said, its answers stay unconfirmed behind a clear that"
+            " comes after a loss, for 1,000 batches at least."
         ),
     ] = ""
     cache_group: Literal[0] | None = None

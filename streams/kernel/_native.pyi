@@ -26,6 +26,7 @@ class ArrayPacker:
         dp_rank: int,
         lora_name: str,
         roots: str,
+        scopeless_tiers: bool,
     ) -> BatchPacker | None: ...
 
 class AuditQueue:

@@ -1326,10 +1326,12 @@ def _refusal(owner: _Publisher, event: StoredBlocks, blocks: int, seed: int) -> 
         return "skipped_group"
     if event.left_out:
         return "unusable"
-    if is_placeholder(event):
+    if is_placeholder(event) and not event.block_size:
         return None
     if event.block_size != owner.stream.block_size:
         return "block_size_mismatch"
+    if is_placeholder(event):
+        return None
     if event.by_hash or event.aliases:
         return "token_count_mismatch" if event.tokens or event.token_hashes else None
     if event.token_hashes:

@@ -60,6 +60,7 @@ from schemas.positions import (
     PartialBatch,
     Proof,
     PublisherState,
+    SequenceNumber,
     media_of_next,
 )
 from schemas.records import (
@@ -73,8 +74,8 @@ from schemas.records import (
     SequencedRecord,
     UnregisteredRecord,
 )
-from schemas.registration import LiveRegistration
-from streams.bounds import BRIDGES_REMEMBERED_MAX
+from schemas.registration import LiveRegistration, PublisherKind
+from streams.bounds import BRIDGES_REMEMBERED_MAX, TIERS_SHOWN_BATCHES
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.batch_parts import events_after, goes_on, is_folded
 from streams.table.ledger import NO_LEDGERS, Ledger, Ledgers
@@ -86,6 +87,8 @@ from streams.table.skip_log import SkippedRecord
 # are proven empty when they register again. 150 bytes each, in one row. Whoever is forgotten is
 # degraded at its registration: reprise_fold_records{outcome="unregistered_forgotten"}.
 UNREGISTERED_REMEMBERED_MAX: Final = 256  # publishers of a partition
+
+_VLLM: Final = PublisherKind("vLLM")
 
 NO_OFFSET = Offset(-1)
 """The position of a table that has folded nothing."""
@@ -258,7 +261,7 @@ class Fold:
         left_out, state.left_out, state.left_out_at = state.left_out, {}, 0.0
         state.begun = state.heard = None
         state.other_ranks, state.window, state.base_group = (), None, False
-        state.sparse_blocks = None
+        state.sparse_blocks = state.tiers_unheard = None
         is_unsure = POOL_REMOVED in left_out  # and stays so, whatever becomes of this publisher
         state.media = media_of_next(state.media) | (POOL_CLEARED if is_unsure else 0)
 
@@ -304,14 +307,39 @@ class Fold:
             if record.first_sequence > state.sequence + 1:
                 state.engine_time = 0.0  # nothing is known of the batch before
             state.begun = PartialBatch(record.part.end, record.part.total, record.engine_time)
+        self._settle_losses(publisher, state, record, cleared)
+        return is_torn
+
+    def _settle_losses(
+        self,
+        publisher: PublisherKey,
+        state: PublisherState,
+        record: EventsRecord,
+        cleared: SequenceNumber | None,
+    ) -> None:
+        """What was lost before a clear is settled by it, but for what it says nothing of."""
         degraded_since = state.degraded_since
         if cleared is not None and degraded_since is not None and cleared > degraded_since:
+            if not self._has_gpu_alone(publisher, state, degraded_since):
+                state.tiers_unheard = cleared
             state.degraded_since, state.degraded_at = None, 0.0
         if record.incomplete is not msgspec.UNSET:
             incomplete = min(record.incomplete, record.last_sequence)
             if incomplete > state.sequence and (cleared is None or cleared <= incomplete):
                 _degrade(state, incomplete, record.bridge_time)
-        return is_torn
+        if _shows_gpu_alone(state, record.reached.sequence):
+            state.tiers_unheard = None
+
+    def _has_gpu_alone(self, publisher: PublisherKey, state: PublisherState, lost: int) -> bool:
+        """Whether a clear of a publisher is of all that it holds, after the loss of a batch.
+        Others than vLLM clear all their tiers.
+        """
+        registered = self.registrations.get(publisher)
+        if registered is None or registered.registration.kind != _VLLM:
+            return True
+        if state.media or state.tiers_unheard is not None:
+            return False
+        return registered.registration.kv_offloading == "none" or lost >= TIERS_SHOWN_BATCHES
 
     def _note_left_out(self, publisher: PublisherKey, state: PublisherState, at: float) -> None:
         before, state.left_out = state.left_out, dict(self.kernel.left_out(self._handle(publisher)))
@@ -555,6 +583,13 @@ class Fold:
     def is_degraded(self, scope: PrefixScope) -> bool:
         """Whether a publisher of the scope has lost batches. Cost O(1)."""
         return self.states.is_degraded(scope)
+
+
+def _shows_gpu_alone(state: PublisherState, reached: int) -> bool:
+    """Whether a publisher has been heard for long enough since such a clear."""
+    if state.tiers_unheard is None or state.degraded_since is not None or state.media:
+        return False
+    return reached - state.tiers_unheard >= TIERS_SHOWN_BATCHES
 
 
 def _degrade(state: PublisherState, sequence: int, at: float) -> None:

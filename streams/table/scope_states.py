@@ -127,7 +127,8 @@ class ScopeStates:
         unsure_at = state.left_out_at if unsure else 0.0
         if not unsure and state.media & POOL_CLEARED:
             unsure = Doubt.POOL_CLEARED
-        if not unsure and state.media & (CPU_CLEARED | DISK_CLEARED):
+        has_tiers = state.media & (CPU_CLEARED | DISK_CLEARED) or state.tiers_unheard is not None
+        if not unsure and has_tiers:
             unsure = Doubt.TIERS_CLEARED
         if not unsure and state.sparse_blocks is not None:
             unsure = Doubt.ATTENTION_ONLY

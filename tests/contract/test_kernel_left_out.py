@@ -26,6 +26,7 @@ REFUSED: dict[str, list[StoredBlocks]] = {
     "unknown_parent": [stored(ABC, parent=5)],
     "unresolved": [stored(ABC, tokens=b"", block_size=0)],
     f"block_size:{2 * BLOCK_SIZE}": [stored(ABC, block_size=2 * BLOCK_SIZE)],
+    f"block_size:{4 * BLOCK_SIZE}": [stored(ABC, tokens=b"", block_size=4 * BLOCK_SIZE)],
     "token_count": [stored(ABC, tokens=prompt_tokens(ABC)[:-4])],
     "extra_keys": [stored(ABC, extra_keys=(b"x",))],
     "seed": [stored(ABC, tokens=b"", token_hashes=u64s([1, 2, 3]))],

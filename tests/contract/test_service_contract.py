@@ -228,7 +228,7 @@ def test_a_restart_of_the_engine_leaves_no_ghosts(tenant: Tenant) -> None:
 def test_a_lost_batch_is_told_in_every_answer_until_a_clear(
     tenant: Tenant, publisher: Publisher
 ) -> None:
-    tenant.connect(publisher)
+    tenant.connect(publisher, kv_offloading="none")
     publisher.publish([chain(1, TOKENS)])
     tenant.await_longest(TOKENS, 64)
     tenant.until(lambda: tenant.state() == "exact", "exact answers")
@@ -243,10 +243,26 @@ def test_a_lost_batch_is_told_in_every_answer_until_a_clear(
     assert tenant.services()[0]["DegradedSince"] is None
 
 
-def test_a_batch_that_cannot_be_decoded_is_told_in_every_answer_until_a_clear(
+def test_what_a_lost_batch_may_have_stored_beside_the_gpu_is_not_known_behind_a_clear(
     tenant: Tenant, publisher: Publisher
 ) -> None:
     tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    publisher.publish([msgspec.structs.replace(chain(1, TOKENS), medium="CPU")], lost=True)
+    publisher.publish([chain(70, list(range(16)))])
+    tenant.until(lambda: tenant.state() == "degraded", "the gap")
+    publisher.publish([AllBlocksCleared()])
+    tenant.until(lambda: tenant.services()[0]["Reason"] == "tiers_cleared", "the clear")
+    publisher.publish([])
+    tenant.until(lambda: tenant.services()[0]["Sequence"] == 4, "a further batch")
+    assert tenant.state() == "unconfirmed"
+
+
+def test_a_batch_that_cannot_be_decoded_is_told_in_every_answer_until_a_clear(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher, kv_offloading="none")
     publisher.publish([chain(1, TOKENS)])
     tenant.await_longest(TOKENS, 64)
     tenant.until(lambda: tenant.state() == "exact", "exact answers")
@@ -269,7 +285,7 @@ def test_an_event_that_cannot_be_used_is_told_in_every_answer_until_a_clear(
     tenant: Tenant, publisher: Publisher, event: list[object], reason: str
 ) -> None:
     """The rest of its batch counts."""
-    tenant.connect(publisher)
+    tenant.connect(publisher, kv_offloading="none")
     publisher.publish([chain(1, TOKENS)])
     tenant.await_longest(TOKENS, 64)
     tenant.until(lambda: tenant.state() == "exact", "exact answers")
@@ -374,7 +390,7 @@ def test_a_removal_of_tomorrow_leaves_no_ghosts(
 def test_a_clear_of_tomorrow_may_have_meant_less_and_says_so_until_a_plain_one(
     tenant: Tenant, publisher: Publisher
 ) -> None:
-    tenant.connect(publisher)
+    tenant.connect(publisher, kv_offloading="none")
     publisher.publish([chain(1, TOKENS)])
     tenant.await_longest(TOKENS, 64)
     event = ["AllBlocksCleared", None, "new"]

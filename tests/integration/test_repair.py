@@ -352,7 +352,8 @@ def test_of_a_buffer_with_a_message_that_is_too_large_only_that_one_is_a_gap(
 ) -> None:
     for number in range(200):
         large.publish_too_large() if number == 3 else large.publish()
-    service.register(large.endpoint, replay_endpoint=large.replay_endpoint)
+    ours = {"replay_endpoint": large.replay_endpoint, "kv_offloading": "none"}
+    service.register(large.endpoint, **ours)
     until_all_but_one(service, large, missing=3)
     until(lambda: large.asked[-1] == large.last, what="the last question")
     assert sum(start <= 3 for start in large.asked) == 2, "it is asked for no more"

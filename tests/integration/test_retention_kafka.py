@@ -92,7 +92,7 @@ def test_who_is_registered_is_known_again_after_the_log_has_dropped_it(
         closing(Publisher(PublisherOptions())) as engine,
         ScriptedWorker(ports, "lmc") as cache,
     ):
-        tenant.connect(engine)
+        tenant.connect(engine, kv_offloading="none")
         engine.publish([chain(1)])
         tenant.await_longest(TOKENS, 64)
         cache.register()

@@ -113,6 +113,7 @@ class SimulatedEngine:
             model_name=MODEL,
             instance_id=f"engine-{number}",
             block_size=BLOCK_SIZE,
+            kv_offloading="none",
         )
         self.ranks = [self]
         self._others: dict[tuple[int, int], PublisherKey] = {}  # whose batch it is that is not ours

@@ -34,6 +34,7 @@ from schemas.limits import (
 from schemas.registration import (
     NO_EVENTS,
     HashProfile,
+    KvOffloading,
     Label,
     Labels,
     PublisherKind,
@@ -67,6 +68,7 @@ OWN_FIELDS: Final = frozenset(
         "kv_bytes_per_token",
         "kv_cache_report_mode",
         "kv_capacity_tokens",
+        "kv_offloading",
         "labels",
         "max_num_seqs",
         "memory_segment",
@@ -78,7 +80,13 @@ OWN_FIELDS: Final = frozenset(
 )
 """Those that Conductor does not know: of the JSON form alone."""
 
-_OF_EVENTS: Final = ("endpoint", "replay_endpoint", "kv_cache_report_mode", "curve_server_key")
+_OF_EVENTS: Final = (
+    "endpoint",
+    "replay_endpoint",
+    "kv_cache_report_mode",
+    "kv_offloading",
+    "curve_server_key",
+)
 """Fields that say how events are published."""
 
 _NO_EVENTS_JSON: Final = f'"{NO_EVENTS}"'.encode()
@@ -179,6 +187,7 @@ def read_register_command(
         replay_endpoint=replay_endpoint,
         http_endpoint=http_endpoint,
         kv_cache_report_mode=_report_mode(_text(fields, "kv_cache_report_mode", wire)),
+        kv_offloading=_offloading(_text(fields, "kv_offloading", wire)),
         hash_profile=hash_profile,
         memory_segment=_text(fields, "memory_segment", wire),
         role=_read_role(fields, wire),
@@ -289,6 +298,16 @@ def _report_mode(name: str) -> ReportMode:
     detail = "kv_cache_report_mode must be full or incremental"
     more = f", got: {shown(name)}"
     raise RequestError("invalid_value", detail, field="kv_cache_report_mode", more=more)
+
+
+def _offloading(name: str) -> KvOffloading:
+    for offloading in get_args(KvOffloading):
+        if name == offloading:
+            found: KvOffloading = offloading
+            return found
+    more = f", got: {shown(name)}"
+    detail = "kv_offloading must be none or lmcache"
+    raise RequestError("invalid_value", detail, field="kv_offloading", more=more)
 
 
 def _curve_server_key(key: str, endpoint: str) -> str:

@@ -68,7 +68,7 @@ impl ArrayPacker {
         PyList::new(py, parts.iter().map(|part| (part.events, PyBytes::new(py, &part.run))))
     }
 
-    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots))]
+    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots, scopeless_tiers))]
     fn batch_packer(
         &self,
         arrays: HashMap<String, Vec<String>>,
@@ -76,6 +76,7 @@ impl ArrayPacker {
         dp_rank: i128,
         lora_name: String,
         roots: &str,
+        scopeless_tiers: bool,
         py: Python<'_>,
     ) -> PyResult<Option<BatchPacker>> {
         let (Some(arrays), Some(maps)) = (layout(&arrays), layout(&maps)) else {
@@ -87,7 +88,15 @@ impl ArrayPacker {
             "undecided" => Roots::Undecided,
             _ => Roots::Copies,
         };
-        let packer = batches::BatchPacker { arrays, maps, dp_rank, lora_name, roots, limits };
+        let packer = batches::BatchPacker {
+            arrays,
+            maps,
+            dp_rank,
+            lora_name,
+            roots,
+            scopeless_tiers,
+            limits,
+        };
         Ok(Some(BatchPacker { packer }))
     }
 }

@@ -40,7 +40,7 @@ ALL = map_event("AllBlocksCleared")
 
 def stored(medium: str | None = None, block: int = 7) -> Any:
     fields: Any = {"block_hashes": [block], "token_ids": TOKENS, "block_size": 4}
-    return map_event("BlockStored", **fields, medium=medium)
+    return map_event("BlockStored", **fields, medium=medium, extra_keys=[None])
 
 
 def removed(medium: str, **fields: object) -> Any:

@@ -1,6 +1,7 @@
 """What vLLM and SGLang send of blocks that are not plain, and what a query finds of it then."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from bridge.wire import open_source
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.events import encode_events, extra_key
 from schemas.identities import PrefixScope, StreamKey
-from schemas.registration import PublisherKind
+from schemas.registration import KvOffloading, PublisherKind
 from streams.kernel import Kernel, array_packer, open_kernel
 from streams.kernel.interface import InstanceMatch
 from tests.unit.bridge.messages import registration
@@ -63,8 +64,15 @@ def shape(request: pytest.FixtureRequest) -> Shape:
 class Index:
     """A kernel behind one publisher's decoder."""
 
-    def __init__(self, packer: ArrayPacker, kind: str = "vLLM", dp_rank: int = 0) -> None:
+    def __init__(
+        self,
+        packer: ArrayPacker,
+        kind: str = "vLLM",
+        dp_rank: int = 0,
+        offloading: KvOffloading = "",
+    ) -> None:
         registered = registration(kind=PublisherKind(kind), dp_rank=dp_rank)
+        registered = msgspec.structs.replace(registered, kv_offloading=offloading)
         self._source = open_source(registered, packer)
         self._dp_rank = dp_rank
         self._sent = 0
@@ -90,6 +98,10 @@ class Index:
     @property
     def sparse_blocks(self) -> int | None:
         return self.kernel.sparse_blocks(self._publisher)
+
+    @property
+    def left_out(self) -> list[tuple[str, int]]:
+        return self.kernel.left_out(self._publisher)
 
     def counted(self, name: str) -> int:
         return self.kernel.counters()[name]
@@ -193,6 +205,70 @@ def test_an_offload_placeholder_is_the_block_that_is_held(
     assert (match.longest, match.gpu, match.cpu) == (8, 0, 8)
     index.send(shape(removed(*HASHES, medium="cpu")))
     assert index.match().longest == 0
+
+
+SCOPES: dict[str, list[object]] = {
+    "plain": [None, None, None],
+    "salt": [["pepper"], None, None],
+    "image": [None, [["image", 3]], None],
+}
+
+
+@pytest.mark.parametrize("has_copy", [True, False], ids=["held", "moved"])
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("place", [{"medium": "CPU"}, {"medium": "CPU", "locality": "REMOTE"}])
+def test_what_offloading_describes_without_its_keys_is_the_block_of_its_name(
+    packer: ArrayPacker, scope: str, has_copy: bool, place: dict[str, Any]
+) -> None:
+    """As vLLM (0.32) does with `self_describing_kv_events`, of salts and images, too: it was taken
+    for a plain prompt's block.
+    """
+    index = Index(packer)
+    index.send(stored(extra_keys=SCOPES[scope]))
+    gone, offloaded = removed(*HASHES), stored(**place)
+    index.send(*((offloaded, gone) if has_copy else (gone, offloaded)))
+    assert index.counted("unresolved") == index.counted("hash_conflict") == 0
+    plain = {"plain": 12, "salt": 0, "image": 4}[scope]
+    assert index.match().longest == plain
+    salted = index.match(keys=["pepper"])
+    assert salted.longest == (12 if scope == "salt" else 0)
+
+
+def test_and_left_out_where_its_name_is_not_known(packer: ArrayPacker) -> None:
+    index = Index(packer)
+    index.send(stored(extra_keys=SCOPES["salt"]))
+    index.send(removed(*HASHES))
+    index.send(stored(medium="CPU"))
+    assert (index.match().longest, index.counted("unresolved")) == (0, 3)
+    index.send(removed(*HASHES, medium="CPU"), stored(medium="CPU", extra_keys=SCOPES["plain"]))
+    assert index.match().longest == 12, "whose keys are said to be none"
+
+
+def test_but_by_its_tokens_where_lmcache_is_registered_to_name_it(packer: ArrayPacker) -> None:
+    index = Index(packer, offloading="lmcache")
+    index.send(stored(medium="CPU"))
+    assert (index.match().longest, index.counted("unresolved")) == (12, 0)
+
+
+def test_what_older_releases_describe_has_no_such_lack(packer: ArrayPacker) -> None:
+    index = Index(packer)
+    index.send(as_array(stored(medium="CPU")))
+    assert index.match().longest == 12
+
+
+@pytest.mark.parametrize("size", [2 * BLOCK, BLOCK])
+def test_a_chunk_of_several_blocks_is_not_the_block_that_it_is_named_by(
+    packer: ArrayPacker, shape: Shape, size: int
+) -> None:
+    """Offloading of vLLM up to 0.23 with a `block_size` of its own names it by its last block."""
+    index = Index(packer)
+    index.send(shape(stored()))
+    index.send(shape(stored(HASHES[:2], [], block_size=size, medium="CPU")))
+    index.send(shape(removed(*HASHES)))
+    is_block = size == BLOCK
+    assert index.match().longest == (8 if is_block else 0)
+    assert index.counted("block_size_mismatch") == (0 if is_block else 2)
+    assert index.left_out == ([] if is_block else [(f"block_size:{size}", 2)])
 
 
 def test_a_salt_and_an_image_make_another_prompt(packer: ArrayPacker, shape: Shape) -> None:

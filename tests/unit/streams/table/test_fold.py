@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,7 +15,8 @@ from schemas.identities import (
     PublisherKey,
 )
 from schemas.positions import POOL_CLEARED, Confirmation, Proof, PublisherState
-from schemas.registration import NO_EVENTS, LiveRegistration, Registration
+from schemas.registration import NO_EVENTS, LiveRegistration, PublisherKind, Registration
+from streams.bounds import TIERS_SHOWN_BATCHES
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.fold import (
     DUPLICATE,
@@ -153,6 +154,71 @@ def test_what_an_engine_has_removed_from_a_pool_of_others_is_not_known_after_its
         assert state.concerns_all
     feed(fold, unregistered_record(registration()), registered_record(registration()))
     assert PUBLISHER not in fold.publishers
+
+
+def lose_and_clear(fold: Fold, at: int, **fields: Any) -> None:
+    """An engine is heard up to a batch, which is lost, and then clears its GPU."""
+    one = msgspec.structs.replace(registration(), **fields)
+    before = [events_record(0, at - 1, [stored(0, [1], range(4))])] * (at > 0)
+    feed(fold, registered_record(one), *before)
+    feed(fold, events_record(at + 1, at + 1, [stored(at + 1, [2], range(4))]))
+    assert fold.publishers[PUBLISHER].degraded_since == at
+    feed(fold, events_record(at + 2, at + 2, [cleared(at + 2)]))
+    assert fold.publishers[PUBLISHER].degraded_since is None
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_clear_of_vllm_behind_a_loss_is_of_its_gpu_and_the_rest_is_shown_in_time(
+    fold: Fold, any_fold: Callable[[], Fold], at: int, restarts: bool
+) -> None:
+    """What was lost may have been stored on its CPU, and is there yet."""
+    lose_and_clear(fold, at)
+    if restarts:
+        first, fold = fold, any_fold()
+        encoded = msgspec.msgpack.encode(first.publishers[PUBLISHER])
+        state = msgspec.msgpack.decode(encoded, type=PublisherState)
+        fold.restore(first.offset, {PUBLISHER: state}, first.registrations)
+    last = at + 2 + TIERS_SHOWN_BATCHES
+    feed(fold, events_record(at + 3, last - 1, [stored(last - 1, [3], range(4))]))
+    assert doubt_of(fold) == Doubt.TIERS_CLEARED
+    feed(fold, events_record(last, last, [stored(last, [4], range(4))]))
+    assert doubt_of(fold) is None
+
+
+def test_it_is_not_shown_by_an_engine_that_has_stored_elsewhere(fold: Fold) -> None:
+    lose_and_clear(fold, 1)
+    last = 3 + TIERS_SHOWN_BATCHES
+    feed(fold, events_record(4, last, [stored(last, [3], range(4))], media=1))
+    assert doubt_of(fold) == Doubt.TIERS_CLEARED
+    feed(fold, events_record(0, 0, [], incarnation=2))
+    assert doubt_of(fold) is None, "its CPU is another one"
+
+
+@pytest.mark.parametrize("lost", [4, TIERS_SHOWN_BATCHES + 1])
+def test_nor_behind_a_further_loss(fold: Fold, lost: int) -> None:
+    lose_and_clear(fold, 1)
+    last = 4 + TIERS_SHOWN_BATCHES
+    before = [events_record(4, lost - 1, [])] * (lost > 4)
+    feed(fold, *before, events_record(lost + 1, last, [stored(last, [3], range(4))]))
+    feed(fold, events_record(last + 1, last + 1, [cleared(last + 1)]))
+    assert doubt_of(fold) == Doubt.TIERS_CLEARED
+
+
+@pytest.mark.parametrize(
+    ("at", "fields"),
+    [
+        (1, {"kv_offloading": "none"}),
+        (1, {"kind": PublisherKind("SGLang")}),
+        (TIERS_SHOWN_BATCHES, {}),
+    ],
+    ids=["as registered", "another kind", "heard for long"],
+)
+def test_an_engine_that_is_known_to_use_its_gpu_alone_has_cleared_all(
+    fold: Fold, at: int, fields: dict[str, Any]
+) -> None:
+    lose_and_clear(fold, at, **fields)
+    assert doubt_of(fold) is None
 
 
 @pytest.mark.parametrize("restarts", [False, True])

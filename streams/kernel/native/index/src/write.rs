@@ -617,11 +617,14 @@ fn refusal(publisher: &Publisher, event: &Stored, seed: u64) -> Option<Counter> 
     if !event.left_out.is_empty() {
         return Some(Counter::Unusable);
     }
-    if event.is_placeholder() {
+    if event.is_placeholder() && event.block_size == 0 {
         return None;
     }
     if event.block_size != publisher.stream.block_size {
         return Some(Counter::BlockSizeMismatch);
+    }
+    if event.is_placeholder() {
+        return None;
     }
     if event.by_hash || !event.aliases.is_empty() {
         let is_mixed = !event.tokens.is_empty() || !event.token_hashes.is_empty();

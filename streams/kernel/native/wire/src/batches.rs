@@ -64,6 +64,9 @@ pub struct BatchPacker {
     pub lora_name: String,
     /// What chains from the first block of a prompt on are marked as.
     pub roots: Roots,
+    /// Whether maps without extra keys name their blocks alone, where these are not on the GPU of
+    /// their instance.
+    pub scopeless_tiers: bool,
     pub limits: Limits,
 }
 
@@ -107,6 +110,7 @@ struct Event<'a> {
     cache_salt: &'a str,
     /// Where its rows begin.
     extra_keys_at: Option<usize>,
+    has_extra_keys: bool,
 }
 
 impl Default for Event<'_> {
@@ -127,6 +131,7 @@ impl Default for Event<'_> {
             spec_kind: "",
             cache_salt: "",
             extra_keys_at: None,
+            has_extra_keys: false,
         }
     }
 }
@@ -289,6 +294,10 @@ impl<'a, 'p> Batch<'a, 'p> {
             Kind::Removed => self.write_removed(&event),
             Kind::Stored => {
                 self.media |= event.media | if event.shared { SHARES } else { 0 };
+                if self.is_scopeless(&event) {
+                    self.tokens.clear();
+                    event.parent = None;
+                }
                 self.write_stored(&event)?;
             }
         }
@@ -359,7 +368,8 @@ impl<'a, 'p> Batch<'a, 'p> {
         }
         if field == Field::ExtraKeys {
             event.extra_keys_at = Some(reader.at());
-            return self.skip();
+            event.has_extra_keys = !reader.nil().ok()?;
+            return if event.has_extra_keys { self.skip() } else { Some(()) };
         }
         if reader.nil().ok()? {
             return Some(());
@@ -434,6 +444,13 @@ impl<'a, 'p> Batch<'a, 'p> {
             self.named.push(name.clone());
         }
         Some(name)
+    }
+
+    /// Whether the event does not say what enters its blocks beside their tokens.
+    fn is_scopeless(&self, event: &Event<'a>) -> bool {
+        let is_on_gpu = event.medium == GPU && !event.shared;
+        let is_asked = self.packer.scopeless_tiers && self.form == Some(Form::Map);
+        is_asked && !is_on_gpu && !event.has_extra_keys
     }
 
     fn write_stored(&mut self, event: &Event<'a>) -> Option<()> {
@@ -663,7 +680,15 @@ pub(crate) mod tests {
         };
         let lora_name = String::new();
         let roots = Roots::Copies;
-        BatchPacker { arrays: layout(), maps: layout(), dp_rank: 0, lora_name, roots, limits }
+        BatchPacker {
+            arrays: layout(),
+            maps: layout(),
+            dp_rank: 0,
+            lora_name,
+            roots,
+            scopeless_tiers: false,
+            limits,
+        }
     }
 
     pub fn numbers(to: &mut Vec<u8>, numbers: &[u64]) {

@@ -100,6 +100,14 @@ def test_the_published_json_form_may_say_what_requests_ask_the_engine_to_report(
     assert envelope == ErrorEnvelope(error, "invalid_value", "kv_cache_report_mode")
 
 
+def test_and_whether_the_engine_has_other_tiers_than_its_gpu() -> None:
+    for name in ("", "none", "lmcache"):
+        assert read_json(kv_offloading=name).kv_offloading == name
+    envelope = refusal({**FULL, "kv_offloading": "cpu"}, Wire.JSON)
+    error = "kv_offloading must be none or lmcache"
+    assert envelope == ErrorEnvelope(error, "invalid_value", "kv_offloading")
+
+
 def read_json(**more: object) -> Registration:
     return read_registration(encode({**FULL, **more}, Wire.JSON), Wire.JSON, KINDS)
 
@@ -479,6 +487,7 @@ def test_an_engine_without_events_has_no_endpoint() -> None:
         ("replay_endpoint", "tcp://a:2"),
         ("curve_server_key", "k" * 40),
         ("kv_cache_report_mode", "full"),
+        ("kv_offloading", "none"),
     ],
 )
 def test_an_engine_without_events_says_nothing_of_them(name: str, value: str) -> None:
