@@ -17,13 +17,15 @@ class Clock(NamedTuple):
         unix: Unix seconds.
         unix_ns: Unix nanoseconds, as spans have them.
         sleep: pauses the thread that calls it for so many seconds.
+        thread_cpu: seconds of CPU of the thread that calls it.
     """
 
     monotonic: Callable[[], float]
     unix: Callable[[], float]
     unix_ns: Callable[[], int]
     sleep: Callable[[float], None]
+    thread_cpu: Callable[[], float]
 
 
-REAL_CLOCK: Final = Clock(time.monotonic, time.time, time.time_ns, time.sleep)
+REAL_CLOCK: Final = Clock(time.monotonic, time.time, time.time_ns, time.sleep, time.thread_time)
 """The machine's."""

@@ -193,7 +193,7 @@ def simulated_time(loop: SimulatedLoop) -> Iterator[None]:
         loop.now += seconds
 
     clocks: dict[Any, Any] = {time.time: unix, time.monotonic: loop.time, time.sleep: sleep}
-    clocks[REAL_CLOCK] = Clock(loop.time, unix, lambda: int(1e9 * unix()), sleep)
+    clocks[REAL_CLOCK] = Clock(loop.time, unix, lambda: int(1e9 * unix()), sleep, time.thread_time)
     with contextlib.ExitStack() as patches:
         names, functions = _clock_users(len(sys.modules))
         for where in names:
@@ -211,7 +211,7 @@ def simulated_time(loop: SimulatedLoop) -> Iterator[None]:
 
 _CLOCKS = (time.time, time.monotonic, time.sleep, REAL_CLOCK)
 _ROOMS = ("bridge", "brokers", "doctor", "lmcache_adapter", "query_api", "reprise", "routing")
-_LOWER_ROOMS = ("schemas", "storage", "streams")
+_LOWER_ROOMS = ("logs", "schemas", "storage", "streams")
 
 
 def _is_clock(value: object) -> bool:
