@@ -30,7 +30,6 @@ TO_COME: Final = (
     "bridge",
     "lmcache_adapter",
     "logs",
-    "replay",
 )
 """Rooms and modules that still take the clock themselves: nothing may be added here."""
 
