@@ -1,9 +1,11 @@
-"""The clock as it is handed in: whoever composes a process gives its parts this one, or another.
+"""The clock and chance as they are handed in: what composes a process gives its parts these, or
+others.
 
 What runs on an event loop has that loop's clock: `asyncio.sleep` and `loop.time()` are of the loop
 that it runs on, which is handed in with that. So a clock is for Unix time, and for threads.
 """
 
+import random
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -29,3 +31,6 @@ class Clock(NamedTuple):
 
 REAL_CLOCK: Final = Clock(time.monotonic, time.time, time.time_ns, time.sleep, time.thread_time)
 """The machine's."""
+
+CHANCE: Final = random.random
+"""A number from 0 to 1, each as likely."""
