@@ -9,7 +9,6 @@ looked at, but for what had not been received by then: the heartbeat says how lo
 
 import os
 import socket
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -19,6 +18,7 @@ from bridge.bounds import HOST_NAME_CHARS_MAX, WATCH_LATE_S
 from bridge.publisher.ports import PublisherWatch, ReportedPublisher
 from bridge.publisher.publisher import PublisherActivity, PublisherDoubt, PublisherStatement
 from schemas.answer_states import Activity, Doubt
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.identities import PublisherKey, StreamKey
 from schemas.records import HeartbeatRecord, PublisherReport
 
@@ -67,19 +67,25 @@ class Heartbeats:
     Args:
         pump: follows the publishers.
         partition_of: the partition of a stream's records.
+        clock: of the process.
 
     Attributes:
         bridge: the name of this run.
     """
 
     def __init__(
-        self, pump: PublisherWatch, partition_of: Callable[[StreamKey], int] = lambda stream: 0
+        self,
+        pump: PublisherWatch,
+        partition_of: Callable[[StreamKey], int] = lambda stream: 0,
+        *,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
+        self._clock = clock
         self.bridge = new_bridge_name()
         self._pump = pump
         self._partition_of = partition_of
         self._partitions: dict[int, _Partition] = {}
-        self._started_at = time.monotonic()
+        self._started_at = self._clock.monotonic()
 
     def partitions(self) -> list[int]:
         """Those for which there may be something to say, as of now. Cost O(publishers)."""
@@ -119,7 +125,7 @@ class Heartbeats:
             been paused, and may have missed what it has not looked at yet; or records of a
             confirmed publisher have been spooled since then, and do not stand before this.
         """
-        now, wall_now = time.monotonic(), time.time()
+        now, wall_now = self._clock.monotonic(), self._clock.unix()
         partition = self._partitions.get(number)
         if partition is None or now - self._pump.watched_at > WATCH_LATE_S:
             return None
@@ -151,7 +157,7 @@ class Heartbeats:
             As of when the log then has all that confirmed publishers had sent, monotonic seconds;
             None where that cannot be said now.
         """
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now - self._pump.watched_at > WATCH_LATE_S:
             return None
         for number in self.partitions():
@@ -168,7 +174,7 @@ class Heartbeats:
         if partition is None:
             return
         if record.complete:
-            partition.complete_at = time.monotonic() + HEARTBEAT_COMPLETE_S
+            partition.complete_at = self._clock.monotonic() + HEARTBEAT_COMPLETE_S
         for report in record.reports:
             followed = partition.followed.get(report.publisher)
             if followed is not None:

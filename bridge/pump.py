@@ -81,7 +81,7 @@ class Pump:
     ) -> None:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.inbox = Inbox(when_filled=self._wake)
-        self.subscriber = Subscriber(self.inbox, reader) if receiver is None else receiver
+        self.subscriber = Subscriber(self.inbox, reader, clock) if receiver is None else receiver
         self.replayer = Replayer(clock=clock) if replayer is None else replayer
         self.engine_http: EngineSource = EngineHttp() if engines is None else engines
         self.follower = Follower(
@@ -105,6 +105,7 @@ class Pump:
                 EngineHttp(requests=self.engine_http.requests),
                 self.followed.values,
                 on_fault=self._count_fault,
+                clock=clock.monotonic,
             )
         self._clock = clock
         self._sink = sink

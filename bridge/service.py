@@ -9,7 +9,6 @@ drain       hand over what another bridge can take over, and leave the group for
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
@@ -51,6 +50,7 @@ from brokers.group_offsets import GroupOffsets
 from brokers.options import ClientOptions
 from logs.producer import ReplaceableProducer
 from schemas.arrays import ArrayPacker
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
@@ -142,7 +142,7 @@ class Bridge:
         reader: of sockets; likewise.
         conditions: of the role; the bridge sets and clears its own.
         on_load: takes what engines say of their load, on the bridge's loop.
-        tracer: of the process.
+        tracer, clock: of the process.
 
     Raises:
         StorageError: the spool cannot be opened.
@@ -157,16 +157,20 @@ class Bridge:
         conditions: Conditions | None = None,
         on_load: OnSamples = ignore_samples,
         tracer: Tracer = NO_TRACER,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
-        self.conditions = Conditions(time.time) if conditions is None else conditions
+        self._clock = clock
+        self.conditions = Conditions(clock.unix) if conditions is None else conditions
         clients = Clients(settings.options)
         self._settings = settings
         self._stopping = asyncio.Event()
         self._own_faults = 0
         self.cursors = Cursors(clients, settings.kafka.topics)
-        self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
+        self.spool = Spool(
+            settings.data / "spool", bytes_max=settings.spool_bytes, monotonic=clock.monotonic
+        )
         producer = self._producer = ReplaceableProducer(clients.producer)
-        self.lease = Lease()
+        self.lease = Lease(clock)
         self.writer = Writer(
             Delivery(
                 topic=settings.kafka.topics.events,
@@ -175,22 +179,30 @@ class Bridge:
                 on_written=self.cursors.written,
                 lease=self.lease,
                 tracer=tracer,
+                clock=clock,
             )
         )
         self.pump = Pump(
-            self.writer, packer=packer, reader=reader, window_s=settings.window_ms / 1000
+            self.writer,
+            packer=packer,
+            reader=reader,
+            window_s=settings.window_ms / 1000,
+            clock=clock,
         )
         events = settings.kafka.topics.events.name
         self.lag_watch = LagWatch(
             self.writer.lags,
             GroupOffsets(clients, settings.kafka.group("streams"), events),
             on_released=self._let_go_on,
+            clock=clock.monotonic,
         )
-        self.heartbeats = Heartbeats(self.pump.follower, self.writer.partition_of)
+        self.heartbeats = Heartbeats(self.pump.follower, self.writer.partition_of, clock=clock)
         self.memory: MemoryWatch | None = None
         if settings.memory is not None:
             name = self.heartbeats.bridge
-            self.memory = MemoryWatch(settings.memory, bridge=name, conditions=self.conditions)
+            self.memory = MemoryWatch(
+                settings.memory, bridge=name, conditions=self.conditions, clock=clock
+            )
         self.ownership = Ownership(
             lease=self.lease,
             follower=self.pump.follower,
@@ -212,7 +224,7 @@ class Bridge:
         )
         self.load: LoadWatch | None = None
         if settings.scrape_load_s:
-            self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load)
+            self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load, clock=clock)
         self._has_followed = False
         self._check_conditions()
         self._noting: asyncio.Task[None] | None = None
@@ -274,7 +286,9 @@ class Bridge:
             "heartbeats": partial(self.writer.beat, self.heartbeats),
             "watch over workers": self.lag_watch.run,
             "watch over registrations": self.registrations_watch.run,
-            "unreached engines": partial(watch_unreached, self.pump, self.conditions),
+            "unreached engines": partial(
+                watch_unreached, self.pump, self.conditions, clock=self._clock.unix
+            ),
         }
         if self.memory is not None:
             tell_memory = partial(self.writer.tell_memory, self.memory)
@@ -329,7 +343,7 @@ class Bridge:
             await self.writer.check()
             self.ownership.end_losses()
             self._check_conditions()
-            now = time.monotonic()
+            now = self._clock.monotonic()
             if now >= self._note_at and (self._noting is None or self._noting.done()):
                 self._note_at = now + CURSOR_NOTE_S
                 self._noting = asyncio.create_task(self._write_notes())

@@ -5,10 +5,11 @@ with an address shows only in that nobody ever answers at it.
 """
 
 import asyncio
-import time
+from collections.abc import Callable
 from typing import Final
 
 from bridge.pump import Pump
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions, Part
 from schemas.limits import UNREACHED_NAMED_MAX, UNREACHED_S
 
@@ -20,16 +21,24 @@ _HELP: Final = (
 )
 
 
-async def watch_unreached(pump: Pump, conditions: Conditions) -> None:
-    """Looks every UNREACHED_LOOK_S, until it is cancelled. Cost O(publishers)."""
+async def watch_unreached(
+    pump: Pump, conditions: Conditions, *, clock: Callable[[], float] = REAL_CLOCK.unix
+) -> None:
+    """Looks every UNREACHED_LOOK_S, until it is cancelled; the clock has Unix seconds. Cost
+    O(publishers).
+    """
     while True:
-        note_unreached(pump, conditions)
+        note_unreached(pump, conditions, clock=clock)
         await asyncio.sleep(UNREACHED_LOOK_S)
 
 
-def note_unreached(pump: Pump, conditions: Conditions) -> None:
-    """Sets or clears the condition of the engines that were never reached."""
-    before = time.time() - UNREACHED_S
+def note_unreached(
+    pump: Pump, conditions: Conditions, *, clock: Callable[[], float] = REAL_CLOCK.unix
+) -> None:
+    """Sets or clears the condition of the engines that were never reached; the clock has Unix
+    seconds.
+    """
+    before = clock() - UNREACHED_S
     unreached = [
         f"{followed.registration.endpoint or followed.registration.http_url} of"
         f" {followed.registration.service_key}"

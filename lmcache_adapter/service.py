@@ -12,7 +12,6 @@ worker anew: it has in memory all that the log must have.
 import asyncio
 import logging
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from lmcache_adapter.settings import Address, Models
 from lmcache_adapter.sockets.server import ControllerSockets
 from lmcache_adapter.state_file import State, StateFile, begin_run
 from schemas.answer_states import Doubt
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import HOUSEKEEPING_S, MIB
@@ -65,6 +65,7 @@ class LmcacheService:
             the sockets' thread.
         take_lost: the publishers of which the sink has dropped something, where it would take it
             now; each is named once.
+        clock: of the process.
 
     Attributes:
         followed: the workers, for heartbeats.
@@ -87,7 +88,9 @@ class LmcacheService:
         loop: asyncio.AbstractEventLoop,
         floor: Callable[[PublisherKey], int] = lambda publisher: 0,
         take_lost: Callable[[], Sequence[PublisherKey]] = lambda: (),
+        clock: Clock = REAL_CLOCK,
     ) -> None:
+        self._clock = clock
         self.dropped = 0
         self.own_faults = 0
         self._sink = sink
@@ -99,10 +102,10 @@ class LmcacheService:
         self._ending: dict[PublisherKey, None] = {}  # unregistered; the thread may not know yet
         self._lock = threading.Lock()
         self._draining = False
-        self._heard_until = self.watched_at = time.monotonic()
+        self._heard_until = self.watched_at = clock.monotonic()
         self.followed: dict[PublisherKey, WorkerConfirmation] = {}
         self._file = StateFile(data)
-        state = begin_run(self._file, time.time())
+        state = begin_run(self._file, clock.unix())
         self._first = state.incarnations
         self._has_news = False  # that are to be noted; of the sockets' thread
         self._unnoted: State | None = None
@@ -111,11 +114,11 @@ class LmcacheService:
         self.controller = Controller(
             models,
             next_incarnation=lambda publisher: max(self._first, floor(publisher) + 1),
-            clock=time.time,
+            clock=clock.unix,
             known=state.workers,
         )
         self.controller.on_known = self._note_known
-        self.sockets = ControllerSockets(address, self.controller, self._hand_over)
+        self.sockets = ControllerSockets(address, self.controller, self._hand_over, clock=clock)
         self._thread = threading.Thread(
             target=self.sockets.run, name="reprise-lmcache", daemon=True
         )
@@ -247,7 +250,9 @@ class LmcacheService:
         elif one.publisher not in self._ending:
             found = self.followed.get(one.publisher)
             if found is None:
-                found = WorkerConfirmation(self._heard, now=time.monotonic, wall_now=time.time)
+                found = WorkerConfirmation(
+                    self._heard, now=self._clock.monotonic, wall_now=self._clock.unix
+                )
                 self.followed[one.publisher] = found
             found.tell(one.doubt)
 
@@ -277,10 +282,10 @@ class LmcacheService:
 
     async def run(self) -> None:
         """Writes again what was lost, until it is cancelled."""
-        note_at = time.monotonic()
+        note_at = self._clock.monotonic()
         while True:
             self._rewrite(self._take_all_lost())
-            now = self.watched_at = time.monotonic()
+            now = self.watched_at = self._clock.monotonic()
             unnoted = self._failed
             if unnoted is not None and now >= note_at:
                 note_at = now + LMCACHE_NOTE_S

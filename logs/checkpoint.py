@@ -7,7 +7,6 @@ last one and put into its place, so that a crash leaves one or the other.
 import logging
 import os
 import struct
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -211,7 +210,7 @@ class Checkpoints(Generic[FoldT]):
 
     def keep(self, *, is_last: bool) -> None:
         """See `Keeper`: writes a checkpoint, where there is something new."""
-        held, log, now = self._held, self._log.log, time.monotonic()
+        held, log, now = self._held, self._log.log, self._log.clock.monotonic()
         if held is None or held.offset == self._kept or (now < self._next_at and not is_last):
             return
         self._next_at = now + self._period_s

@@ -6,7 +6,6 @@ answered as before, and what was to be written is dropped and counted.
 
 import logging
 import threading
-import time
 from typing import Final, Generic, Protocol, TypeVar
 
 from logs.bounds import WINDOW_LOG_S
@@ -138,8 +137,9 @@ class EmbeddedWriter(Generic[ItemT]):
         if log is None or self._log.has_failed:
             return
         try:
-            if time.monotonic() >= self._sync_at:
-                self._sync_at = time.monotonic() + WINDOW_LOG_SYNC_S
+            now = self._log.clock.monotonic()
+            if now >= self._sync_at:
+                self._sync_at = now + WINDOW_LOG_SYNC_S
                 log.sync()
             floor = self._log.end_offset
             if self._keeper is not None:

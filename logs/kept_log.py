@@ -6,12 +6,12 @@ failed, and set aside where it is damaged.
 
 import gc
 import logging
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from logs.embedded import EmbeddedLog
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset
@@ -51,9 +51,10 @@ class KeptLog:
         options: what it is.
         make: opens or creates it.
         conditions: of the service.
+        clock: of the process.
 
     Attributes:
-        options: the same.
+        options, clock: the same.
         log: once it is open.
         has_failed: whether the disk failed, and it is not open again.
     """
@@ -63,8 +64,11 @@ class KeptLog:
         options: KeptLogOptions,
         make: Callable[[Path], EmbeddedLog] = EmbeddedLog,
         conditions: Conditions | None = None,
+        *,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         self.options = options
+        self.clock = clock
         self.log: EmbeddedLog | None = None
         self.has_failed = False
         self._make = make
@@ -85,7 +89,7 @@ class KeptLog:
             StorageError: it cannot be opened, a newer Reprise wrote it, or the disk failed a moment
                 ago.
         """
-        if self.has_failed and time.monotonic() < self._retry_at:
+        if self.has_failed and self.clock.monotonic() < self._retry_at:
             raise StorageError(f"Cannot write {self.options.name}: it is tried again soon")
         if self.log is None:
             self.log = self._open()
@@ -128,15 +132,15 @@ class KeptLog:
                 that is open again.
         """
         try:
-            return self.opened().append(values, now=time.time())
+            return self.opened().append(values, now=self.clock.unix())
         except StorageError as error:
             self.note_failure(error)
             raise
 
     def note_failure(self, error: StorageError) -> None:
         """The disk failed: the log is opened again after a while."""
-        if not self.has_failed or time.monotonic() >= self._retry_at:
-            self._retry_at = time.monotonic() + self.options.retry_s
+        if not self.has_failed or self.clock.monotonic() >= self._retry_at:
+            self._retry_at = self.clock.monotonic() + self.options.retry_s
             if self._conditions is not None and self.options.part is not None:
                 self._conditions.set(self.options.part, "disk", str(error))
         self.has_failed = True
@@ -147,13 +151,13 @@ class KeptLog:
         Raises:
             StorageError: the disk fails; nothing was dropped.
         """
-        if self.log is None or time.monotonic() < self._retain_at:
+        if self.log is None or self.clock.monotonic() < self._retain_at:
             return
-        self._retain_at = time.monotonic() + LOG_RETENTION_CHECK_S
+        self._retain_at = self.clock.monotonic() + LOG_RETENTION_CHECK_S
         self.log.retain(
             bytes_max=self.options.bytes_max,
             age_max_s=self.options.age_max_s,
-            now=time.time(),
+            now=self.clock.unix(),
             floor=floor,
         )
 

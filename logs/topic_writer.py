@@ -7,7 +7,6 @@ counted.
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError
@@ -27,6 +26,7 @@ from logs.producer import ReplaceableProducer
 from logs.shared_condition import SharedCondition
 from logs.source import RecordSource
 from schemas.causes import cause_of
+from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError
 from schemas.limits import (
     CLIENT_LEAVE_S,
@@ -49,17 +49,22 @@ logger = logging.getLogger(__name__)
 WRITER: Final = "writer"
 
 
-def stop_writers(thread: LoopThread, writers: "Iterable[TopicWriter[Any]]") -> None:
+def stop_writers(
+    thread: LoopThread,
+    writers: "Iterable[TopicWriter[Any]]",
+    *,
+    clock: Callable[[], float] = REAL_CLOCK.monotonic,
+) -> None:
     """Has them write what is left, all at once; within a bound. Before the thread's end, which ends
     all clients.
     """
     if not thread.is_running:
         return
     closing = [(writer.source.name, thread.run(writer.close())) for writer in writers]
-    end = time.monotonic() + 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S
+    end = clock() + 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S
     for name, closed in closing:
         try:
-            closed.result(max(end - time.monotonic(), 0.0))
+            closed.result(max(end - clock(), 0.0))
         except (TimeoutError, CancelledError, RuntimeError) as error:
             logger.error("Cannot write the last %s: %s. They are lost", name, describe(error))
 

@@ -16,7 +16,6 @@ decision that was told, so that `Last-Event-ID` goes on behind it.
 
 import asyncio
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import suppress
@@ -38,6 +37,7 @@ from query_api.http.errors import RequestError
 from query_api.http.route_table import Routes
 from query_api.http.wire import header
 from routing.http.decisions import decision_summary
+from schemas.clock import REAL_CLOCK, Clock
 
 EVENT_STREAMS_OF_KEY_MAX: Final = 8  # clients with one key that is for some tenants
 EVENT_STREAMS_MAX: Final = 32  # clients of `GET /events`: reason="too_many_streams"
@@ -144,8 +144,9 @@ class EventStream:
     async def events(self) -> AsyncIterator[bytes]:
         """What is to be sent, for EVENTS_STREAM_S at the most: then a key is asked for anew."""
         yield b"retry: 2000\n\n"
-        until = time.monotonic() + EVENTS_STREAM_S
-        while not self._ended and time.monotonic() < until:
+        clock = asyncio.get_running_loop().time
+        until = clock() + EVENTS_STREAM_S
+        while not self._ended and clock() < until:
             while self._waiting:
                 yield self._waiting.popleft()
             self._bell.clear()
@@ -162,6 +163,7 @@ class EventProducer(Collector):
 
     Args:
         source: of the service.
+        clock: of the process.
 
     Attributes:
         run: names what this process has told: Unix microseconds of its start.
@@ -170,8 +172,9 @@ class EventProducer(Collector):
         failed_looks: that ended in an error, which was logged.
     """
 
-    def __init__(self, source: SummarySource) -> None:
-        self.run = int(time.time() * 1e6)
+    def __init__(self, source: SummarySource, *, clock: Clock = REAL_CLOCK) -> None:
+        self._clock = clock
+        self.run = int(clock.unix() * 1e6)
         self.history = History()
         self.dropped = self.failed_looks = 0
         self._source = source
@@ -274,7 +277,7 @@ class EventProducer(Collector):
         """One look for all; the seconds of CPU that it took."""
         summary = self._source.summary()
         rows, took_s = await asyncio.to_thread(self._rows)
-        began = time.thread_time()
+        began = self._clock.thread_cpu()
         summary.event_streams = len(self._streams)
         summary.instances = len(rows)
         summary.states = _states(rows.values())
@@ -289,15 +292,15 @@ class EventProducer(Collector):
             stream.put_decisions(self.run, self._source)
             self.dropped += stream.dropped
             stream.dropped = 0
-        return took_s + time.thread_time() - began
+        return took_s + self._clock.thread_cpu() - began
 
     def _rows(self) -> tuple[dict[InstanceKey, _Row], float]:
-        began = time.thread_time()
+        began = self._clock.thread_cpu()
         rows = {
             (one.tenant_id, one.instance_id): _Row(one.tenant_id, one.state, _encode(one))
             for one in self._source.rows()
         }
-        return rows, time.thread_time() - began
+        return rows, self._clock.thread_cpu() - began
 
     def describe(self) -> list[Metric]:
         """See `Collector`: the families, without samples."""

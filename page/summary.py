@@ -4,7 +4,6 @@ Counts rise from the start of the service on, as metrics do: a page makes rates 
 nothing is counted twice, they are those of `/metrics`.
 """
 
-import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -23,6 +22,7 @@ from routing.decisions.router import Router
 from routing.http.documents import routing_document
 from routing.http.views_documents import promises_document
 from routing.observed.promise_totals import GroupBy
+from schemas.clock import REAL_CLOCK
 
 RECENT_PROMISES_S: Final = 60.0  # the hits of an instance are those of decisions since then
 
@@ -97,7 +97,7 @@ class SummarySource:
         router: Router | None,
         version: str,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         self._view = view
         self._metrics = metrics

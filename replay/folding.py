@@ -1,6 +1,5 @@
 """A capture folded into a table: by the fold of the service, one for each partition."""
 
-import time
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Final, NamedTuple
 from replay.as_records import CaptureRecords
 from replay.bounds import CAPTURE_TOLD_RECORDS
 from replay.capture.format import CaptureEntry
+from schemas.clock import REAL_CLOCK
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from schemas.memory_segments import SegmentKey, SegmentState
@@ -150,8 +150,8 @@ class Pace:
         speed: float | None,
         *,
         stopped: StopCheck = never,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
+        sleep: Callable[[float], object] = REAL_CLOCK.sleep,
     ) -> None:
         self._speed = speed
         self._stopped = stopped

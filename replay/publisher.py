@@ -6,7 +6,6 @@ is slower than what is sent delays it, and loses nothing.
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -19,6 +18,7 @@ from replay.bounds import CAPTURE_LOOK_S, CAPTURE_TOLD_RECORDS
 from replay.capture.errors import CaptureError
 from replay.folding import Pace
 from replay.wire_batches import WireMessage
+from schemas.clock import REAL_CLOCK
 from schemas.limits import MIB, PORT_MAX
 from schemas.progress import Progress, StopCheck, Tell, never, silent
 
@@ -176,6 +176,7 @@ class CapturePublishers:
         endpoint: of the first; those of the others rise.
         replay_endpoint: likewise, or "".
         stopped: whether to end.
+        clock: monotonic seconds.
 
     Raises:
         CaptureError: an address cannot be bound.
@@ -188,8 +189,10 @@ class CapturePublishers:
         replay_endpoint: str = "",
         *,
         stopped: StopCheck = never,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self._stopped = stopped
+        self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.publishers: dict[int, CapturePublisher] = {}
         try:
@@ -220,9 +223,9 @@ class CapturePublishers:
 
     def serve_until(self, done: Callable[[], bool], *, seconds: float | None = None) -> bool:
         """Answers until that is so, or so much time is over, or it is to end; whether it is so."""
-        end_at = None if seconds is None else time.monotonic() + seconds
+        end_at = None if seconds is None else self._clock() + seconds
         while not done() and not self._stopped():
-            left = CAPTURE_LOOK_S if end_at is None else end_at - time.monotonic()
+            left = CAPTURE_LOOK_S if end_at is None else end_at - self._clock()
             if left <= 0:
                 break
             self.serve(min(left, CAPTURE_LOOK_S))
@@ -242,7 +245,7 @@ class CapturePublishers:
             speed: see `Pace`.
             tell: called now and then.
         """
-        pace = Pace(speed, stopped=self._stopped, sleep=self.serve)
+        pace = Pace(speed, stopped=self._stopped, clock=self._clock, sleep=self.serve)
         for number, message in enumerate(messages):
             publisher = self.publishers.get(message.publisher)
             if publisher is None:

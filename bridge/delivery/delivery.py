@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from bridge.delivery.complaints import Complaints
 from bridge.delivery.lease import Lease
 from bridge.delivery.spool import Spool, SpooledRecord
 from logs.producer import ReplaceableProducer
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey
 from schemas.records import Record
@@ -32,7 +32,7 @@ class Delivery:
         spool: of these writers alone.
         on_written: called for each acknowledged record, with its offset.
         lease: without it nothing is sent: another bridge may own our publishers.
-        tracer: of the bridge.
+        tracer, clock: of the bridge.
         dropped: records, by publisher and reason.
         written_records, written_bytes: that were acknowledged.
         produce_errors: attempts that failed.
@@ -46,6 +46,7 @@ class Delivery:
     on_written: Callable[[PublisherKey, Record, int], None]
     lease: Lease
     tracer: Tracer = NO_TRACER
+    clock: Clock = REAL_CLOCK
     dropped: Counter[tuple[PublisherKey, str]] = field(default_factory=Counter)
     written_records: int = 0
     written_bytes: int = 0
@@ -60,7 +61,7 @@ class Delivery:
 
     def complain(self, error: StorageError, what_now: str) -> None:
         """The spool's disk fails: what is tried again with each record is not said each time."""
-        if self.complaints.is_news(_DISK, str(error), time.monotonic()):
+        if self.complaints.is_news(_DISK, str(error), self.clock.monotonic()):
             _logger.error("%s; %s", error, what_now)
 
     def end_complaints(self, now: float) -> None:

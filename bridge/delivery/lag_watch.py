@@ -7,7 +7,6 @@ asked for, or does not move, nobody waits.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -17,6 +16,7 @@ from brokers.availability import describe
 from brokers.backoff import Backoff
 from brokers.errors import AWAY
 from brokers.group_offsets import GroupOffsets
+from schemas.clock import REAL_CLOCK
 from schemas.identities import PublisherKey
 
 LAG_LOOK_S: Final = 0.01  # how often it is looked how far the workers are, while some may wait
@@ -32,6 +32,7 @@ class LagWatch:
         lags: of all partitions.
         offsets: what the workers' group has committed.
         on_released: given the publishers that need not wait any more.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class LagWatch:
         offsets: GroupOffsets,
         *,
         on_released: Callable[[Sequence[PublisherKey]], None],
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
+        self._clock = clock
         self._lags = lags
         self._offsets = offsets
         self._on_released = on_released
@@ -52,7 +55,7 @@ class LagWatch:
         try:
             backoff = Backoff(LAG_LOOK_S, LAG_LOOK_MAX_S)
             while True:
-                now = time.monotonic()
+                now = self._clock()
                 asking = [lag for lag in self._lags if lag.asks(now)]
                 if not asking or await self._look(asking):
                     backoff.reset()
@@ -76,7 +79,7 @@ class LagWatch:
             self._is_failing = True
         else:
             self._is_failing = False
-        now = time.monotonic()
+        now = self._clock()
         for lag in asking:
             released = lag.folded(offsets.get(lag.partition), now)
             if released:

@@ -19,6 +19,7 @@ class Lease:
     """
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:
+        self.clock = clock
         self._monotonic = clock.monotonic
         self._is_shared = False  # the group has given us something
         self._until = 0.0

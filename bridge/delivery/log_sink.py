@@ -10,13 +10,13 @@ fold finds the hole.
 """
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from bridge.bounds import LOG_WAITING_BYTES_MAX
 from logs.interface import RecordLog
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import LOG_RETRY_S, TURN_BYTES_MAX
@@ -39,7 +39,7 @@ class LogSink:
         on_recovered: called once nothing waits.
         is_idle: whether nothing that `on_appended` was given waits.
         turn_bytes: see `RecordSink`.
-        tracer: of the service.
+        tracer, clock: of the service.
 
     Attributes:
         traceparent: of the span of the write that `on_appended` is given; "" where it has none.
@@ -55,7 +55,9 @@ class LogSink:
         is_idle: Callable[[], bool] = lambda: True,
         turn_bytes: Callable[[], int] = lambda: TURN_BYTES_MAX,
         tracer: Tracer = NO_TRACER,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
+        self._clock = clock
         self.traceparent = ""
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
         self.waiting_bytes = 0
@@ -97,8 +99,8 @@ class LogSink:
 
     def _append(self, encoded: Sequence[bytes]) -> Offset:
         if not self._tracer.is_on:
-            return self._log.append(encoded, now=time.time())
-        began_ns = time.time_ns()
+            return self._log.append(encoded, now=self._clock.unix())
+        began_ns = self._clock.unix_ns()
         first = self._log.append(encoded, now=began_ns / 1e9)
         attributes = batch_attributes("events", len(encoded), 0, first + len(encoded) - 1)
         self.traceparent = self._tracer.batch(SpanName.APPEND, began_ns, (), attributes)
@@ -144,8 +146,8 @@ class LogSink:
 
     async def idle(self) -> None:
         """See `RecordSink`."""
-        end = time.monotonic() + BULK_IDLE_WAIT_S
-        while not self._is_idle() and time.monotonic() < end:  # noqa: ASYNC110 -- another thread
+        end = self._clock.monotonic() + BULK_IDLE_WAIT_S
+        while not self._is_idle() and self._clock.monotonic() < end:  # noqa: ASYNC110 -- another thread
             await asyncio.sleep(BULK_IDLE_LOOK_S)
 
     async def run(self) -> None:

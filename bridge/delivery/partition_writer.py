@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -271,12 +270,12 @@ class PartitionWriter(BatchWriter):
             if outbox.publisher not in self._delivery.spool:
                 del self.spooled[outbox]
                 continue
-            if outbox.is_withheld or self.lag.holds_back(outbox, time.monotonic()):
+            if outbox.is_withheld or self.lag.holds_back(outbox, self._delivery.clock.monotonic()):
                 continue
             if not self._fill_from_lane(batch, outbox):
                 return True
         if self.in_flight:
-            self._since = time.monotonic()
+            self._since = self._delivery.clock.monotonic()
         return bool(self.in_flight)
 
     def _fill_from_lane(self, batch: Batch, outbox: Outbox) -> bool:
@@ -296,7 +295,13 @@ class PartitionWriter(BatchWriter):
         else:
             return True
         if len(self.in_flight) == before:
-            drop_unreadable(spool, publisher, before=outbox.written, last=outbox.last.cursor)
+            drop_unreadable(
+                spool,
+                publisher,
+                before=outbox.written,
+                last=outbox.last.cursor,
+                clock=self._delivery.clock.unix,
+            )
             self._changed.set()  # the rest of the lane comes next
         return True
 
@@ -341,7 +346,7 @@ class PartitionWriter(BatchWriter):
         delivery, lag = self._delivery, self.lag
         written, self.in_flight = self.in_flight, []
         self._is_failing = False
-        self._since = time.monotonic()
+        self._since = self._delivery.clock.monotonic()
         spooled: dict[Outbox, list[SpooledRecord]] = {}
         for place, (outbox, record, encoded, number) in enumerate(written, offset):
             if number >= 0:

@@ -20,7 +20,6 @@ came after the records that are left, and batches missing between them are a hol
 import logging
 import shutil
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Final, NamedTuple
 
 from bridge.bounds import BRIDGE_RETRY_S, SPOOL_CHANGES_MAX
 from schemas.causes import cause_of
+from schemas.clock import REAL_CLOCK
 from schemas.codec import KEY_MISMATCH, MALFORMED_KEY, decode_publisher, decode_record
 from schemas.errors import (
     DamagedError,
@@ -108,11 +108,10 @@ class Spool:
         path: Path,
         *,
         bytes_max: int = SPOOL_BYTES_MAX,
-        monotonic: Callable[[], float] | None = None,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self.bytes_max = bytes_max
-        # Looked up when it is called, so that a simulated clock is followed.
-        self._monotonic = monotonic or (lambda: time.monotonic())
+        self._monotonic = monotonic
         self._failure: StorageError | None = None
         self._mend_at = 0.0
         self._is_closed = False  # it could not be opened again

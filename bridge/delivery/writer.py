@@ -21,7 +21,6 @@ missing only where it is counted in `dropped`.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -109,7 +108,7 @@ class Writer:
 
     def append(self, records: Iterable[Record]) -> None:
         """Takes records, in order for each publisher. Cost O(bytes)."""
-        now = time.monotonic()
+        now = self.delivery.clock.monotonic()
         for record in records:
             outbox = self._outbox(record.publisher)
             partition = self.partitions[outbox.partition]
@@ -171,7 +170,7 @@ class Writer:
         if isinstance(record, RegisteredRecord | UnregisteredRecord):
             return
         if outbox.loss is None:
-            if self.delivery.complaints.is_news(publisher, reason, time.monotonic()):
+            if self.delivery.complaints.is_news(publisher, reason, self.delivery.clock.monotonic()):
                 _logger.warning(
                     "Dropping records of %s (%s), until a replay or a gap can replace them",
                     *(publisher, reason),
@@ -297,7 +296,7 @@ class Writer:
         """
         if not self.delivery.lease.may_write:
             await self.withdraw(withhold=False)
-        now = time.monotonic()
+        now = self.delivery.clock.monotonic()
         self.delivery.end_complaints(now)
         for partition in self.partitions:
             if partition.waiting and partition.is_late(now):
@@ -316,7 +315,7 @@ class Writer:
     @property
     def is_late(self) -> bool:
         """Whether the broker is away, or too slow."""
-        now = time.monotonic()
+        now = self.delivery.clock.monotonic()
         return any(partition.is_late(now) for partition in self.partitions)
 
     def ends(self) -> dict[int, int]:
@@ -326,7 +325,7 @@ class Writer:
     def has_waiting(self, publisher: PublisherKey) -> bool:
         """See `RecordSink`."""
         outbox = self._outbox(publisher)
-        late = self.partitions[outbox.partition].is_late(time.monotonic())
+        late = self.partitions[outbox.partition].is_late(self.delivery.clock.monotonic())
         return late or outbox.loss is not None or publisher in self.spool
 
     def partition_of(self, stream: StreamKey) -> int:
@@ -357,7 +356,8 @@ class Writer:
     def holds_back(self, publisher: PublisherKey) -> bool:
         """See `RecordSink`: while much of the publisher is yet to be folded."""
         outbox = self._outbox(publisher)
-        return self.partitions[outbox.partition].lag.holds_back(outbox, time.monotonic())
+        now = self.delivery.clock.monotonic()
+        return self.partitions[outbox.partition].lag.holds_back(outbox, now)
 
     async def room(self, publisher: PublisherKey) -> None:
         """See `RecordSink`: until the queue is at most half full, and the publisher need not wait
@@ -384,12 +384,12 @@ class Writer:
         """Waits until all that was queued is acknowledged; False where it took too long, or may not
         be written.
         """
-        end = time.monotonic() + timeout_s
+        end = self.delivery.clock.monotonic() + timeout_s
         while not all(partition.is_idle for partition in self.partitions):
             if not self.delivery.lease.may_write:
                 await self.withdraw(withhold=False)
                 return False
-            if time.monotonic() >= end:
+            if self.delivery.clock.monotonic() >= end:
                 return False
             await asyncio.sleep(WRITER_PAUSE_S)
         return True

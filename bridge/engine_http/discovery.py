@@ -7,7 +7,6 @@ another engine's, whose events would be taken for its own. Asyncio; one loop.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
@@ -16,6 +15,7 @@ import msgspec
 from bridge.engine_http.answers import source_of
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.inquiries import EngineSource, LinkStates
+from schemas.clock import REAL_CLOCK
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.registration import Registration
 
@@ -59,6 +59,7 @@ class Discovery:
         connect: to a publisher, whose registration says where it publishes now; see
             `bridge.publisher.ports.Receiver.follow_once`.
         on_fault: an unexpected error of ours; the engine is asked again.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class Discovery:
         *,
         connect: Callable[[Registration], Awaitable[None]],
         on_fault: Callable[[], None],
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
+        self._clock = clock
         self._source = source
         self._links = links
         self._connect = connect
@@ -123,7 +126,7 @@ class Discovery:
             )
         finally:
             sought.asking = None
-            sought.at = time.monotonic() + pause_s
+            sought.at = self._clock() + pause_s
 
     async def _find(self, sought: _SoughtEngine) -> None:
         followed = sought.followed

@@ -8,13 +8,13 @@ answer but this.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import NoEngineError, can_ask
 from bridge.supervision import cancel
+from schemas.clock import REAL_CLOCK
 from schemas.engine_facts import EngineFacts
 from schemas.errors import EndpointError
 from schemas.registration import Registration
@@ -68,7 +68,7 @@ class FactsWatch:
         followed: Callable[[], Iterable[DescribedPublisher]],
         *,
         on_fault: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self._source = source
         self._followed = followed

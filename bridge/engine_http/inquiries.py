@@ -6,7 +6,6 @@ answer, for what is held meanwhile may be of another process (`bridge.engine_htt
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Final, Protocol
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.bounds import HTTP_ENGINE_WAIT_S
 from bridge.engine_http.watch import EngineWatch
+from schemas.clock import REAL_CLOCK
 from schemas.identities import PublisherKey
 from schemas.registration import Registration
 
@@ -61,6 +61,7 @@ class Inquiries:
         links: of the publishers.
         on_answer: called after a question was answered, or not, with whose engine it was.
         on_fault: an unexpected error of ours; nothing else comes of it.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class Inquiries:
         *,
         on_answer: Callable[[PublisherKey], None],
         on_fault: Callable[[], None],
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
+        self._clock = clock
         self._source = source
         self._links = links
         self._on_answer = on_answer
@@ -93,7 +96,7 @@ class Inquiries:
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * HTTP_ENGINE_WAIT_S):
                 for _ in range(2):  # a probe may be under way, and this comes behind it
-                    if engine.reads_at(self._links.links(publisher)) > time.monotonic():
+                    if engine.reads_at(self._links.links(publisher)) > self._clock():
                         return
                     self.read_process(registration, engine)
                     assert engine.inquiry is not None
@@ -144,7 +147,7 @@ class Inquiries:
 
     async def _probe(self, registration: Registration, engine: EngineWatch) -> None:
         is_there = await self._source.is_there(registration)
-        engine.probed(time.monotonic(), is_there=is_there)
+        engine.probed(self._clock(), is_there=is_there)
 
     async def _read_process(self, registration: Registration, engine: EngineWatch) -> None:
         publisher = registration.publisher
@@ -156,4 +159,4 @@ class Inquiries:
             await asyncio.sleep(PROCESS_SETTLE_S)
         if not self._links.connected(publisher) or self._links.links(publisher) != link:
             process = None  # of which of two links it was said is not known
-        engine.read(time.monotonic(), link, process)
+        engine.read(self._clock(), link, process)

@@ -12,10 +12,8 @@ import asyncio
 import contextlib
 import heapq
 import logging
-import random
 import resource
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
@@ -27,6 +25,7 @@ from bridge.engine_http.client import KeepAlivePool, NoAnswerError, Room, get
 from bridge.engine_http.load_answers import WAYS, Loads, Way, check_period, samples_of
 from bridge.engine_http.load_pace import Pace, pause_s
 from bridge.engine_http.watch import EngineWatch
+from schemas.clock import CHANCE, REAL_CLOCK, Clock
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import MIB
@@ -150,6 +149,8 @@ class LoadWatch:
         followed: the publishers; called in the thread, so it copies what others change.
         on_samples: takes samples, at most one of a target, on the loop of `run`.
         wait_s: for each answer.
+        clock: of the process.
+        chance: a number from 0 to 1.
 
     Attributes:
         on_samples: see above; may be replaced.
@@ -169,7 +170,11 @@ class LoadWatch:
         on_samples: OnSamples = ignore_samples,
         *,
         wait_s: float = LOAD_WAIT_S,
+        clock: Clock = REAL_CLOCK,
+        chance: Callable[[], float] = CHANCE,
     ) -> None:
+        self._clock = clock
+        self._chance = chance
         check_period(period_s)
         self.samples = self.faults = 0
         self.failures: Counter[str] = Counter()
@@ -251,16 +256,16 @@ class LoadWatch:
         self._kept = KeepAlivePool(_kept_max())
         self._places = asyncio.Semaphore(LOAD_AT_ONCE_MAX)
         self._failed_places = asyncio.Semaphore(LOAD_SILENT_AT_ONCE_MAX)
-        look_at, cpu_before = 0.0, time.thread_time() - self.cpu_s
+        look_at, cpu_before = 0.0, self._clock.thread_cpu() - self.cpu_s
         try:
             while not stop.is_set():
-                now = time.monotonic()
+                now = self._clock.monotonic()
                 if now >= look_at:
                     look_at = now + LOAD_LOOK_S
                     self._look(now)
                 self._begin_due(now)
                 self._hand_over(loop)
-                self.cpu_s = time.thread_time() - cpu_before
+                self.cpu_s = self._clock.thread_cpu() - cpu_before
                 self._pace.note(now, self.cpu_s, self._questions)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), LOAD_TICK_S)
@@ -281,7 +286,7 @@ class LoadWatch:
         for server in added:
             self._asked[server] = _Asked(server)
         for server in added:  # all of them are known now, and so how often they are asked
-            self._put(self._asked[server], now + random.uniform(0, self.period_s))
+            self._put(self._asked[server], now + self._chance() * self.period_s)
         for server, targets in servers.items():
             self._asked[server].targets = targets
         self._targets = frozenset(target for its in servers.values() for target in its)
@@ -313,7 +318,7 @@ class LoadWatch:
         self._is_stretched = is_stretched
 
     async def _ask(self, asked: _Asked) -> None:
-        begun = time.monotonic()
+        begun = self._clock.monotonic()
         try:
             async with self._failed_places if asked.failures else self._places:
                 reason = await self._ask_each_way(asked)
@@ -331,7 +336,7 @@ class LoadWatch:
         if reason == "silent" and asked.failures >= LOAD_AWAY_FAILURES:
             self._note_away(asked)
         if not asked.is_gone:
-            jitter = random.uniform(1 - LOAD_JITTER, 1 + LOAD_JITTER)
+            jitter = 1 + LOAD_JITTER * (2 * self._chance() - 1)
             self._put(asked, begun + jitter * pause_s(self.period_s, asked.failures, asked.read_s))
 
     async def _ask_each_way(self, asked: _Asked) -> str:
@@ -367,14 +372,14 @@ class LoadWatch:
         return reason
 
     def _read(self, asked: _Asked, way: Way, body: bytes) -> Loads:
-        begun = time.thread_time()
+        begun = self._clock.thread_cpu()
         loads = way.read(body)
-        asked.read_s += time.thread_time() - begun
+        asked.read_s += self._clock.thread_cpu() - begun
         return loads
 
     def _take(self, asked: _Asked, loads: Loads) -> bool:
         """Whether it says anything."""
-        samples, missing = samples_of(loads, asked.targets, time.time())
+        samples, missing = samples_of(loads, asked.targets, self._clock.unix())
         self.dropped.update(loads.dropped)
         if loads.by_rank:
             self.dropped.update(missing)
@@ -385,7 +390,7 @@ class LoadWatch:
     def _note_away(self, asked: _Asked) -> None:
         """Nobody else says so of an engine without events."""
         if asked.server.kind == NO_EVENTS:
-            now = time.time()
+            now = self._clock.unix()
             for target in asked.targets:
                 self._ready[target] = LoadSample(target, now, LoadSource.SCRAPED, is_away=True)
 

@@ -23,7 +23,6 @@ received itself is not lost, what nobody received is a gap.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
@@ -120,7 +119,7 @@ class Handovers:
         """Step 1, of held publishers of ours, with their partition of the registry. Of those of
         which something is in the spool nothing is kept: the log does not have it.
         """
-        began = time.monotonic()  # before that nobody was told
+        began = self._lease.clock.monotonic()  # before that nobody was told
         homes = {one: home for one, home in homes.items() if not self._writer.has_waiting(one)}
         for publisher, kept in self._departures(departing=False):
             if began >= kept.until or publisher not in self._follower.followed:
@@ -147,7 +146,7 @@ class Handovers:
 
     def depart(self, publishers: Iterable[PublisherKey]) -> set[PublisherKey]:
         """These are another bridge's now: those that are kept depart from here on; returns them."""
-        now, theirs = time.monotonic(), set(publishers)
+        now, theirs = self._lease.clock.monotonic(), set(publishers)
         for publisher, kept in self._departures(departing=False):
             kept.is_departing = publisher in theirs and now < kept.until - HANDOVER_FINISH_S
             if not kept.is_departing:
@@ -195,7 +194,7 @@ class Handovers:
         """Those of these that another bridge keeps for us, and that are followed as it does: they
         arrive from here on.
         """
-        now = time.monotonic()
+        now = self._lease.clock.monotonic()
         for publisher, home in homes.items():
             state, followed = self._cursors.state(publisher), self._follower.followed[publisher]
             handover = None if state is None else state.handover
@@ -225,8 +224,8 @@ class Handovers:
         """Returns once nothing arrives to which we have linked, within a time: its keeper may be
         done already, and nobody else may have the rest.
         """
-        until = time.monotonic() + timeout_s
-        while time.monotonic() < until:
+        until = self._lease.clock.monotonic() + timeout_s
+        while self._lease.clock.monotonic() < until:
             if not self.has_ready and not any(one.told_link for _, one in self._arrivals()):
                 return
             await asyncio.sleep(HANDOVER_LOOK_S)
@@ -286,7 +285,7 @@ class Handovers:
             _logger.debug("Cannot read how far handovers are, retrying: %r", error)
             await self._close()
             await asyncio.sleep(HANDOVER_LOOK_S)
-        await self._step(time.monotonic())
+        await self._step(self._lease.clock.monotonic())
         if not self._underway():
             await self._close()
 
@@ -330,11 +329,11 @@ class Handovers:
         if isinstance(one, Arrival) and one.ready is None and is_done:
             self._cursors.adopt(publisher, entry.note)
             one.done = handover or Handover(one.keeper, is_done=True)
-            one.done_at = time.monotonic()
+            one.done_at = self._lease.clock.monotonic()
 
     def _begin_last(self, publisher: PublisherKey, departure: Departure, noted: Handover) -> None:
         """Step 3: the successor has linked."""
-        departure.successor, departure.linked_at = noted.successor, time.monotonic()
+        departure.successor, departure.linked_at = noted.successor, self._lease.clock.monotonic()
         departure.messages = self._stream(publisher).heard
         self._lease.keep(publisher, departure.until)
         self._cursors.set_handover(publisher, noted)
@@ -410,7 +409,8 @@ class Handovers:
             done = msgspec.structs.replace(handover, is_proven=handover.is_proven and is_written)
             if self._passing.get(publisher) is departures[publisher]:
                 self._cursors.set_handover(publisher, done)
-        if time.monotonic() < until + HANDOVER_FINISH_S:  # later, the next owner has its own note
+        # Later, the next owner has its own note.
+        if self._lease.clock.monotonic() < until + HANDOVER_FINISH_S:
             try:
                 async with asyncio.timeout(BRIDGE_LEAVE_S):
                     await self._cursors.store(self._producer, kept())
@@ -432,7 +432,7 @@ class Handovers:
         spool then, and stays there.
         """
         try:
-            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+            async with asyncio.timeout(max(0.0, until - self._lease.clock.monotonic())):
                 await self._writer.settle(publishers)
         except TimeoutError:
             await self._writer.withdraw(withhold=False)

@@ -26,7 +26,6 @@ after a hole.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -310,7 +309,7 @@ class Ownership:
             await self._follower.unfollow(self._follower.followed[publisher])
 
     def _write_unregistered(self, publisher: PublisherKey) -> None:
-        self._writer.append([UnregisteredRecord.of(publisher, time.time())])
+        self._writer.append([UnregisteredRecord.of(publisher, self._lease.clock.unix())])
 
     # Taking over
 
@@ -429,7 +428,7 @@ class Ownership:
         self._follower.begin(followed, anchor, process=state.process, joint=joint)
 
     def _write_registered(self, registration: Registration) -> None:
-        self._writer.append([RegisteredRecord.of(registration, time.time())])
+        self._writer.append([RegisteredRecord.of(registration, self._lease.clock.unix())])
 
     def registered_at(self) -> Iterator[tuple[PublisherKey, int]]:
         """Of each publisher that is followed and registered in the log, the offset of the last
@@ -460,7 +459,7 @@ class Ownership:
                     self._follower.begin(followed, loss.before)
                     followed.sequencer.expect(lost_to, SPOOL_FULL)
                 else:
-                    self._writer.append(loss.records(publisher, time.time()))
+                    self._writer.append(loss.records(publisher, self._lease.clock.unix()))
 
     # What an earlier process or session spooled of publishers that another bridge owns now
 

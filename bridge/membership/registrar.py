@@ -15,7 +15,6 @@ After a restart each registered publisher goes through steps 2 and 4, from its c
 """
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.follower import Follower
 from bridge.publisher.ports import RecordSink
 from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
+from schemas.clock import REAL_CLOCK
 from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
@@ -74,6 +74,7 @@ class Registrar:
         table: of the sink's log.
         sync: makes durable what has been appended.
         on_unregistered: told of publishers that are about to be.
+        clock: Unix seconds.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Registrar:
         table: PublisherTable,
         sync: Callable[[], Awaitable[None]],
         on_unregistered: Callable[[Sequence[PublisherKey]], None] = lambda publishers: None,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
+        self._clock = clock
         self._follower = follower
         self._sink = sink
         self._table = table
@@ -165,7 +168,7 @@ class Registrar:
                     await self._follow_again(one)
                 raise
         self._append_unregistered(replaced)  # Step 3.
-        self._sink.append([RegisteredRecord.of(registration, time.time())])
+        self._sink.append([RegisteredRecord.of(registration, self._clock())])
         # It will be in the log, so it is followed, whatever happens to the rest.
         await self._sink.ready()
         await self._table.folded()
@@ -216,5 +219,5 @@ class Registrar:
         if not gone:
             return
         self._on_unregistered([registration.publisher for registration in gone])
-        now = time.time()
+        now = self._clock()
         self._sink.append(UnregisteredRecord.of(one.publisher, now) for one in gone)

@@ -12,7 +12,6 @@ was paused, or cut off, notices before it writes again.
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -353,7 +352,7 @@ class RegistryReader(Follower):
 
     async def _ask(self, consumer: Consumer) -> _Renewal | None:
         """Starts a commit; None where it is too early for one, or it cannot be started."""
-        asked_at = time.monotonic()
+        asked_at = self._lease.clock.monotonic()
         if asked_at < self._renew_at:
             return None
         self._renew_at = asked_at + self._session_s / HEARTBEATS_PER_SESSION

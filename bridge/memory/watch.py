@@ -7,7 +7,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from bridge.delivery.log_sink import LogSink
 from bridge.memory.poller import SegmentPoller
 from bridge.memory.reading import DEFAULT_PREFIX, EMPTY, LOCKED, TOO_MANY, Scan, read_segments
 from schemas.causes import cause_of
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError
 from schemas.limits import (
@@ -104,6 +104,7 @@ class MemoryWatch:
         bridge: the name of this run of a bridge.
         conditions: of the role.
         read: looks at the directory.
+        clock: of the process.
 
     Attributes:
         poller: what was found.
@@ -120,7 +121,9 @@ class MemoryWatch:
         bridge: str,
         conditions: Conditions,
         read: Read | None = None,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
+        self._clock = clock
         self.settings = settings
         self.poller = SegmentPoller(settings.host_name, bridge)
         self.looks = self.failed_looks = 0
@@ -191,7 +194,7 @@ class MemoryWatch:
 
     def look(self) -> None:
         """Looks once; `take` takes what was found."""
-        begun = time.monotonic()
+        begun = self._clock.monotonic()
         try:
             scan = self._read(self.names)
         except Exception as error:
@@ -199,9 +202,9 @@ class MemoryWatch:
             scan = _NOTHING._replace(
                 error=f"memory segments: {cause_of(error)}", reason="internal_error"
             )
-        self._found = scan, time.time()
+        self._found = scan, self._clock.unix()
         self.looks += 1
-        self.busy_s += time.monotonic() - begun
+        self.busy_s += self._clock.monotonic() - begun
 
     def take(self) -> None:
         """Compares what the last look has found with what is known."""
@@ -238,17 +241,17 @@ class MemoryWatch:
 
     def due(self) -> list[SegmentKey]:
         """The segments of which there is something to write. Cost O(segments)."""
-        return list(self.poller.due(time.monotonic()))
+        return list(self.poller.due(self._clock.monotonic()))
 
     def records(self) -> Sequence[MemoryRecord]:
         """What is to be written now. Cost O(segments)."""
-        now, at = time.monotonic(), time.time()
+        now, at = self._clock.monotonic(), self._clock.unix()
         made = (self.poller.make(key, now=now, at=at) for key in list(self.poller.due(now)))
         return [record for record in made if record is not None]
 
     def written(self, record: MemoryRecord) -> None:
         """The record is in the log."""
-        self.poller.written(record, now=time.monotonic())
+        self.poller.written(record, now=self._clock.monotonic())
 
     def status(self) -> MemoryStatus:
         """What there is to see."""

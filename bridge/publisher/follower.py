@@ -96,12 +96,14 @@ class Follower:
             self.receiver,
             on_answer=self._engine_answered,
             on_fault=self.totals.count_fault,
+            clock=clock.monotonic,
         )
         self.discovery = Discovery(
             engine_http,
             self.receiver,
             connect=self._connect_found,
             on_fault=self.totals.count_fault,
+            clock=clock.monotonic,
         )
         self._sink = sink
         self._inbox = inbox

@@ -8,12 +8,12 @@ vKe<U{Bd1-NzTc0w3iqP!4pWJ}%2m)Qf8Yr7sLhD  bridge-1
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from bridge.sockets.curve import is_key
+from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError
 from schemas.limits import MIB
 from storage.files import read_file, version_of
@@ -43,7 +43,9 @@ class BridgeKeys:
         ConfigurationError: it cannot be used.
     """
 
-    def __init__(self, path: Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: Path, *, monotonic: Callable[[], float] = REAL_CLOCK.monotonic
+    ) -> None:
         self.refused = 0
         self.problem = ""
         self._path = path

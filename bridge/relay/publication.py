@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -16,6 +15,7 @@ from bridge.sockets.connection import Connection
 from bridge.sockets.curve import KeyPair
 from bridge.sockets.probing import LinkProbes
 from bridge.sockets.reader import MessageReader
+from schemas.clock import REAL_CLOCK
 from schemas.identities import BlockSize
 from schemas.registration import PublisherKind, Registration
 
@@ -64,7 +64,7 @@ class Publication:
         *,
         reader: MessageReader,
         probing: "LinkProbes[Connection]",
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self.engine = engine
         self.messages = self.sent_bytes = self.links = 0

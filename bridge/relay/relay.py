@@ -1,7 +1,6 @@
 """The relay as a loop: one thread, which owns every socket but ZAP's."""
 
 import logging
-import time
 from typing import Final
 
 import zmq
@@ -18,6 +17,7 @@ from bridge.sockets.curve import is_readable_by_others, read_key_pair
 from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.probing import LinkProbes
 from bridge.sockets.reader import MessageReader, PlainReader
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Part
 from schemas.limits import LINK_GROWTH_BYTES, LINK_GROWTH_LOOK_S
 
@@ -35,6 +35,7 @@ class Relay:
         settings: what it relays, and to whom.
         conditions: of the process.
         reader: of engines' messages; pyzmq's where none is given.
+        clock: of the process.
 
     Attributes:
         publications: one for each engine.
@@ -51,20 +52,22 @@ class Relay:
         settings: RelaySettings,
         conditions: Conditions,
         reader: MessageReader | None = None,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
+        self._clock = clock
         self.faults = 0
         self.conditions = conditions
         pair = read_key_pair(settings.key)
         if is_readable_by_others(settings.key):
             _logger.warning("Others can read the relay's secret key: `chmod 600 %s`", settings.key)
-        self.bridge_keys = BridgeKeys(settings.bridge_keys)
+        self.bridge_keys = BridgeKeys(settings.bridge_keys, monotonic=clock.monotonic)
         if not self.bridge_keys:
             _logger.warning("No bridge is listed in %s: none can connect", settings.bridge_keys)
         self.public_key = pair.public.decode()
         self._stopping = False
         self._look_at = 0.0
         self._growth = MemoryGrowth()
-        self._probing: LinkProbes[Connection] = LinkProbes()
+        self._probing: LinkProbes[Connection] = LinkProbes(clock.monotonic)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         wanted = len(settings.engines) * (_SOCKETS_OF_ENGINE + RELAY_REPLAYS_MAX) + _SOCKETS_BESIDE
         limit = int(self._context.get(zmq.SOCKET_LIMIT))
@@ -77,14 +80,23 @@ class Relay:
         self._authenticator.configure_curve_callback(
             domain=ZAP_DOMAIN, credentials_provider=self.bridge_keys
         )
-        reader = PlainReader() if reader is None else reader
+        reader = PlainReader(clock.monotonic) if reader is None else reader
         try:
             for engine in settings.engines:
                 check_bindable(self._context, engine.listen, pair, "--listen")
                 if engine.replay_endpoint:
-                    self.replays.append(Replays(self._context, pair, engine))
+                    self.replays.append(
+                        Replays(self._context, pair, engine, monotonic=clock.monotonic)
+                    )
                 self.publications.append(
-                    Publication(self._context, pair, engine, reader=reader, probing=self._probing)
+                    Publication(
+                        self._context,
+                        pair,
+                        engine,
+                        reader=reader,
+                        probing=self._probing,
+                        monotonic=clock.monotonic,
+                    )
                 )
         except BaseException:
             self.close()
@@ -103,7 +115,7 @@ class Relay:
             except Exception:
                 self.faults += 1
                 _logger.exception("Unexpected error in the relay; going on")
-                time.sleep(SUBSCRIBER_ERROR_PAUSE_S)
+                self._clock.sleep(SUBSCRIBER_ERROR_PAUSE_S)
 
     def _turn(self, *, wait: bool) -> bool:
         """Waits for something to do, LINK_GROWTH_LOOK_S at most, and does it. Cost O(engines)."""
@@ -117,8 +129,8 @@ class Relay:
         if self._growth.take() > LINK_GROWTH_BYTES:
             for publication in self.publications:
                 publication.look_at_memory()
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LINK_WATCH_S
+        if self._clock.monotonic() >= self._look_at:
+            self._look_at = self._clock.monotonic() + LINK_WATCH_S
             self._look()
         return is_more
 

@@ -6,7 +6,6 @@ request; which of them are done is known by the end marker, or by silence.
 """
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.relay.relay_settings import RelayedEngine
 from bridge.relay.sockets import open_bound
 from bridge.sockets.curve import KeyPair
+from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError
 from schemas.limits import MESSAGE_BYTES_MAX, REPLAY_MESSAGES_MAX
 
@@ -64,7 +64,7 @@ class Replays:
         pair: KeyPair,
         engine: RelayedEngine,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self.requests = self.replies = self.given_up = 0
         self._context = context

@@ -2,8 +2,6 @@
 
 import logging
 import math
-import random
-import time
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
@@ -70,7 +68,7 @@ class Connection:
         registration: the publisher and its endpoint.
         wait_s: before it is connected to.
         reader: of its messages; pyzmq's where none is given.
-        probing: of the thread; one of its own where none is given.
+        probing: of the thread, and its clock; one of its own where none is given.
         once: whether it is over when its link has ended, for another process may have the address
             by then; what it has brought is still received.
         probe_s: how often an address is asked at first where nobody answers; LINK_PROBE_S where
@@ -115,8 +113,8 @@ class Connection:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
         self._context = context
-        self._reader = PlainReader() if reader is None else reader
         self._probing: LinkProbes[Connection] = LinkProbes() if probing is None else probing
+        self._reader = PlainReader(self._probing.clock) if reader is None else reader
         self._registration = registration
         self._name = f"{registration.service_key} ({registration.model_name})"
         self.endpoint = registration.endpoint
@@ -129,7 +127,7 @@ class Connection:
         self.pending = True
         self._breach = ""
         self._is_encrypted = bool(registration.curve_server_key)
-        self._bytes = LinkBytes(is_encrypted=self._is_encrypted)
+        self._bytes = LinkBytes(is_encrypted=self._is_encrypted, clock=self._probing.clock)
         self.life = self._bytes.life
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
         self.links, self.look_number = links, 0
@@ -171,7 +169,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        self._watched_at = time.monotonic()
+        self._watched_at = self._probing.clock()
         self._connect_at = self._watched_at + wait_s if wait_s else math.inf
         self._quiet_from = self._quiet_until = math.inf
         self._start_waiting(self._watched_at)
@@ -190,7 +188,7 @@ class Connection:
         Never waits; one message is taken whatever its size, and the next one only after as long as
         smaller ones of that size would have taken.
         """
-        received_at = time.monotonic()
+        received_at = self._probing.clock()
         link = self._sent_over
         self.pending = True
         if received_at < self._paid_at or self.broken:
@@ -267,7 +265,7 @@ class Connection:
     def look(self) -> None:
         """The same as `watch`, which costs more, where time alone may have changed something."""
         if self._address is None and not self.connected:
-            self._wait(time.monotonic())
+            self._wait(self._probing.clock())
         else:
             self.watch()
 
@@ -285,15 +283,15 @@ class Connection:
         if self._asked is not None or self.is_over:
             return None
         if self.connected and self._sent_over:  # until that is known, nothing proves anything
-            return self.life.look_at(time.monotonic())
+            return self.life.look_at(self._probing.clock())
         if self.connected or self._address is not None or self._lookup is not None:
-            return time.monotonic() + LINK_WATCH_S
+            return self._probing.clock() + LINK_WATCH_S
         return self._retry_at if math.isinf(self._connect_at) else self._connect_at
 
     def watch(self) -> None:
         """Follows the link's state; logs once when it changes or stays down; never waits."""
         assert self._monitor is not None
-        looked_at = time.monotonic()
+        looked_at = self._probing.clock()
         with suppress(zmq.Again):
             while _has_message(self._monitor):
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
@@ -326,7 +324,7 @@ class Connection:
             if breach:
                 self._break(breach)
         else:
-            self._wait(time.monotonic())
+            self._wait(self._probing.clock())
 
     def _break(self, breach: str) -> None:
         self.broken, self._breach = True, breach
@@ -348,7 +346,7 @@ class Connection:
         if not self._by_name:
             self._try(self.endpoint)
             return
-        now = time.monotonic()
+        now = self._probing.clock()
         if not self._addresses and now < self._look_up_at:
             self._addresses = list(self._named)
         if self._addresses:
@@ -363,7 +361,7 @@ class Connection:
         if self._place[0] != address:
             self._place = (address, address_of(address))
         place = self._place[1]
-        self._asked, self._asked_at = address, time.monotonic()
+        self._asked, self._asked_at = address, self._probing.clock()
         answers = True if place is None else self._probing.begin(self, place)
         if answers is not None:
             self.note_answer(answers=answers)
@@ -373,7 +371,7 @@ class Connection:
         address, self._asked = self._asked, None
         if address is None:
             return
-        now = time.monotonic()
+        now = self._probing.clock()
         if answers:
             self._retry_at = now + LINK_REPLACE_S
             self._connect_to(address)
@@ -404,7 +402,7 @@ class Connection:
         else:
             self._sent_over = 0  # what waits may be of the link that is down
             _logger.info("Disconnected from %s of %s", self.endpoint, self._name)
-            self._start_waiting(time.monotonic())
+            self._start_waiting(self._probing.clock())
             self.is_over = self._once
 
     def _note_attempt_ended(self, now: float) -> None:
@@ -421,7 +419,7 @@ class Connection:
         self._retry_at = now + LINK_REPLACE_S
         self._is_away = False
         # Who were registered, or lost, together are not asked together for good.
-        self._pause_s = random.random() * self._probe_s
+        self._pause_s = self._probing.chance() * self._probe_s
 
     def _wait(self, now: float) -> None:
         if self.is_over:

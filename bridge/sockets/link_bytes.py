@@ -2,12 +2,13 @@
 whether its peer answers, which the same look at it tells.
 """
 
-import time
+from collections.abc import Callable
 from typing import Final
 
 from bridge.sockets.link_life import LinkLife
 from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.received_bytes import ReceivedBytes
+from schemas.clock import REAL_CLOCK
 from schemas.limits import KIB, LINK_HEARTBEAT_MS, MESSAGE_BYTES_MAX, MIB
 
 LINK_LOOK_BYTES: Final = 64 * KIB  # that a link brings, and then it is looked at at once
@@ -30,12 +31,16 @@ class LinkBytes:
 
     Args:
         is_encrypted: whether frames are larger on the wire.
+        clock: monotonic seconds.
 
     Attributes:
         life: of the link, as of the last look at it.
     """
 
-    def __init__(self, *, is_encrypted: bool) -> None:
+    def __init__(
+        self, *, is_encrypted: bool, clock: Callable[[], float] = REAL_CLOCK.monotonic
+    ) -> None:
+        self._clock = clock
         self._received = ReceivedBytes()
         self.life = LinkLife()
         self._headers_bytes = MESSAGE_HEADERS_BYTES + CURVE_HEADERS_BYTES * is_encrypted
@@ -48,7 +53,7 @@ class LinkBytes:
     def follow(self, descriptor: int) -> None:
         """The link is another one now, of which libzmq has the descriptor."""
         self._received.follow(descriptor)
-        self._counted, self._begun_at = False, time.monotonic()
+        self._counted, self._begun_at = False, self._clock()
         self.life.begin(self._begun_at)
         self._delivered_bytes = self._delivered = self._total_bytes = 0
         self._memory_bytes = _MEMORY.now_bytes()
@@ -56,7 +61,7 @@ class LinkBytes:
     def close(self) -> None:
         """The link is down."""
         self._received.close()
-        self.life.begin(time.monotonic())
+        self.life.begin(self._clock())
 
     def note_taken(self, messages: int, size_bytes: int) -> None:
         """So many messages of so many bytes were received."""
@@ -71,12 +76,12 @@ class LinkBytes:
 
     def _look(self) -> tuple[int, int]:
         """What has come in all, and what libzmq has taken of it, ZMTP's own included."""
-        before = time.monotonic()
+        before = self._clock()
         waiting = self._received.waiting_bytes()  # first: what comes meanwhile counts as taken
         seen = self._received.progress()
         if seen is None:
             return 0, 0
-        self.life.look(before, time.monotonic(), seen, waiting)
+        self.life.look(before, self._clock(), seen, waiting)
         return seen.total_bytes, seen.total_bytes - waiting
 
     def breach(self, *, has_arrived: bool) -> str:
@@ -93,7 +98,7 @@ class LinkBytes:
                 return f"{waiting} bytes more than could be taken in that time"
             return ""
         unfinished = taken - self._delivered_bytes
-        heartbeats = (time.monotonic() - self._begun_at) * 1000 / LINK_HEARTBEAT_MS
+        heartbeats = (self._clock() - self._begun_at) * 1000 / LINK_HEARTBEAT_MS
         allowed = MESSAGE_BYTES_MAX + LINK_BUFFER_BYTES + heartbeats * LINK_HEARTBEAT_BYTES
         if not self._counted or unfinished < 0:
             self._counted, self._delivered_bytes = True, taken

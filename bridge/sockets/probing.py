@@ -11,7 +11,6 @@ One thread; nothing here waits.
 import errno
 import select
 import socket
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from bridge.sockets.bounds import LINK_PROBE_WAIT_S
 from bridge.sockets.endpoints import path_of, split_endpoint
+from schemas.clock import CHANCE, REAL_CLOCK
 
 _KIND: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _FAILED: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
@@ -66,11 +66,16 @@ class LinkProbes(Generic[Owner]):
     """The probes under way: one for each owner at the most.
 
     Args:
-        clock: monotonic seconds.
+        clock: monotonic seconds; of the thread's connections, too.
+        chance: a number from 0 to 1, likewise.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
+        chance: Callable[[], float] = CHANCE,
+    ) -> None:
+        self.clock, self.chance = clock, chance
         self._poll = select.poll()
         self._under_way: dict[int, _Probe[Owner]] = {}  # by descriptor
         self._by_owner: dict[Owner, int] = {}
@@ -94,7 +99,7 @@ class LinkProbes(Generic[Owner]):
             probe.close()
             return told
         descriptor = probe.fileno()
-        begun = _Probe(probe, owner, self._clock() + LINK_PROBE_WAIT_S)
+        begun = _Probe(probe, owner, self.clock() + LINK_PROBE_WAIT_S)
         self._under_way[descriptor] = begun
         self._by_owner[owner] = descriptor
         self._oldest.append((descriptor, begun))
@@ -122,7 +127,7 @@ class LinkProbes(Generic[Owner]):
             return told
         for descriptor, events in self._poll.poll(0):
             told.append((self._end(descriptor), not events & _FAILED))
-        now = self._clock()
+        now = self.clock()
         while self._oldest:
             descriptor, probe = self._oldest[0]
             if self._under_way.get(descriptor) is probe:

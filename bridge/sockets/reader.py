@@ -7,12 +7,12 @@ addresses, for as many messages as there are.
 
 import ctypes
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 import zmq
 
+from schemas.clock import REAL_CLOCK
 from schemas.limits import MESSAGE_FRAMES_MAX
 
 _FUNCTIONS: Final = (
@@ -74,7 +74,14 @@ class MessageReader(Protocol):
 
 
 class PlainReader:
-    """Reads by pyzmq."""
+    """Reads by pyzmq.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = REAL_CLOCK.monotonic) -> None:
+        self._clock = clock
 
     def read(
         self,
@@ -87,7 +94,7 @@ class PlainReader:
         """See `MessageReader`."""
         messages: list[list[bytes]] = []
         sizes: list[int] = []
-        until = time.monotonic() + seconds
+        until = self._clock() + seconds
         size_bytes, is_broken = 0, False
         while len(messages) < messages_max and size_bytes < bytes_max and not is_broken:
             try:
@@ -97,7 +104,7 @@ class PlainReader:
             messages.append(frames)
             sizes.append(sum(map(len, frames)))
             size_bytes += sizes[-1]
-            if time.monotonic() >= until:
+            if self._clock() >= until:
                 break
         return TakenMessages(messages, sizes, size_bytes, is_all=False, is_broken=is_broken)
 

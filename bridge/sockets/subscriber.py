@@ -18,7 +18,6 @@ import queue
 import resource
 import selectors
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -34,6 +33,7 @@ from bridge.sockets.inbox import Inbox
 from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.probing import LinkProbes
 from bridge.sockets.reader import MessageReader, PlainReader
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import OpenFilesError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -64,17 +64,21 @@ class Subscriber:
     Args:
         inbox: where messages go.
         reader: of sockets; pyzmq's where none is given.
+        clock: of the process.
     """
 
-    def __init__(self, inbox: Inbox, reader: MessageReader | None = None) -> None:
+    def __init__(
+        self, inbox: Inbox, reader: MessageReader | None = None, clock: Clock = REAL_CLOCK
+    ) -> None:
+        self._clock = clock
         self.unexpected_errors = 0
         self._inbox = inbox
-        self._reader = PlainReader() if reader is None else reader
+        self._reader = PlainReader(clock.monotonic) if reader is None else reader
         self._connections: dict[PublisherKey, Connection] = {}  # the one look-up
         self._by_socket: dict[int, Connection] = {}  # by descriptor
         self._by_monitor: dict[int, Connection] = {}
         self._pending: dict[Connection, None] = {}  # a set, in order
-        self._probing: LinkProbes[Connection] = LinkProbes()
+        self._probing: LinkProbes[Connection] = LinkProbes(clock.monotonic)
         self._due: list[tuple[float, int, Connection]] = []  # a heap: when each is looked at again
         self._looks = count()
         self._to_check: list[Connection] = []  # in this round
@@ -85,7 +89,7 @@ class Subscriber:
         self._stopping = False
         self._watch_at = 0.0
         self._growth = MemoryGrowth()
-        self._turned_at = time.monotonic()
+        self._turned_at = self._clock.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         limit = self._context.get(zmq.SOCKET_LIMIT)
         wanted = _SOCKETS_PER_PUBLISHER * (PUBLISHERS_MAX + 1) + 2  # one may be renewed
@@ -215,17 +219,16 @@ class Subscriber:
                     self._pause()
         self._close()
 
-    @staticmethod
-    def _pause() -> None:
+    def _pause(self) -> None:
         _logger.exception(
             "Unexpected error while receiving; continuing in %g s", SUBSCRIBER_ERROR_PAUSE_S
         )
-        time.sleep(SUBSCRIBER_ERROR_PAUSE_S)
+        self._clock.sleep(SUBSCRIBER_ERROR_PAUSE_S)
 
     def _turn(self) -> None:
         wait_s = LINK_GROWTH_LOOK_S if self._connections else LINK_WATCH_S
         told = self._selector.select(0 if self._pending else wait_s)
-        started = time.monotonic()
+        started = self._clock.monotonic()
         ready, self._pending = self._pending, {}
         commanded = False
         for key, _ in told:
@@ -247,7 +250,7 @@ class Subscriber:
             self._look_at_what_brings_much()
         self._turned_at = started
         if longest < RECEIVE_BURST_MAX and (longest or self._pending):
-            time.sleep(max(0.0, started + SUBSCRIBER_TURN_S - time.monotonic()))
+            self._clock.sleep(max(0.0, started + SUBSCRIBER_TURN_S - self._clock.monotonic()))
 
     def _receive(self, connection: Connection) -> int:
         """How many messages the connection had."""

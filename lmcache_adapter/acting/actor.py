@@ -12,7 +12,6 @@ asked, and is ended with the next start.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -32,6 +31,7 @@ from routing.advice.advice import LOCATION, Advice, AdvisedAction
 from routing.advice.advice_context import NOTHING_DONE, AdviceContext, advised
 from routing.decisions.router import Router
 from routing.decisions.wanted_tokens import PrefixKey
+from schemas.clock import REAL_CLOCK
 from schemas.command_records import (
     BY_ADVICE,
     BlockPlace,
@@ -66,7 +66,7 @@ class Actor:
         *,
         period_s: float = ACT_PERIOD_S,
         rules: ActRules = ActRules(),  # noqa: B008 -- immutable
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
         view: of the table.
@@ -231,7 +231,7 @@ class Actor:
         )
         prefix = advice.prefix.prefix
         try:
-            command = command_of(asked, registrations)
+            command = command_of(asked, registrations, clock=self._clock)
         except RequestError as error:
             logger.debug("Prefix %d is not brought to %s: %s", prefix, target, error)
             return SuppressionReason.NO_WORKER

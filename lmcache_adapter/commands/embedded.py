@@ -12,7 +12,6 @@ and is missing after the next start.
 
 import asyncio
 import logging
-import time
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from lmcache_adapter.commands.issued import IssuedCommands
 from logs.embedded import EmbeddedLog
 from logs.kept_log import KeptLog, KeptLogOptions
 from logs.loop_thread import LoopThread
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.codec import decode_command
 from schemas.command_records import (
     AnyCommandRecord,
@@ -73,9 +73,17 @@ class EmbeddedCommands:
         StorageError: it cannot be opened, or a newer Reprise wrote it.
     """
 
-    def __init__(self, path: Path, locate: WorkerLocator, *, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(
+        self,
+        path: Path,
+        locate: WorkerLocator,
+        *,
+        tracer: Tracer = NO_TRACER,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        self._clock = clock
         self.issued = IssuedCommands(tracer)
-        self.executor = Executor(locate, is_sole=True, tracer=tracer)
+        self.executor = Executor(locate, is_sole=True, tracer=tracer, clock=clock.unix)
         options = KeptLogOptions(
             path,
             "the log of commands",
@@ -84,7 +92,9 @@ class EmbeddedCommands:
             age_max_s=COMMANDS_RETENTION_MS / 1000,
             retry_s=0.0,  # each command waits for the disk, and there are few
         )
-        self._log = KeptLog(options, partial(EmbeddedLog, segment_bytes=COMMANDS_SEGMENT_BYTES))
+        self._log = KeptLog(
+            options, partial(EmbeddedLog, segment_bytes=COMMANDS_SEGMENT_BYTES), clock=clock
+        )
         self._running: set[asyncio.Task[None]] = set()
         self._thread = LoopThread("commands", unended="The log of commands did not close")
         try:
@@ -115,7 +125,7 @@ class EmbeddedCommands:
                     *(entry.offset, error),
                 )
         for command_id in self.book.pending():
-            self._put(ClosedRecord(command_id=command_id, reason=RESTARTED, at=time.time()))
+            self._put(ClosedRecord(command_id=command_id, reason=RESTARTED, at=self._clock.unix()))
 
     def start(self) -> None:
         """Starts the thread."""
@@ -193,7 +203,9 @@ class EmbeddedCommands:
                 "Unexpected error with command %s; it ends as not answered", command.command_id
             )
         if not self.book.is_closed(command.command_id):
-            closed = ClosedRecord(command_id=command.command_id, reason=UNANSWERED, at=time.time())
+            closed = ClosedRecord(
+                command_id=command.command_id, reason=UNANSWERED, at=self._clock.unix()
+            )
             self._put(closed)
 
     async def _ended(self, command_id: str) -> CommandView | None:

@@ -7,7 +7,6 @@ command.
 import asyncio
 import logging
 import math
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -22,6 +21,7 @@ from lmcache_adapter.wire.commands import (
     request_of,
     unsupported,
 )
+from schemas.clock import REAL_CLOCK
 from schemas.command_records import CommandOutcome, CommandRecord, CommandWorker, ResultRecord
 from schemas.limits import NAME_BYTES_MAX
 from schemas.tracing import NO_TRACER, Span, SpanName, Tracer
@@ -54,6 +54,7 @@ class Executor:
         is_sole: whether all workers are connected here. Else one that is not is none of ours:
             whoever has it executes the command, and nothing is reported of it.
         tracer: of the process. Who executes nothing of a command has no span of it.
+        clock: Unix seconds.
 
     Attributes:
         outcomes: results, by outcome.
@@ -61,7 +62,15 @@ class Executor:
         faults: unexpected errors.
     """
 
-    def __init__(self, locate: WorkerLocator, *, is_sole: bool, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(
+        self,
+        locate: WorkerLocator,
+        *,
+        is_sole: bool,
+        tracer: Tracer = NO_TRACER,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
+    ) -> None:
+        self._clock = clock
         self.outcomes: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.faults = 0
@@ -95,7 +104,7 @@ class Executor:
         by then may have executed it through another bridge, and is not asked.
         """
         loop = asyncio.get_running_loop()
-        age_s = max(time.time() - command.issued_at, 0.0)
+        age_s = max(self._clock() - command.issued_at, 0.0)
         until = loop.time() + max(COMMAND_ANSWER_S - age_s, 0.0)
         tokens = len(command.tokens or b"") // 4
         run = _Run(command, report, loop.time(), until)
@@ -188,7 +197,7 @@ class Executor:
                 code=reply.code,
                 ms=round(1000 * (asyncio.get_running_loop().time() - run.began), 3),
                 detail=reply.detail[:NAME_BYTES_MAX],
-                at=time.time(),
+                at=self._clock(),
             )
         )
         return reply.outcome

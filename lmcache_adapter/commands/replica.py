@@ -11,7 +11,7 @@ replica starts, and else from the first command on.
 
 import asyncio
 import logging
-import time
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 from brokers.availability import describe
@@ -26,6 +26,7 @@ from lmcache_adapter.commands.issued import IssuedCommands
 from lmcache_adapter.commands.topics import CommandTopics
 from logs.loop_thread import LoopThread
 from query_api.http.errors import recovering
+from schemas.clock import REAL_CLOCK
 from schemas.command_records import AnyCommandRecord, ClosedRecord, CommandRecord, encode_command
 from schemas.conditions import Conditions
 from schemas.errors import ConfigurationError, StorageError
@@ -62,21 +63,28 @@ class FoldedCommands(CommandTopics):
     unread: ClassVar[str] = "Cannot read what becomes of commands"
 
     def __init__(
-        self, settings: KafkaSettings, options: ClientOptions, issued: IssuedCommands
+        self,
+        settings: KafkaSettings,
+        options: ClientOptions,
+        issued: IssuedCommands,
+        *,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
         settings: of the deployment.
         options: of its clients.
         issued: to fold into.
+        clock: Unix seconds.
         """
         super().__init__(
             settings,
             options,
             settings.commands,
-            since=time.time() - COMMANDS_FOLLOWED_S,
+            since=clock() - COMMANDS_FOLLOWED_S,
             poll_ms=COMMANDS_POLL_MS,
         )
         self.issued = issued
+        self._clock = clock
         self.own: dict[str, float] = {}
         self.is_absent = False
         self._wanted = asyncio.Event()
@@ -153,7 +161,7 @@ class FoldedCommands(CommandTopics):
                 return None
             found = self.book.find(command_id)
             reason = UNANSWERED if found is not None and found.results else UNEXECUTED
-            ended = ClosedRecord(command_id=command_id, reason=reason, at=time.time())
+            ended = ClosedRecord(command_id=command_id, reason=reason, at=self._clock())
             return encode_command(ended)
 
         await asyncio.sleep(max(after_s, 0.0))
@@ -190,7 +198,7 @@ class FoldedCommands(CommandTopics):
 
     async def make_topics(self) -> None:
         """Makes both."""
-        silent = Outage(self.settings.bootstrap, conditions=Conditions(time.time))
+        silent = Outage(self.settings.bootstrap, conditions=Conditions(self._clock))
         await ensure_topics(self.settings, silent, specs=self.settings.commands)
 
     async def put(self, command: CommandRecord) -> None:
@@ -225,17 +233,19 @@ class ReplicaCommands:
         thread: LoopThread,
         *,
         tracer: Tracer = NO_TRACER,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
         settings: of the deployment.
         options: of its clients.
         thread: of the replica.
         tracer: of the service.
+        clock: Unix seconds.
         """
         self.issued = IssuedCommands(tracer)
         self._servers = settings.bootstrap
         self._thread = thread
-        self._folded = FoldedCommands(settings, options, self.issued)
+        self._folded = FoldedCommands(settings, options, self.issued, clock=clock)
         thread.close_with(self._folded.close)
 
     @property

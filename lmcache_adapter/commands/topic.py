@@ -12,8 +12,7 @@ counted: by then the command has ended without it.
 
 import asyncio
 import logging
-import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final
 
 from brokers.availability import describe
@@ -24,6 +23,7 @@ from brokers.topics import ensure_topics
 from lmcache_adapter.bounds import COMMAND_CLOSE_S
 from lmcache_adapter.commands.executor import Executor
 from lmcache_adapter.commands.topics import CommandTopics
+from schemas.clock import REAL_CLOCK
 from schemas.command_records import AnyCommandRecord, CommandRecord, ResultRecord
 from schemas.errors import ConfigurationError
 
@@ -40,6 +40,7 @@ class CommandTopic(CommandTopics):
         settings: of the deployment.
         options: of its clients.
         executor: asks the workers.
+        clock: Unix seconds.
 
     Attributes:
         dropped: by reason: records that cannot be read, results that Kafka did not take.
@@ -48,12 +49,19 @@ class CommandTopic(CommandTopics):
 
     unread: ClassVar[str] = "Cannot read commands to LMCache's workers"
 
-    def __init__(self, settings: KafkaSettings, options: ClientOptions, executor: Executor) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        options: ClientOptions,
+        executor: Executor,
+        *,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
+    ) -> None:
         super().__init__(
             settings,
             options,
             settings.commands[:1],
-            since=time.time(),
+            since=clock(),
             poll_ms=LMCACHE_COMMANDS_POLL_MS,
         )
         self.executor = executor

@@ -4,9 +4,8 @@ Fields that are not known are ignored, as LMCache does. Tokens must be given: Re
 of prompts, never their tokens, so none can be found for a hash.
 """
 
-import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -22,6 +21,7 @@ from query_api.http.requests.fields import (
 )
 from query_api.http.requests.queries import missing
 from query_api.http.wire import Field, Wire, split_fields
+from schemas.clock import REAL_CLOCK
 from schemas.command_records import BlockPlace, CommandAction, CommandRecord, CommandWorker
 from schemas.identities import Rank
 from schemas.limits import COMMAND_TOKENS_MAX, COMMAND_WORKERS_MAX
@@ -189,12 +189,18 @@ def read_ranks(field: Field | None, wire: Wire) -> list[int] | None:
     return ranks
 
 
-def command_of(asked: CommandRequest, registrations: Collection[Registration]) -> CommandRecord:
+def command_of(
+    asked: CommandRequest,
+    registrations: Collection[Registration],
+    *,
+    clock: Callable[[], float] = REAL_CLOCK.unix,
+) -> CommandRecord:
     """The record of a command.
 
     Args:
         asked: for what.
         registrations: of LMCache's workers, all of them.
+        clock: Unix seconds.
 
     Raises:
         RequestError: nobody could execute it.
@@ -223,7 +229,7 @@ def command_of(asked: CommandRequest, registrations: Collection[Registration]) -
         target=asked.target,
         copy=asked.copy,
         workers=tuple(CommandWorker(rank, peers.get(rank, "")) for rank in chosen),
-        issued_at=time.time(),
+        issued_at=clock(),
     )
 
 

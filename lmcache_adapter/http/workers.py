@@ -6,14 +6,14 @@ several workers its entries are looked through.
 """
 
 import struct
-import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from lmcache_adapter.http.models import Worker
 from query_api.ports import ServiceView, View
 from schemas.answer_states import AnswerState
+from schemas.clock import REAL_CLOCK
 from schemas.identities import ModelContext
 from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.registration import LMCACHE, Registration
@@ -47,8 +47,10 @@ def worker_of(registration: Registration, heartbeat_at: float, keys: int) -> Wor
     )
 
 
-def workers_of(view: View) -> list[Worker]:
-    """The workers of a table. Cost O(contexts + entries of instances with several workers)."""
+def workers_of(view: View, *, clock: Callable[[], float] = REAL_CLOCK.unix) -> list[Worker]:
+    """The workers of a table; the clock has Unix seconds. Cost O(contexts + entries of instances
+    with several workers).
+    """
     services = [one for one in view.services() if one.registration.kind == LMCACHE]
     ranks: dict[tuple[str, ...], list[ServiceView]] = defaultdict(list)
     for service in services:
@@ -62,7 +64,7 @@ def workers_of(view: View) -> list[Worker]:
         elif found:
             for rank, count in _by_rank(view.kernel, context).items():
                 counts[names, rank] += count
-    now = time.time()
+    now = clock()
     return sorted(
         (
             worker_of(

@@ -16,7 +16,6 @@ So a request waits for one turn at most, however much is pushed and whatever the
 
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -30,6 +29,7 @@ from lmcache_adapter.controller.member import WorkerReport
 from lmcache_adapter.settings import WILDCARDS, Address
 from lmcache_adapter.sockets.links import WorkerLinks, local_host
 from lmcache_adapter.wire.messages import Error, MessageError, Reply, Request, decode, encode
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import ConfigurationError
 from schemas.limits import (
     LINK_GROWTH_BYTES,
@@ -77,9 +77,12 @@ class ControllerSockets:
         address: Address,
         controller: Controller,
         hand_over: Callable[[Sequence[WorkerReport]], None],
+        *,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
+        self._clock = clock
         self.faults = 0
-        self.looked_at = time.monotonic()
+        self.looked_at = clock.monotonic()
         self._address = address
         self._controller = controller
         self._hand_over = hand_over
@@ -169,8 +172,8 @@ class ControllerSockets:
                 is_more = self._turn()
                 if growth.take() > LINK_GROWTH_BYTES:
                     self._look_at_links()
-                if time.monotonic() >= look_at:
-                    look_at = time.monotonic() + LMCACHE_LOOK_S
+                if self._clock.monotonic() >= look_at:
+                    look_at = self._clock.monotonic() + LMCACHE_LOOK_S
                     self._look()
             except Exception:  # noqa: BLE001 -- counted and logged
                 self._note_fault()
@@ -185,7 +188,7 @@ class ControllerSockets:
 
     def _turn(self) -> bool:
         """See the module; False where nothing more has arrived."""
-        began = time.monotonic()
+        began = self._clock.monotonic()
         self._drain_wakes()
         is_more = self._answer_all(self._reply)  # Step 1.
         is_more = self._answer_all(self._beat) or is_more
@@ -194,7 +197,7 @@ class ControllerSockets:
         is_more = self._take_pushed(began + LMCACHE_TURN_S) or is_more  # Step 3.
         while self._commands:
             self._commands.popleft()()
-        told = self._controller.tell(time.monotonic())  # Step 4.
+        told = self._controller.tell(self._clock.monotonic())  # Step 4.
         if told:
             self._hand_over(told)
         if not is_more:
@@ -204,7 +207,7 @@ class ControllerSockets:
     def _read_links(self, bound: "zmq.Socket[bytes]") -> WorkerLinks:
         links = self._links[bound]
         for ended in links.read_events():
-            self._controller.link_down(ended, time.monotonic(), pushes=bound is self._pull)
+            self._controller.link_down(ended, self._clock.monotonic(), pushes=bound is self._pull)
         return links
 
     def _drain_wakes(self) -> None:
@@ -223,7 +226,7 @@ class ControllerSockets:
         counters = self._controller.counters
         counters.dropped["too_many_links"] = sum(one.refused for one in self._links.values())
         counters.dropped["endless_message"] = sum(one.broken for one in self._links.values())
-        self._controller.look(time.monotonic())
+        self._controller.look(self._clock.monotonic())
 
     # Requests
 
@@ -261,7 +264,9 @@ class ControllerSockets:
         else:
             if isinstance(request, Request):
                 url = self._heartbeat_url(descriptor)
-                reply = self._controller.answer(request, link, url, time.monotonic(), time.time())
+                reply = self._controller.answer(
+                    request, link, url, self._clock.monotonic(), self._clock.unix()
+                )
             else:
                 counters.drop("unexpected_message")
                 reply = Error(error=f"Expected a request, got: {type(request).__name__}Msg")
@@ -286,7 +291,7 @@ class ControllerSockets:
         link = links.note(descriptor, sum(len(part.buffer) for part in parts))
         if len(parts) > LMCACHE_PARTS_MAX:
             counters.drop(TOO_MANY_PARTS, len(parts) - LMCACHE_PARTS_MAX)
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for part in parts[:LMCACHE_PARTS_MAX]:
             try:
                 self._controller.take(decode(part.bytes), link, now)
@@ -302,7 +307,7 @@ class ControllerSockets:
             except zmq.Again:
                 return False
             self._take_parts(parts)
-            if time.monotonic() >= until:
+            if self._clock.monotonic() >= until:
                 return True
         return True
 

@@ -7,7 +7,6 @@ written; then everything is. Where the brokers are away it is read on from where
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from lmcache_adapter.topic.batches import BatchError, decode
 from lmcache_adapter.topic.servers import ModelOf, Servers
 from lmcache_adapter.worker.journal import NextIncarnation
 from logs.recent import RecentFollower
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import ConfigurationError, StorageError
 from schemas.identities import PublisherKey
 from schemas.records import Record
@@ -54,6 +54,7 @@ class TopicService(RecentFollower):
         sink: of the loop.
         floor: which incarnation of a publisher the log has, as far as that is known here.
         take_lost: the publishers of which the sink has dropped something.
+        clock: of the process.
 
     Attributes:
         followed: the publishers, for heartbeats.
@@ -77,6 +78,7 @@ class TopicService(RecentFollower):
         sink: Sink,
         floor: NextIncarnation = lambda publisher: 0,
         take_lost: TakeLost = lambda: (),
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         super().__init__(
             client_options(KafkaSettings(bootstrap=settings.bootstrap)),
@@ -88,19 +90,20 @@ class TopicService(RecentFollower):
             retry_first_s=LMCACHE_TOPIC_RETRY_S / 50,
             retry_max_s=LMCACHE_TOPIC_RETRY_S,
         )
+        self._clock = clock
         self.dropped: Counter[str] = Counter()
         self.faults = 0
         self.is_reached = False
         self.followed: dict[PublisherKey, WorkerConfirmation] = {}
-        self.watched_at = time.monotonic()
+        self.watched_at = self._clock.monotonic()
         self.take_lost = take_lost
         self._settings = settings
         self._sink = sink
         self._file = StateFile(data, "lmcache-topic.json")
-        state = begin_run(self._file, time.time())
+        state = begin_run(self._file, clock.unix())
         self._first = state.incarnations
         self._unnoted = False
-        self._heard_until = time.monotonic()
+        self._heard_until = self._clock.monotonic()
         self._first_ends: Mapping[Partition, int] | None = None  # what is read first
         self._asked_at = 0.0
         self._problem = ""
@@ -113,7 +116,7 @@ class TopicService(RecentFollower):
             settings.topic,
             model_of=model_of,
             next_incarnation=lambda publisher: max(self._first, floor(publisher) + 1),
-            clock=time.time,
+            clock=clock.unix,
             dropped=self._drop,
             known=[one.registration for one in state.workers],
         )
@@ -156,7 +159,7 @@ class TopicService(RecentFollower):
 
     async def begin(self, consumer: Consumer) -> None:
         """See `Follower`."""
-        self._asked_at = self.watched_at = time.monotonic()
+        self._asked_at = self.watched_at = self._clock.monotonic()
         await super().begin(consumer)
         self.servers.look()
         if self._first_ends is None:
@@ -167,7 +170,7 @@ class TopicService(RecentFollower):
         self.backoff.reset()
 
     async def _ask_ends(self, consumer: Consumer) -> None:
-        self._asked_at = self.watched_at = time.monotonic()
+        self._asked_at = self.watched_at = self._clock.monotonic()
         self.ends = dict(await consumer.end_offsets(self.partitions))
         self.servers.look()
 
@@ -184,7 +187,7 @@ class TopicService(RecentFollower):
         self._note_progress(positions)
         self.servers.rewrite(self.take_lost())
         await self._write()
-        self.watched_at = time.monotonic()
+        self.watched_at = self._clock.monotonic()
         if self.watched_at - self._asked_at > LMCACHE_TOPIC_END_S:
             await self._ask_ends(consumer)
 
@@ -195,7 +198,7 @@ class TopicService(RecentFollower):
             return
         try:
             for batch in decode(message.value):
-                self.servers.take(batch, time.monotonic())
+                self.servers.take(batch, self._clock.monotonic())
         except BatchError as error:
             self._drop(error.reason)
             _logger.debug("Offset %d of LMCache's topic: %s", message.offset, error)
@@ -226,7 +229,7 @@ class TopicService(RecentFollower):
         if self.servers.has_news:
             self.servers.has_news = False
             self._unnoted = True
-        told = self.servers.tell(time.monotonic())
+        told = self.servers.tell(self._clock.monotonic())
         if self._unnoted:
             workers = tuple(RememberedWorker(one) for one in self.servers.known())
             try:
@@ -251,7 +254,7 @@ class TopicService(RecentFollower):
             found = self.followed.get(one.publisher)
             if found is None:
                 found = WorkerConfirmation(
-                    lambda: self._heard_until, now=time.monotonic, wall_now=time.time
+                    lambda: self._heard_until, now=self._clock.monotonic, wall_now=self._clock.unix
                 )
                 self.followed[one.publisher] = found
             found.tell(one.doubt)

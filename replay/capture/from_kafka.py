@@ -1,7 +1,6 @@
 """A capture of the events topic: all its partitions, in no consumer group, so no role notices."""
 
 import asyncio
-import time
 from pathlib import Path
 
 from brokers.availability import check_access, describe, quiet_client, until_reached
@@ -16,6 +15,7 @@ from replay.capture.errors import CaptureError
 from replay.capture.format import CaptureSelection, Header, Kind, Summary
 from replay.capture.record_filter import UNREADABLE, RecordFilter, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import TAIL_REACH_S
 from schemas.positions import LogBounds
 from schemas.progress import Progress, StopCheck, Tell, never, silent
@@ -30,6 +30,7 @@ def capture_kafka(
     replace: bool = False,
     tell: Tell = silent,
     stopped: StopCheck = never,
+    clock: Clock = REAL_CLOCK,
 ) -> Summary:
     """As `from_log.capture_log`, of what the events topic has now. Messages whose checksum fails
     are left out, and counted.
@@ -40,7 +41,7 @@ def capture_kafka(
         DiskError: the file cannot be written; what was written before can be read.
     """
     quiet_client()
-    return asyncio.run(_capture(settings, path, asked, created_by, replace, tell, stopped))
+    return asyncio.run(_capture(settings, path, asked, created_by, replace, tell, stopped, clock))
 
 
 async def _capture(
@@ -51,6 +52,7 @@ async def _capture(
     replace: bool,
     tell: Tell,
     stopped: StopCheck,
+    clock: Clock,
 ) -> Summary:
     clients = client_options(settings)
     topic = settings.topics.events.name
@@ -65,7 +67,7 @@ async def _capture(
     check_bounds(asked, partitions)
     header = Header(
         kind=Kind.RECORDS,
-        created_at=time.time(),
+        created_at=clock.unix(),
         created_by=created_by,
         source=f"the Kafka topic {topic}",
         asked=asked,
@@ -74,7 +76,7 @@ async def _capture(
             for partition, bounds in sorted(partitions.items())
         ),
     )
-    with CaptureWriter(path, header, replace=replace) as writer:
+    with CaptureWriter(path, header, replace=replace, clock=clock.unix) as writer:
         filling = _CaptureFiller(writer, asked, partitions)
         reading = asyncio.create_task(_read(clients, topic, filling))
         try:
@@ -149,10 +151,11 @@ async def _watch(
     Raises:
         CaptureError: nothing comes any more.
     """
-    done, moved_at = -1, time.monotonic()
+    monotonic = asyncio.get_running_loop().time
+    done, moved_at = -1, monotonic()
     while True:
         ended, _ = await asyncio.wait([reading], timeout=CAPTURE_LOOK_S)
-        progress, now = filling.progress, time.monotonic()
+        progress, now = filling.progress, monotonic()
         tell(progress)
         if ended:
             return reading.result()

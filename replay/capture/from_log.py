@@ -1,6 +1,5 @@
 """A capture of a data directory's log; the service that writes it may be running."""
 
-import time
 from pathlib import Path
 
 from logs.embedded import ReadOnlyLog
@@ -8,6 +7,7 @@ from replay.bounds import CAPTURE_TOLD_RECORDS
 from replay.capture.format import CaptureSelection, Header, Kind, Summary
 from replay.capture.record_filter import RecordFilter, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.identities import Offset
 from schemas.progress import Progress, StopCheck, Tell, never, silent
 
@@ -23,6 +23,7 @@ def capture_log(
     replace: bool = False,
     tell: Tell = silent,
     stopped: StopCheck = never,
+    clock: Clock = REAL_CLOCK,
 ) -> Summary:
     """Writes what was asked for to a file. Cost O(log up to the end of the range).
 
@@ -36,6 +37,7 @@ def capture_log(
         replace: whether a file that is there may be written over.
         tell: called now and then.
         stopped: whether it is to end; the file is whole then, too.
+        clock: of the process.
 
     Raises:
         CaptureError: the file is there, or a position is not one of this log.
@@ -49,13 +51,13 @@ def capture_log(
         source = partition_source(asked, _PARTITION, bounds, keeps_registrations=True)
         header = Header(
             kind=Kind.RECORDS,
-            created_at=time.time(),
+            created_at=clock.unix(),
             created_by=created_by,
             source="the log of a data directory",
             asked=asked,
             partitions=(source,),
         )
-        with CaptureWriter(path, header, replace=replace) as writer:
+        with CaptureWriter(path, header, replace=replace, clock=clock.unix) as writer:
             _fill(writer, log, asked, tell, stopped)
         return writer.summary
     finally:

@@ -8,7 +8,6 @@ the file has what came.
 
 import logging
 import threading
-import time
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from replay.capture.format import (
 )
 from replay.capture.replay_request import NoAnswerError, ask_for
 from replay.capture.writer import CaptureWriter
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import DUPLICATE_WINDOW, LINK_SETTLE_S, REPLAY_OVERLAP_BATCHES
@@ -59,6 +59,7 @@ def capture_frames(
     limit: int | None = None,
     tell: Tell = silent,
     stopped: StopCheck = never,
+    clock: Clock = REAL_CLOCK,
 ) -> Summary:
     """Writes what the publishers send, until it is to end; an end by `stopped` is as good as any.
 
@@ -71,6 +72,7 @@ def capture_frames(
         limit: end after this many messages; None for never.
         tell: called now and then.
         stopped: whether it is to end.
+        clock: of the process.
 
     Raises:
         EndpointError: an endpoint can never be connected to.
@@ -79,13 +81,13 @@ def capture_frames(
     """
     header = Header(
         kind=Kind.FRAMES,
-        created_at=time.time(),
+        created_at=clock.unix(),
         created_by=created_by,
         source="what engines publish",
         publishers=tuple(publishers),
     )
-    with CaptureWriter(path, header, replace=replace) as writer:
-        recorder = _Recorder(publishers, writer, limit, stopped)
+    with CaptureWriter(path, header, replace=replace, clock=clock.unix) as writer:
+        recorder = _Recorder(publishers, writer, limit, stopped, clock)
         try:
             recorder.start()
             recorder.run(seconds, tell)
@@ -139,11 +141,13 @@ class _Recorder:
         writer: CaptureWriter,
         limit: int | None,
         stopped: StopCheck,
+        clock: Clock,
     ) -> None:
+        self._clock = clock.monotonic
         self._writer = writer
         self._limit = limit
         self._stopped = stopped
-        self._epoch = time.time() - time.monotonic()  # of all times, so that they rise
+        self._epoch = clock.unix() - clock.monotonic()  # of all times, so that they rise
         self._filled = threading.Event()
         self._inbox = Inbox(when_filled=self._filled.set)
         self._subscriber = Subscriber(self._inbox, open_reader(socket_reader))
@@ -175,9 +179,9 @@ class _Recorder:
 
     def run(self, seconds: float | None, tell: Tell) -> None:
         """Records until it is to end."""
-        began_at = flushed_at = time.monotonic()
+        began_at = flushed_at = self._clock()
         while not self._is_over:
-            now = time.monotonic()
+            now = self._clock()
             if seconds is not None and now - began_at >= seconds:
                 break
             self._filled.clear()
@@ -202,7 +206,7 @@ class _Recorder:
         if not lane.source.replay_endpoint or not self._subscriber.connected(lane.publisher):
             lane.up_since = None
             return
-        now = time.monotonic()
+        now = self._clock()
         if lane.up_since is None or lane.up_since[0] != links:
             lane.up_since = (links, now)
         if links != lane.asked_link and now - lane.up_since[1] >= LINK_SETTLE_S:
@@ -237,14 +241,16 @@ class _Recorder:
         """
         endpoint, came = lane.source.replay_endpoint, 0
         try:
-            for frames in ask_for(self._context, endpoint, first, lambda: self._is_over):
+            for frames in ask_for(
+                self._context, endpoint, first, lambda: self._is_over, clock=self._clock
+            ):
                 sequence = _sequence_of(frames)
                 if sequence is None or lane.has(sequence, frames):
                     continue
                 if until is not None and sequence >= until:
                     break
                 came += 1
-                self._add(lane, self._epoch + time.monotonic(), frames, EntryFlag.REPLAYED)
+                self._add(lane, self._epoch + self._clock(), frames, EntryFlag.REPLAYED)
         except NoAnswerError:
             _logger.warning(
                 "The replay socket %s did not answer to its end, after %d messages; what it did not"

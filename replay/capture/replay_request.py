@@ -3,7 +3,6 @@
 Blocking, for the thread that captures: what comes live meanwhile waits in the inbox.
 """
 
-import time
 from collections.abc import Callable, Iterator
 
 import zmq
@@ -11,6 +10,7 @@ import zmq
 from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.sockets.endpoints import check_endpoint
 from replay.bounds import CAPTURE_LOOK_S
+from schemas.clock import REAL_CLOCK
 from schemas.errors import EndpointError
 from schemas.limits import (
     MESSAGE_BYTES_MAX,
@@ -30,6 +30,8 @@ def ask_for(
     endpoint: str,
     first: int,
     stopped: Callable[[], bool],
+    *,
+    clock: Callable[[], float] = REAL_CLOCK.monotonic,
 ) -> Iterator[list[bytes]]:
     """The messages that the engine still has from this number on, as three frames each.
 
@@ -38,6 +40,7 @@ def ask_for(
         endpoint: of the replay socket.
         first: sequence number.
         stopped: whether to give up.
+        clock: monotonic seconds.
 
     Raises:
         NoAnswerError: it fell silent, or did not come to an end within REPLAY_TOTAL_S.
@@ -55,11 +58,11 @@ def ask_for(
             detail = f"Expected a ZMQ address, got `{endpoint[:200]}`: {error.strerror}"
             raise EndpointError(detail) from error
         socket.send_multipart([b"", first.to_bytes(8, "big")])
-        end_at = time.monotonic() + REPLAY_TOTAL_S
-        silent_at = time.monotonic() + REPLAY_IDLE_S
-        barren_at = time.monotonic() + REPLAY_BARREN_S
+        end_at = clock() + REPLAY_TOTAL_S
+        silent_at = clock() + REPLAY_IDLE_S
+        barren_at = clock() + REPLAY_BARREN_S
         while not stopped():
-            now = time.monotonic()
+            now = clock()
             if now >= min(silent_at, end_at, barren_at):
                 raise NoAnswerError
             if not socket.poll(int(1000 * CAPTURE_LOOK_S)):

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +27,7 @@ from replay.capture.format import (
     encode_end,
     encode_header,
 )
+from schemas.clock import REAL_CLOCK
 from schemas.errors import RepriseError
 from schemas.limits import MIB
 from storage.faults import disk_errors
@@ -83,7 +83,7 @@ class CaptureWriter:
         *,
         replace: bool = False,
         block_bytes: int = CAPTURE_BLOCK_BYTES,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         self.path = path
         self.ended = COMPLETE

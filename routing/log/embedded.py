@@ -81,7 +81,7 @@ class RoutingLog(RoutingSource):
             age_max_s=age_max_s,
             part=Part.ROUTING,
         )
-        log = KeptLog(options, partial(EmbeddedLog, data=path.parent), conditions)
+        log = KeptLog(options, partial(EmbeddedLog, data=path.parent), conditions, clock=clock)
         self._conditions = conditions
         self._tracer = tracer
         self.now = clock.unix

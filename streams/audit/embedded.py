@@ -7,6 +7,7 @@ from pathlib import Path
 
 from logs.embedded_writer import EmbeddedWriter
 from logs.kept_log import KeptLog, KeptLogOptions
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Part
 from schemas.limits import AUDIT_BYTES
 from streams.audit.log import AnswersLog
@@ -29,6 +30,7 @@ class AnswerLog(EmbeddedWriter[tuple[int, bytes]]):
         seed: int,
         age_max_s: float,
         conditions: Conditions,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         """Opens or creates the log; a damaged one is set aside.
 
@@ -38,6 +40,7 @@ class AnswerLog(EmbeddedWriter[tuple[int, bytes]]):
             seed: of the prefix hash.
             age_max_s: how long answers are kept.
             conditions: set while it cannot be written.
+            clock: of the process.
 
         Raises:
             DataDirectoryInUseError: another process has it open.
@@ -51,7 +54,7 @@ class AnswerLog(EmbeddedWriter[tuple[int, bytes]]):
             age_max_s=age_max_s,
             part=Part.AUDIT,
         )
-        log = KeptLog(options, AnswersLog, conditions)
+        log = KeptLog(options, AnswersLog, conditions, clock=clock)
         log.opened()
-        self.answers = AnswersSource(queue, seed=seed)
+        self.answers = AnswersSource(queue, seed=seed, clock=clock.unix)
         super().__init__(self.answers, log, thread="audit")

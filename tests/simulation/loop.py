@@ -80,6 +80,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the beginning."""
         return self.now
 
+    @property
+    def clock(self) -> Clock:
+        """To be handed in: what sleeps lets the time of all go on."""
+
+        def unix() -> float:
+            return EPOCH_S + self.now
+
+        def sleep(seconds: float) -> None:
+            self.now += seconds
+
+        return Clock(self.time, unix, lambda: int(1e9 * unix()), sleep, time.thread_time)
+
     def _write_to_self(self) -> None: ...
 
     def _run_once(self) -> None:
@@ -186,14 +198,13 @@ def simulated_time(loop: SimulatedLoop) -> Iterator[None]:
     imported by name, and those that are the default of a parameter.
     """
 
-    def unix() -> float:
-        return EPOCH_S + loop.now
-
-    def sleep(seconds: float) -> None:
-        loop.now += seconds
-
-    clocks: dict[Any, Any] = {time.time: unix, time.monotonic: loop.time, time.sleep: sleep}
-    clocks[REAL_CLOCK] = Clock(loop.time, unix, lambda: int(1e9 * unix()), sleep)
+    clock = loop.clock
+    clocks: dict[Any, Any] = {
+        time.time: clock.unix,
+        time.monotonic: clock.monotonic,
+        time.sleep: clock.sleep,
+        REAL_CLOCK: clock,
+    }
     with contextlib.ExitStack() as patches:
         names, functions = _clock_users(len(sys.modules))
         for where in names:
@@ -211,7 +222,7 @@ def simulated_time(loop: SimulatedLoop) -> Iterator[None]:
 
 _CLOCKS = (time.time, time.monotonic, time.sleep, REAL_CLOCK)
 _ROOMS = ("bridge", "brokers", "doctor", "lmcache_adapter", "query_api", "reprise", "routing")
-_LOWER_ROOMS = ("schemas", "storage", "streams")
+_LOWER_ROOMS = ("logs", "schemas", "storage", "streams")
 
 
 def _is_clock(value: object) -> bool:

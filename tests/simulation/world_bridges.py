@@ -30,6 +30,7 @@ from brokers.client_types import Partition
 from brokers.options import client_options
 from query_api.replica.heartbeat_watch import HeartbeatWatch
 from schemas.answer_states import Standing
+from schemas.clock import Clock
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
@@ -169,7 +170,9 @@ class BridgeWorld:
                 stack.enter_context(mock.patch.object(module, name, made))
             yield
 
-    def _subscriber(self, inbox: Inbox, reader: MessageReader | None) -> SimulatedSubscriber:
+    def _subscriber(
+        self, inbox: Inbox, reader: MessageReader | None, clock: Clock
+    ) -> SimulatedSubscriber:
         host = self._host()
         source = self.history.source(f"links {host.name} {self.loop.now}")
         host.subscriber = SimulatedSubscriber(self.loop, source, self.engines, inbox)
@@ -215,7 +218,7 @@ class BridgeWorld:
             session_s=SESSION_S,
         )
         try:
-            host.bridge = Bridge(settings)
+            host.bridge = Bridge(settings, clock=self.loop.clock)
             await host.bridge.run(_prepare)
         except StorageError:
             if not host.disk.full:

@@ -30,6 +30,7 @@ from logs import embedded
 from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from schemas.answer_states import Doubt, Standing
+from schemas.clock import Clock
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
@@ -100,17 +101,23 @@ class Service:
             on_flush=lambda _: None,
             clock=self.loop.time,
         )
+        clock = self.loop.clock
         self.sink = LogSink(
             self.log,
             on_appended=self._take,
             on_failure=lambda _: None,
             on_recovered=lambda: None,
+            clock=clock,
         )
-        self.pump = Pump(self.sink)
-        self.heartbeats = Heartbeats(self.pump.follower)
+        self.pump = Pump(self.sink, clock=clock)
+        self.heartbeats = Heartbeats(self.pump.follower, clock=clock)
         self.fresh_until: FreshUntil = {}
         self.registrar = Registrar(
-            follower=self.pump.follower, sink=self.sink, table=self, sync=self._sync
+            follower=self.pump.follower,
+            sink=self.sink,
+            table=self,
+            sync=self._sync,
+            clock=clock.unix,
         )
 
     def _take(self, first: Offset, encoded: Sequence[bytes]) -> None:
@@ -259,7 +266,9 @@ class EmbeddedWorld:
                 stack.enter_context(mock.patch.object(module, name, made))
             yield
 
-    def _subscriber(self, inbox: Inbox, reader: MessageReader | None) -> SimulatedSubscriber:
+    def _subscriber(
+        self, inbox: Inbox, reader: MessageReader | None, clock: Clock
+    ) -> SimulatedSubscriber:
         source = self.history.source(f"links {self.loop.now}")
         self.subscriber = SimulatedSubscriber(self.loop, source, self.crowd.engines, inbox)
         return self.subscriber

@@ -1,5 +1,5 @@
 """The clock and the random source are handed in: no part takes them from their modules, but for
-those that compose processes, what is no part of the service, and the rooms that are still to come.
+those that compose processes, and what is no part of the service.
 """
 
 import ast
@@ -17,7 +17,6 @@ ROOMS: Final = (
         "console",
         "doctor",
         "gateway",
-        "lmcache_adapter",
         "logs",
         "page",
         "query_api",
@@ -25,15 +24,6 @@ ROOMS: Final = (
     ),
     *("routing", "schemas", "storage", "streams", "tokens"),
 )
-
-TO_COME: Final = (
-    "bridge",
-    "lmcache_adapter",
-    "logs",
-    "page",
-    "replay",
-)
-"""Rooms and modules that still take the clock themselves: nothing may be added here."""
 
 CLOCK: Final = "schemas/clock.py"
 _FORBIDDEN: Final = ("random", "time")
@@ -55,22 +45,9 @@ def _found() -> dict[str, list[str]]:
     return {path: taken for path, taken in found.items() if taken and path != CLOCK}
 
 
-def _is_of(path: str, name: str) -> bool:
-    return path == name or path.startswith(f"{name}/")
-
-
 def test_clock_and_chance_are_handed_in() -> None:
-    wrong = {
-        path: taken
-        for path, taken in _found().items()
-        if not any(_is_of(path, name) for name in TO_COME)
-    }
+    wrong = _found()
     assert not wrong, f"Take the clock from `schemas.clock` by an argument: {wrong}"
-
-
-@pytest.mark.parametrize("name", TO_COME)
-def test_the_list_has_nothing_that_is_done(name: str) -> None:
-    assert any(_is_of(path, name) for path in _found()), f"{name} is done: strike it off"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What a bridge says of its publishers, and when it says nothing."""
 
 import socket
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ from bridge.bounds import HOST_NAME_CHARS_MAX, WATCH_LATE_S
 from bridge.heartbeats import HEARTBEAT_COMPLETE_S, Heartbeats, new_bridge_name
 from bridge.publisher.publisher import Publisher, PublisherDoubt, PublisherStatement
 from schemas.answer_states import Doubt
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.identities import PublisherKey, StreamKey
 from schemas.records import HeartbeatRecord
 from tests.unit.bridge.messages import registration
@@ -33,6 +33,7 @@ class Pump:
     followed: dict[PublisherKey, Publisher] = field(default_factory=dict)
     watched_at: float = 0.0
     waiting: set[PublisherKey] = field(default_factory=set)
+    clock: Clock = REAL_CLOCK
 
     def has_waiting(self, publisher: PublisherKey) -> bool:
         return publisher in self.waiting
@@ -51,15 +52,14 @@ class Sink:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
+def clock() -> list[float]:
+    return [1000.0]
 
 
 @pytest.fixture
 def pump(clock: list[float]) -> Pump:
-    pump = Pump(watched_at=clock[0])
+    hands = REAL_CLOCK._replace(monotonic=lambda: clock[0])
+    pump = Pump(watched_at=clock[0], clock=hands)
     pump.follow("w-1", "w-2")
     return pump
 
@@ -84,7 +84,7 @@ def test_a_bridge_is_named_after_its_host_and_no_two_runs_alike() -> None:
 
 
 def test_each_partition_hears_of_its_own_publishers(pump: Pump) -> None:
-    beats = Heartbeats(pump, partition_of)
+    beats = Heartbeats(pump, partition_of, clock=pump.clock)
     assert sorted(beats.partitions()) == [0, 1]
     assert said(beats.make(0)) == {"w-1": "link_down"}
     assert said(beats.make(1)) == {"w-2": "link_down"}
@@ -95,7 +95,7 @@ def test_each_partition_hears_of_its_own_publishers(pump: Pump) -> None:
 def test_what_is_written_is_not_said_again_until_it_changes_or_all_is_told(
     pump: Pump, clock: list[float]
 ) -> None:
-    beats = Heartbeats(pump)
+    beats = Heartbeats(pump, clock=pump.clock)
     beats.partitions()
     first = beats.make(0)
     assert first is not None
@@ -122,7 +122,7 @@ def test_the_first_heartbeat_names_all_also_where_the_clock_begins_at_zero(
     pump: Pump, clock: list[float]
 ) -> None:
     clock[0] = pump.watched_at = 0.0
-    beats = Heartbeats(pump)
+    beats = Heartbeats(pump, clock=pump.clock)
     beats.partitions()
     first = beats.make(0)
     assert first is not None
@@ -130,7 +130,7 @@ def test_the_first_heartbeat_names_all_also_where_the_clock_begins_at_zero(
 
 
 def test_who_is_followed_no_more_is_given_up(pump: Pump) -> None:
-    beats = Heartbeats(pump)
+    beats = Heartbeats(pump, clock=pump.clock)
     beats.partitions()
     first = beats.make(0)
     assert first is not None
@@ -150,7 +150,7 @@ def test_who_is_followed_no_more_is_given_up(pump: Pump) -> None:
 
 
 def test_a_partition_without_publishers_is_forgotten_once_it_was_told(pump: Pump) -> None:
-    beats = Heartbeats(pump)
+    beats = Heartbeats(pump, clock=pump.clock)
     beats.partitions()
     first = beats.make(0)
     assert first is not None
@@ -166,7 +166,7 @@ def test_a_partition_without_publishers_is_forgotten_once_it_was_told(pump: Pump
 def test_a_process_that_was_paused_says_nothing_before_it_has_looked(
     pump: Pump, clock: list[float]
 ) -> None:
-    beats = Heartbeats(pump)
+    beats = Heartbeats(pump, clock=pump.clock)
     beats.partitions()
     clock[0] += WATCH_LATE_S
     assert beats.make(0) is not None
@@ -181,7 +181,7 @@ def test_a_process_that_was_paused_says_nothing_before_it_has_looked(
 def test_what_a_heartbeat_says_is_as_old_as_what_was_received_last_of_those_confirmed(
     pump: Pump, clock: list[float]
 ) -> None:
-    beats = Heartbeats(pump)
+    beats = Heartbeats(pump, clock=pump.clock)
     beats.partitions()
     one, two = pump.followed.values()
     one.as_of, two.as_of = clock[0] - 1.5, clock[0] - 60.0
@@ -202,7 +202,7 @@ def test_what_a_heartbeat_says_is_as_old_as_what_was_received_last_of_those_conf
 def test_nothing_is_said_while_records_of_a_confirmed_publisher_may_come_behind_it(
     pump: Pump,
 ) -> None:
-    beats = Heartbeats(pump)
+    beats = Heartbeats(pump, clock=pump.clock)
     beats.partitions()
     pump.waiting = {ONE.publisher}
     assert beats.make(0) is not None, "it is not confirmed"
@@ -213,13 +213,13 @@ def test_nothing_is_said_while_records_of_a_confirmed_publisher_may_come_behind_
 
 
 def test_a_log_of_this_process_is_told_what_is_new_and_nothing_else(pump: Pump) -> None:
-    beats, sink = Heartbeats(pump), Sink()
-    assert beats.write_news(sink) == time.monotonic()
-    assert beats.write_news(sink) == time.monotonic()
+    beats, sink = Heartbeats(pump, clock=pump.clock), Sink()
+    assert beats.write_news(sink) == pump.clock.monotonic()
+    assert beats.write_news(sink) == pump.clock.monotonic()
     assert [said(record) for record in sink.records] == [{"w-1": "link_down", "w-2": "link_down"}]
 
 
 def test_while_the_disk_fails_nothing_is_confirmed(pump: Pump) -> None:
-    beats, sink = Heartbeats(pump), Sink(is_ready=False)
+    beats, sink = Heartbeats(pump, clock=pump.clock), Sink(is_ready=False)
     assert beats.write_news(sink) is None
     assert sink.records == []

@@ -13,6 +13,7 @@ from logs.fold_follower import FoldFollower
 from logs.interface import LogEntry
 from logs.kept_log import KeptLog, KeptLogOptions
 from logs.source import RecordSource, WindowEntry
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import RecordFormatError
 from schemas.identities import Offset
@@ -70,11 +71,12 @@ class AlarmFold:
 
 
 class EmbeddedAlarms(AlarmSource):
-    def __init__(self, path: Path, conditions: Conditions, most: int = 9) -> None:
+    def __init__(
+        self, path: Path, conditions: Conditions, most: int = 9, *, clock: Clock = REAL_CLOCK
+    ) -> None:
         super().__init__(most)
-        lost = "the alarms begin anew"
-        options = KeptLogOptions(path / "log", NAMED.name, lost, 1 << 20, 1e9, Part.AUDIT)
-        log = KeptLog(options, conditions=conditions)
+        options = KeptLogOptions(path / "log", NAMED.name, "all is lost", 1 << 20, 1e9, Part.AUDIT)
+        log = KeptLog(options, conditions=conditions, clock=clock)
         checkpoints: Checkpoints[AlarmFold] = Checkpoints(path / "kept", log, period_s=0.0)
         self.fold = checkpoints.recover(AlarmFold, AlarmFold.load, AlarmFold.apply)
         checkpoints.watch(self.fold)

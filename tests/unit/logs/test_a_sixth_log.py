@@ -17,6 +17,7 @@ from logs.fold_follower import FollowedLog
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from logs.topic_writer import TopicWriter, WrittenTopic
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions, Part
 from schemas.errors import DiskError
 from schemas.identities import Offset
@@ -204,8 +205,8 @@ def test_a_write_in_doubt_is_in_the_fold_as_it_is_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reaches_the_disk: bool
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("logs.kept_log.time.monotonic", lambda: now)
-    ours = EmbeddedAlarms(tmp_path, Conditions(lambda: 0.0))
+    clock = REAL_CLOCK._replace(monotonic=lambda: now)
+    ours = EmbeddedAlarms(tmp_path, Conditions(lambda: 0.0), clock=clock)
     ours.push(Alarm("hall", 1))
     ours.writer.write()
     append = EmbeddedLog.append

@@ -8,6 +8,7 @@ import pytest
 from logs.checkpoint import FoldedLog, start_behind
 from logs.embedded import EmbeddedLog
 from logs.kept_log import KeptLog, KeptLogOptions
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions, Part
 from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset
@@ -24,7 +25,7 @@ class Disk:
         self.path = path / "beside" / "log"
         self._append = EmbeddedLog.append
         self.is_full = False
-        monkeypatch.setattr("logs.kept_log.time.monotonic", lambda: self.now)
+        self.clock = REAL_CLOCK._replace(monotonic=lambda: self.now)
         monkeypatch.setattr(EmbeddedLog, "append", self._appending())
 
     def _appending(self) -> Callable[..., Offset]:
@@ -39,7 +40,7 @@ class Disk:
         options = KeptLogOptions(
             self.path, "the log of x", "x begins anew", 1 << 20, 1e9, Part.AUDIT, retry_s
         )
-        return KeptLog(options, conditions=self.conditions)
+        return KeptLog(options, conditions=self.conditions, clock=self.clock)
 
 
 @pytest.fixture

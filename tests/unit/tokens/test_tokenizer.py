@@ -44,7 +44,9 @@ class ManualClock:
         self.now = 1000.0
 
     def clock(self) -> Clock:
-        return Clock(lambda: self.now, lambda: self.now, lambda: int(self.now * 1e9), _no_sleep)
+        return Clock(
+            lambda: self.now, lambda: self.now, lambda: int(self.now * 1e9), _no_sleep, lambda: 0.0
+        )
 
 
 def _no_sleep(seconds: float) -> None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -58,7 +57,7 @@ class Scene:
         patch.setattr(connection_module, "LINK_REPLACE_S", LINK_REPLACE_S)
         self.now = self.began = began
         self.probing._now = lambda: self.now
-        patch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.probing.clock = lambda: self.now
         self.probing.asked.clear()
 
     def go_on(self, seconds: float) -> None:

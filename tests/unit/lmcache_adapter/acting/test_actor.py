@@ -65,7 +65,6 @@ class Scene:
         self.router = Router(table, RoutingQueue(), LiveLoad())
         self.actor = self.restarted()
         monkeypatch.setattr(acting, "advised", lambda *_: self.advice)
-        monkeypatch.setattr("lmcache_adapter.http.command_requests.time.time", lambda: self.now)
 
     def restarted(self) -> Actor:
         return Actor(self.table, self.router, self.commands, clock=lambda: self.now)

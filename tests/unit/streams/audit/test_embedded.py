@@ -9,6 +9,7 @@ from logs.kept_log import KEPT_LOG_RETRY_S
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
 from schemas.answer_records import encode_answer
+from schemas.clock import REAL_CLOCK
 from schemas.codec import decode_answers
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, DiskError
@@ -40,9 +41,21 @@ def queue() -> AuditQueue:
 
 
 @pytest.fixture
-def audit(tmp_path: Path, queue: AuditQueue, conditions: Conditions) -> Iterator[AnswerLog]:
+def now() -> list[float]:
+    return [0.0]
+
+
+@pytest.fixture
+def audit(
+    tmp_path: Path, queue: AuditQueue, conditions: Conditions, now: list[float]
+) -> Iterator[AnswerLog]:
     made = AnswerLog(
-        tmp_path / "answers", queue, seed=1337, age_max_s=3600.0, conditions=conditions
+        tmp_path / "answers",
+        queue,
+        seed=1337,
+        age_max_s=3600.0,
+        conditions=conditions,
+        clock=REAL_CLOCK._replace(monotonic=lambda: now[0]),
     )
     yield made
     made.stop()
@@ -88,10 +101,10 @@ def test_a_full_disk_drops_answers_counts_them_and_ends(
     tmp_path: Path,
     audit: AnswerLog,
     conditions: Conditions,
+    now: list[float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers, clock = audit.answers, [0.0]
-    monkeypatch.setattr("logs.kept_log.time.monotonic", lambda: clock[0])
+    answers = audit.answers
 
     def full(*_: object, **__: object) -> None:
         raise DiskError(action="append to the log", path="answers", detail="no space left")
@@ -106,7 +119,7 @@ def test_a_full_disk_drops_answers_counts_them_and_ends(
     audit.answers.queue.push(ANSWER, 0.0, "exact")
     audit.write()  # too soon to try again
     assert (answers.written, answers.dropped) == (0, 2)
-    clock[0] = KEPT_LOG_RETRY_S
+    now[0] = KEPT_LOG_RETRY_S
     audit.answers.queue.push(ANSWER, 0.0, "exact")
     audit.write()
     assert (answers.written, answers.dropped) == (1, 2)
