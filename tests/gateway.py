@@ -470,6 +470,7 @@ async def world(
     *,
     silence_s: float = 10.0,
     guard: Guard | None = None,
+    picker_guard: Guard | None = None,
     tokenizer: PromptTokenizer | None = None,
 ) -> AsyncIterator[World]:
     """A gateway without engines yet."""
@@ -481,12 +482,14 @@ async def world(
         table,
         router,
         guard=guard,
+        picker_guard=picker_guard,
         tokenizer=tokenizer,
         upstream=Upstream(silence_s=silence_s),
     )
     listening = bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    door = Door(gateway, listening, None)
+    picking = bind("127.0.0.1", 0) if gateway.picker is not None else None
+    door = Door(gateway, listening, None, picking)
     await door.open()
     found = World(gateway, table, router, port)
     try:
