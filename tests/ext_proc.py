@@ -1,14 +1,20 @@
 """A proxy that asks an endpoint picker, by our own messages or by Envoy's, as a test tells it."""
 
+import importlib
 import json
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import grpc.aio
+import pytest
 
 from gateway.picker.messages import ext_proc_pb2
 
+ENVOY: Final = Path(__file__).parents[1] / ".make/envoy"
+"""Where `make envoy` puts an Envoy, and its own messages."""
 PROCESS: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 CHECK: Final = "/grpc.health.v1.Health/Check"
 STREAMED, BUFFERED, DUPLEX = 1, 2, 4
@@ -197,3 +203,16 @@ def _map(named: Sequence[tuple[str, str]]) -> dict[str, Any]:
 def _set(mutation: Any) -> dict[str, str]:
     assert all(one.append_action == 2 for one in mutation.set_headers), "what a client sent is gone"
     return {one.header.key: one.header.raw_value.decode() for one in mutation.set_headers}
+
+
+def envoys_own() -> Any:
+    """Envoy's own messages; skips the test where they are not installed."""
+    places = [str(one) for one in ENVOY.glob("lib/python3*/site-packages")]
+    sys.path += places
+    try:
+        return importlib.import_module("envoy.service.ext_proc.v3.external_processor_pb2")
+    except ImportError:
+        pytest.skip("no xds-protos are installed (make envoy): Envoy's own messages are not tried")
+    finally:
+        for one in places:
+            sys.path.remove(one)

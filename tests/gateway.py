@@ -179,7 +179,7 @@ class ScriptedEngine:
                 for line in head.decode("latin-1").split("\r\n")[1:-2]:
                     name, _, value = line.partition(":")
                     headers[name.strip().lower()] = value.strip()
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                body = await _body_of(headers, reader)
                 if self.is_silent:
                     await reader.read()
                     return
@@ -273,6 +273,16 @@ class ScriptedEngine:
             return self.answers_with(seen)
         document = {"engine": self.name, "echo": seen.document.get("user"), "usage": USAGE}
         return json.dumps(document).encode()
+
+
+async def _body_of(headers: dict[str, str], reader: asyncio.StreamReader) -> bytes:
+    if headers.get("transfer-encoding") != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", 0)))
+    body = b""
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        body += (await reader.readexactly(size + 2))[:-2]
+    await reader.readexactly(2)
+    return body
 
 
 def _is_stream(seen: Seen) -> bool:

@@ -1,7 +1,6 @@
 """The endpoint picker, asked by a proxy over gRPC: where requests go, and what is told of them."""
 
 import asyncio
-import importlib
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,7 +19,16 @@ from query_api.access.key_ring import KeyRing
 from query_api.access.keys import Key, digest_of, make_secret, spell
 from query_api.access.rights import Access, Right
 from schemas.limits import MIB
-from tests.ext_proc import BUFFERED, DESTINATION, DUPLEX, PROCESS, STREAMED, Proxy, proxy
+from tests.ext_proc import (
+    BUFFERED,
+    DESTINATION,
+    DUPLEX,
+    PROCESS,
+    STREAMED,
+    Proxy,
+    envoys_own,
+    proxy,
+)
 from tests.gateway import USAGE, World, until, world
 
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
@@ -56,15 +64,6 @@ def picker(found: World) -> server.PickerServer:
 
 def endpoint(found: World, name: str) -> str:
     return found.engines[name].url.removeprefix("http://")
-
-
-def envoys_own() -> Any:
-    """Envoy's own messages; skips the test where they are not installed."""
-    name = "envoy.service.ext_proc.v3.external_processor_pb2"
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        pytest.skip("no xds-protos is installed: Envoy's own messages are not tried")
 
 
 @pytest.mark.parametrize("whose", ["ours", "envoy"])
