@@ -10,6 +10,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -194,13 +195,16 @@ class PickerServer:
             logger.exception("Unexpected error in the endpoint picker; its proxy is told INTERNAL")
         finally:
             self.streams -= 1
+            if why == "gone" and request.state is State.ENDED:
+                why = "complete"  # the proxy needs no more
             request.end()
             self.ended[why] += 1
             self.elsewhere += request.is_elsewhere
             if request.result:
                 self.results[request.result] += 1
         if status is not None:
-            await context.abort(*status)
+            with suppress(grpc.aio.InternalError):  # the stream is over
+                await context.abort(*status)
 
     def _admit(self, context: Context) -> Access:
         """Raises AccessError where the proxy may not ask."""
@@ -232,21 +236,23 @@ class PickerServer:
             if not isinstance(message, bytes):  # the library's end of a stream
                 return "complete" if request.state is State.ENDED else "gone"
             told = await request.take(_decoded(message))
-            if not await self._write(told, context):
-                return "unread"
+            if why := await self._write(told, context):
+                return why
             if told and told[-1].HasField("immediate_response"):
                 return "refused"
 
     @staticmethod
-    async def _write(told: Iterable[ProcessingResponse], context: Context) -> bool:
-        """Whether the proxy has taken it."""
+    async def _write(told: Iterable[ProcessingResponse], context: Context) -> str:
+        """Why the proxy has not taken it, in one word; "" where it has."""
         try:
             for one in told:
                 async with asyncio.timeout(PICKER_WRITE_S):
                     await context.write(one.SerializeToString())
         except TimeoutError:
-            return False
-        return True
+            return "unread"
+        except grpc.aio.InternalError:  # the stream is over, which this task has yet to hear
+            return "gone"
+        return ""
 
 
 def _decoded(message: bytes) -> ProcessingRequest:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,11 @@ def run(scenario: Scenario, protos: Any = ext_proc_pb2, **options: Any) -> None:
 def picker(found: World) -> server.PickerServer:
     assert found.gateway.picker is not None
     return found.gateway.picker
+
+
+def stall() -> None:
+    """Nothing else has a turn meanwhile, as on a busy loop."""
+    time.sleep(0.2)
 
 
 def endpoint(found: World, name: str) -> str:
@@ -376,6 +382,29 @@ def test_half_a_stream_leaves_nothing_behind(part: str) -> None:
         await until(lambda: picker(found).streams == 1)
         stream.call.cancel()
         await until(lambda: picker(found).ended == {"gone": 1})
+
+    run(scenario)
+
+
+def test_proxy_that_goes_while_it_is_told_leaves_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(found: World, client: Proxy) -> None:
+        await found.add("a")
+        tokens = found.gateway.prompts.of
+
+        async def slow(*asked: Any) -> Any:
+            await asyncio.to_thread(stream.call.cancel)
+            stall()
+            return await tokens(*asked)
+
+        monkeypatch.setattr(found.gateway.prompts, "of", slow)
+        stream = client.open()
+        await stream.headers()
+        await stream.body(json.dumps(PROMPT).encode())
+        await until(lambda: picker(found).ended == {"gone": 1})
+        assert picker(found).faults == 0
+        assert [one for one in caplog.records if one.levelname == "ERROR"] == []
 
     run(scenario)
 
