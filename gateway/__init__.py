@@ -5,6 +5,8 @@
     endpoint.py    the ASGI application: paths, keys, bodies, errors
     requests.py    what of a client's request is read; all else is passed on as it came
     exchange.py    one request: engines are tried until one answers, and its answer is passed on
+    outcome.py     what is told of an answer while it comes
+    picker/        the same decisions for proxies that ask where a request goes: `--ext-proc`
     events.py      streams of events: what an engine says of tokens, and what nobody asked for
     usage.py       what an engine says of tokens
     pairs.py       bodies for two engines, of which one computes the prompt

@@ -28,20 +28,19 @@ from gateway.errors import GatewayError
 from gateway.events import EventStream
 from gateway.fleet import EngineTarget, Fleet, ServedModel
 from gateway.held import HeldBytes
+from gateway.outcome import Outcome
 from gateway.pairs import Handover, are_at_once
 from gateway.placement import PlacedRequest, Placement, Placer
 from gateway.prompts import Prompts
 from gateway.requests import ClientRequest, passed_back
 from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Sent, Upstream
-from gateway.usage import Usage, read_usage
+from gateway.usage import read_usage
 from schemas.causes import cause_of
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import KIB
 
 GATEWAY_FIRST_BYTE_S: Final = 600.0  # for an engine, however it drips
-GATEWAY_PROGRESS_S: Final = 60.0  # how often it is told that an answer still comes
 GATEWAY_REFUSAL_BYTES_MAX: Final = 64 * KIB  # of an answer that says that there is none
-GATEWAY_INTERVALS_MAX: Final = 4096  # between two pieces of an answer, of which times are learned
 
 Headers = list[tuple[bytes, bytes]]
 SendFn = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -139,9 +138,6 @@ class Exchange:
         self._placement: Placement | None = None
         self._kept_bytes = 0
         self._waiting: dict[asyncio.Timeout, str] = {}
-        self._began_at = 0.0
-        self._told_at = 0.0
-        self._intervals: list[float] = []
 
     async def run(self) -> None:
         """Answers it.
@@ -216,14 +212,16 @@ class Exchange:
         await self._answer_by(placement, body)
 
     async def _answer_by(self, placement: Placement, body: bytes) -> None:
-        asked_at = self._parts.clock.monotonic()
+        parts, placed = self._parts, self._placed
+        assert placed is not None, "it is placed"
+        outcome = Outcome(parts.placer, parts.prompts, placed, placement, parts.clock)
 
         async def take(answer: aiohttp.ClientResponse) -> bytes:
             passed = passed_back(answer.raw_headers)
             if answer.headers.get("Content-Type", "").encode().lower().startswith(_EVENTS):
-                await self._pass_events(placement, answer, passed, asked_at)
+                await self._pass_events(placement, answer, passed, outcome)
             else:
-                await self._pass_body(placement, answer, passed, asked_at)
+                await self._pass_body(placement, answer, passed, outcome)
             return b""
 
         await self._converse(placement.target, body, take)
@@ -268,8 +266,7 @@ class Exchange:
             _FailedAttemptError: the client has nothing yet.
             BrokenOffError: the client has a part.
         """
-        under_way = self._parts.fleet.under_way
-        under_way[target.place] += 1
+        self._parts.fleet.begin(target)
         try:
             for is_last in (False, True):
                 sent = Sent()
@@ -292,9 +289,7 @@ class Exchange:
                         self._break(target, error)
             raise AssertionError("the second one returns or raises")
         finally:
-            under_way[target.place] -= 1
-            if not under_way[target.place]:
-                del under_way[target.place]
+            self._parts.fleet.end(target)
 
     def _wait_for(self, target: EngineTarget, patience: asyncio.Timeout) -> None:
         self._waiting[patience] = target.base_url
@@ -346,7 +341,7 @@ class Exchange:
         placement: Placement,
         answer: aiohttp.ClientResponse,
         headers: Headers,
-        asked_at: float,
+        outcome: Outcome,
     ) -> None:
         content = answer.content
         events = EventStream(leaves_out=self._request.leaves_out)
@@ -355,32 +350,30 @@ class Exchange:
             raise ValueError("its stream ended before it began")
         if self._request.leaves_out:
             headers = [one for one in headers if one[0] != b"content-length"]
-        self._begin(placement, asked_at)
+        self._begin(outcome)
         await self._send_head(answer.status, headers, placement)
-        at = self._began_at
         try:
             while piece:
                 passed = events.feed(piece)
                 if passed:
                     await self._send({"type": _BODY, "body": passed, "more_body": True})
                 piece = await content.readany()
-                now = self._parts.clock.monotonic()
-                self._note_interval(placement, now, now - at)
-                at = now
+                outcome.go_on()
         except BROKEN:
             if events.is_between:
                 event = _broken_off_event()
                 await self._send({"type": _BODY, "body": event, "more_body": True})
             raise
         await self._send({"type": _BODY, "body": events.end()})
-        self._complete(placement, answer.status, events.usage, asked_at)
+        self.state = State.ENDED
+        outcome.complete(answer.status, events.usage)
 
     async def _pass_body(
         self,
         placement: Placement,
         answer: aiohttp.ClientResponse,
         headers: Headers,
-        asked_at: float,
+        outcome: Outcome,
     ) -> None:
         pieces: list[bytes] = []
         size = 0
@@ -390,7 +383,7 @@ class Exchange:
             size += len(piece)
             if size > GATEWAY_WHOLE_BYTES_MAX or not self._parts.held.has_room(size):
                 break
-        self._begin(placement, asked_at)
+        self._begin(outcome)
         await self._send_head(answer.status, headers, placement)
         body = b"".join(pieces)
         pieces.clear()
@@ -404,41 +397,20 @@ class Exchange:
             await self._send({"type": _BODY, "body": body})
             said = read_usage(body)
             usage = None if said is None else said.usage
-        self._complete(placement, answer.status, usage, asked_at)
+        self.state = State.ENDED
+        outcome.complete(answer.status, usage)
 
-    def _begin(self, placement: Placement, asked_at: float) -> None:
+    def _begin(self, outcome: Outcome) -> None:
         """The first byte: no other engine can be tried now."""
         self.state = State.PASSING
         for patience in list(self._waiting):
             self._stop_waiting(patience)
             patience.reschedule(None)
-        self._began_at = self._told_at = self._parts.clock.monotonic()
-        if self._request.is_stream:
-            self._parts.placer.began(placement, self._began_at - asked_at)
+        outcome.begin()
         self._request = self._request._replace(body=b"", fields=None)
         if self._placed is not None:
             self._placed.request = self._request
         self._give_back()
-
-    def _note_interval(self, placement: Placement, now: float, interval_s: float) -> None:
-        if len(self._intervals) < GATEWAY_INTERVALS_MAX:
-            self._intervals.append(interval_s)
-        if now >= self._told_at + GATEWAY_PROGRESS_S:
-            self._told_at = now
-            self._parts.placer.goes_on(placement)
-
-    def _complete(
-        self, placement: Placement, status: int, usage: Usage | None, asked_at: float
-    ) -> None:
-        self.state = State.ENDED
-        placer = self._parts.placer
-        if status >= 400:
-            placer.cancelled(placement)
-            return
-        ttft_s = self._began_at - asked_at if self._request.is_stream else None
-        placer.completed(placement, usage, ttft_s, _tbt_of(self._intervals))
-        if usage is not None and usage.prompt is not None and self._placed is not None:
-            self._parts.prompts.counted(self._placed.tokens, usage.prompt)
 
     async def _pass_refusal(self, refusal: _Refusal, placement: Placement) -> None:
         self.state = State.PASSING
@@ -447,12 +419,7 @@ class Exchange:
         self.state = State.ENDED
 
     async def _send_head(self, status: int, headers: Headers, placement: Placement) -> None:
-        headers = list(headers)
-        if placement.decision:
-            headers.append((b"reprise-decision", placement.decision.encode()))
-            headers.append((b"reprise-state", placement.state.encode()))
-        if placement.by_load:
-            headers.append((b"reprise-by-load", placement.by_load.encode()))
+        headers = [*headers, *placement.headers()]
         await self._send({"type": _START, "status": status, "headers": headers})
 
     def _give_back(self) -> None:
@@ -480,11 +447,3 @@ def _broken_off_event() -> bytes:
         b'data: {"error":{"message":"The engine broke its answer off","type":"api_error",'
         b'"param":null,"code":"broken_off"}}\n\n'
     )
-
-
-def _tbt_of(intervals: list[float]) -> float | None:
-    """The mean of the longest tenth; None where there are none."""
-    if not intervals:
-        return None
-    longest = sorted(intervals)[-max(len(intervals) // 10, 1) :]
-    return sum(longest) / len(longest)

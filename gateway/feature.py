@@ -47,6 +47,8 @@ class GatewayDocument(msgspec.Struct, frozen=True):
     under_way: int
     held_bytes: int
     addresses: Sequence[AddressDocument]
+    ext_proc: Annotated[str, Meta(description="Where it picks for proxies; empty: nowhere.")]
+    ext_proc_streams: Annotated[int, Meta(description="Requests of proxies under way.")]
 
 
 def gateway_feature(gateway: "Gateway") -> MakeFeature:
@@ -81,4 +83,6 @@ def _document(gateway: "Gateway") -> GatewayDocument:
             AddressDocument(url, rank, count)
             for (url, rank), count in sorted(gateway.fleet.under_way.items())
         ],
+        ext_proc="" if gateway.picker is None else gateway.picker.address,
+        ext_proc_streams=0 if gateway.picker is None else gateway.picker.streams,
     )

@@ -124,6 +124,16 @@ class Fleet:
             target.base_url: None for model in self.models() for target in model.targets.values()
         }
 
+    def begin(self, target: EngineTarget) -> None:
+        """It has one request more of this gateway; `end` follows."""
+        self.under_way[target.place] += 1
+
+    def end(self, target: EngineTarget) -> None:
+        """It has one less."""
+        self.under_way[target.place] -= 1
+        if not self.under_way[target.place]:
+            del self.under_way[target.place]
+
     def wait_for(self, base_url: str, patience: asyncio.Timeout) -> None:
         """A request waits for the first of an answer there; `stop_waiting` follows."""
         self._waiting.setdefault(base_url, set()).add(patience)

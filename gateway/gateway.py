@@ -1,7 +1,9 @@
 """The gateway, made of its parts; lives on the loop of the HTTP server beside it."""
 
 import asyncio
+import socket
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from bridge.engine_http.engine import EngineHttp
 from bridge.supervision import cancel
@@ -21,6 +23,10 @@ from query_api.ports import PublisherRegistry, View
 from routing.decisions.router import Router
 from tokens.interface import PromptTokenizer
 
+if TYPE_CHECKING:
+    from gateway.picker.server import PickerServer
+    from query_api.grpc.credentials import GrpcTls
+
 
 class Gateway:
     """See the module.
@@ -31,6 +37,7 @@ class Gateway:
         registry: takes the engines that are named by their address.
         router: decides.
         guard: who may ask; None: everybody.
+        picker_guard: who may ask the endpoint picker; likewise.
         tokenizer: makes token ids; None: requests without them are routed by load.
 
         upstream: asks the engines; None: one with the usual bounds.
@@ -40,6 +47,7 @@ class Gateway:
         refused: what its server has refused or ended, by reason.
         catalog, enrollment, fleet, held, placer, prompts: its parts.
         endpoint: answers, as an ASGI application, while it is open.
+        picker: answers proxies; None: there is none.
     """
 
     def __init__(
@@ -50,6 +58,7 @@ class Gateway:
         router: Router,
         *,
         guard: Guard | None = None,
+        picker_guard: Guard | None = None,
         tokenizer: PromptTokenizer | None = None,
         upstream: Upstream | None = None,
     ) -> None:
@@ -65,6 +74,12 @@ class Gateway:
         self._upstream = Upstream() if upstream is None else upstream
         parts = ExchangeParts(self.placer, self.prompts, self.fleet, self._upstream, self.held)
         self.endpoint = GatewayEndpoint(parts, names, guard, session_cookie=settings.session_cookie)
+        self.picker: PickerServer | None = None
+        if settings.picker_host:
+            # Imported here: gRPC takes a tenth of a second that nobody needs who has it off.
+            from gateway.picker.server import PickerServer as Server
+
+            self.picker = Server(parts, view, picker_guard, session_cookie=settings.session_cookie)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -75,7 +90,14 @@ class Gateway:
             asyncio.create_task(self.catalog.run()),
         ]
 
-    async def close(self) -> None:
-        """Ends, whatever is under way."""
+    async def open_picker(self, listening: socket.socket, tls: "GrpcTls | None") -> None:
+        """See `PickerServer.open`."""
+        assert self.picker is not None, "settings name its address"
+        await self.picker.open(listening, tls)
+
+    async def close(self, *, is_forced: bool = True) -> None:
+        """Ends: proxies' requests within a bound, whatever else is under way at once."""
+        if self.picker is not None:
+            await self.picker.close(is_forced=is_forced)
         await cancel(*self._tasks)
         await self._upstream.close()

@@ -27,7 +27,16 @@ def _failures(gateway: "Gateway") -> Samples:
 
 def _faults(gateway: "Gateway") -> int:
     parts = (gateway.placer, gateway.prompts, gateway.catalog, gateway.enrollment)
-    return gateway.endpoint.faults + sum(one.faults for one in parts)
+    picker = 0 if gateway.picker is None else gateway.picker.faults
+    return gateway.endpoint.faults + picker + sum(one.faults for one in parts)
+
+
+def _picked(gateway: "Gateway") -> Samples:
+    return [] if gateway.picker is None else by_label(gateway.picker.results)
+
+
+def _ended(gateway: "Gateway") -> Samples:
+    return [] if gateway.picker is None else by_label(gateway.picker.ended)
 
 
 GATEWAY: Final[tuple[Family["Gateway"], ...]] = (
@@ -84,6 +93,31 @@ GATEWAY: Final[tuple[Family["Gateway"], ...]] = (
         " why the index had no say.",
         ("by",),
         lambda gateway: by_label(gateway.placer.placed),
+    ),
+    gauge(
+        "reprise_ext_proc_streams",
+        "Requests of proxies that the endpoint picker was asked about, and that are under way.",
+        lambda gateway: 0 if gateway.picker is None else gateway.picker.streams,
+    ),
+    counters(
+        "reprise_ext_proc_requests",
+        "Requests of proxies that the endpoint picker was asked about, by result: picked, or the"
+        " code of the error that the client is answered.",
+        ("result",),
+        _picked,
+    ),
+    counters(
+        "reprise_ext_proc_ended",
+        "Streams of proxies to the endpoint picker that have ended, by reason: complete, refused,"
+        " gone (before the answer was whole), too_slow (a body), silent, too_long, unread,"
+        " malformed, no_access, too_many_streams, internal_error.",
+        ("reason",),
+        _ended,
+    ),
+    counter(
+        "reprise_ext_proc_elsewhere",
+        "Requests that a proxy sent to another engine than the first that it was told.",
+        lambda gateway: 0 if gateway.picker is None else gateway.picker.elsewhere,
     ),
     counter(
         "reprise_gateway_internal_errors",

@@ -61,11 +61,27 @@ _OPTIONS: Final = (
         envvar="REPRISE_GATEWAY_INSECURE",
         help="Answer at the gateway without keys, also beyond loopback.",
     ),
+    setting(
+        "--ext-proc",
+        key="gateway.ext_proc",
+        metavar="[HOST:]PORT",
+        envvar="REPRISE_EXT_PROC",
+        help="Pick endpoints for proxies there, as Envoy's external processor; a port alone is on"
+        " 127.0.0.1.  [default: off]",
+    ),
+    setting(
+        "--ext-proc-insecure",
+        key="gateway.ext_proc_insecure",
+        is_seldom_set=True,
+        is_flag=True,
+        envvar="REPRISE_EXT_PROC_INSECURE",
+        help="Pick endpoints without keys, also beyond loopback.",
+    ),
 )
 
 
 def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--gateway` and what belongs to it, handed over as `gateway`: GatewaySettings or None."""
+    """`--gateway`, `--ext-proc` and what belongs to them, as `gateway`: GatewaySettings or None."""
 
     @wraps(command)
     def run(
@@ -75,19 +91,20 @@ def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
         gateway_affinity: str,
         gateway_session_cookie: str,
         gateway_insecure: bool,
+        ext_proc: str | None,
+        ext_proc_insecure: bool,
         **options: Any,
     ) -> R:
         settings = None
         try:
-            host, port = ("", 0)
-            if gateway:
-                host, port = read_address(gateway.removeprefix(":"), option="--gateway")
+            host, port = _address(gateway, "--gateway")
+            picker_host, picker_port = _address(ext_proc, "--ext-proc")
             urls = tuple(one for text in engines for one in text.replace(",", " ").split())
             for one in urls:
                 read_base_url(one)
         except RepriseError as error:
             raise click.ClickException(str(error)) from error
-        if gateway or urls:
+        if gateway or urls or ext_proc:
             settings = GatewaySettings(
                 host=host,
                 port=port,
@@ -95,7 +112,15 @@ def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
                 affinity=Affinity(gateway_affinity),
                 session_cookie=gateway_session_cookie,
                 is_insecure=gateway_insecure,
+                picker_host=picker_host,
+                picker_port=picker_port,
+                is_picker_insecure=ext_proc_insecure,
             )
         return command(*args, gateway=settings, **options)
 
     return reduce(lambda done, option: option(done), reversed(_OPTIONS), run)
+
+
+def _address(text: str | None, option: str) -> tuple[str, int]:
+    """Host and port; "" and 0 where none is given."""
+    return read_address(text.removeprefix(":"), option=option) if text else ("", 0)

@@ -32,6 +32,7 @@ from schemas.routing_records import (
     FeedbackReport,
     OutcomeEvent,
     Phase,
+    Reason,
     Refusal,
     decision_id,
 )
@@ -59,6 +60,7 @@ class Placement(NamedTuple):
         state: of the index then; "" likewise.
         by_load: why the index had no say, in one word; "" where it had.
         prefill: the engine that computes the prompt for it; None: it does so itself.
+        went: another engine, where the request really went; None: it went to `target`.
     """
 
     target: EngineTarget
@@ -66,6 +68,17 @@ class Placement(NamedTuple):
     state: str = ""
     by_load: str = ""
     prefill: EngineTarget | None = None
+    went: EngineKey | None = None
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What a client is told of it, in ASGI's form."""
+        found = []
+        if self.decision:
+            found.append((b"reprise-decision", self.decision.encode()))
+            found.append((b"reprise-state", self.state.encode()))
+        if self.by_load:
+            found.append((b"reprise-by-load", self.by_load.encode()))
+        return found
 
 
 class PlacedRequest:
@@ -74,6 +87,7 @@ class PlacedRequest:
     Attributes:
         tokens: of its prompt.
         tried: engines that did not answer it.
+        decision: the last one, where it was not refused; None: load decided.
     """
 
     def __init__(self, request: ClientRequest, model: ServedModel, tokens: PromptTokens) -> None:
@@ -82,6 +96,7 @@ class PlacedRequest:
         self.tokens = tokens
         self.tried: set[EngineKey] = set()
         self.asked: RouteRequest | None = None
+        self.decision: Decision | None = None
 
     @property
     def left(self) -> list[EngineTarget]:
@@ -120,6 +135,7 @@ class Placer:
         """
         if not placed.left:
             raise _no_engine(placed.model)
+        placed.decision = None
         try:
             routed = self._decide(placed)
         except Exception:
@@ -132,13 +148,14 @@ class Placer:
         if decision.refused is not Refusal.NO:
             self._check_refused(routed, placed)
             return self._count(self._by_load(placed, decision.refused.value))
+        placed.decision = decision
         target = _target(placed.model, decision, decision.chosen)
         prefill = None
         if 0 <= decision.decode != decision.chosen:
             target, prefill = _target(placed.model, decision, decision.decode), target
         name = decision_id(routed.run, decision.number)
         if target is None:  # unregistered since
-            self._tell(name, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
+            self._report(name, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
             return self._count(self._by_load(placed, "unregistered"))
         missing = placed.tokens.missing or ("" if self._view.ready else decision.state)
         return self._count(Placement(target, name, decision.state, missing, prefill))
@@ -212,6 +229,23 @@ class Placer:
         target = min(able[start:] + able[:start], key=lambda one: under_way[one.place])
         return Placement(target, by_load=why)
 
+    def fallbacks(self, placed: PlacedRequest, placement: Placement) -> list[EngineTarget]:
+        """The other engines that may take all of the request, the best ones first: as the decision
+        compared them, or by the requests of this gateway that each has.
+        """
+        left = [one for one in placed.left if one.key != placement.target.key]
+        if placed.decision is None:
+            under_way = self._fleet.under_way
+            return sorted(left, key=lambda one: (_ORDER.index(one.role), under_way[one.place]))
+        compared = {
+            (one.instance_id, one.dp_rank): one.key
+            for one in placed.decision.candidates
+            if not set(one.reasons) - {Reason.DEGRADED}
+        }
+        return sorted(
+            (one for one in left if one.key in compared), key=lambda one: compared[one.key]
+        )
+
     def _check_refused(self, routed: RoutedDecision, placed: PlacedRequest) -> None:
         """Raises GatewayError where there is more to do than may be, or waiting is no use."""
         text = _OVERLOADED.get(routed.decision.refused)
@@ -228,16 +262,13 @@ class Placer:
 
     def began(self, placement: Placement, ttft_s: float) -> None:
         """The first of its answer came after so many seconds."""
-        if placement.decision and not placement.by_load:
-            self._tell(
-                placement.decision,
-                FeedbackReport(0, OutcomeEvent.FIRST_TOKEN, 0.0, ttft_s=ttft_s),
-            )
+        if not placement.by_load:
+            report = FeedbackReport(0, OutcomeEvent.FIRST_TOKEN, 0.0, ttft_s=ttft_s)
+            self._tell(placement, report)
 
     def goes_on(self, placement: Placement) -> None:
         """Its answer still comes."""
-        if placement.decision:
-            self._tell(placement.decision, FeedbackReport(0, OutcomeEvent.DISPATCHED, 0.0))
+        self._tell(placement, FeedbackReport(0, OutcomeEvent.DISPATCHED, 0.0))
 
     def completed(
         self, placement: Placement, usage: Usage | None, ttft_s: float | None, tbt_s: float | None
@@ -247,8 +278,6 @@ class Placer:
         Where the gateway does not know the tokens nothing was promised, and what the engine found
         in its cache is told to nobody: it would look as if the index had not known of it.
         """
-        if not placement.decision:
-            return
         report = FeedbackReport(0, OutcomeEvent.COMPLETED, 0.0)
         if usage is not None:
             report = msgspec.structs.replace(report, output_tokens=usage.output)
@@ -260,20 +289,24 @@ class Placer:
                     ttft_s=ttft_s,
                     tbt_s=tbt_s,
                 )
-        self._tell(placement.decision, report)
+        self._tell(placement, report)
 
     def failed(self, placement: Placement, error: str) -> None:
         """The engine is why it has no whole answer."""
-        if placement.decision:
-            report = FeedbackReport(0, OutcomeEvent.FAILED, 0.0, error=shortened(error))
-            self._tell(placement.decision, report)
+        self._tell(placement, FeedbackReport(0, OutcomeEvent.FAILED, 0.0, error=shortened(error)))
 
     def cancelled(self, placement: Placement) -> None:
         """Its client has gone, or the engine refuses it for what it is."""
-        if placement.decision:
-            self._tell(placement.decision, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
+        self._tell(placement, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
 
-    def _tell(self, decision: str, outcome: FeedbackReport) -> None:
+    def _tell(self, placement: Placement, outcome: FeedbackReport) -> None:
+        if placement.went is not None:
+            instance_id, dp_rank = placement.went
+            outcome = msgspec.structs.replace(outcome, instance_id=instance_id, dp_rank=dp_rank)
+        if placement.decision:
+            self._report(placement.decision, outcome)
+
+    def _report(self, decision: str, outcome: FeedbackReport) -> None:
         try:
             self._router.take([ClientReport(decision, None, outcome, None)])
         except Exception:

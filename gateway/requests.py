@@ -119,6 +119,7 @@ def read_request(
     *,
     keeps_authorization: bool,
     session_cookie: str = "",
+    asks_usage: bool = True,
 ) -> ClientRequest:
     """What a request asks.
 
@@ -129,6 +130,7 @@ def read_request(
         body: likewise, whole.
         keeps_authorization: whether engines are to see that header: it is not the gateway's.
         session_cookie: the name of the cookie that names a session; "" for none.
+        asks_usage: whether a stream is asked for usage where its client does not.
 
     Raises:
         GatewayError: its body is no JSON object, though it says so, or names no model that can be.
@@ -154,7 +156,9 @@ def read_request(
         text = f"Expected model to be a name of at most {NAME_BYTES_MAX} bytes, got another value"
         raise GatewayError(400, "invalid_model", text, param="model")
     is_stream = fields.get("stream") is True
-    leaves_out = is_stream and path in (CHAT, COMPLETIONS) and "stream_options" not in fields
+    leaves_out = (
+        asks_usage and is_stream and path in (CHAT, COMPLETIONS) and "stream_options" not in fields
+    )
     if leaves_out:
         body = with_fields(body, _INCLUDE_USAGE)
     user, salt = fields.get("user"), fields.get("cache_salt")

@@ -34,11 +34,20 @@ class GatewayRoom:
         router: "Router",
         tokenizer: "PromptTokenizer",
         guard: "Guard",
+        picker_guard: "Guard | None",
     ) -> "Gateway":
         """The gateway of a service; see `Gateway`."""
         from gateway.gateway import Gateway
 
-        return Gateway(settings, view, registry, router, guard=guard, tokenizer=tokenizer)
+        return Gateway(
+            settings,
+            view,
+            registry,
+            router,
+            guard=guard,
+            picker_guard=picker_guard,
+            tokenizer=tokenizer,
+        )
 
     def feature(self, gateway: "Gateway") -> "MakeFeature":
         """What it adds to the HTTP service."""

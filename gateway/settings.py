@@ -19,7 +19,7 @@ class Affinity(StrEnum):
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--gateway`, `--engine` and the keys beside them say.
+    """What `--gateway`, `--engine`, `--ext-proc` and the keys beside them say.
 
     Attributes:
         host: the address or name to listen on; "" for nowhere: engines are registered alone.
@@ -28,6 +28,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         affinity: of sessions.
         session_cookie: the name of the cookie that names a session; "" for none.
         is_insecure: whether it listens beyond loopback without keys.
+        picker_host: the address or name that the endpoint picker listens on; "" for nowhere.
+        picker_port: 0 for any.
+        is_picker_insecure: whether it is asked without keys: proxies may have no place for one.
     """
 
     host: str = ""
@@ -36,3 +39,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     affinity: Affinity = Affinity.SOFT
     session_cookie: str = ""
     is_insecure: bool = False
+    picker_host: str = ""
+    picker_port: int = 0
+    is_picker_insecure: bool = False

@@ -179,7 +179,7 @@ class ScriptedEngine:
                 for line in head.decode("latin-1").split("\r\n")[1:-2]:
                     name, _, value = line.partition(":")
                     headers[name.strip().lower()] = value.strip()
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                body = await _body_of(headers, reader)
                 if self.is_silent:
                     await reader.read()
                     return
@@ -273,6 +273,16 @@ class ScriptedEngine:
             return self.answers_with(seen)
         document = {"engine": self.name, "echo": seen.document.get("user"), "usage": USAGE}
         return json.dumps(document).encode()
+
+
+async def _body_of(headers: dict[str, str], reader: asyncio.StreamReader) -> bytes:
+    if headers.get("transfer-encoding") != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", 0)))
+    body = b""
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        body += (await reader.readexactly(size + 2))[:-2]
+    await reader.readexactly(2)
+    return body
 
 
 def _is_stream(seen: Seen) -> bool:
@@ -470,6 +480,7 @@ async def world(
     *,
     silence_s: float = 10.0,
     guard: Guard | None = None,
+    picker_guard: Guard | None = None,
     tokenizer: PromptTokenizer | None = None,
 ) -> AsyncIterator[World]:
     """A gateway without engines yet."""
@@ -481,12 +492,14 @@ async def world(
         table,
         router,
         guard=guard,
+        picker_guard=picker_guard,
         tokenizer=tokenizer,
         upstream=Upstream(silence_s=silence_s),
     )
     listening = bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    door = Door(gateway, listening, None)
+    picking = bind("127.0.0.1", 0) if gateway.picker is not None else None
+    door = Door(gateway, listening, None, picking)
     await door.open()
     found = World(gateway, table, router, port)
     try:

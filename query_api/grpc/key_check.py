@@ -44,11 +44,16 @@ class KeyCheck(grpc.aio.ServerInterceptor):
         return handler
 
 
-def _refused(handler: Handler, error: AccessError) -> Handler:
-    code = {
+def status_of(error: AccessError) -> grpc.StatusCode:
+    """What a caller without access is told."""
+    return {
         401: grpc.StatusCode.UNAUTHENTICATED,
         429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     }.get(error.status, grpc.StatusCode.PERMISSION_DENIED)
+
+
+def _refused(handler: Handler, error: AccessError) -> Handler:
+    code = status_of(error)
 
     async def refuse(_: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         await context.abort(code, f"{error.reason}: {error.message}")

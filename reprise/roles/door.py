@@ -1,4 +1,4 @@
-"""The gateway's address, served on the loop of the HTTP server beside it."""
+"""The gateway's addresses, served on the loop of the HTTP server beside it."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,8 @@ from reprise.http.handover import ConnectionsServer
 from reprise.http.listening import bind
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
+from reprise.roles.grpc_server import as_grpc
 from routing.decisions.router import Router
-from schemas.errors import ConfigurationError
 from schemas.limits import SHUTDOWN_S
 from tokens.interface import PromptTokenizer
 
@@ -49,6 +49,7 @@ class Door:
         gateway: that answers.
         listening: a bound socket; None: it answers nowhere, and registers engines alone.
         tls: how it is encrypted; None: it is not.
+        picking: a socket bound for the endpoint picker; None: it picks for nobody.
 
     Attributes:
         connections: its clients'.
@@ -56,12 +57,18 @@ class Door:
     """
 
     def __init__(
-        self, gateway: "Gateway", listening: socket.socket | None, tls: TlsSettings | None
+        self,
+        gateway: "Gateway",
+        listening: socket.socket | None,
+        tls: TlsSettings | None,
+        picking: socket.socket | None = None,
     ) -> None:
         self.gateway = gateway
         self.connections = Connections(ends_at_eof=True)
         gateway.refused = self.connections.refused
         self._listening = listening
+        self._picking = picking
+        self._picker_tls = None if tls is None or picking is None else as_grpc(tls)
         self._tls = None if tls is None or listening is None else Tls(tls)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -73,6 +80,8 @@ class Door:
     async def open(self) -> None:
         """Begins to answer; on the loop."""
         await self.gateway.open()
+        if self._picking is not None:
+            await self.gateway.open_picker(self._picking, self._picker_tls)
         if self._listening is None:
             return
         self._listening.listen(GATEWAY_BACKLOG)  # whoever reads that it serves, may connect at once
@@ -97,7 +106,7 @@ class Door:
             while not self._serving.done():
                 self._server.force_exit = is_forced()
                 await asyncio.wait([self._serving], timeout=0.1)
-        await self.gateway.close()
+        await self.gateway.close(is_forced=is_forced())
 
 
 def open_door(
@@ -119,16 +128,20 @@ def open_door(
     room = rooms.gateway()
     if settings is None or room is None:
         return None
-    listening = None
-    if settings.host:
-        if not settings.is_insecure:
-            access.check_host(settings.host, "the host of --gateway")
-        listening = bind(settings.host, settings.port, option="--gateway")
-    try:
-        return Door(
-            room.gateway(settings, view, registry, router, tokenizer, guard), listening, tls
-        )
-    except ConfigurationError:
-        if listening is not None:
-            listening.close()
-        raise
+    with contextlib.ExitStack() as closing:
+        listening = picking = picker_guard = None
+        if settings.host:
+            if not settings.is_insecure:
+                access.check_host(settings.host, "the host of --gateway")
+            listening = bind(settings.host, settings.port, option="--gateway")
+            closing.callback(listening.close)
+        if settings.picker_host:
+            if not settings.is_picker_insecure:
+                access.check_host(settings.picker_host, "the host of --ext-proc")
+                picker_guard = guard
+            picking = bind(settings.picker_host, settings.picker_port, option="--ext-proc")
+            closing.callback(picking.close)
+        gateway = room.gateway(settings, view, registry, router, tokenizer, guard, picker_guard)
+        door = Door(gateway, listening, tls, picking)
+        closing.pop_all()
+    return door

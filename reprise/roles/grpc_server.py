@@ -34,7 +34,8 @@ class WithGrpc:
         self._service.stop()
 
 
-def _as_grpc(tls: TlsSettings) -> "GrpcTls":
+def as_grpc(tls: TlsSettings) -> "GrpcTls":
+    """How gRPC is encrypted where HTTP is."""
     from query_api.grpc.credentials import GrpcTls
 
     files = Tls(tls)  # it knows which fit together
@@ -77,7 +78,7 @@ def beside_grpc(
         settings,
         only_exact=only_exact,
         guard=guard,
-        tls=None if tls is None else _as_grpc(tls),
+        tls=None if tls is None else as_grpc(tls),
         tracer=tracer,
     )
     view.metrics.register(server.counts)

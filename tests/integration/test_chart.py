@@ -35,6 +35,8 @@ EVERYTHING: Final = (
     "prometheusRule.enabled=true",
     "dashboards.enabled=true",
     "discover.enabled=true",
+    "inferencePool.enabled=true",
+    "inferencePool.matchLabels.app=vllm",
     "allowEngines=10.0.0.0/8",
     "storageClass=fast",
     "tracing.endpoint=http://collector:4318",
@@ -57,6 +59,7 @@ COMBINATIONS: Final = {
         "discover.enabled=true",
         "service.type=LoadBalancer",
     ),
+    "with a pool": ("inferencePool.enabled=true", "inferencePool.matchLabels.app=vllm"),
     "distributed": ("mode=distributed", "kafka.bootstrap=kafka:9092"),
     "everything": EVERYTHING,
     "nothing more": ("networkPolicy.enabled=false", "podDisruptionBudget.enabled=false"),
@@ -73,7 +76,12 @@ KINDS: Final = {
     "Role": client.V1Role,
     "RoleBinding": client.V1RoleBinding,
 }
-OTHERS: Final = frozenset({"ServiceMonitor", "PrometheusRule"})  # of Prometheus's operator
+OTHERS: Final = {
+    "ServiceMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
+    "InferencePool": "inference.networking.k8s.io/v1",
+}
+"""Kinds of Prometheus's operator and of the Inference Extension, with their versions."""
 
 
 @cache
@@ -173,7 +181,7 @@ def test_what_it_makes_is_what_kubernetes_takes(name: str) -> None:
     for one in made:
         where = f"{one['kind']} {one['metadata']['name']}"
         if one["kind"] in OTHERS:
-            assert one["apiVersion"] == "monitoring.coreos.com/v1"
+            assert one["apiVersion"] == OTHERS[one["kind"]]
             continue
         assert unknown_fields(one, KINDS[one["kind"]], where) == []
         for label in one["metadata"]["labels"].values():
@@ -271,9 +279,40 @@ def test_each_service_and_policy_selects_pods_that_there_are() -> None:
         for one in made
         if one["kind"] == "PodDisruptionBudget"
     ]
-    assert len(selectors) == 9
+    assert len(selectors) == 10
     for selector in selectors:
         assert sum(1 for labels in pods if selector.items() <= labels.items()) == 1, selector
+
+
+@pytest.mark.parametrize("mode", [(), EVERYTHING], ids=["embedded", "distributed"])
+def test_pool_names_a_picker_that_its_pods_are(mode: tuple[str, ...]) -> None:
+    values = ("inferencePool.enabled=true", "inferencePool.matchLabels.app=vllm")
+    made = documents(*mode, *values, "inferencePool.targetPorts={8000,8001}")
+    (pool,) = [one for one in made if one["kind"] == "InferencePool"]
+    assert set(pool["spec"]) == {"selector", "targetPorts", "endpointPickerRef"}
+    assert pool["spec"]["selector"] == {"matchLabels": {"app": "vllm"}}
+    assert pool["spec"]["targetPorts"] == [{"number": 8000}, {"number": 8001}]
+    picker = pool["spec"]["endpointPickerRef"]
+    assert picker["failureMode"] == "FailOpen"
+    (service,) = [one for one in made if one["metadata"]["name"] == picker["name"]]
+    (port,) = service["spec"]["ports"]
+    assert port["port"] == picker["port"]["number"]
+    (container,) = [
+        found
+        for one in made
+        if one["kind"] == "StatefulSet"
+        and service["spec"]["selector"].items()
+        <= one["spec"]["template"]["metadata"]["labels"].items()
+        for found in one["spec"]["template"]["spec"]["containers"]
+    ]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    told = {one["name"]: one.get("value") for one in container["env"]}
+    assert told["REPRISE_EXT_PROC"] == f"0.0.0.0:{ports[port['targetPort']]}"
+    policies = [one["spec"]["ingress"] for one in made if one["kind"] == "NetworkPolicy"]
+    allowed = [
+        rule for rules in policies for rule in rules if rule["ports"] == [{"port": "ext-proc"}]
+    ]
+    assert [rule["from"] for rule in allowed] == [[{"podSelector": {}}]]
 
 
 def test_keys_of_the_chart_are_keys(tmp_path: Path) -> None:
@@ -314,6 +353,7 @@ def test_alerts_and_dashboards_are_those_of_the_project() -> None:
         (("mode=distributed",), "kafka.bootstrap: expected host:port"),
         (("demo=true", "keys.existingSecret=own"), "demo: only without keys.existingSecret"),
         (("serviceMonitor.enabled=true",), "serviceMonitor: put a key with the right `read`"),
+        (("inferencePool.enabled=true",), "inferencePool.matchLabels: expected labels"),
         (("discover.enabled=true",), "discover: put a key with the rights read and register"),
     ],
 )

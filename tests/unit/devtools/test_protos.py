@@ -14,18 +14,18 @@ def test_the_modules_are_those_of_the_definitions() -> None:
 def test_a_module_of_another_definition_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protos, "MODULES", tmp_path)
-    protos.compile_to(tmp_path)
+    folder, _ = protos.FOLDERS
+    (tmp_path / "proto").symlink_to(folder / "proto")
+    (tmp_path / "messages").mkdir()
+    monkeypatch.setattr(protos, "FOLDERS", (tmp_path,))
+    protos.compile_to(tmp_path / "messages", tmp_path / "proto")
     assert protos.stale() == []
-    (tmp_path / "radix_index_pb2.py").write_text("")
-    (tmp_path / "old_pb2.py").write_text("")
+    (tmp_path / "messages" / "radix_index_pb2.py").write_text("")
+    (tmp_path / "messages" / "old_pb2.py").write_text("")
     assert protos.stale() == ["old_pb2.py", "radix_index_pb2.py"]
 
 
-def test_a_definition_that_is_none_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(protos, "PROTOS", tmp_path)
+def test_a_definition_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.proto").write_text("no")
     with pytest.raises(RuntimeError, match=r"x\.proto"):
-        protos.compile_to(tmp_path)
+        protos.compile_to(tmp_path, tmp_path)

@@ -48,6 +48,21 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 - {name: REPRISE_SETTINGS, value: /settings/reprise.toml}
 {{- end -}}
 
+{{/* Gateways have no place for a key: who may ask is the network policy's. */}}
+{{- define "reprise.pickerEnvironment" -}}
+{{- if .Values.inferencePool.enabled }}
+- {name: REPRISE_EXT_PROC, value: "0.0.0.0:9002"}
+- {name: REPRISE_EXT_PROC_INSECURE, value: "true"}
+{{- end }}
+{{- end -}}
+
+{{- define "reprise.answeringPorts" -}}
+- {name: http, containerPort: 13333}
+{{- if .Values.inferencePool.enabled }}
+- {name: ext-proc, containerPort: 9002}
+{{- end }}
+{{- end -}}
+
 {{- define "reprise.settingsVolume" -}}
 - {name: settings, configMap: {name: {{ include "reprise.name" . }}-settings}}
 {{- end -}}
