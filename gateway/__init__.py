@@ -3,6 +3,7 @@
     settings.py    where it listens, and for which engines
     options.py     the same, as flags and keys of `reprise.toml`
     endpoint.py    the ASGI application: paths, keys, bodies, errors
+    paths.py       which paths are passed on to engines
     requests.py    what of a client's request is read; all else is passed on as it came
     exchange.py    one request: engines are tried until one answers, and its answer is passed on
     events.py      streams of events: what an engine says of tokens, and what nobody asked for

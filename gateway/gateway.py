@@ -12,6 +12,7 @@ from gateway.exchange import ExchangeParts
 from gateway.fleet import Fleet
 from gateway.held import HeldBytes
 from gateway.names import EngineNames
+from gateway.paths import PassedPaths
 from gateway.placement import Placer
 from gateway.prompts import Prompts
 from gateway.settings import GatewaySettings
@@ -64,7 +65,13 @@ class Gateway:
         self.enrollment = Enrollment(settings.engines, view, registry, EngineHttp())
         self._upstream = Upstream() if upstream is None else upstream
         parts = ExchangeParts(self.placer, self.prompts, self.fleet, self._upstream, self.held)
-        self.endpoint = GatewayEndpoint(parts, names, guard, session_cookie=settings.session_cookie)
+        self.endpoint = GatewayEndpoint(
+            parts,
+            names,
+            guard,
+            session_cookie=settings.session_cookie,
+            paths=PassedPaths(settings.paths),
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:

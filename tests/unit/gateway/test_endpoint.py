@@ -8,12 +8,14 @@ import pytest
 
 from bridge.sockets.allowed_engines import ALLOWED
 from gateway.held import HeldBytes
+from gateway.paths import PassedPaths
 from gateway.settings import Affinity, GatewaySettings
 from query_api.access.guard import Guard
 from query_api.access.key_editing import add_key
 from query_api.access.key_ring import KeyRing
 from query_api.access.keys import Key, digest_of, make_secret, spell
 from query_api.access.rights import Access, Right
+from schemas.errors import ConfigurationError
 from schemas.limits import BODY_BYTES_MAX
 from schemas.registration import NO_EVENTS, Registration
 from tests.gateway import Deed, World, until
@@ -87,6 +89,49 @@ def test_other_paths_go_to_an_engine_of_the_model() -> None:
         assert [seen.path for seen in engine.seen][-1] == "/tokenize"
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/shutdown",
+        "/reset_prefix_cache",
+        "/v1/load_lora_adapter",
+        "/v1/chat/completions/",
+        "/v1/chat/completions/../../../shutdown",
+        "/v1/chat/completions%2f..%2f..%2f..%2fshutdown",
+        "//shutdown",
+    ],
+)
+def test_path_that_is_not_of_inference_stays_here(path: str) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        got = await found.client.post(PROMPT, path)
+        assert (got.status, got.document["error"]["code"]) == (404, "path_not_passed_on")
+        assert not engine.seen
+
+    run(scenario)
+
+
+def test_path_that_the_settings_add_is_passed_on() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        assert (await found.client.post(PROMPT, "/v1/images/generations")).status == 200
+        assert [seen.path for seen in engine.seen] == ["/v1/images/generations"]
+        assert (await found.client.post(PROMPT, "/shutdown")).status == 404
+
+    run(scenario, settings=GatewaySettings(host="127.0.0.1", paths=("/v1/images/generations",)))
+
+
+@pytest.mark.parametrize("path", ["shutdown", "/a/../b", "/a?b", "/%61", "/", "/x" * 200, "/a b"])
+def test_path_of_the_settings_that_is_none_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"gateway\.paths"):
+        PassedPaths([path])
+
+
+def test_more_paths_than_settings_may_add_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"at most 64 paths"):
+        PassedPaths([f"/{number}" for number in range(65)])
 
 
 def test_only_model_need_not_be_named() -> None:
