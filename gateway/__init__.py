@@ -13,7 +13,7 @@
     prompts.py     token ids of a request, or the reason why there are none
     fleet.py       which engines there are for a model
     names.py       what engines call what they serve; catalog.py asks them
-    upstream.py    HTTP to the engines
+    upstream.py    HTTP to the engines; connections.py each has one answer to a request
     enrollment.py  engines that are named by address alone: they are asked what they are
     gateway.py     all of it; feature.py, room.py, metrics.py
 

@@ -1,11 +1,13 @@
 """One request: engines are tried until one answers, and its answer is passed on."""
 
 import asyncio
+import socket
 
 import pytest
 
 from gateway.bounds import GATEWAY_BROKEN_MAX
 from gateway.catalog import CATALOG_SILENT_ROUNDS
+from gateway.connections import EngineConnection
 from tests.gateway import BROKEN_DEEDS, CHAT, EVENTS, Deed, World, until, world
 
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
@@ -112,6 +114,49 @@ def test_connection_that_was_closed_meanwhile_is_made_anew() -> None:
         got = await found.client.post(PROMPT)
         assert got.status == 200
         assert found.gateway.endpoint.failures.total() == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("deed", [Deed.ANSWER_AND_MORE, Deed.ANSWER_AND_MORE_LATER])
+@pytest.mark.parametrize("pause_s", [0.0, 0.2])
+def test_answer_that_no_request_asked_for_is_nobodys(deed: Deed, pause_s: float) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.deeds.append(deed)
+        assert (await found.client.post(PROMPT)).body == b"{}"
+        await asyncio.sleep(pause_s if deed is Deed.ANSWER_AND_MORE else 0.2)
+        for user in ("u-2", "u-3"):
+            got = await found.client.post(PROMPT | {"user": user})
+            assert got.document["echo"] == user
+        assert found.gateway.endpoint.failures.total() == 0
+
+    run(scenario)
+
+
+def test_answer_that_nobody_has_read_from_the_socket_is_nobodys() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            transport, connection = await loop.create_connection(
+                lambda: EngineConnection(loop), sock=ours
+            )
+            assert connection.is_connected()
+            theirs.send(b"HTTP/1.1 200 OK\r\n\r\n")
+            assert not connection.is_connected()
+            transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_connection_of_which_nothing_is_left_over_is_kept() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        for _ in range(3):
+            assert (await found.client.post(PROMPT)).status == 200
+            await asyncio.sleep(0.02)
+        assert len({seen.port for seen in engine.seen}) == 1
 
     run(scenario)
 
