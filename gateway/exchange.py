@@ -333,9 +333,9 @@ class Exchange:
         async with self._parts.upstream.ask(
             "POST", target.base_url, path, headers=headers, body=body, sent=sent
         ) as answer:
-            if answer.status >= 500 or answer.status in _BUSY:
+            if 500 <= answer.status < 600 or answer.status in _BUSY:
                 raise _RefusedError(await _refusal_of(answer))
-            if answer.status < 200 or 300 <= answer.status < 400:
+            if not (200 <= answer.status < 300 or 400 <= answer.status < 600):
                 raise ValueError(f"it answers HTTP {answer.status} to a request")
             return await take(answer)
 

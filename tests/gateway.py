@@ -85,6 +85,7 @@ BROKEN_DEEDS = (
     Deed.BAD_CHUNK,
     Deed.TWO_LENGTHS,
     Deed.ERROR_500,
+    Deed.STATUS_600,
     Deed.SILENCE,
 )
 """Before the first byte, so that another engine can be tried."""

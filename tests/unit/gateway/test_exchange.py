@@ -161,6 +161,16 @@ def test_connection_of_which_nothing_is_left_over_is_kept() -> None:
     run(scenario)
 
 
+def test_status_that_http_does_not_have_is_no_answer() -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(Deed.STATUS_600)
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document["error"]["code"]) == (502, "engines_failed")
+        assert found.gateway.endpoint.faults == 0
+
+    run(scenario)
+
+
 def test_request_that_engines_fail_over_is_not_tried_on_all() -> None:
     async def scenario(found: World) -> None:
         for name in "abcdef":
