@@ -31,7 +31,7 @@ from gateway.held import HeldBytes
 from gateway.pairs import Handover, are_at_once
 from gateway.placement import PlacedRequest, Placement, Placer
 from gateway.prompts import Prompts
-from gateway.requests import ClientRequest, passed_back
+from gateway.requests import CHAT, COMPLETIONS, ClientRequest, passed_back
 from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Sent, Upstream
 from gateway.usage import Usage, read_usage
 from schemas.causes import cause_of
@@ -367,12 +367,19 @@ class Exchange:
                 now = self._parts.clock.monotonic()
                 self._note_interval(placement, now, now - at)
                 at = now
+            last = events.end()
+            if last:
+                await self._send({"type": _BODY, "body": last, "more_body": True})
+            if self._request.path in (CHAT, COMPLETIONS) and not (
+                events.is_done or _tells_its_end(answer)
+            ):
+                raise aiohttp.ClientPayloadError("its connection ended before [DONE]")
         except BROKEN:
             if events.is_between:
                 event = _broken_off_event()
                 await self._send({"type": _BODY, "body": event, "more_body": True})
             raise
-        await self._send({"type": _BODY, "body": events.end()})
+        await self._send({"type": _BODY, "body": b""})
         self._complete(placement, answer.status, events.usage, asked_at)
 
     async def _pass_body(
@@ -472,6 +479,11 @@ async def _refusal_of(answer: aiohttp.ClientResponse) -> _Refusal:
         if len(body) > GATEWAY_REFUSAL_BYTES_MAX:
             raise ValueError(f"it answers HTTP {answer.status} without end")
     return _Refusal(answer.status, passed_back(answer.raw_headers), bytes(body))
+
+
+def _tells_its_end(answer: aiohttp.ClientResponse) -> bool:
+    """Whether HTTP says where it ends, and not the end of the connection alone."""
+    return "Content-Length" in answer.headers or "Transfer-Encoding" in answer.headers
 
 
 def _broken_off_event() -> bytes:

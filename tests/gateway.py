@@ -50,6 +50,7 @@ class Deed(Enum):
     HINTS_WITHOUT_END = "hints_without_end"
     STATUS_600 = "600"
     CLOSED_STREAM = "closed_stream"
+    CLOSED_WHOLE = "closed_whole"
     ANSWER_AND_MORE = "answer_and_more"
     ANSWER_AND_MORE_LATER = "answer_and_more_later"
     SWITCH = "switch"
@@ -105,6 +106,10 @@ _LAST_WORDS = {
     Deed.HINTS_WITHOUT_END: b"HTTP/1.1 103 Early Hints\r\n\r\n" * 11
     + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
     Deed.STATUS_600: b"HTTP/1.1 600 X\r\ncontent-length: 2\r\n\r\n{}",
+    Deed.CLOSED_STREAM: b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    b'data: {"word":"w0"}\n\n',
+    Deed.CLOSED_WHOLE: b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    b'data: {"word":"w0"}\n\ndata: [DONE]\n\n',
     Deed.REDIRECT: b"HTTP/1.1 307 X\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n",
     Deed.HEADER_BOMB: b"HTTP/1.1 200 OK\r\nx-bomb: " + b"a" * 200_000 + b"\r\n\r\n",
     Deed.MANY_HEADERS: b"HTTP/1.1 200 OK\r\n" + b"x-a: b\r\n" * 5000 + b"\r\n",

@@ -161,6 +161,29 @@ def test_connection_of_which_nothing_is_left_over_is_kept() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize(
+    ("deed", "path", "is_whole"),
+    [
+        (Deed.CLOSED_STREAM, CHAT, False),
+        (Deed.CLOSED_STREAM, "/v1/completions", False),
+        (Deed.CLOSED_STREAM, "/v1/responses", True),
+        (Deed.CLOSED_WHOLE, CHAT, True),
+    ],
+)
+def test_stream_that_ends_with_its_connection_is_whole_where_it_says_so(
+    deed: Deed, path: str, is_whole: bool, asks: bool
+) -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(deed)
+        body = STREAM | ({"stream_options": {"include_usage": True}} if asks else {})
+        got = await found.client.post(body, path)
+        assert (got.is_whole, b'"broken_off"' in got.body) == (is_whole, not is_whole)
+        assert found.gateway.endpoint.failures["broken_off"] == (not is_whole)
+
+    run(scenario)
+
+
 def test_status_that_http_does_not_have_is_no_answer() -> None:
     async def scenario(found: World) -> None:
         (await found.add("a")).deeds.append(Deed.STATUS_600)
