@@ -18,6 +18,7 @@ from query_api.access.rights import Access, Right
 from schemas.errors import ConfigurationError
 from schemas.limits import BODY_BYTES_MAX
 from schemas.registration import NO_EVENTS, Registration
+from schemas.routing_records import LoadSample, LoadSource, Target
 from tests.gateway import Deed, World, until
 from tests.unit.gateway.test_exchange import PROMPT, STREAM, run
 
@@ -132,6 +133,56 @@ def test_path_of_the_settings_that_is_none_is_refused(path: str) -> None:
 def test_more_paths_than_settings_may_add_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"at most 64 paths"):
         PassedPaths([f"/{number}" for number in range(65)])
+
+
+def _said(found: World, *, waiting: int, age_s: float = 0.0) -> LoadSample:
+    target = Target("default", "a", 0)
+    at = found.router.now() - age_s
+    return LoadSample(target, at, LoadSource.SCRAPED, running=1, waiting=waiting)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "age_s", "headers", "status"),
+    [
+        (0, 0.0, {}, 200),
+        (0, 0.0, {"x-llm-d-slo-ttft-ms": "60000"}, 429),
+        (1, 0.0, {}, 429),
+        (0, 10.0, {}, 429),
+    ],
+)
+def test_nothing_is_refused_for_a_guess_where_the_engine_says_that_it_is_idle(
+    waiting: int, age_s: float, headers: dict[str, str], status: int
+) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.deeds.append(Deed.HANG)
+        long = b'{"model":"m","x":"' + b"x" * 20_000_000 + b'"}'
+        first = asyncio.create_task(found.client.post(long))
+        await until(lambda: len(engine.seen) == 1)
+        found.router.observe([_said(found, waiting=waiting, age_s=age_s)])
+        got = await found.client.post(PROMPT, headers=headers)
+        assert got.status == status
+        first.cancel()
+
+    run(scenario)
+
+
+def test_no_prompt_is_booked_for_more_than_its_engine_takes() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.models = [{"id": "m", "max_model_len": 1000}]
+        await found.gateway.catalog.ask()
+        found.gateway.fleet.forget()
+        for body in (
+            b'{"model":"m","x":"' + b"x" * 5_000_000 + b'"}',
+            {"model": "m", "prompt": list(range(3000))},
+        ):
+            engine.answers_with = lambda seen: b"{}"
+            await found.client.post(body, "/v1/completions")
+            [last] = found.router.live.recent(1, lambda tenant: True)
+            assert last.decision.prompt_tokens == 1000
+
+    run(scenario)
 
 
 def test_only_model_need_not_be_named() -> None:
