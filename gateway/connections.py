@@ -96,4 +96,5 @@ class EngineConnector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._factory = partial(EngineConnection, loop=self._loop)  # aiohttp has no other way
+        # aiohttp has no other way.
+        self._factory = partial[ResponseHandler](EngineConnection, loop=self._loop)

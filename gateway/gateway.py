@@ -77,6 +77,7 @@ class Gateway:
     async def open(self) -> None:
         """Begins to answer, and to ask engines what they are."""
         self._upstream.open()
+        self.placer.end_former()
         self._tasks = [
             asyncio.create_task(self.enrollment.run()),
             asyncio.create_task(self.catalog.run()),

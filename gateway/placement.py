@@ -43,6 +43,9 @@ from schemas.troubles import shortened
 
 GATEWAY_IDLE_SAID_S: Final = 5.0  # since an engine said that no request waits there
 
+ASKED_BY: Final = "gateway-"
+"""What the ids of its requests begin with."""
+
 logger = logging.getLogger(__name__)
 
 _OVERLOADED: Final = {
@@ -117,6 +120,13 @@ class Placer:
         self._fleet = fleet
         self._affinity = affinity
         self._turn = 0
+
+    def end_former(self) -> None:
+        """Ends what the gateway had under way when its process was killed."""
+        ended = self._router.end_former(ASKED_BY)
+        if ended:
+            text = "The gateway was killed with %d requests under way: they are booked no more"
+            logger.info(text, ended)
 
     def place(self, placed: PlacedRequest) -> Placement:
         """An engine that was not tried. Cost: of a decision.
@@ -224,6 +234,7 @@ class Placer:
             prompt_tokens=tokens.size,
             ttft_slo_s=request.ttft_slo_s,
             context=request.context,
+            asked_by=ASKED_BY,
             phase=Phase.PAIR if model.has_pairs and request.can_be_a_pair else Phase.COMBINED,
         )
 
