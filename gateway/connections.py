@@ -97,4 +97,4 @@ class EngineConnector(aiohttp.TCPConnector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         # aiohttp has no other way.
-        self._factory = partial[ResponseHandler](EngineConnection, loop=self._loop)
+        self._factory = partial(EngineConnection, loop=self._loop)  # type: ignore[assignment]
