@@ -3,6 +3,7 @@
     settings.py    where it listens, and for which engines
     options.py     the same, as flags and keys of `reprise.toml`
     endpoint.py    the ASGI application: paths, keys, bodies, errors
+    paths.py       which paths are passed on to engines
     requests.py    what of a client's request is read; all else is passed on as it came
     exchange.py    one request: engines are tried until one answers, and its answer is passed on
     outcome.py     what is told of an answer while it comes
@@ -14,7 +15,7 @@
     prompts.py     token ids of a request, or the reason why there are none
     fleet.py       which engines there are for a model
     names.py       what engines call what they serve; catalog.py asks them
-    upstream.py    HTTP to the engines
+    upstream.py    HTTP to the engines; connections.py each has one answer to a request
     enrollment.py  engines that are named by address alone: they are asked what they are
     gateway.py     all of it; feature.py, room.py, metrics.py
 

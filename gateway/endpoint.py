@@ -1,6 +1,6 @@
 """The ASGI application of the gateway's address: paths, keys, bodies, errors.
 
-POST  any path          to an engine of the model that the body names
+POST  of inference      to an engine of the model that the body names: `gateway.paths`
 GET   /v1/models        what the engines serve; /v1/models/NAME one of these
 GET   /health, /ready   200 where there is an engine
 """
@@ -17,6 +17,7 @@ from gateway.errors import GatewayError, error_body, refusal_of
 from gateway.exchange import BrokenOffError, Exchange, ExchangeParts, State
 from gateway.fleet import Fleet, ServedModel
 from gateway.names import EngineNames
+from gateway.paths import PassedPaths
 from gateway.placement import unknown_model
 from gateway.requests import CHAT, COMPLETIONS, read_request
 from query_api.access.guard import Guard
@@ -55,6 +56,7 @@ class GatewayEndpoint:
         names: what engines call their models.
         guard: who may ask; None: everybody.
         session_cookie: that names a session; "" for none.
+        paths: that are passed on.
 
     Attributes:
         answered: requests by path and status; GONE: the client had gone, BROKEN_OFF: it has a part.
@@ -71,6 +73,7 @@ class GatewayEndpoint:
         guard: Guard | None = None,
         *,
         session_cookie: str = "",
+        paths: PassedPaths = PassedPaths(),  # noqa: B008 -- immutable
     ) -> None:
         self.answered: Counter[tuple[str, int]] = Counter()
         self.tries: Counter[int] = Counter()
@@ -81,6 +84,7 @@ class GatewayEndpoint:
         self._names = names
         self._guard = None if guard is None or guard.is_open else guard
         self._session_cookie = session_cookie
+        self._paths = paths
         self._bodies = Bodies()
 
     @property
@@ -99,6 +103,7 @@ class GatewayEndpoint:
             if self._guard is None or self._guard.ring is None:  # no page knows a key
                 check_origin(scope["method"], scope["headers"])
             if scope["method"] == "POST":
+                self._paths.check(path)
                 self.under_way += 1
                 try:
                     await self._exchange(scope, access, receive, answer)

@@ -14,6 +14,8 @@ GATEWAY_EVENT_BYTES_MAX: Final = 256 * KIB  # an event that is larger is passed 
 
 _ENDS: Final = (b"\n\n", b"\r\n\r\n")
 _USAGE: Final = b'"usage"'
+_DONE: Final = b"[DONE]"
+_LAST_BYTES: Final = len(_DONE) + max(map(len, _ENDS))
 
 
 class EventStream:
@@ -37,6 +39,11 @@ class EventStream:
     def is_between(self) -> bool:
         """Whether the client has whole events, and no part of another one."""
         return not self._last or self._last.endswith(_ENDS)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last event says that it is the last one."""
+        return self._last.rstrip().endswith(_DONE)
 
     def feed(self, piece: bytes) -> bytes:
         """What is to be passed on now. Cost O(bytes): two searches, where nothing is said of usage.
@@ -63,7 +70,7 @@ class EventStream:
 
     def _note(self, passed: bytes) -> bytes:
         if passed:
-            self._last = passed[-4:]
+            self._last = (self._last + passed[-_LAST_BYTES:])[-_LAST_BYTES:]
         return passed
 
     def _read(self, events: bytes) -> bytes:

@@ -32,7 +32,7 @@ from gateway.outcome import Outcome
 from gateway.pairs import Handover, are_at_once
 from gateway.placement import PlacedRequest, Placement, Placer
 from gateway.prompts import Prompts
-from gateway.requests import ClientRequest, passed_back
+from gateway.requests import CHAT, COMPLETIONS, ClientRequest, passed_back
 from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Sent, Upstream
 from gateway.usage import read_usage
 from schemas.causes import cause_of
@@ -328,9 +328,9 @@ class Exchange:
         async with self._parts.upstream.ask(
             "POST", target.base_url, path, headers=headers, body=body, sent=sent
         ) as answer:
-            if answer.status >= 500 or answer.status in _BUSY:
+            if 500 <= answer.status < 600 or answer.status in _BUSY:
                 raise _RefusedError(await _refusal_of(answer))
-            if answer.status < 200 or 300 <= answer.status < 400:
+            if not (200 <= answer.status < 300 or 400 <= answer.status < 600):
                 raise ValueError(f"it answers HTTP {answer.status} to a request")
             return await take(answer)
 
@@ -359,12 +359,19 @@ class Exchange:
                     await self._send({"type": _BODY, "body": passed, "more_body": True})
                 piece = await content.readany()
                 outcome.go_on()
+            last = events.end()
+            if last:
+                await self._send({"type": _BODY, "body": last, "more_body": True})
+            if self._request.path in (CHAT, COMPLETIONS) and not (
+                events.is_done or _tells_its_end(answer)
+            ):
+                raise aiohttp.ClientPayloadError("its connection ended before [DONE]")
         except BROKEN:
             if events.is_between:
                 event = _broken_off_event()
                 await self._send({"type": _BODY, "body": event, "more_body": True})
             raise
-        await self._send({"type": _BODY, "body": events.end()})
+        await self._send({"type": _BODY, "body": b""})
         self.state = State.ENDED
         outcome.complete(answer.status, events.usage)
 
@@ -439,6 +446,11 @@ async def _refusal_of(answer: aiohttp.ClientResponse) -> _Refusal:
         if len(body) > GATEWAY_REFUSAL_BYTES_MAX:
             raise ValueError(f"it answers HTTP {answer.status} without end")
     return _Refusal(answer.status, passed_back(answer.raw_headers), bytes(body))
+
+
+def _tells_its_end(answer: aiohttp.ClientResponse) -> bool:
+    """Whether HTTP says where it ends, and not the end of the connection alone."""
+    return "Content-Length" in answer.headers or "Transfer-Encoding" in answer.headers
 
 
 def _broken_off_event() -> bytes:

@@ -58,6 +58,7 @@ class ServedModel(NamedTuple):
         targets: that can be sent requests.
         has_all: whether these are all that are registered.
         has_pairs: whether some compute prompts for others.
+        tokens_max: of the longest prompt that one of them takes; 0 where it is not known.
     """
 
     tenant_id: str
@@ -68,6 +69,7 @@ class ServedModel(NamedTuple):
     targets: Mapping[EngineKey, EngineTarget]
     has_all: bool = True
     has_pairs: bool = False
+    tokens_max: int = 0
 
 
 class Fleet:
@@ -195,7 +197,18 @@ class Fleet:
             if one.lora_name:
                 by_model.setdefault((one.tenant_id, one.lora_name), []).append((one, base_url))
         has_all = not self.unusable
-        return {key: _served(key, ranks, has_all) for key, ranks in by_model.items()}
+        return {
+            key: _served(key, ranks, has_all)._replace(tokens_max=self._tokens_max(ranks))
+            for key, ranks in by_model.items()
+        }
+
+    def _tokens_max(self, ranks: list[tuple[Registration, str]]) -> int:
+        """What the KV cache has room for, or the model takes; of the engine that takes most."""
+        found = []
+        for one, url in ranks:
+            bounds = (one.kv_capacity_tokens, self._names.tokens_max(url))
+            found.append(min((bound for bound in bounds if bound), default=0))
+        return max(found) if all(found) else 0
 
 
 def _served(

@@ -14,6 +14,7 @@ from gateway.exchange import ExchangeParts
 from gateway.fleet import Fleet
 from gateway.held import HeldBytes
 from gateway.names import EngineNames
+from gateway.paths import PassedPaths
 from gateway.placement import Placer
 from gateway.prompts import Prompts
 from gateway.settings import GatewaySettings
@@ -73,7 +74,13 @@ class Gateway:
         self.enrollment = Enrollment(settings.engines, view, registry, EngineHttp())
         self._upstream = Upstream() if upstream is None else upstream
         parts = ExchangeParts(self.placer, self.prompts, self.fleet, self._upstream, self.held)
-        self.endpoint = GatewayEndpoint(parts, names, guard, session_cookie=settings.session_cookie)
+        self.endpoint = GatewayEndpoint(
+            parts,
+            names,
+            guard,
+            session_cookie=settings.session_cookie,
+            paths=PassedPaths(settings.paths),
+        )
         self.picker: PickerServer | None = None
         if settings.picker_host:
             # Imported here: gRPC takes a tenth of a second that nobody needs who has it off.
@@ -85,6 +92,7 @@ class Gateway:
     async def open(self) -> None:
         """Begins to answer, and to ask engines what they are."""
         self._upstream.open()
+        self.placer.end_former()
         self._tasks = [
             asyncio.create_task(self.enrollment.run()),
             asyncio.create_task(self.catalog.run()),

@@ -11,6 +11,7 @@ ENGINE_NAMES_MAX: Final = 1024  # of one engine; others are not known by name
 class _Model(msgspec.Struct):
     id: str
     parent: str | None = None
+    max_model_len: Any = None
 
 
 class _Models(msgspec.Struct):
@@ -26,10 +27,12 @@ class NamedModel(NamedTuple):
 
     Attributes:
         lora_name: the adapter's; "" for none.
+        tokens_max: of a prompt and its answer; 0 where it is not said.
         document: in the engine's words.
     """
 
     lora_name: str
+    tokens_max: int
     document: Any
 
 
@@ -49,7 +52,9 @@ class EngineNames:
         for document in _models.decode(models).data[:ENGINE_NAMES_MAX]:
             one = _model.decode(document)
             lora_name = one.id if one.parent else ""
-            found[one.id] = NamedModel(lora_name, msgspec.Raw(bytes(document)))
+            longest = one.max_model_len
+            tokens_max = max(longest, 0) if isinstance(longest, int) else 0
+            found[one.id] = NamedModel(lora_name, tokens_max, msgspec.Raw(bytes(document)))
         self._said[base_url] = found
 
     def keep(self, base_urls: Collection[str]) -> None:
@@ -59,6 +64,11 @@ class EngineNames:
     def named(self, base_url: str, name: str) -> NamedModel | None:
         """What an engine calls so; None: nothing."""
         return self._said.get(base_url, {}).get(name)
+
+    def tokens_max(self, base_url: str) -> int:
+        """Of the longest prompt that an engine takes; 0 where it is not said."""
+        said = [one.tokens_max for one in self._said.get(base_url, {}).values()]
+        return max(said) if said and all(said) else 0
 
     def documents(self, base_urls: Iterable[str]) -> dict[str, Any]:
         """What these engines say of each model, by its name; the first one's word counts."""

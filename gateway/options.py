@@ -54,6 +54,16 @@ _OPTIONS: Final = (
         help="The cookie that names a session, where no header does.  [default: none]",
     ),
     setting(
+        "--gateway-path",
+        "gateway_paths",
+        key="gateway.paths",
+        is_seldom_set=True,
+        metavar="PATH",
+        multiple=True,
+        envvar="REPRISE_GATEWAY_PATHS",
+        help="A path of engines that is passed on beside those of inference; once for each.",
+    ),
+    setting(
         "--gateway-insecure",
         key="gateway.insecure",
         is_seldom_set=True,
@@ -90,6 +100,7 @@ def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
         engines: tuple[str, ...],
         gateway_affinity: str,
         gateway_session_cookie: str,
+        gateway_paths: tuple[str, ...],
         gateway_insecure: bool,
         ext_proc: str | None,
         ext_proc_insecure: bool,
@@ -111,6 +122,9 @@ def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
                 engines=tuple(one.rstrip("/") for one in urls),
                 affinity=Affinity(gateway_affinity),
                 session_cookie=gateway_session_cookie,
+                paths=tuple(
+                    one for text in gateway_paths for one in text.replace(",", " ").split()
+                ),
                 is_insecure=gateway_insecure,
                 picker_host=picker_host,
                 picker_port=picker_port,

@@ -27,16 +27,25 @@ from routing.decisions.interface import OfferedCandidate, RoutedDecision, RouteR
 from routing.decisions.router import ClientReport, Router
 from routing.http.documents import retry_after
 from routing.http.requests import RouteBody, route_request
+from routing.policies.decide import KV_USAGE_MAX
 from schemas.routing_records import (
     Decision,
     FeedbackReport,
+    LoadSample,
+    LoadSource,
     OutcomeEvent,
     Phase,
     Reason,
     Refusal,
+    Target,
     decision_id,
 )
 from schemas.troubles import shortened
+
+GATEWAY_IDLE_SAID_S: Final = 5.0  # since an engine said that no request waits there
+
+ASKED_BY: Final = "gateway-"
+"""What the ids of its requests begin with."""
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +136,13 @@ class Placer:
         self._affinity = affinity
         self._turn = 0
 
+    def end_former(self) -> None:
+        """Ends what the gateway had under way when its process was killed."""
+        ended = self._router.end_former(ASKED_BY)
+        if ended:
+            text = "The gateway was killed with %d requests under way: they are booked no more"
+            logger.info(text, ended)
+
     def place(self, placed: PlacedRequest) -> Placement:
         """An engine that was not tried. Cost: of a decision.
 
@@ -174,7 +190,25 @@ class Placer:
                 return bound
         if placed.tried or not placed.model.has_all:
             asked = asked._replace(candidates=_offered(placed.left))
-        return self._router.route(asked)
+        routed = self._router.route(asked)
+        if routed.decision.refused is Refusal.OVERLOADED and not asked.ttft_slo_s:
+            idle = self._idle(placed)
+            if idle:
+                return self._router.route(asked._replace(candidates=_offered(idle), is_placed=True))
+        return routed
+
+    def _idle(self, placed: PlacedRequest) -> list[EngineTarget]:
+        """Engines where no request waits, by their own word: what is booked there is a guess, and
+        no request without an objective is refused for it.
+        """
+        left = placed.left
+        tenant, now = placed.model.tenant_id, self._router.now()
+        carried = self._router.carried([Target(tenant, *one.key) for one in left])
+        return [
+            one
+            for one, (_, load) in zip(left, carried, strict=True)
+            if load.sample is not None and _says_idle(load.sample, now)
+        ]
 
     def _bound(self, placed: PlacedRequest, asked: RouteRequest) -> RoutedDecision | None:
         """To where the session is; None where it is nowhere, or cannot stay."""
@@ -191,7 +225,8 @@ class Placer:
 
     def _asked(self, placed: PlacedRequest) -> RouteRequest:
         """As `POST /route` is asked."""
-        request, model, tokens = placed.request, placed.model, placed.tokens
+        request, model = placed.request, placed.model
+        tokens = _bounded(placed.tokens, model.tokens_max)
         content = tokens.content
         body = RouteBody(
             model=model.name,
@@ -216,6 +251,7 @@ class Placer:
             prompt_tokens=tokens.size,
             ttft_slo_s=request.ttft_slo_s,
             context=request.context,
+            asked_by=ASKED_BY,
             phase=Phase.PAIR if model.has_pairs and request.can_be_a_pair else Phase.COMBINED,
         )
 
@@ -318,6 +354,22 @@ def _target(model: ServedModel, decision: Decision, index: int) -> EngineTarget 
     """A candidate of a decision; None where it is not registered any more."""
     one = decision.candidates[index]
     return model.targets.get((one.instance_id, one.dp_rank))
+
+
+def _bounded(tokens: PromptTokens, tokens_max: int) -> PromptTokens:
+    """No more than an engine takes, where that is known: it refuses what is longer at once."""
+    if not tokens_max or tokens.size <= tokens_max:
+        return tokens
+    return tokens._replace(content=tokens.content[: 4 * tokens_max], size=tokens_max)
+
+
+def _says_idle(sample: LoadSample, now: float) -> bool:
+    return (
+        sample.source is LoadSource.SCRAPED
+        and sample.waiting == 0
+        and (sample.kv_usage or 0.0) <= KV_USAGE_MAX
+        and now - sample.observed_at <= GATEWAY_IDLE_SAID_S
+    )
 
 
 def _offered(targets: Collection[EngineTarget]) -> tuple[OfferedCandidate, ...]:

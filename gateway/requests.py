@@ -21,6 +21,7 @@ from query_api.http.wire import Headers, header
 from schemas.limits import MIB, NAME_BYTES_MAX
 
 GATEWAY_READ_BYTES_MAX: Final = 4 * MIB  # of a body whose prompt is read; a larger one has media
+GATEWAY_OBJECTIVE_MS_MAX: Final = 10**9
 GATEWAY_PRIORITY_MAX: Final = 2**31 - 1
 
 CHAT: Final = "/v1/chat/completions"
@@ -49,6 +50,9 @@ _HOP_BY_HOP: Final = frozenset(
 _SESSION_HEADERS: Final = (b"x-session-id", b"x-dynamo-session-id")
 _SLO_HEADER: Final = b"x-llm-d-slo-ttft-ms"
 _TENANT_HEADER: Final = b"x-reprise-tenant"
+_OWN_PREFIX: Final = b"reprise-"
+"""Of headers that the gateway alone sets."""
+
 _OWN_HEADERS: Final = frozenset({b"accept-encoding", b"x-data-parallel-rank", _TENANT_HEADER})
 """Which the gateway decides: nothing that it has to read is compressed."""
 
@@ -226,7 +230,7 @@ def _passed_on(headers: Headers, *, keeps_authorization: bool) -> list[tuple[str
     return [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in headers
-        if name not in left_out
+        if name not in left_out and not name.startswith(_OWN_PREFIX)
     ]
 
 
@@ -236,7 +240,11 @@ def passed_back(headers: Headers) -> list[tuple[bytes, bytes]]:
     named = [value for name, value in headers if name.lower() == b"connection"]
     if named:
         left_out |= {one.strip().lower() for value in named for one in value.split(b",")}
-    return [(low, value) for name, value in headers if (low := name.lower()) not in left_out]
+    return [
+        (low, value)
+        for name, value in headers
+        if (low := name.lower()) not in left_out and not low.startswith(_OWN_PREFIX)
+    ]
 
 
 def _session_of(headers: Headers, cookie: str) -> str:
@@ -264,13 +272,23 @@ def _bounded(text: str) -> str:
 
 
 def _objective_of(headers: Headers) -> float:
-    """Seconds; 0 for none, and for what is no time."""
+    """Seconds; 0 for none.
+
+    Raises:
+        GatewayError: it is no time.
+    """
     text = header(headers, _SLO_HEADER)
-    try:
-        found = float(text) / 1000.0 if text else 0.0
-    except ValueError:
+    if not text:
         return 0.0
-    return found if 0 < found < 1e6 else 0.0
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= GATEWAY_OBJECTIVE_MS_MAX:
+        name, said = _SLO_HEADER.decode(), text[:40].decode("latin-1")
+        expected = f"Expected {name} to be milliseconds up to {GATEWAY_OBJECTIVE_MS_MAX:d}"
+        raise GatewayError(400, "invalid_objective", f"{expected}, got: {said}", param=name)
+    return found / 1000.0
 
 
 def _priority_of(value: Any) -> int:

@@ -27,6 +27,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         engines: base URLs of those that are asked what they are, and registered.
         affinity: of sessions.
         session_cookie: the name of the cookie that names a session; "" for none.
+        paths: that are passed on beside those of inference.
         is_insecure: whether it listens beyond loopback without keys.
         picker_host: the address or name that the endpoint picker listens on; "" for nowhere.
         picker_port: 0 for any.
@@ -38,6 +39,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[str, ...] = ()
     affinity: Affinity = Affinity.SOFT
     session_cookie: str = ""
+    paths: tuple[str, ...] = ()
     is_insecure: bool = False
     picker_host: str = ""
     picker_port: int = 0

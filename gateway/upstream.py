@@ -19,6 +19,7 @@ from gateway.bounds import (
     GATEWAY_LINE_BYTES_MAX,
     GATEWAY_SILENCE_S,
 )
+from gateway.connections import EngineConnector
 from schemas.errors import AddressRefusedError
 from schemas.limits import MIB
 
@@ -80,7 +81,7 @@ class Upstream:
         tracing = aiohttp.TraceConfig()
         tracing.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=EngineConnector(
                 limit=0,
                 keepalive_timeout=GATEWAY_IDLE_S,
                 resolver=_AllowedAddresses(),

@@ -47,6 +47,12 @@ class Deed(Enum):
     EMPTY_STREAM = "empty_stream"
     GARBAGE = "garbage"
     EARLY_HINTS = "early_hints"
+    HINTS_WITHOUT_END = "hints_without_end"
+    STATUS_600 = "600"
+    CLOSED_STREAM = "closed_stream"
+    CLOSED_WHOLE = "closed_whole"
+    ANSWER_AND_MORE = "answer_and_more"
+    ANSWER_AND_MORE_LATER = "answer_and_more_later"
     SWITCH = "switch"
     REDIRECT = "redirect"
     HEADER_BOMB = "header_bomb"
@@ -73,12 +79,14 @@ BROKEN_DEEDS = (
     Deed.EMPTY_STREAM,
     Deed.GARBAGE,
     Deed.SWITCH,
+    Deed.HINTS_WITHOUT_END,
     Deed.REDIRECT,
     Deed.HEADER_BOMB,
     Deed.MANY_HEADERS,
     Deed.BAD_CHUNK,
     Deed.TWO_LENGTHS,
     Deed.ERROR_500,
+    Deed.STATUS_600,
     Deed.SILENCE,
 )
 """Before the first byte, so that another engine can be tried."""
@@ -95,6 +103,13 @@ _LAST_WORDS = {
     Deed.EMPTY_STREAM: _STREAM + b"0\r\n\r\n",
     Deed.GARBAGE: b"\x00\x01\xff SSH-2.0 what\r\n\r\n" * 3,
     Deed.SWITCH: b"HTTP/1.1 101 X\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nraw",
+    Deed.HINTS_WITHOUT_END: b"HTTP/1.1 103 Early Hints\r\n\r\n" * 11
+    + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+    Deed.STATUS_600: b"HTTP/1.1 600 X\r\ncontent-length: 2\r\n\r\n{}",
+    Deed.CLOSED_STREAM: b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    b'data: {"word":"w0"}\n\n',
+    Deed.CLOSED_WHOLE: b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    b'data: {"word":"w0"}\n\ndata: [DONE]\n\n',
     Deed.REDIRECT: b"HTTP/1.1 307 X\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n",
     Deed.HEADER_BOMB: b"HTTP/1.1 200 OK\r\nx-bomb: " + b"a" * 200_000 + b"\r\n\r\n",
     Deed.MANY_HEADERS: b"HTTP/1.1 200 OK\r\n" + b"x-a: b\r\n" * 5000 + b"\r\n",
@@ -102,6 +117,8 @@ _LAST_WORDS = {
     Deed.TWO_LENGTHS: b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}x",
 }
 """What an engine writes before it closes the connection."""
+
+_MORE = b'HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n{"of": "none"}'
 
 
 async def until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
@@ -120,6 +137,7 @@ class Seen(NamedTuple):
     path: str
     headers: dict[str, str]
     body: bytes
+    port: int = 0
 
     @property
     def document(self) -> dict[str, Any]:
@@ -186,10 +204,12 @@ class ScriptedEngine:
                 if method == "GET":
                     self._write_json(writer, {"object": "list", "data": self.models})
                     continue
-                seen = Seen(path, headers, body)
+                seen = Seen(path, headers, body, writer.get_extra_info("peername")[1])
                 self.seen.append(seen)
                 deed = self.deeds.popleft() if self.deeds else Deed.ANSWER
-                if not await self._do(deed, seen, reader, writer):
+                if deed in (Deed.ANSWER_AND_MORE, Deed.ANSWER_AND_MORE_LATER):
+                    await self._answer_and_more(deed, writer)
+                elif not await self._do(deed, seen, reader, writer):
                     return
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -253,6 +273,15 @@ class ScriptedEngine:
         writer.write(_LAST_WORDS.get(deed, b""))
         await asyncio.sleep(0.15 if deed is Deed.LATE_BREAK else 0.002)
         return False
+
+    async def _answer_and_more(self, deed: Deed, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{")
+        await asyncio.sleep(0.05)
+        writer.write(b"}" + (_MORE if deed is Deed.ANSWER_AND_MORE else b""))
+        if deed is Deed.ANSWER_AND_MORE_LATER:
+            await asyncio.sleep(0.05)
+            writer.write(_MORE)
+        self.whole += 1
 
     async def _answer(self, seen: Seen, writer: asyncio.StreamWriter, pause_s: float = 0.0) -> None:
         if _is_stream(seen):

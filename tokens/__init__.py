@@ -5,7 +5,7 @@
     tokenizer.py         prompts to token ids, by whichever way is proven; comparisons with engines
     local_model.py       a model whose files are named, and whether engines agree
     model_tokenizer.py   its tokenizer and its template, behind kept pieces
-      model_files.py, conversation.py, template.py, pieces.py
+      model_files.py, conversation.py, template.py, sandbox.py, pieces.py
     engine_tokenizer.py  what an engine's /tokenize is asked, and says
 
 The room asks nothing of the index. Its network is handed in. `tokenizers` and `jinja2`, the extra

@@ -3,7 +3,8 @@
 Jinja's sandbox with `trim_blocks`, `lstrip_blocks`, loop controls, `{% generation %}`, and
 transformers' own `tojson`, `raise_exception` and `strftime_now`. On top of that each round of a
 loop and each call of a macro is counted: a template that loops is ended by steps or by time, in the
-middle. What it may take of memory is bounded in its output alone: the file is the operator's.
+middle. What it may take of memory is bounded in its output, and in one expression
+(`tokens.sandbox`).
 
 Source: transformers 5.19 (`utils/chat_template_utils.py`), jinja2 3.1; the content format as
 vLLM 0.32 finds it (`renderers/hf.py`).
@@ -19,10 +20,10 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tokens.bounds import PROMPT_CHARACTERS_MAX, RENDERING_STEPS_MAX
 from tokens.rendering_errors import TemplateError, TemplateSlowError
+from tokens.sandbox import BoundedEnvironment
 
 _CLOCK_STEPS: Final = 256  # from one look at the clock to the next
 _CONTINUED: Final = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -96,7 +97,7 @@ class ChatTemplate:
         """
         self.text = text
         self._clock = clock
-        environment = ImmutableSandboxedEnvironment(
+        environment = BoundedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols, _Steps]
         )
         environment.filters["tojson"] = _tojson

@@ -105,6 +105,24 @@ class ConnectionOwner(Protocol):
         ...
 
 
+class _UnframedCycle(RequestResponseCycle):
+    """An answer to a client of HTTP/1.0, which knows no chunks: where it has no length, the end of
+    the connection is its end.
+    """
+
+    has_no_length = False
+
+    async def send(self, message: Any) -> None:
+        """See uvicorn, which checks bodies against a length."""
+        if message["type"] == "http.response.start":
+            if all(name.lower() != b"content-length" for name, _ in message.get("headers", ())):
+                self.has_no_length = True
+                self.chunked_encoding = False
+        elif self.has_no_length:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
 class Connection(HttpToolsProtocol):
     """See the module. Costs a request no more than uvicorn's own.
 
@@ -319,6 +337,8 @@ class Connection(HttpToolsProtocol):
             return  # the same head comes again; see `_parse`
         super().on_headers_complete()
         self.scope["state"][BREAK_OFF] = self.break_off  # the app has not begun yet
+        if self.scope["http_version"] == "1.0":
+            self.cycle.__class__ = _UnframedCycle  # uvicorn makes it
         self._in_head = False  # whatever was wrong with it until here concerns no other request
         if not self.pipeline:
             self._answering = self.cycle

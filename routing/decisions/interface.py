@@ -63,6 +63,7 @@ class RouteRequest(NamedTuple):
         is_placed: whether it was sent there already: however much there is to do, it is booked.
         tokens: of the prompt, u32 LE; none where it came by hashes, or where those are salted.
         context: of the span that it is part of, "" for none: `schemas.tracing`.
+        asked_by: what the id of a request begins with that its client has given none.
     """
 
     request_id: str
@@ -83,6 +84,7 @@ class RouteRequest(NamedTuple):
     is_placed: bool = False
     tokens: bytes = b""
     context: str = ""
+    asked_by: str = ""
 
 
 class RoutedDecision(NamedTuple):

@@ -57,6 +57,7 @@ from schemas.routing_records import (
     PrefixMark,
     Refusal,
     Target,
+    decision_id,
     marks_at,
     parse_decision_id,
 )
@@ -353,7 +354,7 @@ class Router:
         return Decision(
             request.decision,
             now,
-            asked.request_id or self._random_bytes(16).hex(),
+            asked.request_id or asked.asked_by + self._random_bytes(16).hex(),
             DecidedScope(*asked.scope),
             policy.text,
             tuple(PartitionPosition(*one) for one in view.positions()),
@@ -502,6 +503,26 @@ class Router:
         if number is not None:
             return self.run, number
         return self.live.named(told.request_id, told.tenant_id)
+
+    def end_former(self, asked_by: str) -> int:
+        """Ends what an earlier process of this service has asked for and cannot report on; how many
+        requests that were. Where services share the log it may be another one's that lives.
+
+        Args:
+            asked_by: see `RouteRequest`.
+        """
+        if self._shares_log:
+            return 0
+        keys = self.folded.read(
+            lambda fold: [
+                one.key
+                for one in fold.bookings.all()
+                if one.run != self.run and one.request_id.startswith(asked_by)
+            ]
+        )
+        ended = FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0)
+        self.take([ClientReport(decision_id(*key), None, ended, None) for key in keys])
+        return len(keys)
 
     def knows_request(self, request_id: str) -> bool:
         """Whether a report of that request would be of a decision that is known."""

@@ -8,12 +8,14 @@ import pytest
 
 from bridge.sockets.allowed_engines import ALLOWED
 from gateway.held import HeldBytes
+from gateway.paths import PassedPaths
 from gateway.settings import Affinity, GatewaySettings
 from query_api.access.guard import Guard
 from query_api.access.key_editing import add_key
 from query_api.access.key_ring import KeyRing
 from query_api.access.keys import Key, digest_of, make_secret, spell
 from query_api.access.rights import Access, Right
+from schemas.errors import ConfigurationError
 from schemas.limits import BODY_BYTES_MAX
 from schemas.registration import NO_EVENTS, Registration
 from schemas.routing_records import LoadSample, LoadSource, Target
@@ -86,6 +88,99 @@ def test_other_paths_go_to_an_engine_of_the_model() -> None:
             got = await found.client.post(PROMPT | {"model": "n"}, path)
             assert (got.status, got.document["engine"]) == (200, "b")
         assert [seen.path for seen in engine.seen][-1] == "/tokenize"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/shutdown",
+        "/reset_prefix_cache",
+        "/v1/load_lora_adapter",
+        "/v1/chat/completions/",
+        "/v1/chat/completions/../../../shutdown",
+        "/v1/chat/completions%2f..%2f..%2f..%2fshutdown",
+        "//shutdown",
+    ],
+)
+def test_path_that_is_not_of_inference_stays_here(path: str) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        got = await found.client.post(PROMPT, path)
+        assert (got.status, got.document["error"]["code"]) == (404, "path_not_passed_on")
+        assert not engine.seen
+
+    run(scenario)
+
+
+def test_path_that_the_settings_add_is_passed_on() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        assert (await found.client.post(PROMPT, "/v1/images/generations")).status == 200
+        assert [seen.path for seen in engine.seen] == ["/v1/images/generations"]
+        assert (await found.client.post(PROMPT, "/shutdown")).status == 404
+
+    run(scenario, settings=GatewaySettings(host="127.0.0.1", paths=("/v1/images/generations",)))
+
+
+@pytest.mark.parametrize("path", ["shutdown", "/a/../b", "/a?b", "/%61", "/", "/x" * 200, "/a b"])
+def test_path_of_the_settings_that_is_none_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"gateway\.paths"):
+        PassedPaths([path])
+
+
+def test_more_paths_than_settings_may_add_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"at most 64 paths"):
+        PassedPaths([f"/{number}" for number in range(65)])
+
+
+def _said(found: World, *, waiting: int, age_s: float = 0.0) -> LoadSample:
+    target = Target("default", "a", 0)
+    at = found.router.now() - age_s
+    return LoadSample(target, at, LoadSource.SCRAPED, running=1, waiting=waiting)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "age_s", "headers", "status"),
+    [
+        (0, 0.0, {}, 200),
+        (0, 0.0, {"x-llm-d-slo-ttft-ms": "60000"}, 429),
+        (1, 0.0, {}, 429),
+        (0, 10.0, {}, 429),
+    ],
+)
+def test_nothing_is_refused_for_a_guess_where_the_engine_says_that_it_is_idle(
+    waiting: int, age_s: float, headers: dict[str, str], status: int
+) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.deeds.append(Deed.HANG)
+        long = b'{"model":"m","x":"' + b"x" * 20_000_000 + b'"}'
+        first = asyncio.create_task(found.client.post(long))
+        await until(lambda: len(engine.seen) == 1)
+        found.router.observe([_said(found, waiting=waiting, age_s=age_s)])
+        got = await found.client.post(PROMPT, headers=headers)
+        assert got.status == status
+        first.cancel()
+
+    run(scenario)
+
+
+def test_no_prompt_is_booked_for_more_than_its_engine_takes() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.models = [{"id": "m", "max_model_len": 1000}]
+        await found.gateway.catalog.ask()
+        found.gateway.fleet.forget()
+        for body in (
+            b'{"model":"m","x":"' + b"x" * 5_000_000 + b'"}',
+            {"model": "m", "prompt": list(range(3000))},
+        ):
+            engine.answers_with = lambda seen: b"{}"
+            await found.client.post(body, "/v1/completions")
+            [last] = found.router.live.recent(1, lambda tenant: True)
+            assert last.decision.prompt_tokens == 1000
 
     run(scenario)
 

@@ -1,11 +1,13 @@
 """One request: engines are tried until one answers, and its answer is passed on."""
 
 import asyncio
+import socket
 
 import pytest
 
 from gateway.bounds import GATEWAY_BROKEN_MAX
 from gateway.catalog import CATALOG_SILENT_ROUNDS
+from gateway.connections import EngineConnection
 from tests.gateway import BROKEN_DEEDS, CHAT, EVENTS, Deed, World, until, world
 
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
@@ -112,6 +114,82 @@ def test_connection_that_was_closed_meanwhile_is_made_anew() -> None:
         got = await found.client.post(PROMPT)
         assert got.status == 200
         assert found.gateway.endpoint.failures.total() == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("deed", [Deed.ANSWER_AND_MORE, Deed.ANSWER_AND_MORE_LATER])
+@pytest.mark.parametrize("pause_s", [0.0, 0.2])
+def test_answer_that_no_request_asked_for_is_nobodys(deed: Deed, pause_s: float) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.deeds.append(deed)
+        assert (await found.client.post(PROMPT)).body == b"{}"
+        await asyncio.sleep(pause_s if deed is Deed.ANSWER_AND_MORE else 0.2)
+        for user in ("u-2", "u-3"):
+            got = await found.client.post(PROMPT | {"user": user})
+            assert got.document["echo"] == user
+        assert found.gateway.endpoint.failures.total() == 0
+
+    run(scenario)
+
+
+def test_answer_that_nobody_has_read_from_the_socket_is_nobodys() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            transport, connection = await loop.create_connection(
+                lambda: EngineConnection(loop), sock=ours
+            )
+            assert connection.is_connected()
+            theirs.send(b"HTTP/1.1 200 OK\r\n\r\n")
+            assert not connection.is_connected()
+            transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_connection_of_which_nothing_is_left_over_is_kept() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        for _ in range(3):
+            assert (await found.client.post(PROMPT)).status == 200
+            await asyncio.sleep(0.02)
+        assert len({seen.port for seen in engine.seen}) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize(
+    ("deed", "path", "is_whole"),
+    [
+        (Deed.CLOSED_STREAM, CHAT, False),
+        (Deed.CLOSED_STREAM, "/v1/completions", False),
+        (Deed.CLOSED_STREAM, "/v1/responses", True),
+        (Deed.CLOSED_WHOLE, CHAT, True),
+    ],
+)
+def test_stream_that_ends_with_its_connection_is_whole_where_it_says_so(
+    deed: Deed, path: str, is_whole: bool, asks: bool
+) -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(deed)
+        body = STREAM | ({"stream_options": {"include_usage": True}} if asks else {})
+        got = await found.client.post(body, path)
+        assert (got.is_whole, b'"broken_off"' in got.body) == (is_whole, not is_whole)
+        assert found.gateway.endpoint.failures["broken_off"] == (not is_whole)
+
+    run(scenario)
+
+
+def test_status_that_http_does_not_have_is_no_answer() -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(Deed.STATUS_600)
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document["error"]["code"]) == (502, "engines_failed")
+        assert found.gateway.endpoint.faults == 0
 
     run(scenario)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import GatewayError
 from gateway.requests import (
     CHAT,
     ClientRequest,
@@ -46,6 +47,7 @@ def test_headers_of_one_connection_stay_behind() -> None:
         (b"x-data-parallel-rank", b"7"),
         (b"authorization", b"Bearer e"),
         (b"x-own", b"\xe4"),
+        (b"reprise-decision", b"forged"),
     )
     assert found.headers == [
         ("content-type", "application/json; charset=utf-8"),
@@ -65,6 +67,7 @@ def test_headers_of_an_engines_connection_stay_behind() -> None:
         (b"Keep-Alive", b"9"),
         (b"Set-Cookie", b"a"),
         (b"Set-Cookie", b"b"),
+        (b"Reprise-State", b"forged"),
     ]
     assert passed_back(given) == [
         (b"content-type", b"x"),
@@ -114,10 +117,17 @@ def test_session_is_named_by_the_first_that_does(
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"), [(b"250", 0.25), (b"0", 0.0), (b"-1", 0.0), (b"nan", 0.0), (b"x", 0.0)]
+    ("value", "seconds"), [(b"250", 0.25), (b"0", 0.0), (b"", 0.0), (b"0.5", 0.0005)]
 )
-def test_objective_is_read_where_it_is_a_time(value: bytes, seconds: float) -> None:
+def test_objective_is_a_time(value: bytes, seconds: float) -> None:
     assert read(b"{}", (b"x-llm-d-slo-ttft-ms", value)).ttft_slo_s == seconds
+
+
+@pytest.mark.parametrize("value", [b"-1", b"nan", b"inf", b"x", b"1e10", b"\xff", b"250ms"])
+def test_objective_that_is_no_time_is_refused(value: bytes) -> None:
+    with pytest.raises(GatewayError, match="x-llm-d-slo-ttft-ms") as caught:
+        read(b"{}", (b"x-llm-d-slo-ttft-ms", value))
+    assert (caught.value.status, caught.value.code) == (400, "invalid_objective")
 
 
 @pytest.mark.parametrize(

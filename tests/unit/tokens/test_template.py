@@ -78,6 +78,41 @@ def test_a_template_that_fails_says_so(text: str) -> None:
         rendered(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 'a' * 9999999999 }}",
+        "{{ 9999999999 * 'a' }}",
+        "{{ ([1] * 9999999999) | length }}",
+        "{{ 9 ** 9999999999 }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '%*d' % (9999999999, 1) }}",
+        "{{ '%9999999999d' | format(1) }}",
+        "{{ '{:9999999999}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 9999999999) }}",
+        "{{ 'a' | center(9999999999) }}",
+        "{{ 'a' | indent(9999999999, true) }}",
+        "{{ 'a'.ljust(9999999999) }}",
+        "{{ '\t'.expandtabs(9999999999) }}",
+        "{{ ('a' * 10000).replace('a', 'b' * 10000) }}",
+        "{% set ns = namespace(x='aaaa') %}"
+        "{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    ],
+)
+def test_no_expression_makes_more_than_a_prompt_may_have(text: str) -> None:
+    with pytest.raises(TemplateError, match=r"more than|width"):
+        rendered(text)
+
+
+def test_what_is_within_the_bounds_is_as_jinja_makes_it() -> None:
+    text = (
+        "{{ 'ab' * 2 }}{{ 3 * 4 }}{{ [1] + [2] }}{{ 'a' + 'b' }}{{ 2 ** 3 }}{{ 7 % 4 }}"
+        "{{ '%5.1f%%' % 2 }}{{ '%s' | format(1) }}{{ '{:>3}'.format(1) }}{{ 'a' | center(3) }}"
+        "{{ 'a\\nb' | indent(1) }}{{ 'a'.ljust(2) }}{{ 'ab'.replace('a', 'c') }}{{ 1.5 + 1 }}"
+    )
+    assert rendered(text) == "abab12[1, 2]ab83  2.0%1  1 a a\n ba cb2.5"
+
+
 def test_a_template_that_makes_too_much_is_ended() -> None:
     size = PROMPT_CHARACTERS_MAX // 1000
     with pytest.raises(TemplateError, match="more than"):

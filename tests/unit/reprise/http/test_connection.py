@@ -103,6 +103,8 @@ class Server:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.bodies: list[bytes | None] = []  # None: the client left
+        self.headers = [(b"content-length", b"2")]
+        self.answer = [b"{}"]
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -116,9 +118,10 @@ class Server:
             more = message["more_body"]
         self.bodies.append(body)
         await self.may_answer.wait()
-        headers = [(b"content-length", b"2")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"{}"})
+        await send({"type": "http.response.start", "status": 200, "headers": self.headers})
+        for piece in self.answer:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
     def connect(self, descriptor: int = 3) -> tuple[Connection, FakeTransport]:
         connection = self.connections.make(self.config, self.state, {})
@@ -158,6 +161,38 @@ def test_requests_are_answered_one_after_the_other() -> None:
         assert transport.statuses == [200] * 6
         assert not transport.closed
         assert not server.connections.refused
+
+    run(case)
+
+
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [(b"1.0", b"word, word"), (b"1.1", b"6\r\nword, \r\n4\r\nword\r\n0\r\n\r\n")],
+)
+def test_an_answer_without_a_length_has_no_chunks_for_a_client_of_http_1_0(
+    version: bytes, body: bytes
+) -> None:
+    async def case(server: Server) -> None:
+        server.headers, server.answer = [], [b"word, ", b"word"]
+        connection, transport = server.connect()
+        connection.data_received(OK.replace(b"1.1", version))
+        await turns()
+        head, _, written = transport.written.partition(b"\r\n\r\n")
+        assert written == body
+        assert (b"chunked" in head) == (version == b"1.1")
+        assert transport.closed == (version == b"1.0")
+
+    run(case)
+
+
+def test_an_answer_with_a_length_is_framed_for_a_client_of_http_1_0() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        connection.data_received(OK.replace(b"1.1", b"1.0"))
+        await turns()
+        assert b"content-length: 2" in transport.written
+        assert transport.written.endswith(b"\r\n\r\n{}")
+        assert transport.closed
 
     run(case)
 

@@ -1,0 +1,100 @@
+"""Connections to the engines: aiohttp's, but for what no request has asked for.
+
+aiohttp takes whatever lies on a kept connection for the answer to the next request, which is that
+of another client, and reads interim answers without end, and without a pause.
+"""
+
+import asyncio
+import select
+from functools import partial
+from typing import Any, Final
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+GATEWAY_INTERIM_MAX: Final = 10  # answers 1xx before the answer: kind="broken"
+
+_SWITCHES: Final = 101
+
+
+class EngineConnection(ResponseHandler):
+    """One connection: each request has one answer.
+
+    Attributes:
+        is_awaited: whether a request was sent whose answer has not begun.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.is_awaited = False
+        self._interim = 0
+
+    def is_connected(self) -> bool:
+        """Whether a request can be sent. What came since the last answer is of no request: the
+        socket is looked at, since the loop may not have read it yet.
+        """
+        if not super().is_connected():
+            return False
+        return self.is_awaited or not self._has_more()
+
+    def set_response_params(self, **options: Any) -> None:
+        """See `ResponseHandler`: a request follows."""
+        self.is_awaited = True
+        self._interim = 0
+        super().set_response_params(**options)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if data and not self.is_awaited and (self._payload is None or self._payload.is_eof()):
+            self._end()
+            return
+        super().data_received(data)
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """The head of an answer came."""
+        if not self.is_awaited:
+            self._end()
+            return
+        status = data[0].code
+        if not 100 <= status < 200 or status == _SWITCHES:
+            self.is_awaited = False
+        else:
+            self._interim += 1
+            if self._interim > GATEWAY_INTERIM_MAX:
+                self.is_awaited = False
+                text = f"it answers HTTP {status} more than {GATEWAY_INTERIM_MAX} times"
+                self.set_exception(aiohttp.ClientPayloadError(text))
+                self._end()
+                return
+        super().feed_data(data, size)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See `asyncio.Protocol`. Why it was ended stays the reason."""
+        why = self._exception
+        super().connection_lost(exc)
+        if why is not None:
+            self._exception = why
+
+    def _end(self) -> None:
+        """It serves no other request."""
+        self.force_close()
+        if self.transport is not None:
+            self.transport.close()
+
+    def _has_more(self) -> bool:
+        assert self.transport is not None, "it is connected"
+        found = self.transport.get_extra_info("socket")
+        if found is None or found.fileno() < 0:
+            return True
+        looking = select.poll()
+        looking.register(found.fileno(), select.POLLIN)
+        return bool(looking.poll(0))
+
+
+class EngineConnector(aiohttp.TCPConnector):
+    """Makes them. Args: see `TCPConnector`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # aiohttp has no other way.
+        self._factory = partial(EngineConnection, loop=self._loop)  # type: ignore[assignment]

@@ -1,0 +1,72 @@
+"""What the gateway's former process had under way."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.gateway import Gateway
+from gateway.placement import ASKED_BY
+from gateway.settings import GatewaySettings
+from routing.decisions.interface import RouteRequest
+from routing.decisions.router import Router
+from routing.log.embedded import RoutingLog
+from schemas.conditions import Conditions
+from schemas.identities import PrefixScope
+from schemas.registration import NO_EVENTS, Registration
+from tests.fakes import FakeTable
+from tests.gateway import World
+from tests.unit.gateway.test_exchange import PROMPT, run
+
+SCOPE = PrefixScope("default", "m", "", 16, "")
+
+
+@pytest.mark.parametrize(("shares_log", "left"), [(False, 1), (True, 2)])
+def test_requests_of_a_killed_gateway_end_at_its_next_start(
+    tmp_path: Path, shares_log: bool, left: int
+) -> None:
+    table = FakeTable()
+    engine = Registration(
+        endpoint="",
+        kind=NO_EVENTS,
+        model_name="m",
+        instance_id="a",
+        block_size=16,
+        http_endpoint="http://127.0.0.1:1",
+    )
+    asyncio.run(table.register(engine))
+    log = _log(tmp_path)
+    router = Router(table, log.queue, log.live)
+    router.route(RouteRequest("", SCOPE, 100, [], asked_by=ASKED_BY))
+    router.route(RouteRequest("", SCOPE, 100, []))
+    log.stop()
+
+    log = _log(tmp_path)
+    router = Router(table, log.queue, log.live, shares_log=shares_log)
+    assert log.live.counts()["under_way"] == 2
+    asyncio.run(_opened(Gateway(GatewaySettings(), table, table, router)))
+    assert log.live.counts()["under_way"] == left
+    log.stop()
+    log = _log(tmp_path)
+    assert log.folded.read(lambda fold: len(fold.bookings)) == left
+    log.stop()
+
+
+def test_requests_of_the_gateway_can_be_told_in_the_log() -> None:
+    async def scenario(found: World) -> None:
+        await found.add("a")
+        assert (await found.client.post(PROMPT)).status == 200
+        [last] = found.router.live.recent(1, lambda tenant: True)
+        assert last.decision.request_id.startswith(ASKED_BY)
+
+    run(scenario)
+
+
+async def _opened(gateway: Gateway) -> None:
+    await gateway.open()
+    await gateway.close()
+
+
+def _log(directory: Path) -> RoutingLog:
+    return RoutingLog(directory / "routing", age_max_s=1e9, conditions=Conditions(time.time))
