@@ -68,6 +68,7 @@ impl ArrayPacker {
         PyList::new(py, parts.iter().map(|part| (part.events, PyBytes::new(py, &part.run))))
     }
 
+    #[expect(clippy::too_many_arguments, reason = "each has its name where it is called")]
     #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots, scopeless_tiers))]
     fn batch_packer(
         &self,
