@@ -27,7 +27,7 @@ from routing.decisions.interface import OfferedCandidate, RoutedDecision, RouteR
 from routing.decisions.router import ClientReport, Router
 from routing.http.documents import retry_after
 from routing.http.requests import RouteBody, route_request
-from routing.policies.decide import KV_USAGE_MAX
+from schemas.limits import KV_USAGE_MAX
 from schemas.routing_records import (
     Decision,
     FeedbackReport,

@@ -21,7 +21,7 @@ from query_api.http.wire import Headers, header
 from schemas.limits import MIB, NAME_BYTES_MAX
 
 GATEWAY_READ_BYTES_MAX: Final = 4 * MIB  # of a body whose prompt is read; a larger one has media
-GATEWAY_OBJECTIVE_MS_MAX: Final = 10**9
+GATEWAY_OBJECTIVE_MS_MAX: Final = 10**9  # eleven days: what is longer is no objective: 400
 GATEWAY_PRIORITY_MAX: Final = 2**31 - 1
 
 CHAT: Final = "/v1/chat/completions"

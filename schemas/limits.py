@@ -315,3 +315,4 @@ assert DUMP_CHUNK_ENTRIES_MAX <= TABLE_FLUSH_CHANGES_MAX, "a dump chunk is at mo
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
 assert REPLICA_RETRY_S < STALE_S, "one failure of the reader alone makes no answer stale"
+KV_USAGE_MAX: Final = 0.95  # of a candidate's KV cache; above it is left out: `memory`

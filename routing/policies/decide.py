@@ -22,11 +22,11 @@ from routing.costs import Costs
 from routing.interface import Candidate, Choice, Rank, Request
 from routing.observed.sessions import with_affinity
 from routing.policies.refusal import SHED_LOAD
+from schemas.limits import KV_USAGE_MAX
 from schemas.routing_records import CandidateRecord, CostModel, Reason, Refusal, Target
 
 QUEUE_WAIT_MAX_S: Final = 30.0  # a candidate that would begin later is left out: `queue_full`
 QUEUE_WAITING_MAX: Final = 1024  # or one with more requests that wait
-KV_USAGE_MAX: Final = 0.95  # of a candidate's KV cache; above it is left out: `memory`
 
 
 class DegradedPolicy(StrEnum):

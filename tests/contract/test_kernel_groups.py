@@ -224,12 +224,9 @@ def test_a_group_whose_blocks_cannot_be_used_has_none_of_the_others(
         {"spec_kind": "sliding_window"},
         {"spec_kind": "lightning_indexer", "tokens": b"\1\0\0\0"},
         {"tokens": b"", "block_size": 0},
-        {"tokens": b"", "aliases": prompt_hashes(ABC)},
     ],
 )
-def test_sparse_groups_placeholders_and_objects_show_no_group(
-    bench: Bench, fields: dict[str, Any]
-) -> None:
+def test_sparse_groups_and_placeholders_show_no_group(bench: Bench, fields: dict[str, Any]) -> None:
     publisher = bench.publisher()
     bench.store(publisher, ABC)
     bench.store(publisher, ABC, group=1, **fields)

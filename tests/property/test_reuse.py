@@ -395,5 +395,7 @@ def test_what_an_exact_answer_says_the_engine_can_reuse(seed: int) -> None:
         for engine in world.engines:
             engine.flush()
         exact += sum(world.check() for _ in range(3))
-    is_doubted = [engine.needed or engine.has_pool for engine in world.engines]  # perhaps for good
-    assert exact > 0 or all(is_doubted)
+    behind_loss = {key for key, one in world.fold.publishers.items() if one.tiers_unheard}
+    # One engine that is doubted for what it holds, perhaps for good, leaves no answer exact.
+    doubted = behind_loss or [engine for engine in world.engines if engine.has_pool]
+    assert exact > 0 or doubted or all(engine.needed for engine in world.engines)
