@@ -22,7 +22,7 @@ from schemas.identities import Offset
 from streams.audit.log import AnswersLog
 from streams.audit.queue import open_audit_queue
 from streams.audit.verification import AnswersVerification
-from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel import Kernel
 from streams.kernel.interface import BodyForm
 from streams.table.fold import Fold
 from tests.building import (
@@ -34,17 +34,16 @@ from tests.building import (
     stored,
     u32s,
 )
+from tests.contract.kernels import BOTH, kernel_of
 
 SEED = 1337
 BLOCKS = 3000
 RECORDS = 40
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=BOTH)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    if request.param == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return open_kernel(SEED, name=request.param)
+    return kernel_of(request, SEED)
 
 
 @pytest.fixture(autouse=True)

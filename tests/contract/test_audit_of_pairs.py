@@ -15,10 +15,11 @@ from schemas.events import paired_key
 from streams.audit.log import AnswersLog
 from streams.audit.queue import open_audit_queue
 from streams.audit.verification import AnswersVerification, VerificationResult
-from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel import Kernel
 from streams.kernel.interface import AuditQueue, BodyForm
 from streams.table.fold import Fold
 from tests.building import STREAM, events_record, registered_record, registration, stored, u32s
+from tests.contract.kernels import BOTH, kernel_of
 
 SEED = 1337
 TOKENS = list(range(20))
@@ -29,11 +30,9 @@ PAIRED = msgspec.structs.replace(
 LENGTHS = (3, 4, 5, 8, 9, 12, 13, 16, 20)
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=BOTH)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    if request.param == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return open_kernel(SEED, name=request.param)
+    return kernel_of(request, SEED)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlock
 from schemas.identities import MEDIA, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.interface import COUNTERS
+from tests.contract.kernels import BOTH, kernel_of
 from tests.strategies import (
     BLOCK_SIZE,
     INSTANCES,
@@ -42,11 +43,9 @@ Write = Callable[[Kernel], object]
 Read = Callable[[Kernel], None]
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=BOTH)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    if request.param == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return open_kernel(SEED, name=request.param)
+    return kernel_of(request, SEED)
 
 
 @pytest.fixture(autouse=True)

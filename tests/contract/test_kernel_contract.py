@@ -16,10 +16,11 @@ from schemas.events import (
 )
 from schemas.identities import MEDIA, Medium, ModelContext, PrefixScope, StreamKey
 from schemas.limits import HOLD_COUNT_MAX
-from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel import Kernel, open_kernel
 from streams.kernel.changes import Change, Op, decode_changes, engine_key
 from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import PublisherId, ScopeView
+from tests.contract.kernels import ALL, BOTH, kernel_of
 from tests.strategies import (
     BLOCK_SIZE,
     Prompt,
@@ -99,12 +100,9 @@ def stored(prompt: Prompt, *, start: int = 0, lora_name: str = "", **fields: Any
     return StoredBlocks(**(values | fields))
 
 
-@pytest.fixture(params=["reference", "rust", "rust, which clears later"])
+@pytest.fixture(params=ALL)
 def bench(request: pytest.FixtureRequest) -> Bench:
-    name, _, clears_later = request.param.partition(",")
-    if name == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return Bench(open_kernel(SEED, name=name, cleared_at_once=0 if clears_later else None))
+    return Bench(kernel_of(request, SEED))
 
 
 def test_prefix_hashes_are_chained_xxh3_with_the_seed(bench: Bench) -> None:
@@ -512,12 +510,10 @@ def test_in_two_groups_a_prefix_hash_is_one_block(bench: Bench) -> None:
     assert (bench.blocks(), bench.kernel.stats()["entries"]) == (1, 2)
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=BOTH)
 def standard(request: pytest.FixtureRequest) -> Bench:
     """A kernel with the seed of publishers that hash tokens themselves."""
-    if request.param == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return Bench(open_kernel(TOKEN_HASH_SEED, name=request.param))
+    return Bench(kernel_of(request, TOKEN_HASH_SEED))
 
 
 def test_blocks_of_which_the_tokens_hashes_are_known_are_those_of_the_tokens(

@@ -6,9 +6,10 @@ import pytest
 
 from schemas.events import ClearedBlocks, RemovedBlocks
 from schemas.identities import COPIES_UNKNOWN, Medium
-from streams.kernel import native_available, open_kernel
+from streams.kernel import open_kernel
 from streams.kernel.interface import PublisherId
 from streams.kernel.reference import COPIES_KEPT_SHARE
+from tests.contract.kernels import BOTH, kernel_of
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, stored
 from tests.strategies import Prompt, prompt_hashes, u64s
 
@@ -16,11 +17,9 @@ KEPT = 2  # blocks that answers count though they may be gone
 MAX = KEPT * COPIES_KEPT_SHARE
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=BOTH)
 def bench(request: pytest.FixtureRequest) -> Bench:
-    if request.param == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return Bench(open_kernel(SEED, name=request.param, left_out_max=MAX))
+    return Bench(kernel_of(request, SEED, left_out_max=MAX))
 
 
 def announce(bench: Bench, publisher: PublisherId, prompt: Prompt, times: int) -> None:

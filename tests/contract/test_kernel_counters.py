@@ -9,10 +9,11 @@ import xxhash
 from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium, StreamKey
 from schemas.limits import HOLD_COUNT_MAX
-from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel import Kernel
 from streams.kernel.changes import Change, Op
 from streams.kernel.interface import COUNTERS, PublisherId
 from streams.kernel.reference import GROUP_MAX
+from tests.contract.kernels import BOTH, kernel_of
 from tests.strategies import (
     BLOCK_SIZE,
     Prompt,
@@ -29,11 +30,9 @@ SCOPE = scope_of("")
 ABC: Prompt = (0, 1, 2)
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=BOTH)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    if request.param == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return open_kernel(11, name=request.param, waiting_max=5, left_out_max=4)
+    return kernel_of(request, 11, waiting_max=5, left_out_max=4)
 
 
 def opened(kernel: Kernel) -> PublisherId:

@@ -4,9 +4,10 @@ import pytest
 
 from schemas.events import ClearedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium, PrefixScope, PublisherKey, StreamKey
-from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel import Kernel
 from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import EngineMatch, PublisherId
+from tests.contract.kernels import ALL, kernel_of
 from tests.strategies import u32s, u64s
 
 BLOCK_SIZE = 2
@@ -14,12 +15,9 @@ SEED = 17
 PROMPT = tuple(range(1, 9))
 
 
-@pytest.fixture(params=["reference", "rust", "rust, which clears later"])
+@pytest.fixture(params=ALL)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    name, _, clears_later = request.param.partition(",")
-    if name == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return open_kernel(SEED, name=name, cleared_at_once=0 if clears_later else None)
+    return kernel_of(request, SEED)
 
 
 def stream(instance: str = "a", *, model: str = "m", tenant: str = "default") -> StreamKey:

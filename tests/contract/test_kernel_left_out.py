@@ -7,19 +7,18 @@ import pytest
 
 from schemas.events import ClearedBlocks, StoredBlocks
 from schemas.identities import COPIES_UNKNOWN, Medium
-from streams.kernel import native_available, open_kernel
+from streams.kernel import open_kernel
 from streams.kernel.reference import LEFT_OUT_REASONS_MAX
+from tests.contract.kernels import BOTH, kernel_of
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, stored
 from tests.strategies import BLOCK_SIZE, prompt_hashes, prompt_tokens, u64s
 
 MAX = 40
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=BOTH)
 def bench(request: pytest.FixtureRequest) -> Bench:
-    if request.param == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return Bench(open_kernel(SEED, name=request.param, left_out_max=MAX))
+    return Bench(kernel_of(request, SEED, left_out_max=MAX))
 
 
 REFUSED: dict[str, list[StoredBlocks]] = {

@@ -19,6 +19,7 @@ from streams.kernel.changes import CHANGE_BYTES
 from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import InstanceMatch, PublisherId
 from streams.table.rows.loader import net
+from tests.contract.kernels import ALL, kernel_of
 from tests.strategies import (
     BLOCK_SIZE,
     Prompt,
@@ -68,13 +69,9 @@ class Pooled:
         return self.kernel.stats()["waiting"]
 
 
-@pytest.fixture(params=["reference", "rust", "rust, which clears later"])
+@pytest.fixture(params=ALL)
 def pooled(request: pytest.FixtureRequest) -> Pooled:
-    name, _, clears_later = request.param.partition(",")
-    if name == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    later = 0 if clears_later else None
-    made = Pooled(open_kernel(SEED, name=name, cleared_at_once=later, waiting_max=WAITING_MAX))
+    made = Pooled(kernel_of(request, SEED, waiting_max=WAITING_MAX))
     made.kernel.register(made.publisher("engine"), "", True)
     made.kernel.register(made.publisher(POOL), "", False)
     return made

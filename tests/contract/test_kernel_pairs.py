@@ -19,17 +19,16 @@ from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import PublisherId
 from tests.building import u64s
+from tests.contract.kernels import BOTH, kernel_of
 
 SCOPE = PrefixScope("t", "m", "", 16, "")
 PROMPT = list(range(1000, 1065))
 """Four pages of 16, and the token behind the last one."""
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=BOTH)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    if request.param == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return open_kernel(1337, name=request.param)
+    return kernel_of(request, 1337)
 
 
 def u32s(tokens: Sequence[int]) -> bytes:

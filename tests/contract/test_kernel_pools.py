@@ -8,20 +8,18 @@ import pytest
 
 from schemas.events import ClearedBlocks, RemovedBlocks
 from schemas.identities import POOL_REMOVED, Medium, StreamKey
-from streams.kernel import native_available, open_kernel
+from streams.kernel import open_kernel
 from streams.kernel.interface import PublisherId
+from tests.contract.kernels import ALL, kernel_of
 from tests.contract.test_kernel_contract import ABC, SCOPE, SEED, Bench
 from tests.strategies import BLOCK_SIZE, prompt_hashes, scope_of
 
 POOL: dict[str, Any] = {"medium": Medium.CPU, "shared": True}
 
 
-@pytest.fixture(params=["reference", "rust", "rust, which clears later"])
+@pytest.fixture(params=ALL)
 def bench(request: pytest.FixtureRequest) -> Bench:
-    name, _, clears_later = request.param.partition(",")
-    if name == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return Bench(open_kernel(SEED, name=name, cleared_at_once=0 if clears_later else None))
+    return Bench(kernel_of(request, SEED))
 
 
 def engine(bench: Bench, instance: str) -> PublisherId:

@@ -12,7 +12,8 @@ from query_api.http.wire import Wire
 from schemas.arrays import PythonArrayPacker
 from schemas.events import encode_events
 from schemas.identities import PrefixScope
-from streams.kernel import Kernel, array_packer, native_available, open_kernel
+from streams.kernel import Kernel, array_packer
+from tests.contract.kernels import BOTH, kernel_of
 from tests.fakes import SEED, registration
 
 SIGNED = [-1, -(2**31), 2**31 - 1, -100_352]
@@ -21,11 +22,9 @@ PACKED = struct.pack("<4i", *SIGNED)
 SCOPE = PrefixScope("default", "m", "", 4, "")
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=BOTH)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    if request.param == "rust" and not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return open_kernel(SEED, name=request.param)
+    return kernel_of(request, SEED)
 
 
 def publish(kernel: Kernel, tokens: list[int]) -> None:
